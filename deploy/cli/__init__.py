@@ -1,5 +1,5 @@
 """The commands of `muster` and `fab`. The only package that prints or exits.
 
-program -> parser -> commands: what runs a command line, what reads it, and a file for each family of
-commands. `fab` hands its command line to the same program (fab.py).
+program.py runs a command line, parser.py reads it, and each family of commands has a file. `fab` uses the
+same program (fab.py).
 """

@@ -1,4 +1,4 @@
-"""Launches whose driver Slurm's side has: a batch job, or a driver on a login node. Hosts come later."""
+"""Launches whose driver runs in a batch job or on a login node of Slurm. Slurm gives the hosts later."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start_on_login_node(
 
 
 def _login_node(login: str) -> Host:
-    """The host of `--slurm-login`, which is written as a line of a hosts file is."""
+    """The host of `--slurm-login`, whose value is a line of a hosts file."""
     try:
         node, *others = hostfile.parse(login)
     except HostfileError as error:

@@ -1,4 +1,4 @@
-"""`muster bench links`, `collectives` and `hosts`: how fast a cluster is, and what of it is slow."""
+"""`muster bench links`, `collectives` and `hosts`: how fast a cluster is, and which parts are slow."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class BenchLinks(KeptOptions):
     html: str = flag("", "also write a page with the heat maps to this file", "FILE")
 
     def run(self) -> None:
-        """Measure them, and print what is slow."""
+        """Measure them, and print the slow ones."""
         _require_baseline(self.baseline, Links)
         with hosts_for(self) as inventory:
             hosts = one_rank_each(inventory.hosts)
             if len(hosts) < 2:
                 source = "--slurm" if inventory.allocation else self.hosts
-                raise UsageError(f"{source}: a link needs two hosts, here is one")
+                raise UsageError(f"{source}: a link needs two hosts, got one")
             ran = run_benchmark(
                 spec_of(inventory, hosts, LINKS, _short_or_in_turn(self, LINKS), self),
                 inventory,
@@ -63,18 +63,18 @@ class BenchLinks(KeptOptions):
                 out=not self.json,
             )
         require_done(ran)
-        found, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
+        links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
         before, path = kept.compare(
-            found, f"links-{found.backend}", Path(self.hosts), self.baseline, keep_this=self.keep
+            links, f"links-{links.backend}", Path(self.hosts), self.baseline, keep_this=self.keep
         )
-        slow = _each(partial(outliers, found))
-        worse = _each(partial(slower, found, before)) if before else None
+        slow = _each(partial(outliers, links))
+        worse = _each(partial(slower, links, before)) if before else None
         if self.html:
-            write_page(render("links.html", page=links_page([found])), Path(self.html))
+            write_page(render("links.html", page=links_page([links])), Path(self.html))
         if self.json:
-            write_json(links_text.as_json(found, slow, worse, problems))
+            write_json(links_text.as_json(links, slow, worse, problems))
         else:
-            text = links_text.as_text(found, slow, worse, baseline=_named(path, before), problems=problems)
+            text = links_text.as_text(links, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
         if problems:
             raise Exit(code=UnfitError.exit_status)
@@ -91,20 +91,20 @@ class BenchHosts(KeptOptions):
     folder: str = flag("", "a folder of the hosts whose disk is measured (default: the job's)", "FOLDER")
 
     def run(self) -> None:
-        """Measure them, and print what is slow."""
+        """Measure them, and print the slow ones."""
         _require_baseline(self.baseline, by_host.Speeds)
         with hosts_for(self) as inventory:
             args = _short_or_in_turn(self, HOSTS) + ([f"--folder={self.folder}"] if self.folder else [])
             spec = spec_of(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
             ran = run_benchmark(spec, inventory, Path(self.runs), out=not self.json)
         require_done(ran)
-        found, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
-        before, path = kept.compare(found, "hosts", Path(self.hosts), self.baseline, keep_this=self.keep)
-        slow, worse = by_host.slow_hosts(found), by_host.slower_hosts(found, before) if before else None
+        speeds, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
+        before, path = kept.compare(speeds, "hosts", Path(self.hosts), self.baseline, keep_this=self.keep)
+        slow, worse = by_host.slow_hosts(speeds), by_host.slower_hosts(speeds, before) if before else None
         if self.json:
-            write_json(by_host.as_json(found, slow, worse, problems))
+            write_json(by_host.as_json(speeds, slow, worse, problems))
         else:
-            text = by_host.as_text(found, slow, worse, baseline=_named(path, before), problems=problems)
+            text = by_host.as_text(speeds, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
         if problems:
             raise Exit(code=UnfitError.exit_status)
@@ -120,7 +120,7 @@ def _each(judge: Callable[[Quantity], Sequence[Slow]]) -> list[Slow]:
 
 
 def _require_baseline(name: str, kind: type[kept.Result]) -> None:
-    """`UsageError` for a file that is missing or holds something else, before anything is measured."""
+    """`UsageError` for a file that is missing or has no such result, before the benchmark runs."""
     if name and kept.read(Path(name), kind) is None:
         raise UsageError(f"--baseline: no file {name}")
 
@@ -149,7 +149,7 @@ class BenchCollectives(BenchOptions):
         0, "from one size to the next (default: 2); 1: add --stepbytes", "N", least=1, also=("-f",)
     )
     stepbytes: str = flag(
-        "", "added from one size to the next, in place of a factor (default: 1M)", "BYTES", also=("-i",)
+        "", "added from one size to the next, instead of a factor (default: 1M)", "BYTES", also=("-i",)
     )
     iters: int = flag(20, "timed calls of each size (default: 20)", "N", least=1, also=("-n",))
     warmup_iters: int = flag(5, "calls before them (default: 5)", "N", least=0, also=("-w",))
@@ -192,11 +192,11 @@ class BenchCollectives(BenchOptions):
             raise UsageError(f"--op {self.op} is for {', '.join(sweep.REDUCING)}; leave it out")
         if self.stepfactor > 1 and self.stepbytes:
             raise UsageError(
-                f"--stepbytes needs --stepfactor 1, and it is {self.stepfactor}; leave one of them out"
+                f"--stepbytes needs --stepfactor 1, got {self.stepfactor}; leave one of them out"
             )
         least, most = size("--minbytes", self.minbytes, least=1), size("--maxbytes", self.maxbytes, least=1)
         if least > most:
-            raise UsageError(f"--minbytes {self.minbytes}: is above --maxbytes {self.maxbytes}")
+            raise UsageError(f"--minbytes {self.minbytes} is above --maxbytes {self.maxbytes}")
         return {
             "operations": ",".join(names),
             "minbytes": least,
@@ -213,7 +213,7 @@ class BenchCollectives(BenchOptions):
 
 
 def _swept(ran: BenchmarkRun) -> dict[str, Any]:
-    """What rank 0 has printed, for JSON; else the end of the job says why it did not come so far."""
+    """The output of rank 0 for JSON. If it is incomplete, exit as the failed job did."""
     try:
         return sweep.as_json(ran.job, ran.hosts[0], ran.printed)
     except MusterError:

@@ -1,4 +1,4 @@
-"""What the commands of `muster bench` share: a benchmark is a job, and ends as a job does."""
+"""Shared by the commands of `muster bench`: a benchmark is a job, and ends as a job does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BenchOptions(SlurmOptions):
     )
     backend: str = flag(
         "auto",
-        "auto (default), gloo, nccl or mpi: what carries the messages, as in a job",
+        "auto (default), gloo, nccl or mpi: the backend of the messages, as in a job",
         "NAME",
         choices=BACKENDS,
     )
@@ -75,7 +75,7 @@ class KeptOptions(BenchOptions):
 
 
 LINKS, SWEEP, HOSTS = "links", "sweep", "host_speed"
-"""The modules of muster.train.tools that are run."""
+"""The modules of muster.train.tools that the benchmarks run."""
 SHORT = {
     LINKS: ("--large", "1048576", "--seconds", "0.05", "--trips", "50"),
     HOSTS: ("--mebibytes", "32", "--seconds", "0.05"),
@@ -114,7 +114,7 @@ def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
 def spec_of(
     inventory: Inventory, hosts: Sequence[Host], tool: str, args: Sequence[str], options: BenchOptions
 ) -> LaunchSpec:
-    """The request of a benchmark's tool on these hosts. It takes no working tree along, only muster.train."""
+    """The request of a benchmark's tool on these hosts. It sends no working tree, only muster.train."""
     return LaunchSpec(
         job=new_job(),
         program=Program(module=f"{TOOLS}.{tool}", args=tuple(args)),
@@ -135,8 +135,8 @@ def run_benchmark(
 ) -> BenchmarkRun:
     """Run a benchmark's job to its end, with its folder and page. It may have failed.
 
-    The driver's own lines go to standard error, so that standard output has the result alone; with `out`,
-    there too. `table`: print what rank 0 prints.
+    The driver's own lines go to standard error, so that standard output has only the result; with `out`, they
+    go to standard output. `table`: print the output of rank 0.
     """
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
@@ -162,13 +162,13 @@ def require_done(ran: BenchmarkRun) -> None:
 
 
 def made() -> str:
-    """When a result was made."""
+    """The time of a result: now."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 
 
 @dataclass(frozen=True)
 class Benched:
-    """What was measured, and what is slow of it."""
+    """Measurements, and findings about slow links and hosts."""
 
     findings: tuple[Finding, ...]
     text: str
@@ -182,7 +182,7 @@ def benched(
     """Measure hosts that are fit, in two jobs. A job that fails is a finding. One host has no links."""
     findings: list[Finding] = []
     texts: list[str] = []
-    found: tuple[Links, ...] = ()
+    measured: tuple[Links, ...] = ()
     values: dict[str, Any] = {}
 
     def ran(tool: str) -> BenchmarkRun | None:
@@ -200,7 +200,7 @@ def benched(
             slow = [each for quantity in links_text.QUANTITIES for each in outliers(links, quantity)]
             findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
             texts += [*links_text.matrix(links, "bandwidth"), ""]
-            values["links"], found = links.as_json(), (links,)
+            values["links"], measured = links.as_json(), (links,)
     with _noted(findings):
         if hosts and (done := ran(HOSTS)):
             speeds, problems = by_host.read(done.result.plan.spec.job, made(), done.hosts, done.printed)
@@ -208,15 +208,15 @@ def benched(
             findings += [failed(host, reason) for host, reason in problems.items()]
             texts += by_host.figures_table(speeds)
             values["speeds"] = speeds.as_json()
-    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values, found)
+    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values, measured)
 
 
 @contextlib.contextmanager
 def _noted(findings: list[Finding]) -> Iterator[None]:
-    """Make a job that could not run a finding, so that what else the check has found is still shown."""
+    """Make a job that could not run a finding, so that the check still shows its other findings."""
     try:
         yield
     except MusterError as error:
         reasons = error.reasons if isinstance(error, UnfitError) else ((error.host, error.reason),)
-        found = [failed(host, reason) for host, reason in reasons]
-        findings += [finding for finding in found if finding not in findings]  # the other job had it too
+        errors = [failed(host, reason) for host, reason in reasons]
+        findings += [finding for finding in errors if finding not in findings]  # the other job had it too

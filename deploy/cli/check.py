@@ -28,7 +28,7 @@ from ..image.versions import load
 from ..plan.launcher import place_ranks
 from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
-from .inventory import Inventory, inventory_of, require_one_source, salloc_words
+from .inventory import Inventory, inventory_of, require_one_source, salloc_options
 from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, write_json
 
 if TYPE_CHECKING:
@@ -55,20 +55,20 @@ class Check(SlurmOptions):
     )
     slots: str = flag("", SLOTS, "SLOTS")
     bench: bool = flag(
-        False, "also measure links and hosts in a short form, each as a job: what is slow is a warning"
+        False, "also measure links and hosts in a short form, each as a job; slow ones are warnings"
     )
     runs: str = flag(
         RUNS_FOLDER, "the folder in which to make the folders of these jobs (default: runs)", "FOLDER"
     )
     html: str = flag(
         "",
-        "also write a page to this file: every host, what to do, and the links that bench links measured",
+        "also write a page to this file: every host, remedies, and the links that bench links measured",
         "FILE",
     )
     json: bool = flag(False, f"{JSON}: all measurements, and every finding with its id")
 
     def run(self) -> None:
-        """Examine the hosts, print what was found, and exit with 3 if one is not fit."""
+        """Examine the hosts, print the findings, and exit with 3 if one is not fit."""
         require_one_source(self)
         if self.runs != RUNS_FOLDER and not self.bench:
             raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
@@ -93,7 +93,7 @@ class Check(SlurmOptions):
 
 @dataclass(frozen=True)
 class Checkup:
-    """Hosts, what was measured on them, and what follows from it."""
+    """Hosts, their measurements, and the findings."""
 
     launcher: LauncherName
     findings: tuple[Finding, ...]
@@ -104,38 +104,38 @@ class Checkup:
 
     @property
     def unfit(self) -> set[str]:
-        """The hosts, or the site, that cannot be used."""
+        """The unfit hosts, or the site."""
         return unfit_of(self.findings)
 
     def as_text(self) -> str:
-        """For people."""
+        """The findings as text for people."""
         text = report.as_text(self.hosts, self.measurements, self.findings)
         return f"{self.measured.text}\n{text}" if self.measured else text
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        found = report.as_json(self.hosts, self.measurements, self.findings, self.launcher)
-        return {**found, **(self.measured.as_json if self.measured else {})}
+        """Measurements and findings for programs."""
+        checked = report.as_json(self.hosts, self.measurements, self.findings, self.launcher)
+        return {**checked, **(self.measured.as_json if self.measured else {})}
 
     def write_page(self, page: Path, hosts_file: Path) -> None:
-        """Write the page of a check, with the links that were measured now, or else last."""
+        """Write the page of a check, with the links of this check or of the newest measurement."""
         from ..bench import kept  # noqa: PLC0415  # 100 ms, only for a page
         from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
         from ..view.page.render import render, write_page  # noqa: PLC0415
 
         made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         links = self.measured.links if self.measured else kept.newest_links(kept.folder_beside(hosts_file))
-        shown = cluster_page(self.hosts, self.measurements, self.findings, self.launcher, made, links)
-        write_page(render("cluster.html", page=shown), page)
+        values = cluster_page(self.hosts, self.measurements, self.findings, self.launcher, made, links)
+        write_page(render("cluster.html", page=values), page)
 
 
 def examined(
     inventory: Inventory, launcher: LauncherName, rule: SlotRule | None, site: Sequence[Finding]
 ) -> Checkup:
-    """Measure the hosts and judge them. `rule`: of `--slots`; `site`: what is wrong with their Slurm site."""
+    """Measure the hosts and judge them. `rule`: of `--slots`; `site`: findings about their Slurm site."""
     hosts = inventory.hosts
     place_ranks(hosts, LaunchSpec(job="", launcher=launcher, allocation=inventory.allocation))
-    # The answers of many hosts come over some seconds: show how many have come.
+    # The answers of many hosts take seconds: show how many have arrived.
     with (
         contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster,
         Progress(sys.stderr, "checking", unit="answers", least=MANY * QUESTIONS) as progress,
@@ -160,14 +160,14 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
 
 
 def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:
-    """What is wrong with the Slurm site of this machine, for these options of salloc."""
+    """Findings about the Slurm site of this machine, for these options of salloc."""
     from ..slurm.programs import site  # noqa: PLC0415  # 4 ms, only with --slurm
 
-    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else salloc_words(slurm))), launcher)
+    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else salloc_options(slurm))), launcher)
 
 
 def _has_hosts(slurm: str) -> bool:
-    """Whether there are options to ask Slurm for hosts with, or an allocation that is THIS_ALLOCATION."""
+    """Whether Slurm can give hosts: for options of salloc, or from the allocation of this process."""
     return slurm != THIS_ALLOCATION or "SLURM_JOB_ID" in os.environ
 
 
@@ -177,6 +177,6 @@ def _partition(options: Sequence[str]) -> str:
     parser.add_argument("-p", "--partition", default="")
     try:
         named: str = parser.parse_known_args(options)[0].partition
-    except argparse.ArgumentError:  # salloc will say what it lacks
+    except argparse.ArgumentError:  # salloc reports it
         return ""
     return "" if "," in named else named

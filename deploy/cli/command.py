@@ -1,4 +1,4 @@
-"""Declares a command: a dataclass whose fields are its flags, and whose method `run` carries it out.
+"""Declares a command: a dataclass whose fields are its flags, and whose method `run` executes it.
 
     @dataclass(frozen=True)
     class Logs(JobOptions):
@@ -26,11 +26,11 @@ from ..errors import MusterError
 
 T = TypeVar("T")
 Takes = Literal["", "positional", "program", "rest"]
-"""Which words without a flag are the value of a flag.
+"""Which arguments without a flag are the value of a flag.
 
-positional: one word, or all of them if the flag may be repeated.
-program: what follows `--`, and what follows the last positional word: a program and its arguments.
-rest: what follows `--`.
+positional: one argument, or all of them if the flag may be repeated.
+program: the arguments after `--` or after the last positional one: a program and its arguments.
+rest: the arguments after `--`.
 """
 MOST = 999_999_999
 """The largest number that an option takes, if its declaration gives no smaller one."""
@@ -49,13 +49,14 @@ class Exit(Exception):  # the end of a command, which may have succeeded
 class Flag:
     """A flag of a command: its help, and which values are valid.
 
-    A blank value is most often an unset variable of the user's shell. The default in its place would launch
-    on more hosts, or run another program, than the user asked for. So it is refused, unless it has a meaning.
+    A blank value is most often an unset variable of the user's shell. With the default instead, the command
+    would use more hosts, or run another program, than the user asked for. So a blank value is an error,
+    unless it has a meaning.
     """
 
     help: str
     metavar: str = ""
-    """What its value is, for the help: FILE, SECONDS."""
+    """The name of its value in the help: FILE, SECONDS."""
     also: Sequence[str] = ()
     """Other spellings."""
     takes: Takes = ""
@@ -80,7 +81,7 @@ class Flag:
         return type(self.default)
 
     def mistake(self, named: str, value: str) -> str:
-        """What is wrong with a value of the flag that the user calls `named`; empty if it is valid."""
+        """The mistake in a value of the flag, which the user wrote as `named`; empty for a valid value."""
         if self.kind is int:
             return self._mistake_in_number(named, value)
         if not value.strip() and not self.blank:
@@ -114,17 +115,17 @@ class Command:
     interrupted: ClassVar[str] = "interrupted"
     """The message after Ctrl-C."""
     hints: ClassVar[Mapping[str, str]] = {}
-    """Answers to options that only other programs have."""
+    """Hints for options that only other programs have."""
     groups: ClassVar[Mapping[str, str]] = {}
     """Titles in the help, with the fields below each; other fields come first."""
 
     def run(self) -> None:
-        """Carry the command out."""
+        """Execute the command."""
         raise NotImplementedError
 
 
 class Declaration:
-    """A command as its command line: its flags by name, and the words that it takes without a flag.
+    """The command line of a command: its flags by name, and its arguments without a flag.
 
     A command's own flags come first, then those that it shares.
     """
@@ -144,7 +145,7 @@ class Declaration:
         self.spellings = {also: each.name for each in self.flags.values() for also in each.also}
 
     def flag(self, spelling: str) -> Flag | None:
-        """The flag with this name or other spelling; None if there is no such flag."""
+        """The flag with this name or other spelling; None for an unknown one."""
         return self.flags.get(self.spellings.get(spelling, spelling))
 
     def run(self, values: Mapping[str, Any]) -> None:
@@ -164,15 +165,15 @@ class Declaration:
 
     @property
     def takes_program(self) -> bool:
-        """Whether the words after the last positional one are a program's arguments."""
+        """Whether the arguments after the last positional one are a program's."""
         return bool(self.rest and self.rest.takes == "program")
 
     @property
     def arguments(self) -> str:
-        """What may follow the command's name without a flag: `[SCRIPT] [ARGS ...]`."""
-        words = (f"{each.metavar}{' ...' if each.kind is tuple else ''}" for each in self.positional)
+        """The arguments without a flag, for the usage line: `[SCRIPT] [ARGS ...]`."""
+        names = (f"{each.metavar}{' ...' if each.kind is tuple else ''}" for each in self.positional)
         parts = [
-            word if each.required else f"[{word}]" for each, word in zip(self.positional, words, strict=True)
+            name if each.required else f"[{name}]" for each, name in zip(self.positional, names, strict=True)
         ]
         if self.rest:
             dashes = "" if self.takes_program else "-- "
@@ -182,7 +183,7 @@ class Declaration:
 
 
 def _named(field: dataclasses.Field[Any]) -> Flag:
-    """The flag of a field. A positional word is called by the name of its flag."""
+    """The flag of a field. Messages name a positional argument by its flag."""
     declared: Flag = field.metadata["flag"]
     return dataclasses.replace(
         declared,

@@ -1,4 +1,4 @@
-"""All commands in the order of the help, and the module of each, which is loaded only when needed.
+"""All commands in the order of the help, and the module of each, which is imported only when needed.
 
 Loading all modules takes half a second of processor time, so the help of all commands needs none of them.
 """
@@ -22,7 +22,7 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Jobs": {
         "launch": ("launch", "Run a program on every host, keep the logs of its ranks, print a verdict."),
         "status": ("jobs", "List the jobs of this machine and of the hosts, or show one job in detail."),
-        "logs": ("jobs", "Print the output of all ranks of a job, in the order in which it came."),
+        "logs": ("jobs", "Print the output of all ranks of a job, in the order of its arrival."),
         "attach": ("jobs", "Show the output of a job from now on, until its end and verdict."),
         "stop": ("jobs", "End a job on every host. A job that is over stays as it is."),
         "report": ("view", "Write the page of a job: verdict, time line, metrics, resources, last lines."),
@@ -82,7 +82,7 @@ MODULES = {name: module for family in FAMILIES.values() for name, (module, _) in
 
 
 def commands(first: str = "") -> dict[str, Declaration]:
-    """The commands whose name begins with the word `first`, such as image; all commands if there are none."""
+    """The commands whose name begins with `first`, such as image; all commands if none does."""
     names = [name for name in MODULES if first in {name, name.partition(".")[0]}] or [*MODULES]
     return {name: load(name) for name in names}
 

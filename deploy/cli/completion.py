@@ -12,7 +12,7 @@ from .command import Command, Declaration, flag
 from .shared import RUNS_FOLDER
 
 SCRIPTS = {
-    # The words before the cursor are handed over as they are; -o default: where nothing is offered, files.
+    # muster gets the command line up to the cursor. -o default: without candidates, complete file names.
     "bash": """_complete_muster() {
     COMPREPLY=($(compgen -W "$(muster --complete -- "${COMP_WORDS[*]}")" -- "$2"))
 }
@@ -48,29 +48,29 @@ class Completion(Command):
 
 
 def candidates(line: str, commands: Mapping[str, Declaration]) -> list[str]:
-    """The words that may follow `line`, which begins with the program's name; none where files may follow.
+    """The candidates after `line`, which begins with the program's name; none where files may follow.
 
-    The shells' scripts do not say whether a word has ended, so a command's whole name counts as ended.
+    The shells' scripts do not pass on whether the last argument is complete. The whole name of a command is.
     """
     try:
-        words = shlex.split(line)[1:]
+        argv = shlex.split(line)[1:]
     except ValueError:  # an open quote
         return []
     names = {name.replace(".", " ").split()[0] for name in commands}
-    if words[:1] == ["help"]:
-        words = words[1:]
-    command = commands.get(words[0]) or commands.get(".".join(words[:2])) if words else None
+    if argv[:1] == ["help"]:
+        argv = argv[1:]
+    command = commands.get(argv[0]) or commands.get(".".join(argv[:2])) if argv else None
     if command is None:
-        family = [name.partition(".")[2] for name in commands if words and name.startswith(f"{words[0]}.")]
-        return sorted(family or ({*names, "help"} if len(words) < 2 else ()))
-    return _after_command(command, words)
+        family = [name.partition(".")[2] for name in commands if argv and name.startswith(f"{argv[0]}.")]
+        return sorted(family or ({*names, "help"} if len(argv) < 2 else ()))
+    return _after_command(command, argv)
 
 
-def _after_command(command: Declaration, words: Sequence[str]) -> list[str]:
-    """The words that may follow a command's name and perhaps more: values, options, jobs."""
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
-    for word in (last, before):
-        if (flag := command.flag(word)) and flag.choices:
+def _after_command(command: Declaration, argv: Sequence[str]) -> list[str]:
+    """The candidates after the arguments of a command: values, options, jobs."""
+    last, before = argv[-1], argv[-2] if len(argv) > 1 else ""
+    for argument in (last, before):
+        if (flag := command.flag(argument)) and flag.choices:
             return list(flag.choices)
     if (flag := command.flag(last)) and flag.kind is not bool:
         return []
@@ -83,5 +83,5 @@ def _after_command(command: Declaration, words: Sequence[str]) -> list[str]:
 
 
 def _jobs() -> list[str]:
-    """The jobs that were launched here, the newest first."""
+    """The jobs of this folder, the newest first."""
     return sorted((path.name for path in Path(RUNS_FOLDER).glob("*/") if path.is_dir()), reverse=True)

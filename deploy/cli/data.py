@@ -53,20 +53,20 @@ class DataPush(HostOptions):
 
     def run(self) -> None:
         """Push it, and report what each host got."""
-        wanted = source_of(self.source, self.name, self.sha256)
+        source = source_of(self.source, self.name, self.sha256)
         limit = size("--most", self.most or MOST, least=1)
-        if self.most and not wanted.url:
+        if self.most and not source.url:
             raise UsageError(f"--most limits a download, and {self.source} is not a URL; leave it out")
         inventory, content = of_file(self), None
-        if wanted.here:
+        if source.here:
             with Progress(sys.stdout, f"reading {self.source}") as progress:
-                content = read_here(wanted, progress.show)
+                content = read_here(source, progress.show)
         began = time.monotonic()
         with (
             Cluster(inventory.hosts, inventory.open_pipe) as cluster,
-            Progress(sys.stdout, wanted.name) as progress,
+            Progress(sys.stdout, source.name) as progress,
         ):
-            transfer = DataTransfer(cluster, wanted, progress.show, shard=self.shard, most=limit)
+            transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, most=limit)
             pushed = transfer.push(content)
         sys.stdout.write(harmless_lines(report.pushed_as_text(pushed, time.monotonic() - began)))
         if pushed.failed:
@@ -82,11 +82,10 @@ class DataList(HostOptions):
     def run(self) -> None:
         """Ask every host."""
         with cluster_of(self) as cluster:
-            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
-        sets = {host: answer.sets for host, answer in listed.items()}
+            answers = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+        sets = {host: answer.sets for host, answer in answers.items()}
         if self.json:
-            rows = {host: [asdict(one) for one in found] for host, found in sets.items()}
-            write_json(rows)
+            write_json({host: [asdict(data_set) for data_set in listed] for host, listed in sets.items()})
         else:
             sys.stdout.write(harmless_lines(report.listed_as_text(sets)))
 
@@ -99,13 +98,14 @@ class DataVerify(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        """Let every host read it, and compare what they have."""
-        with _cluster(self, self.name) as cluster:
-            hosts_here = len(cluster.channels)
-            with Progress(sys.stderr, self.name, unit="hosts", least=2) as progress:
-                counted = partial(progress.add, 1, hosts_here)
-                fields = {"name": self.name}
-                asked = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields, counted)
+        """Have every host read it, and compare their contents."""
+        fields = {"name": self.name}
+        with (
+            _cluster(self, self.name) as cluster,
+            Progress(sys.stderr, self.name, unit="hosts", least=2) as progress,
+        ):
+            counted = partial(progress.add, 1, len(cluster.channels))
+            asked = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields, counted)
         answers, errors = asked.results, {host: error.reason for host, error in asked.errors.items()}
         if self.json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
@@ -125,16 +125,18 @@ class DataPull(HostOptions):
     interrupted = KEPT
 
     name: str = flag("", "the name of the data set", takes="positional", required=WHICH)
-    to: str = flag("", "the folder here that is made (default: the name of the data set)", takes="positional")
+    to: str = flag("", "the folder to make here (default: the name of the data set)", takes="positional")
 
     def run(self) -> None:
         """Find the hosts that have it, and copy it."""
         name = self.name
         with _cluster(self, name) as cluster:
             listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
-            held = {host: one for host, answer in listed.items() for one in answer.sets if one.name == name}
+            holders = {
+                host: held for host, answer in listed.items() for held in answer.sets if held.name == name
+            }
             with Progress(sys.stdout, name) as progress:
-                brought = pulling.pull(cluster, name, held, Path(self.to or name), progress.show)
+                brought = pulling.pull(cluster, name, holders, Path(self.to or name), progress.show)
         sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 
 
@@ -145,12 +147,12 @@ class DataRemove(HostOptions):
     name: str = flag("", "the name of the data set", takes="positional", required=WHICH)
 
     def run(self) -> None:
-        """Remove it, and print what became free."""
+        """Remove it, and print the freed space."""
         with _cluster(self, self.name) as cluster:
             listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
-            places = {host: answer.place for host, answer in listed.items()}
+            folders = {host: answer.place for host, answer in listed.items()}
             fields = {"name": self.name}
-            asked = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, places, lambda host: fields)
+            asked = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, folders, lambda host: fields)
             if asked.results:
                 freed = sum(answer.freed for answer in asked.results.values())
                 sys.stdout.write(f"{fold_names(asked.results)}: {self.name} removed, {freed / 1e6:.1f} MB\n")
@@ -158,7 +160,7 @@ class DataRemove(HostOptions):
 
 
 def _cluster(options: HostOptions, name: str) -> Cluster:
-    """The hosts of a command for a data set; `UsageError` for what cannot be its name."""
+    """The hosts of a command for a data set; `UsageError` for an invalid name."""
     try:
         require_name(name)
     except ValueError as error:

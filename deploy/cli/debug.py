@@ -14,10 +14,10 @@ from .shared import JSON, RunningJobOptions, require_rank, write_json
 
 ALL = -1
 DEFAULT_SECONDS, MOST_SECONDS = 5, 60
-BESIDE = "{job}: a console beside rank {rank}, which goes on; help lists commands, Ctrl-D leaves\n"
+BESIDE = "{job}: a console beside rank {rank}, which continues; help lists commands, Ctrl-D leaves\n"
 HELD = (
-    "{job}: pdb holds rank {rank}: the other ranks wait for it, and a collective whose time-out passes "
-    "fails the job\nquit, or Ctrl-D, lets it go on\n"
+    "{job}: pdb holds rank {rank}: the other ranks wait for it, and a collective that times out fails the "
+    "job\nquit, or Ctrl-D, resumes the rank\n"
 )
 
 
@@ -26,7 +26,7 @@ class Eval(RunningJobOptions):
     """Evaluate an expression in every rank, with equal answers together.
 
     Names are those of your program where each rank is now: of the innermost function, then of its callers.
-    The ranks go on meanwhile. The job must have been launched with --record or --stall-timeout. The exit
+    The ranks continue meanwhile. The job must have been launched with --record or --stall-timeout. The exit
     status is 1 if a rank gave no value, and 3 if a host did not answer.
 
     muster eval JOB step
@@ -52,13 +52,13 @@ class Eval(RunningJobOptions):
     def run(self) -> None:
         """Ask the ranks, and print their answers."""
         with running(self) as (state, channels, silent):
-            wanted = range(state.ranks) if self.rank == ALL else [require_rank(self.rank, state.ranks)]
+            ranks = range(state.ranks) if self.rank == ALL else [require_rank(self.rank, state.ranks)]
             gathered = gather(
                 state.job,
                 channels,
                 state.places,
                 self.expression,
-                wanted,
+                ranks,
                 seconds=self.timeout,
                 silent=silent,
             )
@@ -76,11 +76,11 @@ class Eval(RunningJobOptions):
 class Debug(RunningJobOptions):
     """Open a console of Python beside a rank; with --hold, pdb in the rank.
 
-    The console has the variables of your program where the rank is now, and the rank goes on meanwhile. The
-    job must have been launched with --record or --stall-timeout. Ctrl-D leaves, and the job goes on.
+    The console has the variables of your program where the rank is now, and the rank continues meanwhile.
+    The job must have been launched with --record or --stall-timeout. Ctrl-D leaves, and the job continues.
     """
 
-    interrupted = "left; the job goes on"
+    interrupted = "left; the job continues"
 
     rank: int = flag(0, "the rank", "RANK", least=0)
     hold: bool = flag(False, "hold the rank in pdb; the other ranks wait for it")
@@ -93,7 +93,7 @@ class Debug(RunningJobOptions):
             channel = open_talk(state.job, channels, state.places, rank, hold=self.hold)
             sys.stdout.write((HELD if self.hold else BESIDE).format(job=state.job, rank=rank))
             talk(channel, _write, _read)
-            sys.stdout.write(f"rank {rank} goes on without you\n")
+            sys.stdout.write(f"rank {rank} continues without you\n")
 
 
 def _write(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What follows the verdict of a job that is over: the page of its run."""
+"""Writes the page of a run after the verdict of its job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PAGE = "report.html"
 
 
 def end_with_page(folder: Path) -> None:
-    """Write the page of a run. What goes wrong there is a note, and never costs the job its exit status."""
+    """Write the page of a run. An error is a note, and never changes the exit status of the job."""
     if why := _write(folder):
         sys.stderr.write(harmless(f"note: no page of {folder.name}: {why}") + "\n")
 
 
 def _write(folder: Path) -> str:
-    """Why there is no page; empty if there is one."""
+    """Write it; returns why that failed, else an empty text."""
     try:
         from ..view.page.render import write_report  # noqa: PLC0415  # 35 ms, after the verdict
 
@@ -32,6 +32,6 @@ def _write(folder: Path) -> str:
         return explain(error)
     except KeyboardInterrupt:
         return "interrupted; make it with muster report"
-    except Exception as error:  # noqa: BLE001  # also a mistake of ours, or an unexpected record
+    except Exception as error:  # noqa: BLE001  # also a bug of Muster, or an unexpected record
         return f"{type(error).__name__}: {error}"
     return ""

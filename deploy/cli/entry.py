@@ -1,4 +1,4 @@
-"""The entry point of `muster`. It handles Ctrl-C from the start, also while the rest is being imported."""
+"""The entry point of `muster`. It handles Ctrl-C from the start, also during the other imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Exit at once: nothing has been started. Later a command has its own handler (deploy/cli/command.py)."""
+    """Exit at once: nothing has started. A command installs its own handler (deploy/cli/command.py)."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
 

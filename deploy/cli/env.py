@@ -34,12 +34,18 @@ class EnvList(HostOptions):
         """Ask every host."""
         with cluster_of(self) as cluster:
             answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
-        found = {host: answer.environments for host, answer in answers.items()}
+        environments = {host: answer.environments for host, answer in answers.items()}
         if self.json:
-            plain = {host: {key: asdict(one) for key, one in each.items()} for host, each in found.items()}
-            write_json(plain)
+            write_json(
+                {
+                    host: {key: asdict(made) for key, made in each.items()}
+                    for host, each in environments.items()
+                }
+            )
             return
-        sys.stdout.write(_listing(found) or "no environments; muster launch --requirements FILE makes one\n")
+        sys.stdout.write(
+            _listing(environments) or "no environments; muster launch --requirements FILE makes one\n"
+        )
 
 
 @dataclass(frozen=True)
@@ -53,22 +59,22 @@ class EnvRemove(HostOptions):
     )
 
     def run(self) -> None:
-        """Remove them host by host, and print what each freed."""
+        """Remove them host by host, and print the freed space of each."""
         name = self.environment
         _require_name(name)
         with cluster_of(self) as cluster:
             fields = {"keys": [name] if name else [], "before": None}
-            found = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
-            homes = {host: answer.home for host, answer in found.items()}
+            answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
+            homes = {host: answer.home for host, answer in answers.items()}
             removals = ask_in_turn(
                 cluster.channels, ENVIRONMENT_REMOVE, REMOVE_SECONDS, homes, lambda host: fields
             ).require_all()
         if name and not any(removal.removed or removal.kept for removal in removals.values()):
-            raise UsageError(f"{name}: there is no such environment; muster env list has the names")
+            raise UsageError(f"{name}: no such environment; muster env list has the names")
         for host, removal in removals.items():
             in_use = f", {len(removal.kept)} in use" if removal.kept else ""
-            gone = f"{count(len(removal.removed), 'environment')} removed{in_use}"
-            sys.stdout.write(f"{host}: {gone}, {size(removal.freed)} freed\n")
+            freed = f"{count(len(removal.removed), 'environment')} removed{in_use}"
+            sys.stdout.write(f"{host}: {freed}, {size(removal.freed)} freed\n")
 
 
 @dataclass(frozen=True)
@@ -87,36 +93,36 @@ class EnvDiff(HostOptions):
         _require_name(self.environment)
         cluster = cluster_of(self)
         if len(cluster.hosts) < 2:
-            raise UsageError("env diff compares hosts, and there is only one")
+            raise UsageError("env diff compares hosts, got only one")
         with cluster:
             fields = {"key": self.environment}
             asked = ask_every(cluster.channels, ENVIRONMENT_FACTS, SECONDS, lambda host: fields)
-        found = differences({host: answer.facts for host, answer in asked.require_all().items()})
+        different = differences({host: answer.facts for host, answer in asked.require_all().items()})
         if self.json:
-            write_json([asdict(difference) for difference in found])
+            write_json([asdict(difference) for difference in different])
         else:
-            text = as_text(found, len(cluster.hosts))
+            text = as_text(different, len(cluster.hosts))
             sys.stdout.write("".join(f"{harmless(line)}\n" for line in text.splitlines()))
 
 
 def _require_name(environment: str) -> None:
-    """Refuse what cannot be the name of an environment, before a host is asked."""
+    """`UsageError` for an invalid name of an environment, before any host is asked."""
     if environment and not re.fullmatch(KEY, environment):
         raise UsageError(f"{environment}: not an environment name; muster env list has the names")
 
 
-def _listing(found: Mapping[str, Mapping[str, Environment]]) -> str:
-    """A line for each environment: its name, what it has, its hosts."""
+def _listing(environments: Mapping[str, Mapping[str, Environment]]) -> str:
+    """A line for each environment: its name, its packages, its hosts."""
     lines = []
-    for key in dict.fromkeys(key for each in found.values() for key in each):
-        having = {host: each[key] for host, each in found.items() if key in each}
-        for names, known in fold((host, _short(known)) for host, known in having.items()):
+    for key in dict.fromkeys(key for each in environments.values() for key in each):
+        having = {host: each[key] for host, each in environments.items() if key in each}
+        for names, text in fold((host, _described(made)) for host, made in having.items()):
             days = (time.time() - max(having[name].used for name in names)) / DAY
-            lines.append(f"{key}  {harmless(known)}  used {days:.0f} days ago  {fold_names(names)}\n")
+            lines.append(f"{key}  {harmless(text)}  used {days:.0f} days ago  {fold_names(names)}\n")
     return "".join(lines)
 
 
-def _short(known: Environment) -> str:
-    torch = f", torch {known.torch}" if known.torch else ""
-    packages = count(known.packages, "package")
-    return f"{known.source}: {packages}, Python {known.python}{torch}, {size(known.bytes)}"
+def _described(made: Environment) -> str:
+    torch = f", torch {made.torch}" if made.torch else ""
+    packages = count(made.packages, "package")
+    return f"{made.source}: {packages}, Python {made.python}{torch}, {size(made.bytes)}"

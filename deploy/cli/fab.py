@@ -1,7 +1,7 @@
 """Muster's commands in a fabfile: `namespace = commands()`.
 
 fab reads its own options, then the fabfile. If a command of Muster follows, Muster's program parses and runs
-it, as `muster` does, and fab never sees it. fab lists the commands, and runs the other tasks of the fabfile.
+it, as `muster` does, and fab never gets it. fab lists the commands, and runs the other tasks of the fabfile.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .commands import FAMILIES, MODULES, load
 def commands() -> Collection:
     """Muster's commands for a fabfile. Does not return if `fab` was started with one of them."""
     core = getattr(fab, "core", None)  # None if another program reads the fabfile
-    words = list(core.unparsed) if core else []
+    argv = list(core.unparsed) if core else []
     firsts = {name.partition(".")[0] for name in MODULES}
-    if not words or words[0].partition(".")[0] not in {*firsts, "help"}:
+    if not argv or argv[0].partition(".")[0] not in {*firsts, "help"}:
         return _collection()
     if fab.args.hosts.value:
-        raise Exit(f"--hosts comes after the command: fab {words[0]} --hosts {fab.args.hosts.value}", 2)
-    # fab makes Python compile every module again at each start. From here on, compiled modules are kept.
+        raise Exit(f"--hosts comes after the command: fab {argv[0]} --hosts {fab.args.hosts.value}", 2)
+    # fab makes Python compile every module again at each start. Keep compiled modules from now on.
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
     from .program import main  # noqa: PLC0415  # 5 ms, only for Muster's commands
 
-    # fab put the fabfile's folder first. A json.py or docker/ there belongs to the project and is not for us.
+    # fab put the fabfile's folder first. A json.py or docker/ in it is the project's.
     del sys.path[0]
-    return main(_without_fabs_own(fab.argv, len(words), dry=bool(fab.args.dry.value)), "fab")  # exits
+    return main(_without_fabs_own(fab.argv, len(argv), dry=bool(fab.args.dry.value)), "fab")  # exits
 
 
 def _collection() -> Collection:
@@ -55,6 +55,6 @@ def _task(name: str, summary: str) -> Task[Any]:
 
 
 def _without_fabs_own(argv: list[str], left: int, *, dry: bool) -> list[str]:
-    """The words without the options of fab. The last `left` words before a -- are Muster's."""
+    """The arguments without fab's own options. The last `left` of them before a -- are Muster's."""
     end = argv.index("--") if "--" in argv else len(argv)
     return [*(["--dry"] if dry else []), *argv[end - left :]]

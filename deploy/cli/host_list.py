@@ -1,4 +1,4 @@
-"""`muster hosts add` and `hosts scan`: the hosts file, from the machines that a user has."""
+"""`muster hosts add` and `hosts scan`: make the hosts file from the user's machines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class HostsAdd(RosterOptions):
     """
 
     slots: str = flag("auto", SLOTS.replace("(default: the hosts file's)", "(default: auto)"), "SLOTS")
-    offline: bool = flag(False, "ask no host; with --slots NUMBER")
+    offline: bool = flag(False, "connect to no host; needs --slots NUMBER")
     dry_run: bool = flag(False, "print the lines, and change nothing")
 
     def run(self) -> None:
@@ -73,8 +73,8 @@ class HostsAdd(RosterOptions):
         listed = [host for host in roster.listed(before) if not host.is_local]
         wanted, refused = roster.candidates(self.name, self.from_inventory)
         _require_remote(wanted)
-        seen = {} if self.offline else roster.scan([*listed, *(candidate.host for candidate in wanted)])
-        made = additions(wanted, listed, seen, rule, ask=not self.offline)
+        scanned = {} if self.offline else roster.scan([*listed, *(candidate.host for candidate in wanted)])
+        made = additions(wanted, listed, scanned, rule, ask=not self.offline)
         made.refused |= refused
         lines = lines_of(made.entries)
         if lines:
@@ -112,13 +112,13 @@ class HostsScan(RosterOptions):
             raise UsageError(
                 f"no hosts to ask: no {path}, and no Host in ~/.ssh/config; muster hosts scan NAME ..."
             )
-        seen = roster.scan(chosen)
+        scanned = roster.scan(chosen)
         if self.json:
-            write_json(report.as_json(chosen, seen, names))
+            write_json(report.as_json(chosen, scanned, names))
         else:
-            sys.stdout.write(report.as_table(chosen, seen, names, self.hosts))
+            sys.stdout.write(report.as_table(chosen, scanned, names, self.hosts))
         sys.stderr.write("".join(f"{each}: {reason}\n" for each, reason in refused.items()))
-        if not any(known.facts for known in seen.values()):
+        if not any(seen.facts for seen in scanned.values()):
             raise Exit(code=UnfitError.exit_status)
 
 
@@ -131,7 +131,7 @@ class _Roster:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """The hosts that the configuration beside the file names, then those of the user's own."""
+        """The hosts of the configuration beside the hosts file, then those of the user's own."""
         folder = Path(home(), ".ssh")
         return tuple(dict.fromkeys((*self._beside(), *aliases(folder / "config", folder))))
 
@@ -146,15 +146,15 @@ class _Roster:
             return ()
         return hostfile.parse(text, str(self.path))
 
-    def candidates(self, words: Sequence[str], source: str) -> tuple[list[Candidate], dict[str, str]]:
-        """The hosts that a user means, and those of an inventory that cannot be taken."""
+    def candidates(self, names: Sequence[str], source: str) -> tuple[list[Candidate], dict[str, str]]:
+        """The hosts that the user named, and the hosts of an inventory that are refused, with the reason."""
         if not source:
-            return candidates.of_words(words, self.aliases), {}
+            return candidates.of_words(names, self.aliases), {}
         read = load_inventory(Path(source))
-        return candidates.of_inventory(read, words, self.aliases, Path(source).name)
+        return candidates.of_inventory(read, names, self.aliases, Path(source).name)
 
     def scan(self, hosts: Sequence[Host]) -> dict[str, Seen]:
-        """Ask hosts. One that setup has not configured yet is reached as the user's own ssh reaches it."""
+        """Ask hosts. Hosts that setup has not configured yet are reached by the user's SSH configuration."""
         from ..roster.scan import scan  # noqa: PLC0415  # 120 ms: the SSH library
 
         beside, config = {*self._beside()}, config_beside(self.path)
@@ -176,7 +176,7 @@ def _require_remote(wanted: Sequence[Candidate]) -> None:
 
 
 def _replace(path: Path, before: bytes, after: bytes) -> None:
-    """Put the new content into place at once, with the mode of the file; behind a link, of its target."""
+    """Replace the content in one step, with the mode of the file; for a link, replace its target."""
     target = path.resolve()
     try:
         if (target.read_bytes() if target.exists() else b"") != before:

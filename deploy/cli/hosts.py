@@ -39,7 +39,7 @@ class Run(HostOptions):
 
     The highest exit status is that of this command.
 
-    muster run nvidia-smi -L                 the words are passed as they are, without a shell
+    muster run nvidia-smi -L                 the arguments are passed unchanged, without a shell
     muster run -- sh -c "df -h | tail -1"    with a shell
     """
 
@@ -66,7 +66,7 @@ class Run(HostOptions):
         if shlex.quote(argv[0]) != argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
             with_shell = shlex.join(["sh", "-c", *argv])
             sys.stderr.write(
-                f"no shell reads the command; with a shell: muster run -- {harmless(with_shell)}\n"
+                f"this ran without a shell; with a shell: muster run -- {harmless(with_shell)}\n"
             )
         status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
         if status:
@@ -90,7 +90,7 @@ class Put(HostOptions):
     )
 
     def run(self) -> None:
-        """Copy it, and name the hosts that have it now."""
+        """Copy it, and name the hosts."""
         if not Path(self.file).exists():
             raise UsageError(f"{self.file}: no such file or folder here")
         with cluster_of(self) as cluster:
@@ -127,11 +127,11 @@ class Shell(Command):
         chosen, *others = hostfile.select(hostfile.load(Path(self.hosts)), self.host)
         if others:
             raise UsageError(
-                f"{self.host} names {count(1 + len(others), 'host')}, and a shell is on one host: "
+                f"{self.host} names {count(1 + len(others), 'host')}, and a shell needs one host: "
                 f"muster shell {chosen.name}"
             )
         if chosen.is_local:
-            raise UsageError(f"{self.host} is this machine: you are there")
+            raise UsageError(f"{self.host} is this machine, so no login is needed")
         options = ssh_options(chosen, config_beside(Path(self.hosts)))
         sys.stdout.flush()
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
@@ -147,7 +147,7 @@ class Clean(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        """Remove them, and print what each host freed."""
+        """Remove them, and print the freed space of each host."""
         with _reached(self) as (cluster, errors):
             cleanups = fanout.clean(cluster, self.older_than * DAY)
         if self.json:
@@ -177,7 +177,7 @@ def _reached(options: HostOptions) -> Iterator[tuple[Cluster, dict[str, MusterEr
 
 
 def _shown(names: str, ended: fanout.Ended) -> str:
-    """`node[1-3]: a single line`, or several lines below the names; with how it ended, if it failed."""
+    """`node[1-3]: a single line`, or several lines below the names; with its end, if it failed."""
     head = f"{names} ({ended.end})" if ended.end else names
     lines = [harmless(line) for line in ended.output.rstrip("\n").split("\n")]
     if len(lines) == 1:

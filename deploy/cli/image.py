@@ -36,7 +36,7 @@ PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
 @contextmanager
 def compiler_cache(folder: str) -> Iterator[str]:
-    """Serve the compilers' cache, if there is a folder for it; give the file that has its address."""
+    """Serve the compilers' cache from this folder, if any; gives the file with its address."""
     if not folder:
         yield ""
         return
@@ -53,7 +53,7 @@ def compiler_cache(folder: str) -> Iterator[str]:
 class ImageBuild(Command):
     """Build a target of docker/docker-bake.json, after a check of its versions."""
 
-    interrupted = "interrupted; the next build goes on from what is compiled"
+    interrupted = "interrupted; the next build continues from what is compiled"
 
     target: str = flag(
         "cpu",
@@ -76,13 +76,13 @@ class ImageBuild(Command):
     )
     cache: str = flag(
         "",
-        "a folder for what compilers make, so that a stopped build goes on (default: $MUSTER_CACHE)",
+        "a folder for compiled objects, so that a stopped build can continue (default: $MUSTER_CACHE)",
         "FOLDER",
     )
     dry_run: bool = flag(False, "print the command, and build nothing")
 
     def run(self) -> None:
-        """Build it, and note how long that took."""
+        """Build it, and record the duration."""
         folder = "" if self.dry_run else self.cache or os.environ.get("MUSTER_CACHE", "")
         with compiler_cache(folder) as address:
             self._build(address)
@@ -98,8 +98,8 @@ class ImageBuild(Command):
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
         for name in building.without_sum(target, track):
             sys.stdout.write(
-                f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop there,"
-                " show what it found, and say where to write it\n"
+                f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop,"
+                " print the SHA-256 of the download, and name the file to write it to\n"
             )
         sys.stdout.flush()
         if self.dry_run:
@@ -108,7 +108,7 @@ class ImageBuild(Command):
         began = time.monotonic()
         if any(subprocess.run(argv, check=False).returncode for argv in [*bases, main]):
             raise Exit(
-                f"the build of {target} failed; the next one goes on from what is compiled already"
+                f"the build of {target} failed; the next one continues from what is compiled already"
                 + ("" if address else ", as long as the engine keeps its cache mounts (docs/image.md)"),
                 1,
             )
@@ -123,7 +123,7 @@ class ImageCheck(Command):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        """Run it in a container, and print what it found."""
+        """Run it in a container, and print the result."""
         require_image(self.image)
         engine = LocalEngine()
         inspected = engine.image(self.image)
@@ -147,7 +147,7 @@ class ImageSbom(Command):
         engine = LocalEngine()
         status, output = engine.run(engine.image(self.image), BILL)
         if status:
-            raise UsageError(f"{self.image} has no bill of materials; build it anew with: muster image build")
+            raise UsageError(f"{self.image} has no bill of materials; build it again: muster image build")
         sys.stdout.write(output)
 
 

@@ -1,4 +1,4 @@
-"""`muster init`: what a project needs besides its program."""
+"""`muster init`: the files that a project needs besides its program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTS = """\
 #   node[02-16] slots=8                 # ranges: node02 ... node16
 #   gpu-a slots=4 user=ml port=2222     # as ssh would: -l ml -p 2222
 #
-# localhost is this machine, without SSH. Write your hosts in its place.
+# localhost is this machine, without SSH. Replace it by your hosts.
 localhost slots=2
 """
 IGNORED = ("runs/", ".muster/")
@@ -61,12 +61,12 @@ def _programs(example: str) -> list[str]:
     """Return the files of an example: its own, and those of the examples that it imports."""
     if not example:
         return []
-    known = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+    names = sorted(path.stem for path in EXAMPLES.glob("*.py"))
     name = example.removesuffix(".py").replace("-", "_")
-    if name not in known:
-        raise UsageError(f"--example {example}: there are {', '.join(known)}")
+    if name not in names:
+        raise UsageError(f"--example {example}: must be one of {', '.join(names)}")
     text = (EXAMPLES / f"{name}.py").read_text()
-    return [f"{name}.py", *(f"{other}.py" for other in known if f"\nfrom {other} import " in text)]
+    return [f"{name}.py", *(f"{other}.py" for other in names if f"\nfrom {other} import " in text)]
 
 
 def _write(path: Path, text: str) -> bool:

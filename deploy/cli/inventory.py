@@ -1,4 +1,4 @@
-"""Where the hosts of a command come from: a hosts file and SSH, or an allocation of Slurm and its steps."""
+"""The hosts of a command: of a hosts file by SSH, or of an allocation of Slurm by its steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSTEAD = {
     "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
     "requirements": "launch without --detach, or inside of a batch script",
 }
-"""What to write for a batch job, in place of options that need its hosts."""
+"""For a batch job, Slurm's options instead of those that need its hosts."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Inventory:
     allocation: str = ""
     """Slurm's number of the allocation that the hosts belong to."""
     blame: Callable[[LaunchResult], LaunchResult] = lambda result: result
-    """Gives the result of a launch the cause that only the source of the hosts knows."""
+    """Adds a cause to a result that the source of the hosts has: Slurm ended the allocation."""
 
     @property
     def pythons(self) -> Mapping[str, str]:
@@ -76,7 +76,7 @@ def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
         return inventory.hosts
     rule, facts = slot_rule(slots), {}
     if not isinstance(rule, int):
-        from ..connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, which a launch has while it logs in
+        from ..connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, during the logins of a launch
 
         with Cluster(inventory.hosts, inventory.open_pipe) as cluster:
             facts = cluster.facts
@@ -87,7 +87,7 @@ def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
 
 
 def without_hosts() -> Inventory:
-    """No hosts yet: those of a batch job, which Slurm gives when it starts."""
+    """No hosts yet: Slurm gives a batch job its hosts when it starts."""
 
     def open_pipe(host: Host) -> Pipe:
         raise UsageError(f"{host.name}: Slurm has not given it yet")
@@ -96,7 +96,7 @@ def without_hosts() -> Inventory:
 
 
 def cluster_of(options: HostOptions) -> Cluster:
-    """The hosts of a hosts file, to be asked without their facts."""
+    """The hosts of a hosts file, without their facts."""
     from ..connect.cluster import Cluster  # noqa: PLC0415  # as above
 
     inventory = of_file(options)
@@ -105,28 +105,28 @@ def cluster_of(options: HostOptions) -> Cluster:
 
 @contextlib.contextmanager
 def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventory]:
-    """The hosts of an allocation: one that salloc gives for these words, or the one of this process."""
+    """The hosts of an allocation: a new one from salloc, or that of this process."""
     from ..slurm import grant  # noqa: PLC0415  # 70 ms, only with --slurm
     from ..slurm.allocation import steps  # noqa: PLC0415
     from ..slurm.blame import blame_for_unfit, blame_slurm  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         if options.slurm == THIS_ALLOCATION:
-            given = grant.own_allocation(os.environ)
+            allocation = grant.own_allocation(os.environ)
         else:
-            given = stack.enter_context(
-                grant.request_allocation(salloc_words(options.slurm), os.environ, _tell, seconds)
+            allocation = stack.enter_context(
+                grant.request_allocation(salloc_options(options.slurm), os.environ, _report, seconds)
             )
-        hosts = hostfile.select(given.hosts, options.include, options.exclude)
+        hosts = hostfile.select(allocation.hosts, options.include, options.exclude)
         try:
             yield Inventory(
                 hosts,
-                steps(options.python, given),
-                allocation=given.job,
-                blame=partial(blame_slurm, job=given.job),
+                steps(options.python, allocation),
+                allocation=allocation.job,
+                blame=partial(blame_slurm, job=allocation.job),
             )
         except UnfitError as error:
-            raise blame_for_unfit(error, given.job) from None
+            raise blame_for_unfit(error, allocation.job) from None
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ def inventory_of(options: SlurmOptions, seconds: float | None = None) -> Iterato
 
 
 def slurm_of(launcher: str, slurm: str) -> str:
-    """The value of `--slurm`. srun is Slurm's: inside of an allocation, that allocation is meant.
+    """The value of `--slurm`. For srun inside of an allocation, the default is that allocation.
 
     `UsageError` if srun has no PMIx.
     """
@@ -155,32 +155,30 @@ def slurm_of(launcher: str, slurm: str) -> str:
 
 
 def require_one_source(options: SlurmOptions) -> None:
-    """Refuse a hosts file beside hosts of Slurm: it would not be read."""
+    """`UsageError` for a hosts file beside hosts of Slurm, because it would not be read."""
     if options.slurm and options.hosts != HOSTS_FILE:
         raise UsageError(
             f"--hosts {options.hosts}: Slurm gives the hosts, so no hosts file is read; leave it out"
         )
 
 
-def salloc_words(slurm: str) -> list[str]:
-    """The options of salloc in the value of `--slurm`; `UsageError` if it is something else."""
+def salloc_options(slurm: str) -> list[str]:
+    """The options of salloc in the value of `--slurm`; `UsageError` for anything else."""
     try:
-        words = shlex.split(slurm)
+        options = shlex.split(slurm)
     except ValueError as error:
         raise UsageError(f"--slurm {slurm!r}: {error}") from None
-    if not words or not words[0].startswith("-"):
+    if not options or not options[0].startswith("-"):
         raise UsageError(
-            f'--slurm {slurm!r}: give options of salloc, quoted as one word: --slurm "-N 2 -t 60"'
+            f'--slurm {slurm!r}: give options of salloc, quoted as one argument: --slurm "-N 2 -t 60"'
         )
-    return words
+    return options
 
 
-def batch_words(slurm: str, login: str = "", *, detach: bool, **needing_hosts: object) -> list[str] | None:
-    """The options for Slurm of a launch whose driver is elsewhere, with its hosts; None for any other launch.
+def batch_options(slurm: str, login: str = "", *, detach: bool, **needing_hosts: object) -> list[str] | None:
+    """The options for Slurm of a batch job, or of a driver on the node `login`; None for any other launch.
 
-    It is a batch job, or the driver is on the login node `login`.
-
-    `UsageError` for options that need hosts while none is known, and Slurm's own option instead.
+    `UsageError` for options that need hosts before Slurm has given any; it names Slurm's own option.
     """
     if login and slurm in {"", THIS_ALLOCATION}:
         raise UsageError('--slurm-login needs options for salloc: --slurm "-N 2 -t 60"')
@@ -188,15 +186,15 @@ def batch_words(slurm: str, login: str = "", *, detach: bool, **needing_hosts: o
         return None
     if slurm == THIS_ALLOCATION:
         raise UsageError(
-            "--detach with --slurm submits a batch job, and that asks for hosts of its own; "
-            'say which: --slurm "-N 2 -t 60" --detach'
+            "--detach with --slurm submits a batch job, which needs new hosts; "
+            'write: --slurm "-N 2 -t 60" --detach'
         )
     for name, value in needing_hosts.items():
         if value:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {_INSTEAD[name]}")
-    return salloc_words(slurm)
+    return salloc_options(slurm)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(f"{harmless(line)}\n")

@@ -1,7 +1,7 @@
-"""Finds a job by its id: where it is recorded, on which hosts it runs, and how they are reached.
+"""Finds a job by its id: its records, its hosts, and how to reach them.
 
-The record of a launch here (deploy/jobs/hosts_record.py) says which hosts a job has. Without one, the hosts
-of `--hosts`, or of hosts.txt, are asked, and that is said.
+The record of a launch from here (deploy/jobs/hosts_record.py) lists the hosts of a job. Without it, the
+command asks the hosts of `--hosts`, or of hosts.txt, and prints a line about that.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Default = Literal["newest", "running"]
 
 
 class ConnectedHosts(NamedTuple):
-    """Hosts that are connected, and how."""
+    """A cluster, and how it was reached."""
 
     access: Access
     cluster: Cluster
 
 
 class JobSearch(NamedTuple):
-    """The jobs that this machine and the asked hosts know, and why a host could not be asked."""
+    """The jobs on this machine and on the hosts that were asked, and why a host could not be asked."""
 
     job: str
-    """The id that was looked for, or its end."""
-    known: list[LocatedJob]
+    """The id of the search, or its end; empty for all jobs."""
+    jobs: list[LocatedJob]
     silent: dict[str, str]
     asked: list[ConnectedHosts]
 
@@ -54,33 +54,33 @@ class JobSearch(NamedTuple):
         return self.lines_but(())
 
     def lines_but(self, hosts: Sequence[str]) -> list[str]:
-        """The same, without these hosts, which the command itself names."""
+        """The same, without these hosts, which the command reports."""
         return lines_of((host or "here", why) for host, why in self.silent.items() if host not in hosts)
 
     def named(self, job: str) -> LocatedJob:
         """The job with this id, or whose id ends so. `UnfitError` if a silent host may have it."""
-        if self.silent and not any(entry.state.job.endswith(job) for entry in self.known):
+        if self.silent and not any(entry.state.job.endswith(job) for entry in self.jobs):
             raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
-        return jobs.only(self.known, job, LOOKED)
+        return jobs.only(self.jobs, job, LOOKED)
 
     def newest(self, *, running: bool) -> LocatedJob:
-        """The newest job, or the newest that runs. `UnfitError` if there is none but a host is silent."""
-        if self.silent and not any(entry.state.running or not running for entry in self.known):
+        """The newest job, or the newest that runs. `UnfitError` without one, if a host is silent."""
+        if self.silent and not any(entry.state.running or not running for entry in self.jobs):
             raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
-        return jobs.newest(self.known, LOOKED, running=running)
+        return jobs.newest(self.jobs, LOOKED, running=running)
 
 
 @contextlib.contextmanager
 def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
-    """Look for a job, or without an id for all jobs, while the hosts that may know it are connected.
+    """Look for a job, or without an id for all jobs, while the hosts that may have it are connected.
 
-    A job that this machine knows needs no host.
+    For a job that this machine has, no host is asked.
     """
     with contextlib.ExitStack() as stack:
         asked, silent = list[ConnectedHosts](), dict[str, MusterError]()
-        known = jobs.jobs_at([_here(options.runs_folder)], on_error=silent.__setitem__)
-        is_here = any(job and entry.state.job.endswith(job) for entry in known)
-        for chosen, access in () if is_here else _ways(job, options):
+        found = jobs.jobs_at([_local_records(options.runs_folder)], on_error=silent.__setitem__)
+        is_local = any(job and entry.state.job.endswith(job) for entry in found)
+        for chosen, access in () if is_local else _routes(job, options):
             cluster = Cluster(chosen, access.open, facts=False)
             stack.callback(cluster.close)
             errors = cluster.connect()
@@ -88,12 +88,12 @@ def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
             cluster.leave_out(errors)
             silent |= errors
             asked.append(ConnectedHosts(access, cluster))
-            known = jobs.merged([*known, *more])
-        yield JobSearch(job, known, {host: error.reason for host, error in silent.items()}, asked)
+            found = jobs.merged([*found, *more])
+        yield JobSearch(job, found, {host: error.reason for host, error in silent.items()}, asked)
 
 
-def _here(runs: Path) -> JobRecords:
-    """The runs of this machine; Slurm is asked where one of them is its batch job."""
+def _local_records(runs: Path) -> JobRecords:
+    """The runs of this machine; with the states from Slurm if one of them is a batch job."""
     if not any_mark(runs):
         return LocalRuns(runs)
     from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # 70 ms, only for jobs of Slurm
@@ -101,8 +101,8 @@ def _here(runs: Path) -> JobRecords:
     return BatchRuns(runs, LocalRuns(runs))
 
 
-def _ways(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access]]:
-    """The hosts that may know a job, or without an id any job, and how to reach them."""
+def _routes(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access]]:
+    """The hosts that may have a job, or without an id any job, and how to reach them."""
     hosts, runs, python = options.hosts, options.runs_folder, options.python
     record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
     if record:
@@ -115,11 +115,11 @@ def _ways(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Ac
         yield hostfile.load(file), access_beside(file, python)
 
 
-def way_to(state: JobState, found: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:
+def route_to(state: JobState, found: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:
     """The hosts that a job may use, and how to reach them: by its record, else by the hosts file."""
     hosts, runs, python = options.hosts, options.runs_folder, options.python
-    record, is_said = hosts_record.find(runs, state.job), bool(found.job and found.asked)
-    if record and not is_said:
+    record, is_reported = hosts_record.find(runs, state.job), bool(found.job and found.asked)
+    if record and not is_reported:
         _say_unless_meant(state.job, record, hosts)
     if record and {*state.hosts} <= {host.name for host in record.hosts}:
         record.require_planned(state)
@@ -127,18 +127,22 @@ def way_to(state: JobState, found: JobSearch, options: RecordOptions) -> tuple[S
     file = options.hosts_file
     if not (hosts or file.is_file()):
         names = fold_names(state.hosts)
-        raise UsageError(f"{state.job}: no record here of how {names} are reached; name them: --hosts FILE")
+        raise UsageError(
+            f"{state.job}: no record here of how to reach {names}; name a hosts file: --hosts FILE"
+        )
     listed = hostfile.load(file)
     if not {*state.hosts} & {host.name for host in listed}:
         names = fold_names(state.hosts)
-        raise UsageError(f"{state.job} is on {names}, and {file} has none of these; name them: --hosts FILE")
-    if record or not is_said:
+        raise UsageError(
+            f"{state.job} is on {names}, and {file} has none of these; name another hosts file: --hosts FILE"
+        )
+    if record or not is_reported:
         _say_unrecorded(state.job, file)
     return listed, access_beside(file, python)
 
 
 def _say_unless_meant(job: str, record: HostsRecord, hosts: str) -> None:
-    """Say that the hosts of a job are asked where the user has named a file with others."""
+    """Print that the job's own hosts are asked, if the user named a file with other hosts."""
     if hosts and {host.name for host in record.hosts} - {host.name for host in hostfile.load(Path(hosts))}:
         _say(f"{job}: its own hosts are asked, which its launch has recorded, not those of --hosts {hosts}")
 
@@ -156,10 +160,10 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def one(job: str, options: RecordOptions, *, default: Default | None = None) -> Iterator[LocatedJob]:
-    """The job with this id, or whose id ends so, while the hosts that know it are connected.
+def locate(job: str, options: RecordOptions, *, default: Default | None = None) -> Iterator[LocatedJob]:
+    """The job with this id, or whose id ends so, while the hosts that have it are connected.
 
-    `default`: which job it is without an id, the newest or the newest that runs; it is named on stderr.
+    `default`: the job without an id, the newest or the newest that runs; stderr names it.
     """
     if not (job or default):
         raise UsageError("which job? its id is in the first line of a launch; muster status lists all")
@@ -173,17 +177,17 @@ def one(job: str, options: RecordOptions, *, default: Default | None = None) -> 
 
 
 def say_which(job: str, silent: Iterable[str]) -> None:
-    """Name the job that is meant where none was given; not on stdout, which programs may read.
+    """Name the job of a command without an id, on stderr: programs may read stdout.
 
-    `silent`: lines about hosts that cannot be asked, and so may have a newer one.
+    `silent`: lines about hosts that cannot be asked, and so may have a newer job.
     """
     for line in (*silent, f"job {job}"):
         _say(line)
 
 
-def require_logs(known: LocatedJob) -> None:
-    """Refuse a job whose driver runs in a terminal elsewhere: its head knows its state, but not its logs."""
-    state = known.state
-    if known.records.host and not state.detached:
+def require_logs(located: LocatedJob) -> None:
+    """`UsageError` for a job whose driver runs in a terminal elsewhere: its head has no logs."""
+    state = located.state
+    if located.records.host and not state.detached:
         where = f"{state.driver.host}, in {state.driver_folder}"
-        raise UsageError(f"{state.job} belongs to a terminal; its output is on {harmless(where)}")
+        raise UsageError(f"the driver of {state.job} runs in a terminal; its output is on {harmless(where)}")

@@ -22,7 +22,7 @@ from ..jobs.fetch import fetch
 from ..jobs.reconnect import reconnecting
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
-from .job_lookup import look, one, require_logs
+from .job_lookup import locate, look, require_logs
 from .shared import (
     HOSTS_ALSO,
     JSON,
@@ -46,12 +46,12 @@ class Status(JobOptions):
     hosts: str = flag(
         "", "also list the jobs of these hosts (default: hosts.txt, if there is one)", "FILE", also=HOSTS_ALSO
     )
-    json: bool = flag(False, f"{JSON}, with all that is known")
+    json: bool = flag(False, f"{JSON}, with all fields")
 
     def run(self) -> None:
-        """List them; a host that cannot be asked is named, and makes the status 3."""
+        """List them. A host that cannot be asked is an error with exit status 3."""
         with look(self.job, self) as found:
-            shown = [found.named(self.job)] if self.job else found.known
+            shown = [found.named(self.job)] if self.job else found.jobs
             states = [entry.state for entry in shown]
             if self.json:
                 write_json([asdict(state) for state in states])
@@ -64,7 +64,7 @@ class Status(JobOptions):
 
 @dataclass(frozen=True)
 class Logs(NewestJobOptions):
-    """Print the output of all ranks of a job, in the order in which it came."""
+    """Print the output of all ranks of a job, in the order of its arrival."""
 
     follow: bool = flag(
         False, "also show new output until the job ends, then its verdict; exit with its status", also=("-f",)
@@ -79,22 +79,22 @@ class Logs(NewestJobOptions):
 
     def run(self) -> None:
         """Print it."""
-        with one(self.job, self, default="newest") as found:
-            known = reconnecting(found, _note)
+        with locate(self.job, self, default="newest") as found:
+            located = reconnecting(found, _note)
             pattern = _pattern(self.grep)
-            require_logs(known)
-            # Before a restart a job may have had more ranks, and without hosts of Slurm it has none yet.
-            if self.rank != ALL and known.state.ranks and not known.state.attempt:
-                require_rank(self.rank, known.state.ranks)
+            require_logs(located)
+            # Before a restart a job may have had more ranks; before Slurm gives hosts it has none.
+            if self.rank != ALL and located.state.ranks and not located.state.attempt:
+                require_rank(self.rank, located.state.ranks)
             screen = Screen(sys.stdout)
             try:
                 rank = None if self.rank < 0 else self.rank
-                for line in jobs.printed(known, rank=rank, follow=self.follow):
+                for line in jobs.printed(located, rank=rank, follow=self.follow):
                     _show(screen, line, pattern)
             finally:
                 screen.close()
             if self.follow:
-                _end(known, self.runs_folder, screen)
+                _end(located, self.runs_folder, screen)
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ class Attach(RunningJobOptions):
 
     def run(self) -> None:
         """Show it, then the verdict, and exit with the status of the job."""
-        with one(self.job, self, default="running") as found:
-            known = reconnecting(found, _note)
-            require_logs(known)
+        with locate(self.job, self, default="running") as found:
+            located = reconnecting(found, _note)
+            require_logs(located)
             screen = Screen(sys.stdout)
-            name = known.state.job
-            if known.state.state == "waiting":
-                screen.say(harmless(f"{name} waits: {known.state.why}"))
+            name = located.state.job
+            if located.state.state == "waiting":
+                screen.say(harmless(f"{name} waits: {located.state.why}"))
             try:
-                for line in jobs.printed(known, rank=None, follow=True, skip=True):
+                for line in jobs.printed(located, rank=None, follow=True, skip=True):
                     _show(screen, line)
             except KeyboardInterrupt:
                 raise Exit(
@@ -122,7 +122,7 @@ class Attach(RunningJobOptions):
                 ) from None
             finally:
                 screen.close()
-            _end(known, self.runs_folder, screen)
+            _end(located, self.runs_folder, screen)
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,13 @@ class Stop(JobOptions):
 
     def run(self) -> None:
         """End it, and print its state."""
-        with one(self.job, self) as known:
-            if not known.state.running:
-                sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
+        with locate(self.job, self) as located:
+            if not located.state.running:
+                sys.stdout.write(
+                    f"{located.state.job} is over: {harmless(job_table.outcome(located.state))}\n"
+                )
                 return
-            state = jobs.stop(known, f"by {own_name()} on {socket.gethostname()}")
+            state = jobs.stop(located, f"by {own_name()} on {socket.gethostname()}")
             sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
             if state.running:
                 raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)
@@ -168,27 +170,27 @@ def _show(screen: Screen, line: LogLine, wanted: re.Pattern[str] | None = None) 
 
 
 def _require_shown(screen: Screen) -> None:
-    """End the command where nobody reads any more, or the disk is full: the rest would go nowhere."""
+    """End the command if its output cannot be written: the reader is gone, or the disk is full."""
     if screen.error:
         raise screen.error
 
 
-def _end(known: LocatedJob, runs: Path, screen: Screen) -> None:
-    """Bring the folder of a job that is over, print its verdict, and exit with its status."""
-    state: JobState = jobs.state_of(known)
-    folder = fetch(known, runs)
+def _end(located: LocatedJob, runs: Path, screen: Screen) -> None:
+    """Fetch the folder of a job that is over, print its verdict, and exit with its status."""
+    state: JobState = jobs.state_of(located)
+    folder = fetch(located, runs)
     if state.exit_status is None:
         raise Exit(f"LOST    {harmless(state.why)}\n        logs: {folder}/logs", LOST_STATUS)
     try:
         text = content_of(folder / "verdict.txt", MOST_VERDICT).decode(errors="replace").rstrip("\n")
-    except TooLargeError as error:  # no driver writes as much: it is what a host has made of it
+    except TooLargeError as error:  # no driver writes as much: the host has changed it
         text = f"verdict.txt is left out: {error}"
     interrupts.decide(state.exit_status)
     lines = text.replace(state.driver_folder, str(folder)).split("\n")
-    place = max(
+    position = max(
         (number for number, line in enumerate(lines) if line.startswith(LOGS)), default=len(lines) - 1
     )
-    lines.insert(place + 1, f"        page: {folder / PAGE}")
+    lines.insert(position + 1, f"        page: {folder / PAGE}")
     screen.say("\n".join(map(harmless, lines)))
     end_with_page(folder)
     _require_shown(screen)

@@ -22,8 +22,8 @@ from .shared import THIS_ALLOCATION
 class Launch(LaunchOptions):
     """Run a program on every host, keep the logs of its ranks, print a verdict.
 
-    muster launch train.py --epochs 3        words after the script are arguments of the program
-    muster launch --np 4 -m package.module   and so are words after -m MODULE
+    muster launch train.py --epochs 3        arguments after the script are the program's
+    muster launch --np 4 -m package.module   and so are those after -m MODULE
     muster launch -- --epochs 3              Muster's own training program, with arguments
     """
 
@@ -47,7 +47,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     shown = sys.stderr if options.events == "-" else sys.stdout
     screen = Screen(shown, parse.ranks(options.rank), may_drop=True)
     spec = request.spec_of(options, screen.columns)
-    # Mistakes are reported before the job waits for Slurm's hosts; other hosts are connected meanwhile.
+    # Report mistakes before the job waits for Slurm's hosts. Connections to other hosts start meanwhile.
     waits = options.slurm not in {"", THIS_ALLOCATION}
     if waits:
         spec = request.with_code(spec, options, clock)

@@ -25,7 +25,7 @@ from .shared import (
 
 @dataclass(frozen=True)
 class LaunchOptions(SlurmOptions):
-    """What the user asks for: a flag for each field."""
+    """The flags of a launch."""
 
     groups: ClassVar = {
         "Most used": "hosts np per_host env requirements image detach max_restarts stall_timeout dry_run",
@@ -51,7 +51,7 @@ class LaunchOptions(SlurmOptions):
     )
     env: tuple[str, ...] = flag(
         (),
-        "for every rank; NAME alone passes on its value from this machine; may be repeated",
+        "for every rank; NAME alone takes its value from this machine; may be repeated",
         "NAME=VALUE",
         also=("-x",),
     )
@@ -61,7 +61,7 @@ class LaunchOptions(SlurmOptions):
     image: str = flag("", "run the ranks in a container of this image on every host", "IMAGE")
     detach: bool = flag(
         False,
-        "let the job go on when this command ends: its driver runs on the first host; with --slurm, "
+        "run the job independently of this command: its driver runs on the first host; with --slurm, "
         "as a batch job",
     )
     max_restarts: int = flag(
@@ -120,7 +120,7 @@ class LaunchOptions(SlurmOptions):
     torch_backend: str = flag(
         "auto", "which wheels of torch: auto (default: by GPUs and driver), none, cpu, cu128, ...", "NAME"
     )
-    relock: bool = flag(False, "choose the versions of the packages anew")
+    relock: bool = flag(False, "choose the versions of the packages again")
     engine: str = flag(
         "", "docker, podman or apptainer starts the container (default: what each host has)", "NAME"
     )
@@ -162,7 +162,7 @@ class LaunchOptions(SlurmOptions):
         "SECONDS",
         least=0,
     )
-    events: str = flag("", "write what happens as JSON lines to a file, or to standard output with -", "FILE")
+    events: str = flag("", "write events as JSON lines to a file, or to standard output with -", "FILE")
     metrics: str = flag(
         "",
         "answer scrapes (OpenMetrics) at this port of this machine, or at ADDRESS:PORT, while it runs",
@@ -170,7 +170,7 @@ class LaunchOptions(SlurmOptions):
     )
     notify: str = flag(
         "",
-        "at the end, post how the job ended as JSON to a URL, or give it to a command on its input",
+        "at the end, post the result as JSON to a URL, or write it to the standard input of a command",
         "URL or COMMAND",
     )
     timings: bool = flag(False, "at the end, print how long each part of the start took")

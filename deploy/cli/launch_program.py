@@ -30,46 +30,49 @@ _COMPILED = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 
 
 def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str) -> Program:
-    """What the ranks run; a script must be a file of the tree, because only the tree travels."""
-    words = _arguments(args)
+    """The program of the ranks. A script must be a file of the tree, because a launch sends only the tree."""
+    arguments = _arguments(args)
     if script and module:
         raise UsageError("--script and --module exclude each other; give one")
-    if words and not (script or module):
-        _require_no_program(words, folder)
+    if arguments and not (script or module):
+        _require_no_program(arguments, folder)
     if module.startswith("-"):
         raise UsageError(f"--module {module}: a module name does not begin with a dash")
     if script:
         named, runner = _script(tree, folder, script)
-        program = Program(script=named, args=words, runner=runner)
+        program = Program(script=named, args=arguments, runner=runner)
     else:
-        program = Program(module=module or DEFAULT_MODULE, args=words)
+        program = Program(module=module or DEFAULT_MODULE, args=arguments)
     return replace(program, mpi=asks_for_mpi(program, tree))
 
 
-def _require_no_program(words: Sequence[str], folder: Path) -> None:
-    """Refuse a script among the arguments of Muster's own program."""
-    rest = words[1:] if _PYTHON.fullmatch(words[0]) else words
+def _require_no_program(arguments: Sequence[str], folder: Path) -> None:
+    """`UsageError` for a script among the arguments of Muster's own program."""
+    rest = arguments[1:] if _PYTHON.fullmatch(arguments[0]) else arguments
     if rest and rest[0].endswith(".py") and (folder / rest[0]).is_file():
         named = f"./{rest[0]}" if rest[0].startswith("-") else rest[0]
         raise UsageError(
-            f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: "
+            f"{arguments[0]} would be an argument of {DEFAULT_MODULE}; to run it: "
             f"launch {shlex.join([named, *rest[1:]])}"
         )
 
 
 def notes_of(program: Program, tree: Tree) -> Iterator[str]:
-    """Notes about a program that may not be what the user meant."""
+    """Notes about arguments that the user may have meant otherwise."""
     sources = [file.path for file in tree.files if file.path.endswith(".py")]
     if program.module and not find_spec(program.module.partition(".")[0]):
         modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources]
         if program.module not in modules and (hint := nearest(program.module, modules)):
             yield f"note: no module {program.module} here{hint}"
     launch = Declaration(LaunchOptions)
-    for word, following in pairwise((*program.args, "")):
-        option = launch.flag(word.partition("=")[0]) if word.startswith("--") else None
-        if option and not any(_contains(tree.root / path, word.partition("=")[0]) for path in sources):
-            has_value = option.kind is not bool and "=" not in word
-            name, text = program.script or program.module, f"{word} {following}" if has_value else word
+    for argument, following in pairwise((*program.args, "")):
+        option = launch.flag(argument.partition("=")[0]) if argument.startswith("--") else None
+        if option and not any(_contains(tree.root / path, argument.partition("=")[0]) for path in sources):
+            has_value = option.kind is not bool and "=" not in argument
+            name, text = (
+                program.script or program.module,
+                f"{argument} {following}" if has_value else argument,
+            )
             yield f"note: {text.rstrip()} goes to {name}; for Muster write it before {name}"
 
 
@@ -82,26 +85,26 @@ def _contains(path: Path, text: str) -> bool:
 
 
 def require_hosts_before(program: str, args: str, folder: Path) -> None:
-    """Refuse a hosts file among the words after the script, where the launch itself was given none.
+    """`UsageError` for a hosts file among the arguments after the script, if the launch itself has none.
 
-    These words are the program's, so the launch would run on the hosts of hosts.txt instead.
+    These arguments are the program's, so the launch would run on the hosts of hosts.txt instead.
     """
-    for word, following in pairwise((*_arguments(args), "")):
-        option, _, value = word.partition("=")
+    for argument, following in pairwise((*_arguments(args), "")):
+        option, _, value = argument.partition("=")
         if option in HOSTS_OPTIONS and (folder / (value or following)).is_file():
-            given = word if value else f"{word} {following}"
+            text = argument if value else f"{argument} {following}"
             raise UsageError(
-                f"{given} comes after {program}, so it is an argument of the program; options of the launch "
-                f"come first: launch {given} {program}. If it is for the program: launch --hosts "
-                f"./hosts.txt {program} {given}"
+                f"{text} comes after {program}, so it is an argument of the program; options of the launch "
+                f"come first: launch {text} {program}. If it is for the program: launch --hosts "
+                f"./hosts.txt {program} {text}"
             )
 
 
 def is_recorded(program: Program, *, record: bool, no_record: bool, stalls: bool) -> bool:
-    """Whether the ranks note their collectives: if asked, if a stall ends the job, and in our own program.
+    """Whether the ranks record collectives: with --record or --stall-timeout, and in Muster's program.
 
-    It costs less than 1 % of a step of these (benchmarks/recording.py). Any other program may make hundreds
-    of small calls in a step, so it must ask.
+    It costs less than 1 % of a step of that program (benchmarks/recording.py). Any other program may make
+    hundreds of small calls in a step, so the user must ask for it.
     """
     if record and no_record:
         raise UsageError("--record and --no-record exclude each other; give one")
@@ -109,24 +112,24 @@ def is_recorded(program: Program, *, record: bool, no_record: bool, stalls: bool
 
 
 def _arguments(args: str) -> tuple[str, ...]:
-    """The words of `--args`, split as by a shell."""
+    """The arguments in `--args`, split as by a shell."""
     try:
-        words = tuple(shlex.split(args))
+        arguments = tuple(shlex.split(args))
     except ValueError as error:
         raise UsageError(
             f"--args {args!r}: {error}; quote it as in a shell: --args=\"--name 'a b'\""
         ) from None
-    for word in words:
-        if named := re.search(r"\$\{?(MUSTER_\w+)", word):
+    for argument in arguments:
+        if named := re.search(r"\$\{?(MUSTER_\w+)", argument):
             raise UsageError(
-                f"{word!r} would arrive as it is, as no shell reads arguments on the hosts; "
+                f"{argument!r} would arrive unchanged: no shell expands arguments on the hosts; "
                 f'in the program: os.environ["{named[1]}"]'
             )
-    return words
+    return arguments
 
 
 def _script(tree: Tree, folder: Path, script: str) -> tuple[str, tuple[str, ...]]:
-    """The script's path for the ranks, from the folder of the launch, and what runs it; nothing for Python.
+    """The script's path for the ranks, from the folder of the launch, and its interpreter; empty for Python.
 
     As for Python, it may be a folder or a zip archive with a `__main__.py`.
     """
@@ -157,7 +160,7 @@ def _script(tree: Tree, folder: Path, script: str) -> tuple[str, tuple[str, ...]
 
 
 def _runner(path: Path, script: str) -> tuple[str, ...]:
-    """What runs a file that is no Python program, by its first line or its name."""
+    """The interpreter of a file that is no Python program, by its first line or its name."""
     try:
         with path.open("rb") as file:
             first = file.read(_FIRST_BYTES)

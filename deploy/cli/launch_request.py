@@ -1,4 +1,4 @@
-"""What the options of a launch say before any host is known, and the mistakes that no host can make right."""
+"""The request of a launch from its options, and the mistakes that are errors on any host."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..plan.source_tree import of_package, scan
 from ..plan.spec import LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
 from . import options as parse
-from .inventory import batch_words, require_one_source, slurm_of
+from .inventory import batch_options, require_one_source, slurm_of
 from .launch_options import LaunchOptions
 from .launch_program import is_recorded, notes_of, program_of, require_hosts_before
 from .shared import HOSTS_FILE, TRAIN
 
 
 def with_allocation(options: LaunchOptions) -> LaunchOptions:
-    """The options with the allocation that `--launcher srun` means on its own."""
+    """The options, with the default allocation of `--launcher srun`."""
     if options.slurm_login:
         return options
     return replace(options, slurm=slurm_of(options.launcher, options.slurm))
 
 
 def refuse(options: LaunchOptions) -> None:
-    """Refuse options that do not go together."""
+    """`UsageError` for options that contradict each other."""
     require_one_source(options)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts, and a job has none without --max-restarts N")
@@ -40,20 +40,20 @@ def refuse(options: LaunchOptions) -> None:
         require_hosts_before(program, options.args, Path.cwd())
     if options.slots:
         slot_rule(options.slots)
-    if options.np:  # else the hosts say how many ranks there are
+    if options.np:  # else the number of ranks follows from the hosts
         parse.require_ranks(options.rank, options.np)
 
 
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
-    """The options for Slurm of a launch whose driver Slurm's side has; None for any other launch."""
+    """The options for Slurm of a launch whose driver runs under Slurm; None for any other launch."""
     # Hosts of a batch job are known only when it starts.
     needing = ("include", "exclude", "per_host", "slots", "requirements")
-    given = {name: getattr(options, name) for name in needing}
-    return batch_words(options.slurm, options.slurm_login, detach=options.detach, **given)
+    values = {name: getattr(options, name) for name in needing}
+    return batch_options(options.slurm, options.slurm_login, detach=options.detach, **values)
 
 
 def packages_of(options: LaunchOptions) -> Requirements | None:
-    """The packages that the ranks shall have."""
+    """The packages for the ranks, if any."""
     return wanted(
         options.requirements,
         python=options.python_version,
@@ -93,14 +93,14 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
 
 
 def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings) -> LaunchSpec:
-    """Add the program and the tree, and load what runs a launch; logins that run meanwhile take longer.
+    """Add the program and the tree, and import the modules of a launch, during the slower logins.
 
     `UsageError` for a program, `--notify` or `--metrics` that is wrong on any host.
     """
-    here = Path.cwd()
+    folder = Path.cwd()
     with clock.part("tree"):
-        tree = scan(here)
-        program = program_of(tree, here, script=options.script, module=options.module, args=options.args)
+        tree = scan(folder)
+        program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)
         recorded = is_recorded(
             program,
             record=options.record,

@@ -42,22 +42,22 @@ from .shared import cache_folder
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedLaunch:
-    """A request with the way to its hosts, and the options that concern this machine alone."""
+    """A request with its hosts, and the options for this machine."""
 
     spec: LaunchSpec
     options: LaunchOptions
     inventory: Inventory
     placement: Placement | None
-    """Where its ranks run; None for a driver on Slurm's side, whose hosts are not known yet."""
+    """Where its ranks run; None for a driver under Slurm, whose hosts are not known yet."""
     screen: Screen
     timings: Timings
     slurm_options: Sequence[str] = ()
     """The options of sbatch or salloc for such a driver."""
     wanted: Requirements | None = None
-    """The packages that the ranks shall have."""
+    """The packages for the ranks."""
 
     def handle(self) -> None:
-        """Handle it in the way that its options ask for."""
+        """Handle it as its options require."""
         spec, screen, dry = self.spec, self.screen, self.options.dry_run
         if self.placement is None and self.options.slurm_login:
             login = self.options.slurm_login
@@ -78,7 +78,7 @@ class PreparedLaunch:
         return Path(self.options.runs)
 
     def _packages(self) -> Packages | None:
-        """What brings the packages, if any are wanted."""
+        """The delivery of the packages, if there are any."""
         if self.wanted is None:
             return None
         from ..envs.bring import PackageDelivery  # noqa: PLC0415  # 11 ms, only with --requirements
@@ -97,7 +97,7 @@ class PreparedLaunch:
             sys.stdout.write(harmless_lines(str(plan)))
 
     def _detach(self, placement: Placement) -> None:
-        """Start its driver on its head. Packages are brought before, from here."""
+        """Start its driver on its head, after this driver has delivered the packages."""
         spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
         if packages:
             with Cluster(placement.hosts, open_pipe, network=spec.network) as cluster:
@@ -121,7 +121,7 @@ class PreparedLaunch:
                     folder,
                     (folder, screen, scrape) if scrape else (folder, screen),
                     lambda plan: keep(record, folder.path),
-                    listeners=(_decide, *copies, *((scrape.tell,) if scrape else ())),
+                    listeners=(_decide, *copies, *((scrape.count,) if scrape else ())),
                     timings=self.timings,
                     stdin=parse.STDIN,
                     packages=packages,
@@ -139,7 +139,7 @@ class PreparedLaunch:
         if screen.error:
             text = harmless_lines(verdict(result, folder))
             sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
-        if folder.unwritten:  # standard output is often a log that is not looked into while the status is 0
+        if folder.unwritten:  # users often ignore standard output after status 0
             note = f"note: {folder.path}: the result is missing: {folder.unwritten}"
             sys.stderr.write(harmless(note) + "\n")
         if self.options.timings:
@@ -152,6 +152,6 @@ class PreparedLaunch:
 
 
 def _decide(event: JobEvent) -> None:
-    """From the end of the job on, a signal changes its exit status no more."""
+    """After the end of the job, a signal no longer changes its exit status."""
     if event.type == "job.ended" and event.exit_status is not None:
         interrupts.decide(event.exit_status)

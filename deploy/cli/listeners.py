@@ -1,4 +1,4 @@
-"""Where a launch tells what happens, besides its own folder: `--events`."""
+"""Copies of a launch's events besides its own folder: `--events`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STDOUT = "-"
 
 
 class EventCopies:
-    """Writes each event as a line of JSON. If that fails, the job goes on, and stderr says so once."""
+    """Writes each event as a line of JSON. If that fails, the job continues, and stderr gets one note."""
 
     def __init__(self, file: TextIO, name: str) -> None:
         self._file, self._name = file, name

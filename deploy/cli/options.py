@@ -1,4 +1,4 @@
-"""Parses the values of options. Every mistake is a `UsageError` that says what to write."""
+"""Parses the values of options. Every mistake is a `UsageError` with a correct example."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SET_BY = {
     "MASTER_ADDR": "; --network chooses the network of the ranks",
 }
 """Options in place of variables that Muster sets."""
-_Word = TypeVar("_Word", bound=str)
+_Choice = TypeVar("_Choice", bound=str)
 
 
 def new_job() -> str:
@@ -43,12 +43,12 @@ def new_job() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def one_of(option: str, word: str, allowed: Sequence[_Word]) -> _Word:
-    """The word, if it is one of those allowed."""
+def one_of(option: str, value: str, allowed: Sequence[_Choice]) -> _Choice:
+    """The value, if it is one of those allowed."""
     for choice in allowed:
-        if choice == word:
+        if choice == value:
             return choice
-    raise UsageError(f"{option} {word}: must be one of {', '.join(allowed)}")
+    raise UsageError(f"{option} {value}: must be one of {', '.join(allowed)}")
 
 
 def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -57,7 +57,9 @@ def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tu
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UsageError(f"--env {setting}: write NAME=value, or NAME to take its value from here")
+            raise UsageError(
+                f"--env {setting}: write NAME=value, or NAME to take its value from this machine"
+            )
         if tells_rank(name):
             raise UsageError(
                 f"--env {name}: Muster and its launcher set {name} in every rank; leave it out"
@@ -102,11 +104,11 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
 
 
 def container(image: str, engine: str, mounts: Iterable[str], *, requirements: str) -> dict[str, Any]:
-    """What a `LaunchSpec` says of the container of the ranks: nothing without an image."""
+    """The fields of `LaunchSpec` for the container of the ranks; none without an image."""
     mounts = tuple(mounts)
     if not image:
-        for option, given in (("--engine", engine), ("--mount", "".join(mounts))):
-            if given:
+        for option, value in (("--engine", engine), ("--mount", "".join(mounts))):
+            if value:
                 raise UsageError(f"{option} is for containers; name their image too: --image REF")
         return {}
     if requirements:
@@ -121,7 +123,7 @@ def container(image: str, engine: str, mounts: Iterable[str], *, requirements: s
 
 
 def require_image(image: str, other: str = "") -> str:
-    """The reference of an image, if it can be one. `other`: what else may be written."""
+    """The reference of an image, if it is valid. `other`: another valid form, for the message."""
     if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
         raise UsageError(f"--image {image!r}: write NAME:TAG or NAME@sha256:...{other and f', {other}'}")
     return image
@@ -138,17 +140,17 @@ def _mount(text: str) -> Mount:
 
 
 def require_attached(*, detach: bool, **options: object) -> None:
-    """Refuse options of a launch that end with this command, for a job that goes on without it."""
-    given = [name for name, value in options.items() if value]
-    if detach and given:
+    """`UsageError` for options that end with this command, for a job that continues without it."""
+    used = [name for name, value in options.items() if value]
+    if detach and used:
         raise UsageError(
-            f"--{given[0]} ends with this command, and a detached job (--detach, --slurm-login) goes on; "
-            + _INSTEAD.get(given[0], "its runs/JOB/events.jsonl comes with muster attach or muster report")
+            f"--{used[0]} ends with this command, and a detached job (--detach, --slurm-login) continues; "
+            + _INSTEAD.get(used[0], "its runs/JOB/events.jsonl comes with muster attach or muster report")
         )
 
 
 def require_ranks(text: str, count: int) -> None:
-    """Refuse a list that names a rank which the job does not have: nothing would be shown of it."""
+    """`UsageError` for a list with a rank that the job does not have."""
     if beyond := (ranks(text) or frozenset()) - {*range(count)}:
         require_rank(max(beyond), count)
 

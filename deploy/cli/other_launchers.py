@@ -1,4 +1,4 @@
-"""Options of other launchers: accepted as another spelling, or answered with what to write instead.
+"""Options of other launchers: accepted as another spelling, or answered with Muster's option.
 
 A long option may have one dash, as those of mpirun, and `_` for `-`, as those of torchrun.
 """
@@ -12,9 +12,9 @@ def _answers(names: str, answer: str) -> Mapping[str, str]:
     return dict.fromkeys(names.split(), answer)
 
 
-_MEETING = "ranks meet by themselves; --network chooses the network"
+_MEETING = "Muster sets the rendezvous; --network chooses the network"
 _PLACES = "ranks follow the order of the hosts file; slots= is the number of ranks on a host"
-_SLURM = 'options of Slurm go into one word: --slurm "-N 2 -t 60"'
+_SLURM = 'options of Slurm go into one argument: --slurm "-N 2 -t 60"'
 _LOGS = "each rank has its log in runs/JOB/logs, and --runs chooses the folder runs"
 _COUNTED = "--slots gpus, --slots cores or --slots auto counts what each host has"
 HINTS: Mapping[str, str] = {
@@ -46,14 +46,14 @@ HINTS: Mapping[str, str] = {
         "timeout",
         "--stall-timeout SECONDS ends a job without progress; for its time: timeout 3600 muster ...",
     ),
-    **_answers("monitor-interval", "leave it out: the end of a rank is known at once"),
+    **_answers("monitor-interval", "leave it out: an agent reports the end of a rank at once"),
     **_answers("standalone", "a hosts file with the line: localhost slots=2"),
     **_answers("no-python", "leave it out: muster launch SCRIPT"),
     **_answers("use-env", "leave it out: programs find their rank in LOCAL_RANK"),
     **_answers("local-rank", "each rank has its own LOCAL_RANK in its environment"),
     **_answers("start-method role logs-specs", "Muster chooses torchrun's options; leave it out"),
     **_answers("genv genvall genvlist", "--env NAME=VALUE, or --env NAME for its value here"),
-    **_answers("-u", "leave it out: each line of a rank comes at once"),
+    **_answers("-u", "leave it out: the output of ranks is unbuffered"),
     **_answers("-O -W -X -B -E -I", "an option of Python is a variable here, such as --env PYTHONOPTIMIZE=1"),
     **_answers("-f", "--hosts FILE is the hosts file"),
     **_answers(
@@ -74,4 +74,4 @@ HINTS: Mapping[str, str] = {
     **_answers("partition gres account qos constraint exclusive mem time nodelist", _SLURM),
     **_answers("cpus-per-task gpus-per-node gpus-per-task -A -C -c -w", _SLURM),
 }
-"""The answers of `launch` to options without a counterpart: long ones by name, short ones with a dash."""
+"""The hints of `launch` for options that it does not have: long ones by name, short ones with a dash."""

@@ -4,9 +4,8 @@
     muster logs JOB -f                          logs, --job JOB, --follow
     muster run -- ls -l                         run, --command 'ls -l'
 
-argparse cannot stop at the name of a program whose options may have our names, and its messages do not say
-what to write. Words in, values out, and `UsageError` for words that have no meaning. Besides, it only looks
-whether a file has the name of an unknown option.
+argparse cannot stop at the name of a program whose options may have our names, and its messages name no
+remedy. The parser is pure, except that it looks whether a file has the name of an unknown option.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ ALL, DRY = "--all", "--dry"
 
 @dataclass(frozen=True)
 class Call:
-    """What a user asks for. `command`: its name; empty for `asks` about the program itself."""
+    """A parsed command line. `command`: its name; empty for `asks` about the program."""
 
     command: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The values of the flags that were given: a text, a number, a list, or True."""
+    """The values of the flags on the command line: a text, a number, a tuple, or True."""
     asks: str = ""
-    """`help` or `all`: a help text of the command or family of commands, or of all; else nothing."""
+    """`help` for the help of the command or family, `all` for that of all commands; else empty."""
 
 
-def parse(words: Sequence[str], commands: Mapping[str, Declaration], program: str) -> Call:
-    """Read the words of a command line, without the program's name.
+def parse(argv: Sequence[str], commands: Mapping[str, Declaration], program: str) -> Call:
+    """Parse a command line without the program's name. `UsageError` for an invalid one.
 
-    program: the name of the program in messages, `muster` or `fab`.
+    `program`: its name in messages, `muster` or `fab`.
     """
-    start = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
-    before, after = list(words[:start]), list(words[start:])
+    start = next((index for index, argument in enumerate(argv) if not argument.startswith("-")), len(argv))
+    before, after = list(argv[:start]), list(argv[start:])
     for flag in before:
         if flag not in (*HELP, *LIST, DRY):
             named = after[0] if after and after[0] in commands else "launch"
@@ -57,17 +56,17 @@ def parse(words: Sequence[str], commands: Mapping[str, Declaration], program: st
     if after[0] not in commands and {*after[1:2]} & {*HELP} and _family(after[0], commands):
         return Call(after[0], asks="help")
     name, rest = _command(after, commands, program)
-    early = [flag for flag in before if flag in (*HELP, DRY)]
-    return _Line(name, commands[name], program).read([*early, *rest])
+    leading = [flag for flag in before if flag in (*HELP, DRY)]
+    return _CommandLine(name, commands[name], program).read([*leading, *rest])
 
 
-def _command(words: list[str], commands: Mapping[str, Declaration], program: str) -> tuple[str, list[str]]:
-    """The command's name, and the words after it. `image build` is the command image.build."""
-    first, both = words[0], ".".join(words[:2])
+def _command(argv: list[str], commands: Mapping[str, Declaration], program: str) -> tuple[str, list[str]]:
+    """The command's name, and the arguments after it. `image build` is the command image.build."""
+    first, both = argv[0], ".".join(argv[:2])
     if first in commands:
-        return first, words[1:]
+        return first, argv[1:]
     if both in commands:
-        return both, words[2:]
+        return both, argv[2:]
     if family := _family(first, commands):
         raise UsageError(f"{program} {first}: which of {', '.join(family)}?")
     if first.endswith(".py"):
@@ -78,61 +77,61 @@ def _command(words: list[str], commands: Mapping[str, Declaration], program: str
 
 
 def _family(first: str, commands: Iterable[str]) -> list[str]:
-    """The commands whose name begins with the word `first`, such as image."""
+    """The commands whose name begins with `first`, such as image."""
     return [name.replace(".", " ") for name in commands if name.startswith(f"{first}.")]
 
 
-class _Line:
-    """The words of one command, read from left to right."""
+class _CommandLine:
+    """Parses the arguments of one command from left to right."""
 
     def __init__(self, name: str, command: Declaration, program: str) -> None:
         self._name, self._command = name, command
         self._called = f"{program} {name.replace('.', ' ')}"
         self._values: dict[str, Any] = {}
-        self._words: list[str] = []
-        """The flags whose value is a word without a flag."""
+        self._positional: list[str] = []
+        """The flags with a positional argument as their value."""
         self._program_begins = False
 
-    def read(self, words: Sequence[str]) -> Call:
+    def read(self, arguments: Sequence[str]) -> Call:
         """The command with the values of its flags."""
-        left = list(words)
+        left = list(arguments)
         while left:
-            word = left.pop(0)
-            if word == "--":
+            argument = left.pop(0)
+            if argument == "--":
                 self._take_rest(left)
-            elif word in HELP:
+            elif argument in HELP:
                 return Call(self._name, asks="help")
-            elif word.startswith("-"):
-                self._take_flag(word, left)
+            elif argument.startswith("-"):
+                self._take_flag(argument, left)
             else:
-                self._take_word(word, left)
+                self._take_positional(argument, left)
         self._require_all()
         return Call(self._name, self._values)
 
-    def _take_word(self, word: str, left: list[str]) -> None:
-        """A word without a flag, and the rest if it begins here."""
+    def _take_positional(self, argument: str, left: list[str]) -> None:
+        """Take an argument without a flag, and the rest if a program begins with it."""
         command = self._command
         free = [each for each in command.positional if each.name not in self._values or each.kind is tuple]
         if free and not self._program_begins:
-            self._give(free[0], word, free[0].metavar)
-            self._words.append(free[0].name)
+            self._set(free[0], argument, free[0].metavar)
+            self._positional.append(free[0].name)
         elif command.takes_program:
-            left.insert(0, word)
+            left.insert(0, argument)
         else:
-            words = " ".join(each.metavar for each in command.positional)
-            after = f" after {words}" if words else ""
+            names = " ".join(each.metavar for each in command.positional)
+            after = f" after {names}" if names else ""
             raise UsageError(
-                f"{self._called}: unexpected argument {word!r}{after}; see {self._called} --help"
+                f"{self._called}: unexpected argument {argument!r}{after}; see {self._called} --help"
             )
         if command.takes_program and len(free) < 2:
             self._take_rest(left)
 
-    def _take_flag(self, word: str, left: list[str]) -> None:
-        """An option with its value, and the rest if it begins here."""
-        written, equals, value = word.partition("=")
-        known = self._flag(written) or self._hint(written) or self._is_program(word)
-        if not known and self._flag(word[:2]):  # -n4
-            written, equals, value = word[:2], "=", word[2:]
+    def _take_flag(self, argument: str, left: list[str]) -> None:
+        """Take an option with its value, and the rest if a program begins with it."""
+        written, equals, value = argument.partition("=")
+        is_known = self._flag(written) or self._hint(written) or self._is_program(argument)
+        if not is_known and self._flag(argument[:2]):  # -n4
+            written, equals, value = argument[:2], "=", argument[2:]
         if not (flag := self._flag(written)):
             raise UsageError(self._unknown(written))
         if flag.kind is bool:
@@ -146,35 +145,36 @@ class _Line:
             if not left or self._flag(left[0]):
                 raise UsageError(f"{self._called}: {written} needs a value")
             value = left.pop(0)
-        self._give(flag, value, written)
+        self._set(flag, value, written)
         if flag.ends_options:
             self._program_begins = True
             if written == flag.ends_options:
                 self._take_rest(left)
 
     def _stands_alone(self, left: Sequence[str]) -> bool:
-        """Whether the flag stands alone: the next word is not its value."""
+        """Whether the flag stands alone: the next argument is not its value."""
         if not left or left[0] == "--":
             return True
         return bool(self._flag(left[0]) or (left[0].strip() and not left[0].startswith("-")))
 
     def _flag(self, written: str) -> Flag | None:
-        """The flag that a spelling stands for; None if there is no such flag."""
+        """The flag with this spelling; None for an unknown one."""
         is_long = written.startswith("-") and len(written.lstrip("-")) > 1
         plain = f"--{_name(written)}" if is_long else written
         plain = "--dry-run" if plain == DRY else plain
         return self._command.flag(plain)
 
-    def _is_program(self, word: str) -> bool:
-        """Whether a word that looks like an option names a file that the command could run."""
-        return self._command.takes_program and Path(word).is_file()
+    def _is_program(self, argument: str) -> bool:
+        """Whether an argument that looks like an option names a file that the command could run."""
+        return self._command.takes_program and Path(argument).is_file()
 
     def _hint(self, written: str) -> str:
-        """The answer to an option that only other launchers have; empty if there is none."""
+        """The hint for an option that only other launchers have; else empty."""
         name = _name(written)
         return self._command.kind.hints.get(name if len(name) > 1 else written, "")
 
-    def _give(self, flag: Flag, value: str, written: str) -> None:
+    def _set(self, flag: Flag, value: str, written: str) -> None:
+        """Set or extend the value of a flag; `UsageError` for an invalid value."""
         if flag.name in self._values and flag.kind is not tuple:
             more = f'; all in one: {flag.name}="A B"' if flag is self._command.rest else ""
             raise UsageError(f"{self._called}: {flag.name} is given twice{more}")
@@ -203,11 +203,11 @@ class _Line:
         left.clear()
 
     def _require_all(self) -> None:
-        """Refuse a command without a word that it needs. A single word is the one that it needs."""
+        """`UsageError` for a missing argument. A single positional argument is the required one."""
         required = (each for each in self._command.flags.values() if each.required)
         missing = [each for each in required if each.name not in self._values]
-        if missing and missing[0].takes == "positional" and len(self._words) == 1:
-            self._values[missing.pop(0).name] = self._values.pop(self._words[0])
+        if missing and missing[0].takes == "positional" and len(self._positional) == 1:
+            self._values[missing.pop(0).name] = self._values.pop(self._positional[0])
         if missing:
             raise UsageError(f"{missing[0].required} {self._called} {self._command.arguments}")
 

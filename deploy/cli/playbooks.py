@@ -22,14 +22,14 @@ ANSIBLE = MUSTER / "ansible"
 
 @dataclass(frozen=True)
 class PlaybookOptions(Command):
-    """A command that runs the playbook of its name. ansible-playbook takes the place of this process."""
+    """A command that runs the playbook of its name. ansible-playbook replaces this process."""
 
     book: ClassVar[str]
 
     hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
     ansible: str = flag(
         "",
-        "more options for ansible-playbook, like the words after --",
+        "more options for ansible-playbook, as after --",
         "ANSIBLE-PLAYBOOK'S OPTIONS",
         takes="rest",
         blank="no more options",
@@ -39,7 +39,7 @@ class PlaybookOptions(Command):
     def run(self) -> None:
         """Check the hosts file, and start ansible-playbook."""
         hosts_file = Path(self.hosts)
-        hostfile.load(hosts_file)  # so that mistakes in it are reported by us, not by Ansible
+        hostfile.load(hosts_file)  # report mistakes in it before Ansible does
         require_own_variables(hosts_file)
         config_beside(hosts_file)  # the playbooks log in with it
         try:

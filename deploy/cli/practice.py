@@ -51,7 +51,7 @@ _OWN_FOLDER = "a folder of its own: mkdir practice && cd practice"
 
 @dataclass(frozen=True)
 class _Demo:
-    """What a demo runs. Without a script it is Muster's own training program."""
+    """A demo. Without a script it runs Muster's own training program."""
 
     ranks: int = 2
     script: str = ""
@@ -63,7 +63,7 @@ class _Demo:
 _DEMO = _Demo()
 _FAIL = _Demo(script="fails.py", hint="rank 1 of this demo raises an exception at step 4")
 _HANG = _Demo(
-    ranks=3,  # with two ranks nothing shows which of them left the common order
+    ranks=3,  # with two ranks, nothing shows which of them skipped the collective
     script="hangs.py",
     hint="rank 1 of this demo skips a collective at step 4; the job ends after 20 s without progress.\n"
     "Meanwhile, in another terminal, in this folder: muster why",
@@ -86,7 +86,7 @@ class Demo(Command):
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
 
     def run(self) -> None:
-        """Launch it on this machine, and exit with the status of the job."""
+        """Launch it on this machine, and exit with its status."""
         with tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
             chosen = _chosen(self.np, fail=self.fail, hang=self.hang)
             _require_extra(chosen, self.launcher)
@@ -115,7 +115,7 @@ def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:
 
 
 def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int | None) -> LaunchSpec:
-    """The request of a demo. No file of the user's current folder belongs to it."""
+    """The request of a demo. It includes no file of the current folder."""
     tree = Tree(hosts_file.parent, ".", ())
     if chosen.script:
         project = hosts_file.parent / "project"
@@ -137,7 +137,7 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
 
 
 def _require_extra(chosen: _Demo, launcher: LauncherName) -> None:
-    """Refuse a demo that lacks what the extra `train` installs."""
+    """`UnfitError` if packages of the extra `train`, or Open MPI, are missing."""
     packages = {"torch": "PyTorch", "numpy": "NumPy"} | ({} if chosen.script else {"sklearn": "scikit-learn"})
     missing = [name for package, name in packages.items() if not find_spec(package)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -156,7 +156,7 @@ class ClusterUp(Command):
 
     hosts: str = flag(
         HOSTS_FILE,
-        "the cluster's hosts file, written if there is none (default: hosts.txt)",
+        "the cluster's hosts file, written if it is missing (default: hosts.txt)",
         "FILE",
         also=HOSTS_ALSO,
     )
@@ -175,7 +175,7 @@ class ClusterUp(Command):
         _say(f"image {image}{first}")
         if image in {f"muster:{name}" for name in COMPOSED}:
             _compose(hosts_file, "build")
-        else:  # refuse an image that is not here: compose would build another of its name
+        else:  # an error if the image is missing: compose would build another one of its name
             LocalEngine().image(image)
         _say(f"{', '.join(NODES)}: keys, host keys, sshd")
         _compose(hosts_file, "up", "--detach", "--wait")
@@ -203,7 +203,7 @@ class ClusterDown(Command):
 
 
 def _practice_hosts(path: Path) -> Path:
-    """The hosts file of the practice cluster. A file with other hosts is refused, and never changed."""
+    """The hosts file of the practice cluster. A file with other hosts is an error, and is never changed."""
     if not path.exists():
         path.write_text("".join(f"{node} slots=2\n" for node in NODES))
     elif others := {host.name for host in hostfile.load(path)} - {*NODES}:
@@ -220,9 +220,9 @@ def _keys_folder(hosts_file: Path) -> Path:
 
 
 def _of_another_cluster(folder: Path) -> str:
-    """The name of a file there that is not the practice cluster's; empty if there is none.
+    """The name of a file in the folder that is not the practice cluster's; else empty.
 
-    Setup gives key and configuration the same names. A key alone may be of a setup that was interrupted.
+    Setup gives key and configuration the same names. A key alone may be that of an interrupted setup.
     """
     config = folder / "ssh_config"
     ours = config.is_file() and _CONFIG_OF_PRACTICE.match(config.read_text(errors="replace"))
@@ -230,19 +230,19 @@ def _of_another_cluster(folder: Path) -> str:
     return next((name for name in names if os.path.lexists(folder / name)), "")
 
 
-def _compose(hosts_file: Path, *words: str) -> None:
+def _compose(hosts_file: Path, *arguments: str) -> None:
     """Run docker compose on the cluster's compose file, whose folder is the build context."""
     folder = _keys_folder(hosts_file)
     folder.mkdir(mode=0o700, exist_ok=True)
     if not (ignored := folder / ".gitignore").exists():
         ignored.write_text("# Keys: none of it belongs in git.\n*\n")
-    argv = ["docker", "compose", "--file", str(COMPOSE), *words]
+    argv = ["docker", "compose", "--file", str(COMPOSE), *arguments]
     try:
         done = subprocess.run(argv, env={**os.environ, "MUSTER_DIR": str(folder)}, check=False)
     except FileNotFoundError:
         raise UsageError("no docker here; the practice cluster needs Docker with compose") from None
     if done.returncode:
-        raise Exit(f"docker compose {' '.join(words)} failed (exit status {done.returncode})", 1)
+        raise Exit(f"docker compose {' '.join(arguments)} failed (exit status {done.returncode})", 1)
 
 
 def _say(text: str) -> None:

@@ -17,25 +17,25 @@ from .commands import commands
 from .parser import Call, parse
 
 
-def main(words: Sequence[str] | None = None, called: str = "muster") -> NoReturn:
+def main(argv: Sequence[str] | None = None, called: str = "muster") -> NoReturn:
     """Run a command line to its end, as `muster` or as `fab` (`called`), and exit with its status.
 
     A reader that closed the pipe, such as `head`, is no error to report.
     """
     try:
         with harmless_streams():
-            status = run(sys.argv[1:] if words is None else words, called)
+            status = run(sys.argv[1:] if argv is None else argv, called)
             sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
         status = 128 + signal.SIGPIPE
-    sys.exit(status_of(status))  # a status may be that of a record or a host
+    sys.exit(status_of(status))  # a status may come from a record or a host
 
 
-def run(words: Sequence[str], called: str = "muster") -> int:
-    """Run a command line; its exit status. A text that goes with a failure is on stderr."""
+def run(argv: Sequence[str], called: str = "muster") -> int:
+    """Run a command line; returns its exit status. The message of a failure goes to stderr."""
     try:
-        _run(words, called)
+        _run(argv, called)
     except (Exit, UsageError) as end:
         text, status = (end.text, end.code) if isinstance(end, Exit) else (str(end), end.exit_status)
         if text:
@@ -44,28 +44,27 @@ def run(words: Sequence[str], called: str = "muster") -> int:
     return 0
 
 
-def _run(words: Sequence[str], called: str) -> None:
-    if words[:1] == ["--complete"]:  # of the scripts of completion.py
+def _run(argv: Sequence[str], called: str) -> None:
+    if argv[:1] == ["--complete"]:  # from the scripts of completion.py
         from .completion import candidates  # noqa: PLC0415  # 5 ms, only for shells
 
-        offered = candidates(" ".join(words[2:]), commands())
-        sys.stdout.writelines(f"{word}\n" for word in offered)
+        found = candidates(" ".join(argv[2:]), commands())
+        sys.stdout.writelines(f"{candidate}\n" for candidate in found)
         return
-    if words[:1] in (["--version"], ["-V"]):  # loads no command
+    if argv[:1] in (["--version"], ["-V"]):  # loads no command
         sys.stdout.write(usage.versions())
         return
-    named = [word for word in words if not word.startswith("-") and word != "help"]
-    known = commands(named[0].partition(".")[0]) if named else {}
-    call = parse(words, known, called)
+    names = [argument for argument in argv if not argument.startswith("-") and argument != "help"]
+    declared = commands(names[0].partition(".")[0]) if names else {}
+    call = parse(argv, declared, called)
     if call.asks:
-        sys.stdout.write(_help(call, known, called))
+        sys.stdout.write(_help(call, declared, called))
     else:
-        known[call.command].run(call.values)
+        declared[call.command].run(call.values)
 
 
-def _help(call: Call, known: Mapping[str, Declaration], called: str) -> str:
-    """The help text that a user asks for."""
-    if command := known.get(call.command):
+def _help(call: Call, declared: Mapping[str, Declaration], called: str) -> str:
+    if command := declared.get(call.command):
         return usage.of_command(call.command, command, called)
     if call.command:
         return usage.of_family(call.command, called)

@@ -1,4 +1,4 @@
-"""The running job that a command looks into, its hosts while they are connected, and the silent ones."""
+"""The running job of a command, its hosts while they are connected, and the silent ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.table import outcome
 from .command import Exit
-from .job_lookup import JobSearch, look, say_which, way_to
+from .job_lookup import JobSearch, look, route_to, say_which
 from .shared import JobOptions, RecordOptions
 
 
 class Running(NamedTuple):
-    """A job, the channels to the hosts that answer, and why those of its hosts do not that are silent."""
+    """A job, the channels to its hosts that answer, and the reasons why the other hosts are silent."""
 
     state: JobState
     channels: dict[str, Channel]
@@ -33,18 +33,18 @@ class Running(NamedTuple):
 def running(options: JobOptions, select: tuple[str, str] = ("", "")) -> Iterator[Running]:
     """The job of a command, while its hosts are connected.
 
-    Without an id it is the newest that runs, which is named on stderr. `select`: --include and --exclude.
+    Without an id it is the newest that runs, and stderr names it. `select`: --include and --exclude.
 
-    A host that cannot be reached, or cannot list its jobs, costs no more than its own part if another place
-    knows the job. If none does, that host may be the one that has it: `UnfitError` names it.
+    If a host cannot be reached or cannot list its jobs, only its part is missing, as long as another host or
+    this machine has the job. If none has it, the silent host may: `UnfitError` names it.
     """
     job = options.job
     with look(job, options) as found:
         state = (found.named(job) if job else found.newest(running=True)).state
         if not job:
             say_which(state.job, found.lines_but(state.hosts))
-        with job_hosts(state, found, options, select) as here:
-            yield here
+        with job_hosts(state, found, options, select) as connected_job:
+            yield connected_job
 
 
 @contextlib.contextmanager
@@ -54,13 +54,12 @@ def job_hosts(
     """The hosts on which a job runs, connected as its launch did. `MusterError` if it has none yet."""
     if not state.hosts:
         raise MusterError(f"{state.job} has no hosts yet: {state.why}")
-    listed, access = way_to(state, found, options)
+    listed, access = route_to(state, found, options)
     wanted = hostfile.select([host for host in listed if host.name in state.hosts], *select)
     lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
-    places = state.places
     unlisted = dict.fromkeys(lacking, f"not in {options.hosts_file}")
     with connected(wanted, access, found) as (channels, silent):
-        expect_ranks(channels, places)
+        expect_ranks(channels, state.places)
         yield Running(state, channels, {**silent, **unlisted})
 
 
@@ -68,7 +67,7 @@ def job_hosts(
 def connected(
     wanted: Sequence[Host], access: Access, found: JobSearch
 ) -> Iterator[tuple[dict[str, Channel], dict[str, str]]]:
-    """The channels to these hosts, and why there is none to a host; those that were asked before stay so."""
+    """The channels to these hosts, and why a host has none. Channels of the search are used again."""
     before = [asked.cluster for asked in found.asked if asked.access == access]
     tried = {host for cluster in before for host in cluster.hosts}
     channels = {name: channel for cluster in before for name, channel in cluster.channels.items()}
@@ -83,7 +82,7 @@ def connected(
 
 
 def no_rank(state: JobState) -> str:
-    """Why a command has nothing to show: no host of the job has a rank of it."""
+    """The message for a job without a rank on its hosts."""
     return f"no rank of {state.job} runs on {fold_names(state.hosts)}; the job is {outcome(state)}"
 
 

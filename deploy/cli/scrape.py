@@ -1,4 +1,4 @@
-"""Answers a scrape while a launch runs (`--metrics`): how many ranks run, what has happened, who prints."""
+"""Answers a scrape while a launch runs (`--metrics`): numbers of ranks, of events and of printed bytes."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Scrape:
         self._hosts = gauge("muster_hosts", "Hosts of the attempt")
         self._ranks = gauge("muster_ranks", "Ranks of the attempt, by state", ["state"])
         self._events = counter("muster_events", "Events, by type", ["type"])
-        self._bytes = counter("muster_output_bytes", "What ranks have printed", ["host"])
-        self._said = gauge(
+        self._bytes = counter("muster_output_bytes", "Bytes that ranks have printed", ["host"])
+        self._last_output = gauge(
             "muster_rank_last_output_timestamp_seconds", "When a rank printed last", ["rank", "host"]
         )
         self._status = gauge("muster_job_exit_status", "Exit status; absent while the job runs", [])
         self._status_known = False
         self.registry.unregister(self._status)
 
-    def tell(self, event: JobEvent) -> None:
+    def count(self, event: JobEvent) -> None:
         """Count an event."""
         self._events.labels(event.type).inc()
         if event.type == "attempt.started":
             self._info.labels(event.job).set(1)
             self._attempt.set(event.attempt)
             self._hosts.set(len(event.hosts or ()))
-            self._said.clear()
+            self._last_output.clear()
             for state in STATES:
                 self._ranks.labels(state).set((event.ranks or 0) if state == "planned" else 0)
         elif event.type == "rank.started":
@@ -69,9 +69,9 @@ class Scrape:
             self._status.set(event.exit_status or 0)
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """Count what a rank printed."""
+        """Count the output of a rank."""
         self._bytes.labels(host).inc(len(text.encode(errors="surrogatepass")))
-        self._said.labels(str(rank), host).set_to_current_time()
+        self._last_output.labels(str(rank), host).set_to_current_time()
 
     def launcher(self, host: str, text: str) -> None:
         """Ignored: the line is not of a rank."""
@@ -82,7 +82,7 @@ class Scrape:
 
 @contextlib.contextmanager
 def scraped(text: str) -> Iterator[Scrape | None]:
-    """The observer of `--metrics`, with its server; None if it was not asked for."""
+    """The observer of `--metrics`, with its server; None without the option."""
     if not text:
         yield None
         return

@@ -1,4 +1,4 @@
-"""The flags that many commands share, and small things that every command may need."""
+"""Flags and functions that many commands share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..errors import UsageError
 from .command import Command, flag
 
 HOSTS_FILE = "hosts.txt"
-"""The hosts file of a command that names none."""
+"""The default of --hosts."""
 RUNS_FOLDER = "runs"
-"""The folder of the runs of a command that names none."""
+"""The default of --runs."""
 THIS_ALLOCATION = "here"
-"""The value of `--slurm` without words: the allocation in which this command runs."""
+"""The value of `--slurm` without options: the allocation in which this command runs."""
 
 MUSTER = Path(__file__).parents[2]
 """The folder of the package `muster`: a checkout and a wheel have the same files below it."""
@@ -102,7 +102,7 @@ class RunningJobOptions(JobOptions):
 
 @dataclass(frozen=True)
 class SlurmOptions(HostOptions):
-    """The flags of a command for hosts of a hosts file, or hosts that Slurm gives."""
+    """The flags of a command for hosts of a hosts file or of Slurm."""
 
     slurm: str = flag(
         "",
@@ -118,12 +118,12 @@ def write_json(value: object) -> None:
 
 
 def cache_folder() -> Path:
-    """The folder of this machine for files that can be made again."""
+    """The folder of this machine for caches."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path(home(), ".cache"), "muster")
 
 
 def require_rank(rank: int, count: int, option: str = "--rank") -> int:
-    """The rank, if a job of so many ranks has it."""
+    """The rank; `UsageError` if a job with `count` ranks does not have it."""
     if not 0 <= rank < count:
         raise UsageError(f"{option} {rank}: the job has the ranks 0 to {count - 1}")
     return rank

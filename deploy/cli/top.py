@@ -56,9 +56,9 @@ class Top(RunningJobOptions):
             if shows_hosts:
                 source, history = stack.enter_context(_hosts(self))
             else:
-                known, found = stack.enter_context(_job(self))
-                source, history = JobSource(reconnecting(known)), TopHistory()
-                read_stacks = partial(_stacks, known, found, self)
+                located, found = stack.enter_context(_job(self))
+                source, history = JobSource(reconnecting(located)), TopHistory()
+                read_stacks = partial(_stacks, located, found, self)
             if self.once or self.json:
                 _fill(source, history)
                 now, clock = time.monotonic(), time.time()
@@ -76,15 +76,15 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
         raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
     from ..view.top.app import TopApp  # noqa: PLC0415  # 130 ms
 
-    # Textual would read a terminal that is gone forever, with a whole processor.
+    # Without this, Textual reads from a closed terminal in a busy loop.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
     TopApp(source, history, read_stacks).run()
 
 
-def _stacks(known: LocatedJob, found: JobSearch, options: Top) -> str:
-    """The stacks of a job's ranks, over connections of their own."""
-    with job_hosts(state_of(known), found, options) as (_, channels, silent):
-        gathered = gather_stacks(known.state.job, channels)
+def _stacks(located: LocatedJob, found: JobSearch, options: Top) -> str:
+    """The stacks of a job's ranks, over new connections."""
+    with job_hosts(state_of(located), found, options) as (_, channels, silent):
+        gathered = gather_stacks(located.state.job, channels)
     return str(replace(gathered, problems={**gathered.problems, **silent}))
 
 
@@ -92,7 +92,7 @@ def _stacks(known: LocatedJob, found: JobSearch, options: Top) -> str:
 def _job(options: Top) -> Iterator[tuple[LocatedJob, JobSearch]]:
     """The job with this id, or the newest that runs."""
     with look(options.job, options) as found:
-        running = [entry for entry in found.known if entry.state.running]
+        running = [entry for entry in found.jobs if entry.state.running]
         if not options.job and not running:
             raise UsageError(
                 "no job runs here or on the hosts; top JOB shows one that is over, top --hosts FILE the hosts"
@@ -114,7 +114,7 @@ def _hosts(options: Top) -> Iterator[tuple[RecordSource, TopHistory]]:
 
 
 def _fill(source: RecordSource, history: TopHistory) -> None:
-    """Take in what there is, and wait a little for hosts that have no rates yet."""
+    """Read the samples so far, and wait a few seconds for hosts that have no rates yet."""
     look, until = source.begin, time.monotonic() + FIRST_SECONDS
     while True:
         for record in look():

@@ -11,7 +11,7 @@ from .commands import FAMILIES, SUMMARIES
 
 DISTRIBUTIONS = {"Muster": "muster-cluster", "Fabric": "fabric", "Invoke": "invoke", "Paramiko": "paramiko"}
 LEAST_TEXT, BETWEEN = 30, 3  # columns of the text beside the names, and of the gap between them
-LONGEST_NAME = 26  # a longer name has its text in the next line
+LONGEST_NAME = 26  # a longer name has its text on the next line
 FIRST_COMMANDS = {
     "init": "start a project: hosts.txt, fabfile.py",
     "demo": "train on this machine alone, to try it",
@@ -24,7 +24,7 @@ FIRST_COMMANDS = {
     "stop JOB": "end a job on every host",
     "run COMMAND": "run a command on every host",
 }
-"""The commands of a day, by what one does."""
+"""The most used commands and their purposes."""
 
 
 def versions() -> str:
@@ -33,7 +33,7 @@ def versions() -> str:
 
 
 def of_program(called: str) -> str:
-    """The commands of a day; it fits a terminal of 24 lines."""
+    """The most used commands; it fits a terminal of 24 lines."""
     rows = [(f"{called} {name}", text) for name, text in FIRST_COMMANDS.items()]
     return (
         f"Usage: {called} COMMAND [options]\n\n{_columns(rows)}\n"
@@ -49,7 +49,7 @@ def of_all(called: str) -> str:
 
 
 def of_family(first: str, called: str) -> str:
-    """The commands whose name begins with the word `first`, such as image."""
+    """The commands whose name begins with `first`, such as image."""
     names = [name for name in SUMMARIES if name.startswith(f"{first}.")]
     return (
         f"Usage: {called} {first} COMMAND [options]\n\n{_summaries(names)}\n"
@@ -95,7 +95,7 @@ def _left(rows: Iterable[tuple[str, str]]) -> int:
 
 
 def _columns(rows: Sequence[tuple[str, str]], left: int = 0) -> str:
-    """Names on the left and their texts, wrapped to the terminal, on the right."""
+    """Two columns: names, and their texts wrapped to the terminal."""
     left = left or _left(rows)
     width = max(LEAST_TEXT, min(100, shutil.get_terminal_size().columns) - left - 3)
     lines = []

@@ -19,7 +19,7 @@ from ..view.compare.results import outcome
 from ..view.page.records import Records, read
 from ..view.page.render import NAME, render, write_page, write_report
 from .command import flag
-from .job_lookup import one, require_logs
+from .job_lookup import locate, require_logs
 from .shared import JSON, NewestJobOptions, RecordOptions, write_json
 
 
@@ -27,17 +27,17 @@ from .shared import JSON, NewestJobOptions, RecordOptions, write_json
 class Report(NewestJobOptions):
     """Write the page of a job: verdict, time line, metrics, resources, last lines.
 
-    It is one HTML file. A launch and an attach write it at the end. This writes it anew, also for a job that
-    still runs.
+    It is one HTML file. launch and attach write it at the end of a job; this command also writes it for a job
+    that runs.
     """
 
     output: str = flag("", "the file to write (default: report.html in runs/JOB)", "FILE")
 
     def run(self) -> None:
         """Write it, and print its path."""
-        with one(self.job, self, default="newest") as known:
-            require_logs(known)
-            with _folder(known, self.runs_folder) as (folder, page):
+        with locate(self.job, self, default="newest") as located:
+            require_logs(located)
+            with _folder(located, self.runs_folder) as (folder, page):
                 written = write_report(folder, Path(self.output) if self.output else page)
                 sys.stdout.write(harmless(str(written)) + "\n")
 
@@ -56,44 +56,44 @@ class Compare(RecordOptions):
             raise UsageError("which jobs? muster compare JOB1 JOB2; muster status lists all")
         with tempfile.TemporaryDirectory(prefix="muster-compare-") as folder:
             records = [_records(job, self, Path(folder)) for job in self.job]
-        found, came = differences(records), outcome(records)
+        different, ends = differences(records), outcome(records)
         if self.html:
             page = render(
                 "compare.html",
-                found=found,
-                came=came,
+                found=different,
+                came=ends,
                 unrecorded=unrecorded(records),
                 compared=results.COMPARED,
             )
             write_page(page, Path(self.html))
         if self.json:
-            write_json(results.as_json(records, found, came))
+            write_json(results.as_json(records, different, ends))
         else:
-            sys.stdout.write(results.as_text(records, found, came))
+            sys.stdout.write(results.as_text(records, different, ends))
 
 
 def _records(job: str, options: RecordOptions, copies: Path) -> Records:
-    """The records of a job, wherever it is; those of a job that runs elsewhere are copied to this folder."""
-    with one(job, options) as known:
-        require_logs(known)
-        if not known.records.host:
-            return read(Path(known.state.folder))
-        if not known.state.running:
-            return read(fetch(known, options.runs_folder))
-        folder = copies / known.state.job
-        snapshot(known, folder)
+    """The records of a job; for a job that runs elsewhere, they are copied to the folder `copies`."""
+    with locate(job, options) as located:
+        require_logs(located)
+        if not located.records.host:
+            return read(Path(located.state.folder))
+        if not located.state.running:
+            return read(fetch(located, options.runs_folder))
+        folder = copies / located.state.job
+        snapshot(located, folder)
         return read(folder)
 
 
 @contextlib.contextmanager
-def _folder(known: LocatedJob, runs: Path) -> Iterator[tuple[Path, Path]]:
-    """The folder with the records of a job, wherever it is, and where its page belongs."""
-    if not known.records.host or not known.state.running:
-        folder = fetch(known, runs) if known.records.host else Path(known.state.folder)
+def _folder(located: LocatedJob, runs: Path) -> Iterator[tuple[Path, Path]]:
+    """The folder with the records of a job, and the path of its page."""
+    if not located.records.host or not located.state.running:
+        folder = fetch(located, runs) if located.records.host else Path(located.state.folder)
         yield folder, folder / NAME
         return
     with tempfile.TemporaryDirectory(prefix="muster-report-") as copies:
-        folder = Path(copies) / known.state.job
+        folder = Path(copies) / located.state.job
         folder.mkdir()
-        snapshot(known, folder)
-        yield folder, Path(f"report-{known.state.job}.html")
+        snapshot(located, folder)
+        yield folder, Path(f"report-{located.state.job}.html")

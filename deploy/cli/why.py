@@ -1,4 +1,4 @@
-"""`muster stacks` and `muster why`: where every rank of a running job is, and why the job stands still."""
+"""`muster stacks` and `muster why`: where the ranks of a running job are, and why it hangs or is slow."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Stacks(RunningJobOptions):
 class Why(RunningJobOptions):
     """Explain a hang or a slow job: which ranks wait in what, and for whom.
 
-    A job that was launched with --record or --stall-timeout tells most: which collective, of what size, in
-    which line, and which rank comes late to it, with the likely cause. Of any other job, the stacks and
-    processes of its ranks are compared. Ends with 1 if the job hangs, and with 3 if a host does not answer.
+    For a job that was launched with --record or --stall-timeout, it names the collective with its size and
+    line, the rank that is late to it, and the likely cause. For any other job, it compares the stacks and
+    processes of the ranks. Ends with 1 if the job hangs, and with 3 if a host does not answer.
     """
 
     json: bool = flag(False, JSON)
@@ -60,7 +60,11 @@ class Why(RunningJobOptions):
             late = [] if verdict.hang else gather_stragglers(name, channels)
             silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if self.json:
-            fields = {**verdict.as_json(), "late": [one.as_json() for one in late], "silent": silent}
+            fields = {
+                **verdict.as_json(),
+                "late": [straggler.as_json() for straggler in late],
+                "silent": silent,
+            }
             write_json({"job": name, **fields})
         else:
             slow = "".join(f"{line}\n" for line in lines(late, time.time()))

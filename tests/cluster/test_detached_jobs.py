@@ -111,7 +111,7 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
         assert f"{job}  running" in project.fab("status", *elsewhere).stdout
         logs = project.fab("logs", job, *elsewhere)
         assert (logs.returncode, logs.stdout) == (2, "")
-        assert f"{job} belongs to a terminal; its output is on " in logs.stderr
+        assert f"the driver of {job} runs in a terminal; its output is on " in logs.stderr
         assert logs.stderr.endswith(f"in {project.path}/runs/{job}\n")
         told = project.fab("stop", job, *elsewhere)
         unrecorded = "no record here of how its hosts are reached, so the hosts of hosts.txt are asked"

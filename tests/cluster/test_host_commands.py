@@ -46,9 +46,9 @@ def test_a_line_for_a_shell_is_told_how_to_get_one(project: Project) -> None:
     done = project.fab("run", "--", "hostname; date")
     missing = "node[1-3] (exit status 127): hostname; date: No such file or directory\n"
     assert (done.returncode, done.stdout) == (127, missing)
-    assert done.stderr == "no shell reads the command; with a shell: muster run -- sh -c 'hostname; date'\n"
+    assert done.stderr == "this ran without a shell; with a shell: muster run -- sh -c 'hostname; date'\n"
     done = project.fab("run", "--", "echo;$0", "a b")
-    assert done.stderr == "no shell reads the command; with a shell: muster run -- sh -c 'echo;$0' 'a b'\n"
+    assert done.stderr == "this ran without a shell; with a shell: muster run -- sh -c 'echo;$0' 'a b'\n"
     done = project.fab("run", "--", "no-such-program")
     assert (done.returncode, done.stderr) == (127, "")
 

@@ -54,7 +54,7 @@ def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
     assert answers["ranks"]["1"]["at"].startswith("train (train.py:")
     assert console.returncode == 0, console
     assert ">>> 11\n>>> " in console.stdout
-    assert console.stdout.endswith("rank 1 goes on without you\n")
+    assert console.stdout.endswith("rank 1 continues without you\n")
     assert (nobody.returncode, nobody.stderr) == (2, "--rank 2: the job has the ranks 0 to 1\n")
     assert driver.returncode == 0
     assert output.count("localhost] done 7") == 2

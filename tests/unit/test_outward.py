@@ -162,7 +162,7 @@ def test_a_scrape_has_the_ranks_the_events_and_at_the_end_the_exit_status(
 
     with scraped(str(port)) as scrape:
         assert scrape is not None
-        history = JobHistory("j", (scrape.tell,))
+        history = JobHistory("j", (scrape.count,))
         history.began(PLAN)
         for number in (0, 1):
             history.add(JobEvent(at=1.0, type="rank.started", job="j", attempt=0, host="node1", rank=number))

@@ -105,7 +105,7 @@ def test_help_and_version_are_asked_for(written: str, asked: Call) -> None:
         ("launch --script=--np", "--script needs a value, got the option --np"),
         ("launch --detach=yes", "--detach takes no value"),
         ("launch --nnodes 2", "unknown option --nnodes: ranks follow the order of the hosts file"),
-        ("launch --rdzv_backend c10d", "ranks meet by themselves"),
+        ("launch --rdzv_backend c10d", "Muster sets the rendezvous"),
         ("check launch", "muster check: unexpected argument 'launch'"),
         ("stop J K", "muster stop: unexpected argument 'K' after JOB"),
         ("check -- x", "muster check takes nothing after --"),

@@ -164,7 +164,7 @@ def test_an_example_is_copied_with_what_it_imports(tmp_path: Path) -> None:
 def test_an_example_that_does_not_exist_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = run(MUSTER, "init", "--example", "gtp", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("--example gtp: there are async_all_reduce, fails, gpt, ")
+    assert done.stderr.startswith("--example gtp: must be one of async_all_reduce, fails, gpt, ")
     assert not list(tmp_path.iterdir())
 
 

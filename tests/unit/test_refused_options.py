@@ -12,7 +12,7 @@ from muster.deploy.cli.program import main, run
 from tests.unit.test_job_states import RECORD, make_run
 
 TIMINGS = (
-    "--timings ends with this command, and a detached job (--detach, --slurm-login) goes on; "
+    "--timings ends with this command, and a detached job (--detach, --slurm-login) continues; "
     "its runs/JOB/result.json has them, and comes with muster attach"
 )
 SLOTS = (
@@ -24,7 +24,7 @@ REFUSED = {
     "launch --detach": {
         "--timings a.py": TIMINGS,
         "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach, --slurm-login) "
-        "goes on; muster logs JOB --rank shows one rank of it",
+        "continues; muster logs JOB --rank shows one rank of it",
     },
     "launch --dry-run": {
         "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
@@ -62,7 +62,7 @@ REFUSED = {
         '--command "echo don\'t"': '--command "echo don\'t": No closing quotation; quote it as in a shell',
     },
     "shell --hosts mine.txt": {
-        "node[1-2]": "node[1-2] names 2 hosts, and a shell is on one host: muster shell node1",
+        "node[1-2]": "node[1-2] names 2 hosts, and a shell needs one host: muster shell node1",
     },
     "clean": {"--older-than=-1": "muster clean: --older-than -1: write 0 or more"},
     f"logs {RECORD['job']}": {
@@ -73,8 +73,8 @@ REFUSED = {
         "--include node1": "--include is for hosts without a job: muster top --hosts FILE --include ...",
     },
     "bench collectives": {
-        "-f 2 -i 1M": "--stepbytes needs --stepfactor 1, and it is 2; leave one of them out",
-        "-b 2M -e 1M": "--minbytes 2M: is above --maxbytes 1M",
+        "-f 2 -i 1M": "--stepbytes needs --stepfactor 1, got 2; leave one of them out",
+        "-b 2M -e 1M": "--minbytes 2M is above --maxbytes 1M",
         "-b 0": "--minbytes 0: write a number of bytes such as 500M or 8G",
         "-r 1 all_reduce": "--root 1 is for broadcast, reduce, gather, scatter; leave it out",
         "-o max all_gather": "--op max is for all_reduce, reduce, reduce_scatter; leave it out",

@@ -93,7 +93,7 @@ def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
     for name in ("-x.py", "-y.py"):
         (tmp_path / name).write_text(SAYS)
     for words, said in {
-        ("-u", "x.py"): "unknown option -u: leave it out: each line of a rank comes at once",
+        ("-u", "x.py"): "unknown option -u: leave it out: the output of ranks is unbuffered",
         ("-y.py",): "to launch the file of this name: muster launch ./-y.py",
         ("-x.py",): "to launch the file of this name: muster launch ./-x.py",  # -x VALUE is an option
     }.items():

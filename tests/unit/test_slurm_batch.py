@@ -232,12 +232,12 @@ def test_a_job_that_sbatch_may_have_handed_over_is_taken_back(
 )
 def test_options_that_need_hosts_are_refused(slurm: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        inventory.batch_words(slurm, detach=True, **given)
+        inventory.batch_options(slurm, detach=True, **given)
 
 
 def test_a_batch_job_is_a_detached_launch_with_words_of_slurm() -> None:
-    assert inventory.batch_words("-N 2 -t 60", detach=True, include="") == ["-N", "2", "-t", "60"]
-    assert inventory.batch_words("-N 2", detach=False) is None
+    assert inventory.batch_options("-N 2 -t 60", detach=True, include="") == ["-N", "2", "-t", "60"]
+    assert inventory.batch_options("-N 2", detach=False) is None
 
 
 # -- what is known of it later --
