@@ -133,7 +133,7 @@ UNTIMED = (
     ),
     (
         "a second signal to the driver",
-        "`ending within 5 s, at once after one more signal; hosts end what is left`",
+        "`ending within 5 s, at once after one more signal; hosts end the rest`",
         "tests/unit/test_interrupts.py",
     ),
     (

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError)  # for an integer that is too large for a float
-"""What `from_json` raises. Its text says where in the value the mismatch is, and quotes little of it."""
+"""The errors that `from_json` raises. Their text gives the position of the mismatch, and quotes little."""
 
 _short = Repr()
 _short.maxstring = _short.maxother = 60
@@ -34,7 +34,7 @@ else:
     def message(*, frozen: bool) -> Callable[[type], type]:
         """A dataclass whose methods are made at its first use: 0.02 ms at import in place of 0.25.
 
-        There is one for each of some 80 requests and reports, and a command uses few of them.
+        Some 80 requests and reports have such a class, and a command uses few of them.
         """
 
         def mark(kind: type) -> type:
@@ -51,7 +51,7 @@ else:
 
 
 class _Unmade:
-    """In place of the fields of a dataclass, until somebody asks for them."""
+    """Stands for the fields of a dataclass until their first use."""
 
     _making = Lock()  # many threads may read answers
 
@@ -115,7 +115,7 @@ class Parsed:
     by: Callable[[str], object]
 
     def check(self, value: Any) -> None:
-        """What the function raises."""
+        """Raise the function's ValueError."""
         self.by(value)
 
 
@@ -186,10 +186,10 @@ def _optional(kind: Any, args: tuple[Any, ...]) -> _Decoder:
     return lambda value: None if value is None else decode(value)
 
 
-def _literal(words: tuple[Any, ...]) -> _Decoder:
+def _literal(allowed: tuple[Any, ...]) -> _Decoder:
     def decode(value: Any) -> Any:
-        if value not in words:
-            raise ValueError(f"expected one of {words}, got {_short.repr(value)}")
+        if value not in allowed:
+            raise ValueError(f"expected one of {allowed}, got {_short.repr(value)}")
         return value
 
     return decode
@@ -198,14 +198,14 @@ def _literal(words: tuple[Any, ...]) -> _Decoder:
 def _tuple(args: tuple[Any, ...]) -> _Decoder:
     if len(args) == 2 and args[1] is Ellipsis:
         item = _decoder(args[0])
-        return lambda value: tuple(_at(place, item, element) for place, element in enumerate(_list(value)))
+        return lambda value: tuple(_at(index, item, element) for index, element in enumerate(_list(value)))
     items = tuple(map(_decoder, args))
 
     def decode(value: Any) -> Any:
         if len(_list(value)) != len(items):
             raise ValueError(f"expected {len(items)} values, got {len(value)}")
         pairs = enumerate(zip(items, value, strict=True))
-        return tuple(_at(place, item, element) for place, (item, element) in pairs)
+        return tuple(_at(index, item, element) for index, (item, element) in pairs)
 
     return decode
 
@@ -228,11 +228,11 @@ def _dataclass(kind: type[Any]) -> _Decoder:
     }
 
     def decode(value: Any) -> Any:
-        given = _plain(dict)(value)
-        if missing := sorted(needed - given.keys()):
+        items = _plain(dict)(value)
+        if missing := sorted(needed - items.keys()):
             raise ValueError(f"no {missing[0]}")
         return kind(
-            **{name: _at(name, decoder, given[name]) for name, decoder in decoders.items() if name in given}
+            **{name: _at(name, decoder, items[name]) for name, decoder in decoders.items() if name in items}
         )
 
     return decode
@@ -258,9 +258,9 @@ def _list(value: Any) -> Any:
     return value
 
 
-def _at(place: object, decode: _Decoder, value: Any) -> Any:
-    """Decode a part; the error says where it is."""
+def _at(position: object, decode: _Decoder, value: Any) -> Any:
+    """Decode a part; its error begins with the position."""
     try:
         return decode(value)
     except MALFORMED as error:
-        raise ValueError(f"{place}: {error}") from None
+        raise ValueError(f"{position}: {error}") from None

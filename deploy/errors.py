@@ -1,4 +1,4 @@
-"""Everything that can go wrong and be explained: one base class, and the exit status of each kind."""
+"""The errors that Muster explains: one base class, and the exit status of each kind."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .console.fold import HostMessage, fold_messages
 
 
 class MusterError(Exception):
-    """Written for the reader: what was wrong, where, and what to do. Never shown with a traceback.
+    """An error for the reader: what was wrong, where, and what to do. Never shown with a traceback.
 
-    `host`: the host that it is about, if it is about one; `reason` is the text without that name.
+    `host`: the host that failed, if one did; `reason` is the text without that name.
     """
 
     exit_status = 1
@@ -22,7 +22,7 @@ class MusterError(Exception):
 
 
 class UsageError(MusterError):
-    """What the user wrote cannot be done: arguments, hosts file, or a plan that cannot be."""
+    """The arguments, the hosts file or the plan are wrong."""
 
     exit_status = 2
 
@@ -48,7 +48,7 @@ class HostfileError(UsageError):
 
 
 class HostError(MusterError):
-    """Why one host cannot take part. `kind` is for programs and stays the same: `ssh.host-key-changed`."""
+    """One host cannot take part. `kind` is for programs and stays the same: `ssh.host-key-changed`."""
 
     exit_status = 3
 

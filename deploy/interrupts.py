@@ -2,8 +2,8 @@
 
 The first signal raises KeyboardInterrupt in the main thread. Python drops an exception that is raised inside
 of a callback (`__del__`, a weakref): it is raised again, and loops that wait for hosts look for it too
-(`check`). Later signals are counted by a thread, which hears of them even where the main thread is stuck.
-Whatever way this process ends, its connections end with it, and agents then end all that they started.
+(`check`). A thread counts later signals, because the main thread may be stuck. However this process ends, its
+connections end too, and agents then end everything that they started.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class _Interrupts:
         self._counted, self._last = 0, -SAME_SECONDS
 
     def begin(self, numbers: Sequence[int]) -> None:
-        """Handle these signals from now on, but not those that are ignored: nohup means it."""
-        heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-        self._numbers = frozenset(heard)
+        """Handle these signals from now on, except those that are ignored: nohup must work."""
+        handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        self._numbers = frozenset(handled)
         self._watch()
-        for number in heard:
+        for number in handled:
             signal.signal(number, self._interrupt)
         signal.signal(AGAIN, self._raise_again)
         sys.unraisablehook = self._dropped
-        if signal.SIGQUIT in heard:  # stderr may be closed, or none of the operating system
+        if signal.SIGQUIT in handled:  # stderr may be closed, or no file of the operating system
             with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
                 faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
 
@@ -68,11 +68,11 @@ class _Interrupts:
         if not (self.pending and issubclass(unraisable.exc_type, KeyboardInterrupt)):
             sys.__unraisablehook__(unraisable)
             return
-        again = threading.Timer(
+        timer = threading.Timer(
             RAISE_AGAIN_SECONDS, signal.pthread_kill, (threading.main_thread().ident, AGAIN)
         )
-        again.daemon = True
-        again.start()
+        timer.daemon = True
+        timer.start()
 
     # -- the thread --
 
@@ -96,16 +96,16 @@ class _Interrupts:
     def _act(self, number: int) -> None:
         status = 128 + number if self.status is None else self.status
         if self._counted == 2:
-            _say(f"ending within {self._bound:.0f} s, at once after one more signal; hosts end what is left")
-            later = threading.Timer(self._bound, _end, (status,))
-            later.daemon = True
-            later.start()
+            _print(f"ending within {self._bound:.0f} s, at once after one more signal; hosts end the rest")
+            timer = threading.Timer(self._bound, _end, (status,))
+            timer.daemon = True
+            timer.start()
         elif self._counted > 2:
             _end(status)
 
 
 _interrupts = _Interrupts()
-# A forked child shares the pipe of `_watch`: its signals are none of this process.
+# A forked child shares the pipe of `_watch`, and its signals must not count here.
 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
@@ -152,11 +152,11 @@ def interruptible() -> Iterator[None]:
         _interrupts.held = held
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())
 
 
 def _end(status: int) -> None:
-    _say("ended at once: the records of the end are missing")
+    _print("ended at once: the records of the end are missing")
     os._exit(status)

@@ -14,7 +14,7 @@ from pathlib import Path
 class TimedPart:
     """A part of a start. Times are seconds from the start of this process.
 
-    Of what is done for every host: from the first that began to the last that ended, which is `slowest`.
+    Work on all hosts lasts from the first begin to the last end; `slowest`: the host that ended last.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Timings:
 
     def parts(self) -> tuple[TimedPart, ...]:
         """Each part once, by when it ended."""
-        found = []
+        merged = []
         for name in dict.fromkeys(part.name for part in self._noted):
             same = [part for part in self._noted if part.name == name]
             last = max(same, key=lambda part: part.ended)
             slowest = last.slowest if len(same) > 1 else ""
-            found.append(TimedPart(name, min(part.began for part in same), last.ended, slowest))
-        return tuple(sorted(found, key=lambda part: part.ended))
+            merged.append(TimedPart(name, min(part.began for part in same), last.ended, slowest))
+        return tuple(sorted(merged, key=lambda part: part.ended))
 
 
 def table(parts: Sequence[TimedPart]) -> str:
@@ -70,7 +70,7 @@ def table(parts: Sequence[TimedPart]) -> str:
 
 
 def _age_of_process() -> float:
-    """Seconds since this process was started (proc_pid_stat(5), starttime); 0 where that cannot be told."""
+    """Seconds since this process was started (proc_pid_stat(5), starttime); 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
         started = int(text.rpartition(")")[2].split()[19])

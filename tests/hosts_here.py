@@ -22,9 +22,9 @@ class HostPipe(ProcessPipe):
         program = f"exec({before!r}); {BOOTSTRAP}" if before else BOOTSTRAP
         super().__init__([*("env", f"HOME={home}", sys.executable, "-c", program)])
 
-    def last_words(self, said: str = "") -> LostError:
-        status, said = self.end(said)
-        return LostError(f"the agent ended with status {status}: {said}")
+    def last_words(self, printed: str = "") -> LostError:
+        status, line = self.end(printed)
+        return LostError(f"the agent ended with status {status}: {line}")
 
 
 class HostsHere:

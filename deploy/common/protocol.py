@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """A class of the agent that answers requests: `do_WORD(request, payload)` for each word."""
+    """A class of the agent that answers requests: `do_NAME(request, payload)` for each name."""
 
     module: str
     kind: str
@@ -18,11 +18,11 @@ class Part(NamedTuple):
     """The arguments of its constructor: `send`, the part `transfers`, the agent's folder `home`, or a folder
     in `home`."""
     requests: Mapping[str, str]
-    """The words of its requests, by the text in front of the error of a failed one."""
+    """The names of its requests, by the text in front of the error of a failed one."""
 
     @property
-    def words(self) -> list[str]:
-        """The words of all its requests."""
+    def names(self) -> list[str]:
+        """The names of all its requests."""
         return " ".join(self.requests.values()).split()
 
 
@@ -98,7 +98,7 @@ LATE = (
 """The parts that most commands do not need: they travel before the first request to one of them."""
 LATE_IMPORTS = {"container_start": "agent.container.container"}
 """Requests to early parts, each with a module that it imports and that travels late."""
-PARTS = {word: part for part in (*EARLY, *LATE) for word in part.words}
+PARTS = {name: part for part in (*EARLY, *LATE) for name in part.names}
 ERRORS = {
-    word: text for part in PARTS.values() for text, words in part.requests.items() for word in words.split()
+    name: text for part in PARTS.values() for text, names in part.requests.items() for name in names.split()
 }

@@ -1,4 +1,4 @@
-"""How an agent gets to a host: a one-line program for its Python, which reads the modules from stdin."""
+"""Brings an agent to a host: a one-line program for its Python, which reads the modules from stdin."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..common.protocol import EARLY, LATE, LATE_IMPORTS
 
 DEPLOY = Path(__file__).parents[1]
 _LATE = [*(part.module for part in LATE), *LATE_IMPORTS.values()]
-# The requests that need modules which travel late.
-NEED_LATE = {word for part in LATE for word in part.words} | LATE_IMPORTS.keys()
+# The requests that need late modules.
+NEED_LATE = {request for part in LATE for request in part.names} | LATE_IMPORTS.keys()
 _IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import ([\w, ]*)", re.MULTILINE)
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
@@ -48,16 +48,16 @@ BOOTSTRAP = (
 
 
 class Noise(NamedTuple):
-    """The output in place of the greeting: its last line; `endless` if the output did not stop."""
+    """The output in place of the greeting; `endless` if it did not stop."""
 
-    said: str
+    last_line: str
     endless: bool
 
 
 def _with_imports(modules: Iterable[str], without: Container[str] = ()) -> dict[str, str]:
-    """The sources of these modules and of all that they import from us, by full name.
+    """The sources of these modules and of all modules of Muster that they import, by full name.
 
-    Programs that a job starts on their own are imported by no part: a launch writes them into its folder.
+    No part imports the programs that a job starts: a launch writes them into its folder.
     """
     sources: dict[str, str] = {}
     names = [*modules]
@@ -69,7 +69,7 @@ def _with_imports(modules: Iterable[str], without: Container[str] = ()) -> dict[
         for dots, module, members in _IMPORT.findall(sources[name]):
             package = name.split(".")[: -len(dots)]
             imported = [module] if module else members.replace(",", " ").split()
-            names += [".".join([*package, one]) for one in imported]
+            names += [".".join([*package, module]) for module in imported]
     return {f"muster.deploy.{name}": text for name, text in sources.items()}
 
 
@@ -88,7 +88,7 @@ def late_modules() -> dict[str, str]:
 
 @cache
 def late_source() -> bytes:
-    """The later modules as the agent takes them in: compressed."""
+    """The late modules, compressed."""
     return zlib.compress(json.dumps(late_modules()).encode())
 
 
@@ -115,7 +115,7 @@ def quoted(path: str) -> str:
 
 
 def remedy_of(message: str) -> str:
-    """What to do about a host whose agent ended with this message; empty if the message does not tell."""
+    """The remedy for a host whose agent ended with this message; empty if unknown."""
     return next((remedy for sign, remedy in _STARVED.items() if sign in message), "")
 
 

@@ -1,7 +1,7 @@
 """The driver's end of an agent's connection: requests and their answers, and reports into one queue.
 
-This is the boundary to a host: what it sends is checked here against the types of `requests` and `reports`.
-What does not fit ends the connection to this host, with a sentence that says what was wrong.
+This is the boundary to a host: its input is checked here against the types of `requests` and `reports`. Any
+mismatch ends the connection to this host, with a sentence about the mismatch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..decode import MALFORMED
 from ..errors import MusterError
 from . import report_frames
 from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
-from .host_clock import clock_ahead
+from .host_clock import measure_offset
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe, SilentError
 from .report_frames import BUSY
@@ -105,14 +105,14 @@ class Channel:
         self._greeted = self._given_up = self._has_late = False
         self.lost: LostError | None = None
         """Why the connection has ended."""
-        with contextlib.suppress(OSError):  # if the agent never starts, `last_words` says why
+        with contextlib.suppress(OSError):  # if the agent never starts, `last_words` has the reason
             pipe.writer.write(agent_source())
             pipe.writer.flush()
         threading.Thread(target=self._read, name=f"channel-{host}", daemon=True).start()
 
-    def post(self, request: Request[Answer], payload: bytes = b"", **words: Any) -> Future[Answer]:
-        """Ask the agent for something; the future holds its answer, `LostError` or `MusterError`."""
-        if request.word in NEED_LATE and not self._has_late:
+    def post(self, request: Request[Answer], payload: bytes = b"", **arguments: Any) -> Future[Answer]:
+        """Send a request to the agent; the future holds its answer, `LostError` or `MusterError`."""
+        if request.name in NEED_LATE and not self._has_late:
             self._has_late = True
             self.post(MODULES, late_source())
         number = next(self._numbers)
@@ -122,20 +122,20 @@ class Channel:
         self._waiting[number] = _Pending(request, future)
         # The reader's thread notices a connection that is gone or closed (ValueError).
         with self._posting, contextlib.suppress(OSError, ValueError):
-            write_frame(self._pipe.writer, {"do": request.word, "id": number, **words}, payload)
+            write_frame(self._pipe.writer, {"do": request.name, "id": number, **arguments}, payload)
         self._asked = max(self._asked, time.monotonic()) if payload else self._asked
         if self.lost:
             self._fail_all(self.lost)
         return future
 
     def ask(
-        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **arguments: Any
     ) -> Answer:
-        """Ask, and wait for the answer."""
-        return self.wait(self.post(request, payload, **words), seconds)
+        """Send a request, and wait for the answer."""
+        return self.wait(self.post(request, payload, **arguments), seconds)
 
     def wait(self, future: Future[Answer], seconds: float, since: float | None = None) -> Answer:
-        """The answer; `LostError` if none comes in time, or if the host says nothing at all meanwhile.
+        """The answer; `LostError` if none comes in time, or if the host is silent meanwhile.
 
         `since`: from when the seconds count (time.monotonic), if not from now.
         """
@@ -175,11 +175,11 @@ class Channel:
         return self.lost is not None
 
     def give_up(self) -> None:
-        """Do not wait for this host any more, not even when the connection is closed."""
+        """Wait no longer for this host, not even when the connection is closed."""
         self._given_up = True
 
     def silent_for(self) -> float:
-        """Seconds since the host was last heard from; zero when no request is pending."""
+        """Seconds since the last sign of life; zero when no request is pending."""
         return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
 
     def is_stuck(self) -> bool:
@@ -196,16 +196,16 @@ class Channel:
         self._events.put(Event(self.host, report), wait=False)
 
     def set_clock(self) -> None:
-        """Note the offset of the host's steady clock: it stays right when somebody sets the time of day."""
-        ahead, _ = self.measure_clock(steady=True)
-        self.clock_offset = -ahead
+        """Note the offset of the host's steady clock, which does not change when the time of day is set."""
+        offset, _ = self.measure_clock(steady=True)
+        self.clock_offset = -offset
 
     def measure_clock(self, *, steady: bool = False) -> tuple[float, float]:
-        """How far the host's clock is ahead of this one, and how wrong that may be, in seconds.
+        """The offset of the host's clock from this machine's, and its uncertainty, in seconds.
 
         `steady`: not the time of day, but the monotonic clocks.
         """
-        return clock_ahead(lambda: self.ask(TIME, seconds=10.0), steady=steady)
+        return measure_offset(lambda: self.ask(TIME, seconds=10.0), steady=steady)
 
     def close(self) -> None:
         """Close the connection; the agent ends what it has started. Wait for that unless it was given up."""
@@ -237,7 +237,7 @@ class Channel:
             self._pipe.close(patient=False)
 
     def _room(self, frame: Frame) -> int:
-        """The bytes that may follow a frame: as many as were asked for."""
+        """The bytes that may follow a frame: as many as were requested."""
         pending = self._waiting.get(frame["reply"]) if type(frame.get("reply")) is int else None
         return pending.request.room if pending else report_frames.room(frame)
 
@@ -255,7 +255,7 @@ class Channel:
             self._events.put(Event(self.host, report, size + len(payload)))
 
     def _require_answers(self, size: int) -> None:
-        """ValueError for a host that reports on and on, and never answers."""
+        """ValueError for a host that keeps reporting, and never answers."""
         self._unanswered = self._unanswered + size if self._waiting else 0
         late = time.monotonic() - max(self._answered, self._asked)
         if self._unanswered > MOST_UNANSWERED and late > SILENCE_SECONDS:
@@ -290,9 +290,9 @@ class Channel:
             text = f"protocol error: {malformed}"
             return LostError(text, DISTRUST, kind="host.protocol-error", host=self.host)
         if noise and noise.endless:
-            text = f"its agent did not start, and 1 MiB of other output came: {noise.said}"
+            text = f"its agent did not start, and 1 MiB of other output came: {noise.last_line}"
             return LostError(text, NOISY, kind="ssh.shell-noisy", host=self.host)
-        error = self._pipe.last_words(noise.said if noise else "")
+        error = self._pipe.last_words(noise.last_line if noise else "")
         if is_swallowed(error.text):
             return LostError(SWALLOWED, KEEP_OUT, kind="ssh.shell-reads", host=self.host)
         remedy = remedy_of(error.text) or error.remedy

@@ -37,8 +37,8 @@ class Cluster(Listener):
     """A channel to every host. Leaving the context cuts every lifeline.
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
-    `timings`: where the time that it takes is noted, if anywhere. `greet`: posts more requests to each host
-    while it gathers its facts. `network`: the data network that the user has chosen (--network), if any.
+    `timings`: notes the parts of the start. `greet`: posts more requests to each host while it gathers its
+    facts. `network`: the data network that the user has chosen (--network), if any.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Cluster(Listener):
         self._greet, self._network = greet, network
         self.hosts = tuple(hosts)
         self._timings = timings or Timings()
-        self._wants_facts = facts
+        self._with_facts = facts
         self._opened = self.channels  # until some are left out
         self.facts: dict[str, Facts] = {}
         self._open_pipe = open_pipe
@@ -79,7 +79,7 @@ class Cluster(Listener):
         return opened.errors
 
     def leave_out(self, names: Iterable[str]) -> None:
-        """Ask these hosts nothing more; their connections are closed with the others."""
+        """Send these hosts no further requests; their connections are closed with the others."""
         failed = {*names}
         order = [host.name for host in self.hosts]
         self.channels = {name: self._opened[name] for name in order if name in self._opened.keys() - failed}
@@ -95,10 +95,10 @@ class Cluster(Listener):
 
     def _open(self, host: Host) -> None:
         pipe = self._open_pipe(host)
-        with self._timings.part("agent and facts" if self._wants_facts else "agent", host.name):
+        with self._timings.part("agent and facts" if self._with_facts else "agent", host.name):
             channel = self._opened[host.name] = Channel(host.name, pipe, self.events)
             channel.silence, channel.reopen = self.losses, partial(self._reopen, host)
-            if self._wants_facts:
+            if self._with_facts:
                 facts = channel.post(FACTS)
                 self._greet(channel)
                 self.facts[host.name] = channel.wait(facts, FACTS_SECONDS)
@@ -120,8 +120,8 @@ class Cluster(Listener):
     def survey(self) -> ClusterFacts:
         """The facts of every host, and an address of the head that every host has just reached.
 
-        With `network`, this address must be in it, and so must every host's interface to it. After this,
-        channels know the clocks of hosts: which of two failures was first may depend on milliseconds.
+        With `network`, this address must be in it, and so must every host's interface to it. This also sets
+        the clock offset of each channel: the order of two failures may depend on milliseconds.
         """
         channels = self.channels
         with self._timings.part("clocks"):
@@ -139,10 +139,10 @@ class Cluster(Listener):
         alone = len(self.hosts) == 1
         addresses = head_addresses(head, facts[head.name], self._network, alone=alone)
         target = {"host": head.name, "addresses": addresses, "port": opened.port, "nonce": nonce}
-        asked = ask_every(self.channels, REACH, REACH_SECONDS, lambda name: {"targets": [target]})
+        answers = ask_every(self.channels, REACH, REACH_SECONDS, lambda name: {"targets": [target]})
         reached = {
             name: answer.reached.get(head.name, Reached()).interfaces
-            for name, answer in asked.require_all().items()
+            for name, answer in answers.require_all().items()
         }
         rendezvous = meet(addresses, opened.port, reached)
         if rendezvous is None:
@@ -155,23 +155,23 @@ class Cluster(Listener):
         return addresses_of(host, self.facts[host.name], alone=len(self.hosts) == 1)
 
     def data_addresses(self, host: str) -> list[str]:
-        """The addresses of a host on the data network, as the user says: --network, else addr=; else none."""
-        known = next(other for other in self.hosts if other.name == host)
+        """The addresses of a host on the data network that the user named: --network, or addr=."""
+        address = next(other.addr for other in self.hosts if other.name == host)
         if self._network and (chosen := on_network(self.facts[host], self._network)):
             return list(chosen)
-        return [known.addr] if known.addr else []
+        return [address] if address else []
 
     def peer_addresses(self, host: str) -> list[str]:
-        """Addresses of some other hosts, by which a host finds out where it reaches them."""
+        """Addresses of some other hosts, for a host to test its routes to them."""
         others = [other for other in self.hosts if other.name != host and other.name in self.facts]
         some = others[:: max(1, len(others) // SOME_PEERS)][:SOME_PEERS]
         return [address for other in some for address in self.addresses(other)][:MOST_ADDRESSES]
 
 
-def expect_ranks(channels: Mapping[str, Channel], places: Mapping[int, str]) -> None:
-    """From now on each host may answer for the ranks alone that it has by these places of a job's ranks."""
+def expect_ranks(channels: Mapping[str, Channel], placement: Mapping[int, str]) -> None:
+    """From now on each host may answer only for its own ranks. `placement`: the host of each rank."""
     own: dict[str, set[int]] = {}
-    for rank, host in places.items():
+    for rank, host in placement.items():
         own.setdefault(host, set()).add(rank)
     for host, channel in channels.items():
         channel.planned = frozenset(own.get(host, ()))

@@ -47,8 +47,8 @@ def on_every(
     """Call `act` for every host, at most `at_once` at a time. An error of one host does not stop the others.
 
     `interrupted`: called at a Ctrl-C, to end the waiting for hosts; threads then have a moment to clean up.
-    Without it they are left: a host that does not answer must not hold up the end of this process. `heard`:
-    called for each host that is done, also for one that failed.
+    Without it they are left: a host that does not answer must not delay the end of this process. `heard`:
+    called for each host that is done or has failed.
     """
     names = list(hosts)
     results: dict[str, Result] = {}
@@ -94,7 +94,7 @@ def _work(left: deque[str], attempt: Callable[[str], None], done: SimpleQueue[Ba
 
 
 def in_thread(act: Callable[[], Result]) -> Future[Result]:
-    """The result of a call in a thread of its own, which does not hold up the end of this process."""
+    """The result of a call in a new thread, which does not delay the end of this process."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -111,18 +111,18 @@ def ask_every(
     channels: Mapping[str, Channel],
     request: Request[Answer],
     seconds: float,
-    words: Callable[[str], Mapping[str, Any]] = lambda host: {},
+    arguments: Callable[[str], Mapping[str, Any]] = lambda host: {},
     heard: Callable[[], object] = lambda: None,
 ) -> HostOutcomes[Answer]:
-    """Ask every host, with its `words`, before waiting for the first answer; all have the same time.
+    """Ask every host, with its `arguments`, before waiting for the first answer; all have the same time.
 
     `heard`: called for each host that has answered or failed.
     """
     began = time.monotonic()
-    asked = {host: channel.post(request, **words(host)) for host, channel in channels.items()}
+    answers = {host: channel.post(request, **arguments(host)) for host, channel in channels.items()}
     results: dict[str, Answer] = {}
     errors: dict[str, MusterError] = {}
-    for host, future in asked.items():
+    for host, future in answers.items():
         try:
             results[host] = channels[host].wait(future, seconds, began)
         except MusterError as error:
@@ -135,17 +135,20 @@ def ask_in_turn(
     channels: Mapping[str, Channel],
     request: Request[Answer],
     seconds: float,
-    places: Mapping[str, str],
-    words: Callable[[str], Mapping[str, Any]] = lambda host: {},
+    folders: Mapping[str, str],
+    arguments: Callable[[str], Mapping[str, Any]] = lambda host: {},
 ) -> HostOutcomes[Answer]:
-    """Ask hosts of the same place, such as a shared home, one after the other, and the others at once."""
+    """Ask hosts that share a folder, such as a home, one after the other, and the others at once.
+
+    `folders`: the mark of each host's folder.
+    """
     turns: list[dict[str, Channel]] = []
     for host, channel in channels.items():
-        turn = next((turn for turn in turns if places[host] not in map(places.__getitem__, turn)), None)
+        turn = next((turn for turn in turns if folders[host] not in map(folders.__getitem__, turn)), None)
         if turn is None:
             turns.append(turn := {})
         turn[host] = channel
-    outcomes = [ask_every(turn, request, seconds, words) for turn in turns]
+    outcomes = [ask_every(turn, request, seconds, arguments) for turn in turns]
     results = {host: answer for outcome in outcomes for host, answer in outcome.results.items()}
     errors = {host: error for outcome in outcomes for host, error in outcome.errors.items()}
     return _in_order(channels, results, errors)

@@ -18,8 +18,8 @@ MOST_OVERTAKING = 64  # a host that lies may send other reports forever; then li
 class Inbox:
     """Events in the order in which they came, except that the output of ranks waits for all other events.
 
-    So the end of a rank is not heard of late because of what was printed before it. A host whose share is
-    full waits; the others do not: ranks that print faster than the driver writes are slowed down.
+    So output does not delay the report of a rank's end. A host whose share is full waits; the others do not:
+    ranks that print faster than the driver writes are slowed down.
     """
 
     def __init__(self, hosts: int = 1) -> None:

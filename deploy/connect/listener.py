@@ -1,4 +1,4 @@
-"""Hears the hosts of a command: their reports, and the loss of a host that is silent.
+"""Receives the reports of a command's hosts, and detects the loss of a silent host.
 
 Every loop that waits for hosts uses it, so that all judge silence in the same way (`silence`).
 """
@@ -30,14 +30,14 @@ def ask_for_a_sign(channel: Channel) -> None:
 
 
 class Listener:
-    """The channels of a command, and one queue of what their hosts report."""
+    """The channels of a command, and one queue of their hosts' reports."""
 
     def __init__(self, events: Inbox, channels: dict[str, Channel] | None = None) -> None:
         self.events = events
         self.channels: dict[str, Channel] = channels or {}
         """The hosts that are asked, in their order."""
         self.silent: dict[str, SilentError] = {}
-        """The hosts that were given up because they were silent, and why."""
+        """The hosts that were given up, each with the reason."""
         self.ping: Callable[[Channel], object] = ask_for_a_sign
         self._clocks, self._judged, self._pinged = _clocks(), 0.0, 0.0
         self._threaded = False
@@ -83,8 +83,7 @@ class Listener:
     def keeping_alive(self) -> Iterator[None]:
         """Meanwhile let a thread ping and judge, and close the connection to a host that is lost.
 
-        For who sends much: what is sent to a frozen host keeps its sender waiting, until its connection is
-        closed.
+        For a sender of much data: a write to a frozen host blocks until its connection is closed.
         """
         over = threading.Event()
         self._threaded = True

@@ -1,4 +1,4 @@
-"""How to connect to a host: by the SSH configuration beside its hosts file, or by the user's own.
+"""Connects to a host by the SSH configuration beside its hosts file, or by the user's own.
 
 `connect_early` does so before a command needs the host: a login takes as long as importing the rest.
 """
@@ -62,7 +62,7 @@ _without_invoke = _WithoutInvoke()
 
 @dataclass(frozen=True)
 class Access:
-    """How this machine logs in to hosts, and what runs there. A launch records it for later commands."""
+    """How this machine logs in to hosts, and with which Python. A launch records it for later commands."""
 
     ssh_config: bounds.AbsolutePath | None = None
     """The SSH configuration beside the hosts file; None for the user's own."""
@@ -76,19 +76,19 @@ class Access:
         """Start an agent on the host."""
         if host.is_local:
             return LocalPipe(self.python or None)
-        there = self.python or self.pythons.get(host.name, "python3")
+        python = self.python or self.pythons.get(host.name, "python3")
         config = Path(self.ssh_config) if self.ssh_config else None
         if self.client == "openssh":
-            return OpenSshPipe(host, there, ssh_config=config)
+            return OpenSshPipe(host, python, ssh_config=config)
         route = resolve(host, config)
         with _without_invoke:
             from .transports.ssh import SshPipe  # noqa: PLC0415  # 70 ms; the other pipes do not need paramiko
 
-        return SshPipe(route, there)
+        return SshPipe(route, python)
 
 
 def config_beside(hosts_file: Path) -> Path | None:
-    """The SSH configuration that setup made for these hosts, if there is one.
+    """The SSH configuration that setup made for these hosts, if any.
 
     `UsageError` if somebody else may have written it: it can name commands, which run as the user.
     """
@@ -100,14 +100,14 @@ def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
 
     A relative path begins at the host's home folder. `UsageError` if somebody else may have written the file.
     """
-    made = _made(hosts_file.parent / ".muster" / "pythons", "it names what runs on the hosts as you")
+    made = _made(hosts_file.parent / ".muster" / "pythons", "it names programs that run on the hosts as you")
     text = made.read_text(encoding="utf-8", errors="replace") if made else ""
     pairs = (line.split(maxsplit=1) for line in text.splitlines() if not line.startswith("#"))
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def _made(path: Path, why: str) -> Path | None:
-    """A file that this machine has made, if it is there; `UsageError` if others may have written it."""
+    """A file that this machine has made, if it exists; `UsageError` if others may have written it."""
     if not path.is_file():
         return None
     require_own((path.parent, path), why)
@@ -164,7 +164,7 @@ _turns = _ShortTurns()
 
 
 def connect_early(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenPipe:
-    """Begin to open a pipe to each of these hosts; returns a function that gives each pipe once.
+    """Begin to open a pipe to each of these hosts; returns a function that returns each pipe once.
 
     A second call for a host opens a new pipe. An error of a login is raised by the call for that host. A pipe
     may be left unused: the threads keep no process alive, and the agent behind a pipe ends with this process.

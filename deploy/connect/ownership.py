@@ -1,4 +1,4 @@
-"""The one check of files that can run a command on this machine: nobody but their user may have written them.
+"""The one check of files that can run a command on this machine: only their user may write to them.
 
 docs/explanation/trust.md lists these files.
 """
@@ -16,41 +16,41 @@ from pathlib import Path
 from ..common.users import name_of
 from ..errors import UsageError
 
-MOST_TOLD = 10
+MOST_NAMED = 10
 
 
 def require_own(paths: Iterable[Path], why: str) -> None:
-    """`UsageError` for files and folders that another user owns or can write to. What is absent has no owner.
+    """`UsageError` for files and folders that another user owns or can write to. Absent ones pass.
 
-    `why`: what follows from a file that somebody else wrote.
+    `why`: the danger of a file that somebody else wrote.
     """
     problems = [problem for path in paths if path.exists() for problem in _open_to_others(path, why)]
     if problems:
-        more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
-        raise UsageError("\n".join(problems[:MOST_TOLD] + more))
+        more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
+        raise UsageError("\n".join(problems[:MOST_NAMED] + more))
 
 
-def within(place: Path) -> Iterator[Path]:
+def within(path: Path) -> Iterator[Path]:
     """A file; or a folder and everything in it."""
-    yield place
-    for folder, folders, names in os.walk(place):
+    yield path
+    for folder, folders, names in os.walk(path):
         yield from (Path(folder, name) for name in folders + names)
 
 
 def _open_to_others(path: Path, why: str) -> Iterator[str]:
     """Who else may write to a file or folder, and what to do."""
-    place, user, status = shlex.quote(str(path)), os.geteuid(), path.stat()
+    quoted, user, status = shlex.quote(str(path)), os.geteuid(), path.stat()
     if others := {path.lstat().st_uid, status.st_uid} - {user, 0}:
         names = ", ".join(name_of(other) for other in others)
-        yield f"{path}: belongs to {names}, and {why}; read it, then: sudo chown -h {name_of(user)} {place}"
+        yield f"{path}: belongs to {names}, and {why}; read it, then: sudo chown -h {name_of(user)} {quoted}"
     if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_private(status.st_gid)):
-        yield f"{path}: others may write to it, and {why}; do: chmod go-w {place}"
+        yield f"{path}: others may write to it, and {why}; do: chmod go-w {quoted}"
 
 
 def is_private(group: int) -> bool:
     """Whether a group is this user's alone: systems that make one for each user let it write to new files."""
     try:
-        user, known = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    return user.pw_gid == group and known.gr_name == user.pw_name and not {*known.gr_mem} - {user.pw_name}
+    return user.pw_gid == group and entry.gr_name == user.pw_name and not {*entry.gr_mem} - {user.pw_name}

@@ -1,4 +1,4 @@
-"""What a transport provides: a running agent behind two byte streams, and the reason of its end."""
+"""The interface of a transport: a running agent behind two byte streams, and the reason of its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EXPLAINED = frozenset({"host.protocol-error", "agent.killed"})
 
 
 def why_lost(error: HostError, otherwise: str = GONE) -> str:
-    """Why a host was lost in the middle of its work. What `ssh` says last then explains nothing."""
+    """Why a host was lost in the middle of its work. The last line of `ssh` then explains nothing."""
     if isinstance(error, SilentError):
         return error.text
     return error.reason if error.kind in _EXPLAINED else otherwise
@@ -53,12 +53,12 @@ class Pipe(Protocol):
     def reader(self) -> Readable: ...
     @property
     def writer(self) -> Writable: ...
-    def last_words(self, said: str = "") -> LostError:
-        """Why the agent ended: its exit status and last line of stderr, or else `said`, its last output."""
+    def last_words(self, printed: str = "") -> LostError:
+        """Why the agent ended: its exit status and last line of stderr, else `printed`, its last output."""
         ...
 
     def close(self, *, patient: bool = True) -> None:
-        """Cut the lifeline; if patient, wait until everything that was started is ended."""
+        """Cut the lifeline; if patient, wait until the agent has ended everything."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The frames in which reports of agents arrive, and the check of each: the word of it, and its type."""
+"""The frames in which reports of agents arrive, and the check of each against its type."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ KINDS: Mapping[str, type[Report]] = {
     "data-read": reports.DataRead,
     "env-made": reports.EnvironmentMade,
 }
-"""The word that an agent uses for each kind of report."""
+"""The name that an agent uses for each kind of report."""
 
 BUSY = "busy"
-"""Sent by an agent while it works on a request: it lives, and has nothing to report."""
+"""Sent by an agent while it works on a request: a sign of life."""
 
 SAMPLE = "sample"
-"""Sent by an agent that watches its host. Beside KINDS, because no sample can end a connection."""
+"""Sent by an agent that watches its host. Not in KINDS, because no sample can end a connection."""
 
 
 def room(frame: Frame) -> int:
@@ -50,13 +50,13 @@ def room(frame: Frame) -> int:
 
 def of_frame(frame: Frame, payload: bytes = b"") -> Report:
     """The report that an agent sent; one of MALFORMED for a protocol error."""
-    word = frame.get("event")
-    if word == SAMPLE:
+    name = frame.get("event")
+    if name == SAMPLE:
         return Sampled.of(frame)
-    if not isinstance(word, str) or word not in KINDS:
-        raise ValueError(f"an unknown report {str(word)[:40]!r}")
+    if not isinstance(name, str) or name not in KINDS:
+        raise ValueError(f"an unknown report {str(name)[:40]!r}")
     try:
-        report: Report = from_json(KINDS[word], {**frame, "output": payload} if word == "ran" else frame)
+        report: Report = from_json(KINDS[name], {**frame, "output": payload} if name == "ran" else frame)
     except MALFORMED as error:
-        raise ValueError(f"the report {word}: {error}") from None
+        raise ValueError(f"the report {name}: {error}") from None
     return report

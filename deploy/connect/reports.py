@@ -1,6 +1,6 @@
-"""What an agent reports without being asked, each kind of report as a type.
+"""The reports that an agent sends without a request, each kind as a type.
 
-`report_frames.py` checks each report where it arrives. What does not fit ends the connection to its host.
+`report_frames.py` checks each report where it arrives. A mismatch ends the connection to its host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RankStart:
 
 @message(frozen=True)
 class RankOutput:
-    """What a rank printed: whole lines, or at the end of its output what is left."""
+    """Output of a rank: whole lines, or at its end the rest."""
 
     rank: Rank
     stream: Literal["out", "err"]
@@ -71,7 +71,7 @@ class RankEnded:
     tail: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
     out_of_memory: OutOfMemory | None = None
     alone: bool = False
-    """MPI told it that it is the only rank, though the job has more."""
+    """Its MPI world has no other rank, though the job has more."""
 
 
 @message(frozen=True)
@@ -85,13 +85,13 @@ class ProgramOver:
     alive: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
     """What keeps the process alive: `thread 'writer' in save (train.py:31)`."""
     ends_in: Annotated[float, Between(0, 3600)] = 0.0
-    """The process ends itself after so many seconds, 0 for never; `ended`: these are over."""
+    """The process ends itself after so many seconds, 0 for never; `ended`: it has done so."""
     ended: bool = False
 
 
 @message(frozen=True)
 class Pulse:
-    """What a rank is doing: seconds of processor time of all its processes, and its state in proc(5)."""
+    """The activity of a rank: seconds of processor time of all its processes, and its state in proc(5)."""
 
     cpu: Seconds
     state: Annotated[str, AtMost(1)]
@@ -106,7 +106,7 @@ class Pulses:
 
 @message(frozen=True)
 class Sampled:
-    """What a host and its ranks did; None for a malformed one: the host loses this sample alone."""
+    """A sample of a host and its ranks; None for a malformed one: the host loses only this sample."""
 
     sample: HostSample | None
 
@@ -121,7 +121,7 @@ class Sampled:
 
 @message(frozen=True)
 class LauncherLine:
-    """What mpirun or torchrun printed."""
+    """A line of mpirun or torchrun."""
 
     text: Printed
 
@@ -137,7 +137,7 @@ class CommandEnd:
 
 @message(frozen=True)
 class ShellAsked:
-    """mpirun on the reporting host wants a command run on another host."""
+    """mpirun on the reporting host asks for a command on another host."""
 
     number: Number
     host: Name
@@ -194,7 +194,7 @@ class CommandRan:
 
 @message(frozen=True)
 class FileHave:
-    """So many bytes of a file are on a host."""
+    """The bytes of a file that are on a host."""
 
     digest: Digest
     have: Bytes
@@ -202,9 +202,9 @@ class FileHave:
 
 @message(frozen=True)
 class FileGot:
-    """A file is on a host; `error`: why its content is not where it belongs.
+    """A file is on a host; `error`: why its content could not be used.
 
-    `wrong`: because the content is not what it should be, whoever gave it.
+    `wrong`: the content itself is wrong, from any sender.
     """
 
     digest: Digest
@@ -233,7 +233,7 @@ class ImageLoaded:
 
 @message(frozen=True)
 class DataRead:
-    """So many bytes of a data set's source are read or fetched."""
+    """The bytes of a data set's source that are read or fetched."""
 
     done: Bytes
     total: Bytes
@@ -293,7 +293,7 @@ Report = (
 
 
 class Event(NamedTuple):
-    """Something that happened on a host. `size`: about how many bytes of this machine's memory it takes."""
+    """A report and its host. `size`: about how many bytes of this machine's memory it takes."""
 
     host: str
     report: Report

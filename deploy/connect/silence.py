@@ -1,8 +1,8 @@
 """Judges which hosts are silent, and whether this machine is the cause. Pure: times in, verdicts out.
 
 A host is silent if it owes an answer and has sent nothing for a time. One host alone is frozen or cut off. If
-all hosts fall silent at about the same time, what they share is the cause: the network of this machine. And a
-host is not silent for the time in which this process stood still and so could not hear it.
+all hosts fall silent at about the same time, the cause is the network of this machine. The time in which this
+process stood still does not count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STUCK_SECONDS = 900.0
 
 
 class Sign(NamedTuple):
-    """What is known of a host: the seconds since it was heard while it owes an answer, else 0."""
+    """A host's silence: the seconds since its last sign of life while it owes an answer, else 0."""
 
     silence: float
     greeted: bool = True
@@ -43,7 +43,7 @@ class Sign(NamedTuple):
 
 
 def losses(signs: Mapping[str, Sign]) -> dict[str, SilentError]:
-    """The hosts that are lost, each with the reason: itself, or what all hosts share."""
+    """The hosts that are lost, each with the reason: the host itself, or the shared network."""
     late = [host for host, sign in signs.items() if sign.silence > sign.limit]
     if not late:
         return {}
@@ -53,7 +53,7 @@ def losses(signs: Mapping[str, Sign]) -> dict[str, SilentError]:
 
 
 def _together(signs: Mapping[str, Sign]) -> list[str]:
-    """The remote hosts that fell silent at about the same time, if no remote host was heard since."""
+    """The remote hosts that fell silent at about the same time, if all remote hosts are silent since."""
     remote = {host: sign for host, sign in signs.items() if sign.remote}
     if all(sign.silence <= sign.limit for sign in remote.values()):
         return []
@@ -118,7 +118,7 @@ class BusyReports:
         self._at = at
 
     def hear(self, cpu: object, at: float) -> None:
-        """Take in the processor time of a busy report."""
+        """Note the processor time of a busy report."""
         if isinstance(cpu, int | float) and cpu > self._cpu:
             self._cpu, self._at = cpu, at
 
@@ -128,7 +128,7 @@ class BusyReports:
 
 
 def explain_stuck() -> tuple[str, str]:
-    """What is wrong with such a host, and what to do."""
+    """The fault of such a host, and the remedy."""
     minutes = STUCK_SECONDS / 60
     return (
         f"its agent has been busy for {minutes:.0f} min and did nothing",

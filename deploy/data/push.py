@@ -26,7 +26,7 @@ from ..connect.requests.data import (
 )
 from ..connect.requests.transfers import BLOB_FORGET, FilesServed
 from ..connect.transfer.files import ANSWER_SECONDS, serve
-from ..connect.transfer.transfers import Tell, Transfers
+from ..connect.transfer.transfers import OnProgress, Transfers
 from ..errors import MusterError, UnfitError, UsageError
 from .bundles import Bundle, BundleSource, bring_here, bring_manifest, bundles
 from .source import DataSource
@@ -72,7 +72,7 @@ class Content:
     reader: Reader | None
 
 
-def read_here(source: DataSource, tell: Tell) -> Content:
+def read_here(source: DataSource, tell: OnProgress) -> Content:
     """Read the folder here; `UsageError` for what cannot become a data set."""
     try:
         manifest = scan(source.here, tell)
@@ -86,7 +86,9 @@ def read_here(source: DataSource, tell: Tell) -> Content:
 class DataTransfer:
     """The push of a data set to the hosts of a cluster. `most`: the most bytes that the head fetches."""
 
-    def __init__(self, cluster: Cluster, source: DataSource, tell: Tell, *, shard: bool, most: int) -> None:
+    def __init__(
+        self, cluster: Cluster, source: DataSource, tell: OnProgress, *, shard: bool, most: int
+    ) -> None:
         self._cluster, self._source, self._tell = cluster, source, tell
         self._shard, self._most = shard, most
         self.pushed = DataPushResult(source.name, {host: DataPushOutcome() for host in cluster.channels})

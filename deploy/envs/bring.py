@@ -18,7 +18,7 @@ from ..connect.pipe import why_lost
 from ..connect.reports import EnvironmentMade, Lost, Report
 from ..connect.requests.packages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH
 from ..connect.transfer.files import LocalFile, serve, transfers_of
-from ..connect.transfer.transfers import Tell, Transfers
+from ..connect.transfer.transfers import OnProgress, Transfers
 from ..console.fold import fold_names
 from ..console.progress import MB
 from ..console.text import count
@@ -185,7 +185,9 @@ class EnvironmentBuild:
     made: dict[str, Environment] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
-    def bring(self, files: Sequence[LocalFile], needed: Mapping[str, Sequence[str]], show: Tell) -> None:
+    def bring(
+        self, files: Sequence[LocalFile], needed: Mapping[str, Sequence[str]], show: OnProgress
+    ) -> None:
         """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
         transfers = Transfers(self.cluster, serve(self.cluster, "wheels", needed), show)
         wanted = transfers_of(files, needed)

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..common.durable import keep_if_intact, read_sealed, write_sealed
 from ..common.files import digest as digest_of
 from ..connect.transfer.files import LocalFile
-from ..connect.transfer.transfers import Tell
+from ..connect.transfer.transfers import OnProgress
 from ..errors import MusterError
 from . import uv
 from .lock import Package
@@ -38,7 +38,7 @@ class Wheel(LocalFile):
 
 
 def wheels(
-    packages: Sequence[Package], python: str, cache: Path, tell: Tell = lambda done, total: None
+    packages: Sequence[Package], python: str, cache: Path, tell: OnProgress = lambda done, total: None
 ) -> list[Wheel]:
     """The wheel of each package, on this machine. `tell`: gets how many are here, and how many shall be."""
     here: list[Wheel] = []

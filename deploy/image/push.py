@@ -10,10 +10,10 @@ from typing import Any
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.reports import ImageLoaded, Report
-from ..connect.requests.images import IMAGE, IMAGE_LOAD, ImageThere
+from ..connect.requests.images import IMAGE, IMAGE_LOAD, PresentImage
 from ..connect.requests.transfers import BLOB_FORGET
 from ..connect.transfer.files import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
-from ..connect.transfer.transfers import Tell, Transfers
+from ..connect.transfer.transfers import OnProgress, Transfers
 from ..errors import MusterError
 from .archive import Archive, Layer
 from .engine import Image, LocalEngine
@@ -54,7 +54,7 @@ def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
     }
 
 
-def _same(image: Image, answer: ImageThere | ImageLoaded) -> bool:
+def _same(image: Image, answer: PresentImage | ImageLoaded) -> bool:
     """Whether a host has the image. Engines with containerd's store give it another id."""
     return answer.id == image.id or (answer.created == image.created and answer.layers == image.layers)
 
@@ -64,7 +64,7 @@ def prepare(
     image: Image,
     archive: Archive,
     lacking: Mapping[str, tuple[str, ...] | None],
-    tell: Tell = lambda done, total: None,
+    tell: OnProgress = lambda done, total: None,
 ) -> bytes:
     """Compress every layer that a host lacks into the archive; returns the image's configuration.
 
@@ -79,7 +79,7 @@ def prepare(
     return archive.take(_counted(engine.save(image), image.size, tell), image.id, wanted)
 
 
-def _counted(pieces: Iterable[bytes], total: int, tell: Tell) -> Iterator[bytes]:
+def _counted(pieces: Iterable[bytes], total: int, tell: OnProgress) -> Iterator[bytes]:
     """The pieces of an image, as an engine saves it: with a little more than the image has."""
     done = 0
     for piece in pieces:
@@ -92,7 +92,7 @@ class ImageTransfer:
     """The push of an image."""
 
     def __init__(
-        self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, tell: Tell
+        self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, tell: OnProgress
     ) -> None:
         self._cluster, self._image, self._archive = cluster, image, archive
         self._configuration, self._tell = configuration, tell

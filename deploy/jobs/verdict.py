@@ -47,7 +47,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
-    if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_said:
+    if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_printed:
         lines.append(f"        and why {plan.spec.launcher} ended it: {folder.logs}/launcher@*.log")
     lines += [f"        page: {folder.path / page}"] if page else []
     if failure is None and result.last_line:

@@ -31,16 +31,16 @@ LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
 def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
     """The failure that came first; or the loss of a host or of a daemon, which explains it.
 
-    mpirun may notice that loss before the driver does. It then ends the ranks of all hosts by a signal, whose
-    time their hosts tell to the millisecond.
+    mpirun may notice that loss before the driver does. It then ends the ranks of all hosts by a signal, and
+    their hosts report that first.
     """
     ordered = sorted(failures, key=lambda failure: failure.at)
     if not ordered or not _may_be_victim(ordered[0]):
         return ordered[0] if ordered else None
-    first, *later = ordered
+    first, *rest = ordered
     causes = (
         failure
-        for failure in later
+        for failure in rest
         if failure.host not in {first.host, None}
         and (failure.kind == "host" or (failure.kind == "launcher" and failure.host != head))
         and failure.at <= first.at + SETTLE_SECONDS
@@ -51,7 +51,8 @@ def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
 def prefer_silent_host(failure: Failure | None, silent: Mapping[str, SilentError]) -> Failure | None:
     """The failure; or a host that was silent when the job was ended, if that explains the failure.
 
-    mpirun may notice a lost host before the driver does, as in `first_of`. All hosts together lost none.
+    mpirun may notice a lost host before the driver does, as in `first_of`. If all hosts are silent together,
+    the cause is the network.
     """
     others = [
         name for name, error in silent.items() if failure and name != failure.host and not error.together
@@ -63,7 +64,7 @@ def prefer_silent_host(failure: Failure | None, silent: Mapping[str, SilentError
 
 
 def prefer_lost_network(failure: Failure | None, remote: Mapping[str, HostError | None]) -> Failure | None:
-    """The failure; or what all hosts share, if the connections to all of them broke.
+    """The failure; or the network, if the connections to all hosts broke.
 
     `remote`: the hosts that are reached over a network, and why each was lost, if it was.
     """
@@ -84,7 +85,7 @@ def _may_be_victim(failure: Failure) -> bool:
 LATER_SECONDS = 0.3
 MOST_NAMED = 4
 PAGE = "docs/how-to/when-it-fails.md#uneven-data"
-# What torch says of a peer that is gone. A rank that lost its own connection to a database says only that.
+# torch's messages about a lost peer match both; those of a lost database connection only the second.
 _OF_RANKS = re.compile(r"gloo/|torch/distributed|torch\.distributed|ProcessGroup|NCCL|nccl|TCPStore|MPI_")
 _GONE = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed? ?out|remote (process|worker|peer)|RemoteError",
@@ -97,20 +98,19 @@ _IMPROPER = re.compile(r"has exited due to process rank (\d+)\b")
 def ended_early(
     failure: Failure | None, ends: Mapping[int, RankExit], launcher_tail: Sequence[str]
 ) -> tuple[RankExit, ...]:
-    """The ranks that ended with status 0 before the failure, if the failure is one of ranks that miss a peer.
+    """The ranks that ended with status 0 before the failure, if ranks then failed because a peer was gone.
 
-    Where data is uneven, the others fail next, and seem the cause.
-
-    The tail of the launcher's log: mpirun says which rank ended improperly.
+    Where data is uneven, the others fail next, and seem the cause. `launcher_tail`: mpirun may name the
+    rank that ended improperly.
     """
     if failure is None:
         return ()
     before = {
         rank: end for rank, end in ends.items() if end.code == 0 and end.at <= failure.at + LATER_SECONDS
     }
-    blamed = {int(rank) for rank in _IMPROPER.findall("\n".join(launcher_tail))}
-    if failure.kind in {"rank", "launcher"} and (named := sorted(blamed & before.keys())):
-        return tuple(before[rank] for rank in named)
+    improper = {int(rank) for rank in _IMPROPER.findall("\n".join(launcher_tail))} & before.keys()
+    if failure.kind in {"rank", "launcher"} and improper:
+        return tuple(before[rank] for rank in sorted(improper))
     if failure.kind == "stall" or (failure.kind == "rank" and _misses_a_peer(failure.tail)):
         return tuple(sorted(before.values(), key=lambda end: end.at))
     return ()
@@ -123,7 +123,7 @@ def _misses_a_peer(tail: Sequence[str]) -> bool:
 
 
 def early_lines(early: Sequence[RankExit], began: float) -> list[str]:
-    """What the verdict says about them; nothing if there are none."""
+    """The verdict's lines about these ranks."""
     if not early:
         return []
     by_host = fold(sorted((end.placed.rank, end.placed.host) for end in early))
@@ -159,9 +159,9 @@ class Suspension:
     def look(self) -> None:
         """To be called at each turn of the loop, before its events are judged."""
         last, self._clocks = self._clocks, Clocks(now(), time.monotonic())
-        found = standstill(last, self._clocks)
-        if found and found.seconds >= PATIENCE_SECONDS:
-            self._long = found
+        gap = standstill(last, self._clocks)
+        if gap and gap.seconds >= PATIENCE_SECONDS:
+            self._long = gap
 
     def explain(self, failure: Failure | None) -> Failure | None:
         """The failure; or the standstill of this driver as the failure, if agents ended the job for that."""

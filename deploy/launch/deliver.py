@@ -29,7 +29,7 @@ from ..plan.spec import LaunchSpec
 
 # A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
 LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0
-# What engines say where a registry asks for a login; Docker's own says it of unknown names too.
+# Messages of engines if a registry asks for a login; Docker's registry answers so for unknown names too.
 _REFUSED = re.compile(r"(?i)no basic auth credentials|unauthorized|denied|authentication required")
 _SURVEY = Path(__file__).parents[1] / "agent" / "container" / "survey.py"
 
@@ -40,34 +40,34 @@ class LaunchImages:
     def __init__(self, spec: LaunchSpec, say: Callable[[str], None]) -> None:
         self._image, self._engine, self._say = spec.image, spec.engine, say
         self._survey = _SURVEY.read_bytes()
-        self._asked: dict[str, Future[HostImage]] = {}
+        self._answers: dict[str, Future[HostImage]] = {}
 
     def ask(self, channel: Channel) -> None:
         """Ask a host for the image while other hosts are still connecting."""
-        self._asked[channel.host] = self._post(channel, pull=False)
+        self._answers[channel.host] = self._post(channel, pull=False)
 
     def require(self, cluster: Cluster, *, pull: bool) -> Mapping[str, HostImage]:
         """The image of every host; `UnfitError` where it is missing or another. `pull`: fetch it."""
         channels = cluster.channels
-        for host in channels.keys() - self._asked.keys():
+        for host in channels.keys() - self._answers.keys():
             self.ask(channels[host])
 
         def look(host: str) -> HostImage:
-            return channels[host].wait(self._asked.pop(host), LOOK_SECONDS)
+            return channels[host].wait(self._answers.pop(host), LOOK_SECONDS)
 
-        there = on_every(channels, look, interrupted=cluster.close).require_all()
-        if lacking := [host for host, known in there.items() if not known.id]:
-            if not pull or there[lacking[0]].engine == "apptainer":
-                raise UnfitError((host, self._lacks(there[host])) for host in lacking)
+        images = on_every(channels, look, interrupted=cluster.close).require_all()
+        if lacking := [host for host, image in images.items() if not image.id]:
+            if not pull or images[lacking[0]].engine == "apptainer":
+                raise UnfitError((host, self._lacks(images[host])) for host in lacking)
             self._say(f"{', '.join(lacking)}: fetching {self._image}")
             fetched = on_every(
                 lacking,
-                lambda host: self._fetch(channels[host], there[host].engine),
+                lambda host: self._fetch(channels[host], images[host].engine),
                 interrupted=cluster.close,
             )
-            there |= fetched.require_all()
-        require_same(self._image, there)
-        return there
+            images |= fetched.require_all()
+        require_same(self._image, images)
+        return images
 
     def _fetch(self, channel: Channel, engine: EngineName) -> HostImage:
         try:
@@ -86,12 +86,12 @@ class LaunchImages:
     def _post(self, channel: Channel, *, pull: bool) -> Future[HostImage]:
         return channel.post(CONTAINER, self._survey, image=self._image, engine=self._engine, pull=pull)
 
-    def _lacks(self, there: HostImage) -> str:
-        if there.engine == "apptainer":
-            return f"there is no {self._image}; bring it: {what_brings(self._image, there.engine)}"
+    def _lacks(self, image: HostImage) -> str:
+        if image.engine == "apptainer":
+            return f"there is no {self._image}; bring it: {what_brings(self._image, image.engine)}"
         return (
-            f"{there.engine} has no image {self._image}; a launch lets the host fetch it, a dry run "
-            f"does not; or bring it from here: {what_brings(self._image, there.engine)}"
+            f"{image.engine} has no image {self._image}; a launch lets the host fetch it, a dry run "
+            f"does not; or bring it from here: {what_brings(self._image, image.engine)}"
         )
 
 
@@ -105,7 +105,7 @@ ARCHIVE_BYTES, ARCHIVES_KEPT = 1 << 22, 64
 def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = ()) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed.
 
-    `contents`: the contents of the plan's trees, if the hosts were asked before which of them they lack.
+    `contents`: those of the plan's trees, if `prepare_for` has already asked the hosts.
     """
     contents = contents or (Contents(plan.spec.tree), Contents(plan.spec.library))
     by_name = {host.host.name: host for host in plan.hosts}
@@ -120,7 +120,7 @@ def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = (
 def prepare_for(
     contents: Sequence[Contents], channel: Channel, ask: Callable[[Channel], None] | None = None
 ) -> None:
-    """Ask a host for what it can do for a launch while other hosts are still connecting; `ask`: asks more."""
+    """Ask a host which contents it lacks while other hosts still connect; `ask`: sends further requests."""
     if ask:
         ask(channel)
     for tree in contents:
@@ -135,18 +135,18 @@ class Contents:
         self._tree, self._lock = tree, threading.Lock()
         self._sizes = {file.digest: file.size for file in tree.files if file.link is None}
         self._archive = lru_cache(ARCHIVES_KEPT)(tree.archive)
-        self._asked: dict[str, Future[Missing]] = {}
+        self._answers: dict[str, Future[Missing]] = {}
 
     def ask(self, channel: Channel, *, verify: bool = False) -> None:
-        """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it reads the others."""
-        self._asked[channel.host] = channel.post(MISSING, digests=[*self._sizes], verify=verify)
+        """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it checks the others."""
+        self._answers[channel.host] = channel.post(MISSING, digests=[*self._sizes], verify=verify)
 
     def send(self, channel: Channel) -> None:
         """Send the contents that a host lacks to its store."""
-        if channel.host not in self._asked:
+        if channel.host not in self._answers:
             self.ask(channel)
         seconds = MISSING_SECONDS + preparation_seconds(self._tree)
-        self._send(channel, channel.wait(self._asked.pop(channel.host), seconds).missing)
+        self._send(channel, channel.wait(self._answers.pop(channel.host), seconds).missing)
 
     def send_again(self, channel: Channel, damaged: Sequence[str]) -> list[str]:
         """Send those of the damaged contents that are of this tree; returns the paths of their files."""
@@ -197,7 +197,7 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
 
 
 def _lost_again(names: Sequence[str], host: HostPlan) -> MusterError:
-    """A disk that has lost a file, and a minute later the same file again, needs its owner."""
+    """The error for a disk that lost the same file twice."""
     files = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return MusterError(
         f"its disk does not keep {files or 'files of the code'}: they were damaged in ~/.muster/store, were "
@@ -221,7 +221,7 @@ def _post_prepare(plan: LaunchPlan, host: HostPlan, channel: Channel) -> Future[
         code=plan.spec.tree.listing(),
         library=plan.spec.library.listing(),
         files=[astuple(file) for file in host.files],
-        # Inside of a container they lead to what is mounted there.
+        # Inside of a container they lead to its mounts.
         links=plan.spec.tree.links_out() if host.container is None else [],
     )
 

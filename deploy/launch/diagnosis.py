@@ -45,7 +45,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class RankStacks:
-    """The frames of each rank, innermost first; or a single line that says why there are none."""
+    """The frames of each rank, innermost first; or a single line with the reason why there are none."""
 
     frames: Mapping[int, tuple[str, ...]]
     problems: Mapping[str, str]
@@ -73,11 +73,11 @@ class RankStacks:
 def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
     """Ask all hosts at once for the stacks of a job."""
     tool = own_py_spy()
-    asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
-    by_rank = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
+    outcomes = on_every(channels, lambda host: _ask(job, channels[host], tool))
+    by_rank = {int(rank): stack for stacks in outcomes.results.values() for rank, stack in stacks.items()}
     return RankStacks(
         {rank: _frames(stack) for rank, stack in by_rank.items()},
-        {host: error.reason for host, error in asked.errors.items()},
+        {host: error.reason for host, error in outcomes.errors.items()},
         frozenset(rank for rank, stack in by_rank.items() if stack.error),
     )
 
@@ -116,7 +116,7 @@ def _frames(stack: Stack) -> tuple[str, ...]:
 # Failures that only the ranks themselves can explain.
 STUCK = frozenset({"start", "stall"})
 MOST_PAIRS = 3
-# What Gloo, NCCL and Muster's MPI backend say of a collective that took too long.
+# Messages of Gloo, NCCL and Muster's MPI backend about a collective that took too long.
 _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 
@@ -163,10 +163,10 @@ def explained(failure: Failure, explanation: Explanation, state: LaunchState) ->
     """The failure with the stacks, and with hosts that do not reach each other, or else odd ranks."""
     stacks = explanation.stacks
     if failure.kind == "rank":
-        return failure  # its own last lines say more
+        return failure  # its last lines explain more
     odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
     reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
-    if explanation.unreached:  # then no rank is to blame for where it is
+    if explanation.unreached:  # then the position of a rank is a consequence
         reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
     return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
 
@@ -178,7 +178,7 @@ MOST_PEERS = 16
 def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]) -> list[str]:
     """A sentence for each host that does not reach another one at the addresses of its ranks.
 
-    Hosts without an answer say nothing about the others.
+    A host that does not answer proves nothing about the others.
     """
     addresses = _rank_addresses(plan, cluster)
     nonces = {name: secrets.token_hex(8) for name in channels}
@@ -198,17 +198,17 @@ def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, C
     def target(name: str) -> dict[str, Any]:
         return {"host": name, "addresses": addresses[name], "port": ports[name], "nonce": nonces[name]}
 
-    asked = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, request)
+    outcomes = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, request)
     return [
         f"{source} does not reach {host} at {_reason(reached)}"
-        for source, answer in asked.results.items()
+        for source, answer in outcomes.results.items()
         for host, reached in answer.reached.items()
         if host in names and reached.refused and not reached.interfaces
     ]
 
 
 def _rank_addresses(plan: LaunchPlan, cluster: Cluster) -> dict[str, list[str]]:
-    """The addresses of each host where its ranks listen; all of them where the interface is not known.
+    """The addresses of each host where its ranks listen; all of them if the interface is unknown.
 
     The environment of the ranks has the interface, which the user may have chosen.
     """

@@ -86,7 +86,7 @@ class ReportHandlers:
         }
 
     def also(self, kind: type[Report], handle: Callable[[str, Any], None]) -> None:
-        """Hand reports of another kind on."""
+        """Handle reports of another kind."""
         self._handlers = {**self._handlers, kind: handle}
 
     def take(self, host: str, report: Report) -> None:
@@ -110,12 +110,12 @@ class ReportHandlers:
     def _rank_start(self, host: str, report: RankStart) -> None:
         rank, ranks = report.rank, self.state.placed
         planned = ranks.get(rank)
-        real = (host, report.local_rank, report.world_size)
-        if planned is None or real != (planned.host, planned.local_rank, len(ranks)):
-            expected = f"local rank {planned.local_rank} on {planned.host}" if planned else "not planned"
+        actual = (host, report.local_rank, report.world_size)
+        if planned is None or actual != (planned.host, planned.local_rank, len(ranks)):
+            expected = f"local rank {planned.local_rank} on {planned.host}" if planned else "no such rank"
             reason = (
-                f"rank {rank} started as local rank {real[1]} on {host} in a world of {real[2]}; "
-                f"the plan says {expected} in a world of {len(ranks)}"
+                f"rank {rank} started as local rank {actual[1]} on {host} in a world of {actual[2]}; "
+                f"planned: {expected} in a world of {len(ranks)}"
             )
             self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now()))
         if rank == 0 and self.stdin and rank not in self.state.started:
@@ -125,7 +125,7 @@ class ReportHandlers:
     def _input_taken(self, host: str, report: InputTaken) -> None:
         self.state.require_own(host, report.rank)
         if report.rank or not self.stdin or not self.stdin.taken(still_read=report.still_read):
-            raise ImpossibleReport("that a rank took input which it was not sent")
+            raise ImpossibleReport("a rank took input that was not sent to it")
 
     def _output(self, host: str, report: RankOutput) -> None:
         rank, text = report.rank, report.text
@@ -164,7 +164,7 @@ class ReportHandlers:
     # -- launchers --
 
     def _launcher(self, host: str, report: LauncherLine) -> None:
-        self.state.launcher_said(report.text)
+        self.state.launcher_printed(report.text)
         for watcher in self.watchers:
             watcher.launcher(host, report.text)
 
@@ -181,7 +181,7 @@ class ReportHandlers:
         self._check_done()
 
     def _shell(self, host: str, report: ShellAsked) -> None:
-        """mpirun on the head asks for its daemon on a host of the job: once, and for nothing else."""
+        """Start mpirun's daemon on a host: the head may ask once for each host, and for nothing else."""
         plan, daemons = self.state.plan, self.state.daemons
         if plan.spec.launcher != "mpirun" or host != plan.hosts[0].host.name:
             raise ImpossibleReport("only mpirun on the head starts anything elsewhere")
@@ -191,8 +191,8 @@ class ReportHandlers:
         elif report.host in daemons:
             reason = f"mpirun asked for a second daemon on {report.host}"
         elif not starts_daemon(report.command):
-            short = report.command[:200]
-            reason = f"what mpirun asked for on {report.host} does more than start its daemon: {short}"
+            command = report.command[:200]
+            reason = f"mpirun's command for {report.host} does more than start its daemon: {command}"
         if target is None or reason:
             self.state.fail(Failure("launcher", reason, 1, host=host, at=now()))
             return
@@ -205,7 +205,7 @@ class ReportHandlers:
             raise ImpossibleReport("an exit report of an unknown daemon")
         if report.code != 0:
             self._daemon_end(host, DaemonEnd("mpirun's daemon", report.code, report.time))
-        self.state.phases[host] = "mpirun's daemon up"  # the daemon goes on after the shell that started it
+        self.state.phases[host] = "mpirun's daemon up"  # the daemon outlives its shell
         head = self.cluster.channels[self.state.plan.hosts[0].host.name]
         head.post(SHELL_END, number=self.state.daemons[host], code=report.code)
 
@@ -271,11 +271,11 @@ class ReportHandlers:
             return
         launcher = self.state.plan.spec.launcher
         self.state.notes.append(
-            f"{launcher} was still there {LAUNCHER_EXIT_SECONDS:.0f} s after all ranks had ended"
+            f"{launcher} still ran {LAUNCHER_EXIT_SECONDS:.0f} s after all ranks had ended"
         )
         self.state.finish()
 
 
 def _why(killed: OutOfMemory | None) -> str:
-    """The reason of an end that its host knows: empty, or out of memory."""
+    """The host's reason for an end: out of memory, or empty."""
     return describe_out_of_memory(killed.limit) if killed else ""

@@ -1,4 +1,4 @@
-"""What happens in a job, as typed events: a line each in `runs/JOB/events.jsonl`, for programs to read."""
+"""The events of a job, typed: a line each in `runs/JOB/events.jsonl`, for programs to read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LONGEST_TEXT = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvent:
-    """Something that happened. A field without meaning for the type of the event is None."""
+    """An event of a job. A field that does not apply to its type is None."""
 
     at: float
     """Seconds since the epoch, on the driver's clock."""

@@ -53,7 +53,7 @@ class LaunchLoop:
         on_pace: OnPace | None = None,
         detached: bool = False,
     ) -> None:
-        """`stdin`: what rank 0 reads. `on_pace`: gets the pace of the ranks of a recorded job.
+        """`stdin`: the input of rank 0. `on_pace`: gets the pace of the ranks of a recorded job.
 
         `detached`: whether the driver runs on the head.
         """
@@ -119,7 +119,7 @@ class LaunchLoop:
             warned=bool(self.signals.names),
             stacks=str(explanation.stacks) if explanation else "",
             why=explanation.why if explanation else None,
-            launcher_said=bool(self.state.launcher_tail),
+            launcher_printed=bool(self.state.launcher_tail),
             early=ended_early(failure, self.state.ends, self.state.launcher_tail),
             late=tuple(self._pace.summary.stragglers()) if self._pace else (),
         )
@@ -144,13 +144,13 @@ class LaunchLoop:
         # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
         self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)
         self.cluster.ping_all()
-        asked = {
+        starts = {
             host.host.name: self.cluster.channels[host.host.name].post(START, argv=host.command)
             for host in self.plan.hosts
             if host.command
         }
         deadline = time.monotonic() + START_SECONDS
-        for name, future in asked.items():
+        for name, future in starts.items():
             self._await(future, deadline)
             if self.state.over:
                 return
@@ -222,21 +222,21 @@ class LaunchLoop:
 
     def _stop(self) -> dict[str, int]:
         """End the job on every host; returns the number of processes that are left, where there are any."""
-        asked: dict[str, Future[Stopped]] = {
+        answers: dict[str, Future[Stopped]] = {
             name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()
             if name not in self.cluster.silent  # a silent agent ends everything on its own, when it can
         }
         silent, deadline = self.cluster.silent, time.monotonic() + STOP_SECONDS
         while (
-            any(not asked[name].done() for name in asked.keys() - silent.keys())
+            any(not answers[name].done() for name in answers.keys() - silent.keys())
             and time.monotonic() < deadline
         ):
-            self._drain(0.0)  # takes reports in, as agents send these before they answer
-            wait_for_all(asked.values(), 0.05)
+            self._drain(0.0)  # agents send their reports before they answer
+            wait_for_all(answers.values(), 0.05)
         self._drain(0.0)
-        self._silent_at_end = {name: silent[name] for name in sorted(asked.keys() & silent.keys())}
-        return {name: left for name, future in asked.items() if (left := _left(future))}
+        self._silent_at_end = {name: silent[name] for name in sorted(answers.keys() & silent.keys())}
+        return {name: left for name, future in answers.items() if (left := _left(future))}
 
     def _drain(self, seconds: float) -> None:
         """Handle the last lines and ends of ranks. Failures that come now are consequences, and dropped."""

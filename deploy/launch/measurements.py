@@ -1,9 +1,8 @@
 """Samples of the hosts of a running launch, and the pace of its ranks. Nothing here can fail a job.
 
-A host that sends malformed samples, or more than requested, loses its samples only, and the verdict notes it.
-Every few seconds a look at a recorded job finds the ranks that come late to its collectives. A look is in a
-thread of its own, and costs a host and the driver no more than a share of a processor: where it takes long,
-it comes less often.
+A host that sends malformed samples, or more than requested, loses only its samples, and the verdict notes it.
+Every few seconds a look at a recorded job finds the ranks that come late to its collectives. Looks run in a
+separate thread, and may use a small share of a processor of a host and of the driver: long ones are rarer.
 """
 
 from __future__ import annotations
@@ -45,18 +44,17 @@ class SampleCollector:
         self._last: dict[str, float] = {}
         self.newest: dict[str, HostSample] = {}
         self._malformed: Counter[str] = Counter()
-        self._early: Counter[str] = Counter()
+        self._excess: Counter[str] = Counter()
 
     @property
     def notes(self) -> list[str]:
-        """What the verdict says of hosts whose samples were left out."""
-        senseless = [
-            f"{host}: {count(number, 'sample')} made no sense, and {'is' if number == 1 else 'are'} left out"
-            for host, number in self._malformed.items()
+        """The verdict's notes about hosts whose samples were dropped."""
+        malformed = [
+            f"{host}: {count(number, 'malformed sample')} dropped" for host, number in self._malformed.items()
         ]
-        return senseless + [
-            f"{host}: sent {number} samples more than it was asked for; they are left out"
-            for host, number in self._early.items()
+        return malformed + [
+            f"{host}: {number} samples more than requested; dropped"
+            for host, number in self._excess.items()
             if number > FLOOD
         ]
 
@@ -67,12 +65,12 @@ class SampleCollector:
                 channel.post(WATCH, every=self._every)
 
     def take(self, host: str, report: Sampled) -> None:
-        """Hand on a sample with the time, and with those of its ranks that the plan has on that host."""
+        """Keep a sample with the time, and with those of its ranks that the plan has on that host."""
         at = round(now(), 3)
         if not self._keep:
             return
         if at - self._last.get(host, 0.0) < LEAST_SECONDS:
-            self._early[host] += 1
+            self._excess[host] += 1
             return
         if report.sample is None:
             self._malformed[host] += 1
@@ -146,17 +144,17 @@ class PaceWatch:
                 self._keep(look.at, look.gathered.pace, look.late)
 
     def _take(self) -> _Look:
-        """A look, in a thread. The stacks are read only while the cause is unknown of a rank that is late."""
+        """A look, in a thread. It reads stacks only for a late rank whose cause is unknown."""
         began = time.thread_time()
         job = self._state.plan.spec.job
         channels: Mapping[str, Channel] = dict(self._cluster.channels)
         gathered = gather_pace(job, channels)
         self._unsent.append(gathered.unsent)
         unsent = mean_unsent(list(self._unsent))
-        known = Surroundings(gathered.pressures, dict(self._samples), unsent=unsent)
-        late = stragglers(gathered.pace, known)
-        if any(self.summary.wants_stacks(one.rank) for one in late):
-            late = stragglers(gathered.pace, replace(known, looks=self._looks(job, channels)))
+        surroundings = Surroundings(gathered.pressures, dict(self._samples), unsent=unsent)
+        late = stragglers(gathered.pace, surroundings)
+        if any(self.summary.wants_stacks(straggler.rank) for straggler in late):
+            late = stragglers(gathered.pace, replace(surroundings, looks=self._looks(job, channels)))
         took = time.thread_time() - began
         return _Look(now(), gathered, late, max(gathered.cost / MOST_SHARE, took / MOST_DRIVER_SHARE))
 

@@ -1,4 +1,4 @@
-"""The driver's input for rank 0, its signals for every rank, and the files that ranks leave."""
+"""The driver's input for rank 0, its signals for every rank, and the output files of ranks."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ class SignalRelay:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        earlier = {number: signal.signal(number, self._take) for number in PASSED_ON}
+        handlers = {number: signal.signal(number, self._take) for number in PASSED_ON}
         try:
             yield
         finally:
-            for number, handler in earlier.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         self._got.append(number)  # a handler must not wait for a lock that its thread may hold
 
     def pass_on(self) -> None:
-        """Ask every host to send what came to its ranks."""
+        """Ask every host to send the signals to its ranks."""
         while self._got:
             name = signal.Signals(self._got.pop(0)).name
             self.names.append(name)
@@ -104,13 +104,13 @@ OUTPUTS_SECONDS = 5.0
 def outputs(cluster: Cluster) -> Mapping[str, Outputs]:
     """The outputs of each host that has any and answers in time. The verdict does not wait long for them."""
     began = time.monotonic()
-    asked = {name: channel.post(OUTPUTS) for name, channel in cluster.channels.items()}
+    answers = {name: channel.post(OUTPUTS) for name, channel in cluster.channels.items()}
     by_host = {}
-    for name, future in asked.items():
+    for name, future in answers.items():
         try:
-            left = cluster.channels[name].wait(future, OUTPUTS_SECONDS, since=began)
+            answer = cluster.channels[name].wait(future, OUTPUTS_SECONDS, since=began)
         except MusterError:
             continue
-        if left.files:
-            by_host[name] = left
+        if answer.files:
+            by_host[name] = answer
     return by_host

@@ -59,7 +59,7 @@ class Failure:
         return f"{self.host}: {self.reason}" if self.host else self.reason
 
 
-TERMINATED = 143  # 128 + SIGTERM, as a shell tells it
+TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
 
 
 def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
@@ -92,7 +92,7 @@ class RankExit:
     at: float
     tail: tuple[str, ...] = ()
     why: str = ""
-    """What its host knows besides the code: that the kernel killed the rank for lack of memory."""
+    """The host's reason besides the code: the kernel killed the rank for lack of memory."""
 
     def as_failure(self) -> Failure:
         """The end as the reason of a failed launch."""
@@ -108,14 +108,14 @@ class RankExit:
 
 
 _ALONE_BY = {
-    "mpirun": "the MPI that it loads is not the one that mpirun belongs to",
+    "mpirun": "it loads another MPI than mpirun's",
     "torchrun": "torchrun starts no MPI ranks; use --launcher mpirun",
-    "srun": "the MPI that it loads does not understand Slurm's PMIx; use --launcher mpirun",
+    "srun": "the MPI that it loads does not support Slurm's PMIx; use --launcher mpirun",
 }
 
 
 def alone(end: RankExit, plan: LaunchPlan) -> Failure:
-    """The failure of a rank that ended well, but was alone in an MPI world of its own."""
+    """The failure of a rank that ended well, but was the only one in its MPI world."""
     by = _ALONE_BY[plan.spec.launcher]
     reason = f"to MPI it was the only rank of a world of one, of {len(plan.ranks)} ranks in the job: {by}"
     return replace(end.as_failure(), kind="world", reason=reason, exit_status=1)
@@ -132,10 +132,10 @@ class LaunchResult:
     ends: Mapping[int, RankExit]
     left: Mapping[str, int] = field(default_factory=dict)
     last_line: str = ""
-    """What rank 0 said last on stdout."""
+    """The last line of rank 0 on stdout."""
     notes: tuple[str, ...] = ()
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
-    """What a job that succeeded has left in $MUSTER_OUT, by host."""
+    """The files of a successful job in $MUSTER_OUT, by host."""
     stacks: str = ""
     """Where every rank was when the job stalled or did not start."""
     why: Verdict | None = None
@@ -143,11 +143,11 @@ class LaunchResult:
     late: tuple[Straggler, ...] = ()
     """The ranks of a recorded job that the others waited for, the latest first."""
     early: tuple[RankExit, ...] = ()
-    """The ranks that ended well before the failure, where it is one of ranks that miss a peer (cause.py)."""
-    launcher_said: bool = False
+    """The ranks that ended well before the failure, if ranks failed because a peer was gone (cause.py)."""
+    launcher_printed: bool = False
     """Whether mpirun or torchrun printed anything."""
     timings: tuple[TimedPart, ...] = ()
-    """Where the time of its start went."""
+    """The parts of its start."""
     warned: bool = False
     """Whether a signal was passed on to its ranks (rank_io.py): then it does not start again."""
 
@@ -179,7 +179,7 @@ class LaunchResult:
             "ended_early": [
                 {"rank": end.placed.rank, "host": end.placed.host, "time": end.at} for end in self.early
             ],
-            "late": [one.as_json() for one in self.late],
+            "late": [straggler.as_json() for straggler in self.late],
             "left": dict(self.left),
             "started": self.started,
             "ended": self.ended,

@@ -117,7 +117,7 @@ class LaunchState:
         self.placed = {placed.rank: placed for placed in plan.ranks}
         self.commands = {host.host.name for host in plan.hosts if host.command}
         self.phases = {host.host.name: "code delivered" for host in plan.hosts}
-        """How far the start on each host has come. It no longer matters for a rank that has started."""
+        """The phase of the start on each host. It no longer matters for a rank that has started."""
         self.daemons: dict[str, int] = {}
         """The hosts on which mpirun has asked for its daemon, with the number of each request."""
         self.started: set[int] = set()
@@ -128,7 +128,7 @@ class LaunchState:
         self.notes: list[str] = []
         self._short_logs: dict[str, tuple[str, set[int]]] = {}
         self.last_line = ""
-        """What rank 0 said last on stdout."""
+        """The last line of rank 0 on stdout."""
         self.launcher_tail: list[str] = []
         self.launcher_codes: dict[str, int] = {}
         self.over = False
@@ -146,9 +146,9 @@ class LaunchState:
         self.deadlines.after(SETTLE_SECONDS, self.finish)
 
     def _hidden(self, failure: Failure) -> Iterable[Failure]:
-        """Exceptions of ranks that have not ended yet: what follows from them may be reported first."""
-        known = {failure.rank, *(other.rank for other in self.failures)}
-        running = (rank for rank in self.lingering if rank not in self.ends and rank not in known)
+        """Exceptions of ranks that have not ended yet: their consequences may be reported first."""
+        failed = {failure.rank, *(other.rank for other in self.failures)}
+        running = (rank for rank in self.lingering if rank not in self.ends and rank not in failed)
         return [self.lingering[rank].as_failure() for rank in running if self.lingering[rank].failed]
 
     def program_over(self, over: Lingering) -> None:
@@ -213,7 +213,7 @@ class LaunchState:
         )
         return (*self.notes, *short, *lingering)
 
-    def launcher_said(self, text: str) -> None:
+    def launcher_printed(self, text: str) -> None:
         """Keep the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""
         if openmpi.is_full(text) and openmpi.FULL not in self.notes:
             self.notes.append(openmpi.FULL)

@@ -24,7 +24,7 @@ _NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk o
 
 @dataclass
 class _Seen:
-    """What the last pulses said about a rank. The times are of the driver's monotonic clock."""
+    """The last pulses of a rank. The times are of the driver's monotonic clock."""
 
     cpu: float
     at: float

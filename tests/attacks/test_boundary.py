@@ -38,7 +38,7 @@ SUBJECTS = [
     import_module(f"{requests.__name__}.{module.name}") for module in pkgutil.iter_modules(requests.__path__)
 ]
 REQUESTS = {
-    request.word: request
+    request.name: request
     for subject in SUBJECTS
     for request in vars(subject).values()
     if isinstance(request, Request)
@@ -152,8 +152,8 @@ def test_a_report_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> N
 def test_what_would_reach_a_path_a_number_or_a_command_is_refused(
     request_: Request[Any], lie: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match=f"its answer to {request_.word}: {next(iter(lie))}"):
-        request_.read({**ANSWERS[request_.word], **lie})
+    with pytest.raises(ValueError, match=f"its answer to {request_.name}: {next(iter(lie))}"):
+        request_.read({**ANSWERS[request_.name], **lie})
 
 
 @pytest.mark.parametrize("code", [256, -65, 1.0, "0", None, True])
@@ -199,7 +199,7 @@ class Pipe:
         self.closed.wait(60)
         return b""
 
-    def last_words(self, said: str = "") -> LostError:
+    def last_words(self, printed: str = "") -> LostError:
         return LostError("gone")
 
     def close(self, *, patient: bool = True) -> None:

@@ -92,7 +92,7 @@ def test_who_calls_right_chunks_wrong_loses_its_own_place_alone(hosts: HostsHere
     hosts.lies["node2"] = CALLS_THEM_WRONG
     pushed = push(hosts, f"head:{folder}")
     assert errors(pushed) == {
-        "node2": "it called the chunks of node1 wrong, and they are right: checked here"
+        "node2": "it reported wrong chunks of node1; they are right, by the driver's check"
     }
     assert complete(hosts, folder) == ["node1", "node3"]
 

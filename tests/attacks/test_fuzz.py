@@ -76,7 +76,7 @@ def attack_reports(chance: random.Random, folder: Path) -> None:
 def attack_facts(chance: random.Random, folder: Path) -> None:
     request: Request[Any] = chance.choice((FACTS, HEALTH))
     with contextlib.suppress(ValueError):
-        request.read(twisted(chance, ANSWERS[request.word]))
+        request.read(twisted(chance, ANSWERS[request.name]))
 
 
 def attack_hosts_files(chance: random.Random, folder: Path) -> None:

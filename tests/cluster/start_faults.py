@@ -168,7 +168,7 @@ START_FAULTS: Mapping[str, StartFault] = {
         within=20,
         status=0,
         there=lambda project, cluster: mpirun_hangs(cluster, '/usr/bin/mpirun.openmpi "$@"'),
-        says=r"note: mpirun was still there 10 s after all ranks had ended",
+        says=r"note: mpirun still ran 10 s after all ranks had ended",
     ),
 }
 

@@ -24,19 +24,19 @@ from muster.deploy.errors import MusterError
 @pytest.mark.parametrize("part", (*EARLY, *LATE), ids=lambda part: part.kind)
 def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_path: Path) -> None:
     kind = getattr(importlib.import_module(f"muster.deploy.{part.module}"), part.kind)
-    assert sorted(f"do_{word}" for word in part.words) == [
+    assert sorted(f"do_{name}" for name in part.names) == [
         name for name in dir(kind) if name.startswith("do_")
     ]
     parts = Parts(str(tmp_path), Agent(BytesIO(), BytesIO()))
-    assert all(isinstance(parts.of(word), kind) for word in part.words)
+    assert all(isinstance(parts.of(name), kind) for name in part.names)
 
 
-def test_the_driver_has_one_request_for_each_word_of_the_table() -> None:
-    names = [module.name for module in pkgutil.iter_modules(requests.__path__, f"{requests.__name__}.")]
-    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
-    words = sorted(value.word for value in values if isinstance(value, Request))
-    assert words == sorted(word for part in (*EARLY, *LATE) for word in part.words)
-    assert words == sorted(PARTS) == sorted(ERRORS)
+def test_the_driver_has_one_request_for_each_name_of_the_table() -> None:
+    modules = [module.name for module in pkgutil.iter_modules(requests.__path__, f"{requests.__name__}.")]
+    values = [value for name in modules for value in vars(importlib.import_module(name)).values()]
+    names = sorted(value.name for value in values if isinstance(value, Request))
+    assert names == sorted(name for part in (*EARLY, *LATE) for name in part.names)
+    assert names == sorted(PARTS) == sorted(ERRORS)
 
 
 def test_parts_loaded_ahead_answer_as_before_and_an_unknown_part_is_an_error() -> None:

@@ -160,7 +160,7 @@ class Pipe:
     def __init__(self, said: bytes) -> None:
         self.reader, self.writer = io.BytesIO(GREETING + said), io.BytesIO()
 
-    def last_words(self, said: str = "") -> LostError:
+    def last_words(self, printed: str = "") -> LostError:
         return LostError("gone")
 
     def close(self, *, patient: bool = True) -> None:
@@ -192,7 +192,7 @@ def test_all_who_wait_for_a_keeper_hear_its_last_words() -> None:
     class Ending(Pipe):
         words = iter([LostError("out of memory"), LostError("no message")])
 
-        def last_words(self, said: str = "") -> LostError:
+        def last_words(self, printed: str = "") -> LostError:
             return next(self.words)
 
     channel = Channel("node1", Ending(b""), Inbox())

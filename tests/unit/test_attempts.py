@@ -386,13 +386,13 @@ def test_the_head_has_the_result_before_its_metrics_are_fetched(
     whole = Head.ask
 
     def ask(self: Head, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
-        asked.append(words.get("name", request.word))
+        asked.append(words.get("name", request.name))
         return whole(self, request, payload, **words)
 
     monkeypatch.setattr(attempts, "LaunchLoop", looping(lambda *_, **__: DONE))
     monkeypatch.setattr(Head, "ask", ask)
     attempts_in(RunFolder(tmp_path, "j")).run()
-    assert asked.index("result.json") < asked.index(FETCH.word)
+    assert asked.index("result.json") < asked.index(FETCH.name)
 
 
 @pytest.mark.usefixtures("carry_out")

@@ -16,7 +16,7 @@ from muster.deploy.connect.channel import SWALLOWED, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.requests.hosts import TIME
-from muster.deploy.connect.transports.process import PIPE_SIZE, ROOM, LocalPipe
+from muster.deploy.connect.transports.process import PIPE_SIZE, LocalPipe
 
 
 def host(tmp_path: Path, before: str) -> Channel:
@@ -117,4 +117,4 @@ def test_a_home_is_found_in_the_path_of_a_python_and_nothing_else(
 
 def test_the_source_of_an_agent_fits_into_a_pipe() -> None:
     """Else the driver, which writes it first, waits for a host that prints without end."""
-    assert len(agent_source()) < min(PIPE_SIZE, ROOM)
+    assert len(agent_source()) < PIPE_SIZE

@@ -75,11 +75,11 @@ class Forgetful:
         self.damaged, self.asked, self.stored = [*damaged], list[str](), b""
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
-        self.asked.append(request.word)
+        self.asked.append(request.name)
         self.stored = payload or self.stored
-        if request.word == "prepare":
+        if request.name == "prepare":
             return Prepared(self.damaged.pop(0))
-        return Missing(()) if request.word == "missing" else None
+        return Missing(()) if request.name == "missing" else None
 
     def wait(self, answer: Any, seconds: float) -> Any:
         return answer
@@ -155,7 +155,7 @@ def test_a_host_is_asked_what_it_lacks_once_before_anybody_waits_for_the_answer(
         asked: list[str]
 
         def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Missing:
-            self.asked.append(request.word)
+            self.asked.append(request.name)
             return super().ask(request, payload, **words)
 
     (tmp_path / "one").write_text("one")

@@ -80,7 +80,7 @@ def test_the_verdict_and_the_result_name_it(tmp_path: Path) -> None:
 
 
 def test_the_verdict_names_the_launchers_log_where_only_that_says_why(tmp_path: Path) -> None:
-    result = LaunchResult(PLAN, 100.0, 114.0, failed("", "SIGTERM (15)"), {}, launcher_said=True)
+    result = LaunchResult(PLAN, 100.0, 114.0, failed("", "SIGTERM (15)"), {}, launcher_printed=True)
     assert "logs/launcher@*.log" in verdict(result, RunFolder(tmp_path, "job"))
-    silent = dataclasses.replace(result, launcher_said=False)
+    silent = dataclasses.replace(result, launcher_printed=False)
     assert "launcher@" not in verdict(silent, RunFolder(tmp_path, "job"))

@@ -57,7 +57,7 @@ class Channel:
         self.brought = 0
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
-        self.asked.append(request.word)
+        self.asked.append(request.name)
         future: Future[Any] = Future()
         answer: Any = Nothing()
         if request is ENVIRONMENTS:

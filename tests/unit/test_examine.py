@@ -128,7 +128,7 @@ class Simulated:
                 return {"reached": {target["host"]: seen for target in request["targets"]}}
         return now
 
-    def last_words(self, said: str = "") -> LostError:
+    def last_words(self, printed: str = "") -> LostError:
         return LostError("ended")
 
     def close(self, *, patient: bool = True) -> None:

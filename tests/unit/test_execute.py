@@ -49,9 +49,9 @@ class FakeChannel:
         self.unanswered: set[str] = set()
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
-        self.asked.append((request.word, words))
+        self.asked.append((request.name, words))
         future: Future[Any] = Future()
-        if request.word in self.unanswered:
+        if request.name in self.unanswered:
             self.silence = 10.5
         else:
             future.set_result(Stopped(()))
@@ -216,7 +216,7 @@ def test_four_worlds_of_one_rank_are_a_failure(hosts: Hosts) -> None:
     hosts.start(0, world_size=1)
     result = hosts.run()
     assert result.failure is not None
-    assert "in a world of 1; the plan says local rank 0 on node1 in a world of 4" in result.failure.reason
+    assert "in a world of 1; planned: local rank 0 on node1 in a world of 4" in result.failure.reason
 
 
 def test_the_first_failure_is_the_one_that_happened_first_not_the_one_reported_first(hosts: Hosts) -> None:
@@ -325,7 +325,7 @@ def test_a_launcher_that_hangs_at_its_exit_is_ended_and_noted(hosts: Hosts) -> N
     hosts.end(0, 1, 2, 3)
     result = hosts.run()
     assert result.exit_status == 0
-    assert "was still there" in result.notes[0]
+    assert "still ran" in result.notes[0]
 
 
 def test_a_lost_host_is_a_failure_with_its_name(hosts: Hosts) -> None:

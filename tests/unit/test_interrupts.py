@@ -136,7 +136,7 @@ def test_a_second_signal_bounds_an_end_that_takes_too_long() -> None:
     with program(LONG_END.format(bound=0.2)) as process:
         status, output = strike(process, signal.SIGINT, signal.SIGTERM)
     assert status == 143
-    assert "ending within 0 s, at once after one more signal; hosts end what is left" in output
+    assert "ending within 0 s, at once after one more signal; hosts end the rest" in output
     assert "the records of the end are missing" in output
 
 

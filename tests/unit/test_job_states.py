@@ -234,7 +234,7 @@ class Liar:
     def ask(
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
     ) -> Answer:
-        return request.read(self.answers[request.word], self.content)
+        return request.read(self.answers[request.name], self.content)
 
 
 @pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x", "a\0b"])
@@ -370,7 +370,7 @@ def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
         def ask(
             self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
         ) -> Answer:
-            if request.word == "read":
+            if request.name == "read":
                 self.do_once()
             return super().ask(request, payload, seconds=seconds, **words)
 

@@ -47,7 +47,7 @@ class Liar:
         self.page = page
 
     def ask(self, request: Request[Any], **words: Any) -> FileFacts | Entries:
-        if request.word == "file":
+        if request.name == "file":
             return FileFacts(0o755, entries=self.page, more=True)
         return Entries(self.page, more=True)
 

@@ -78,7 +78,7 @@ class Host:
         self.names = names
 
     def ask(self, request: Any, payload: bytes = b"", *, seconds: float = 30.0, **words: Any) -> Any:
-        assert request.word == "files", "a file is read before the names are checked"
+        assert request.name == "files", "a file is read before the names are checked"
         return RunFiles(tuple((name, 1) for name in self.names))
 
 

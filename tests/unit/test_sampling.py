@@ -62,7 +62,7 @@ def test_the_verdict_notes_a_host_whose_samples_make_no_sense(monkeypatch: pytes
     for malformed in MALFORMED[:3]:
         kept.hear("node1", malformed)
     kept.hear("node2", {"cpu": 0.5})
-    assert kept.notes == ["node1: 3 samples made no sense, and are left out"]
+    assert kept.notes == ["node1: 3 malformed samples dropped"]
 
 
 def test_the_verdict_notes_a_host_that_floods_and_none_whose_samples_come_late_at_once(
@@ -74,7 +74,7 @@ def test_the_verdict_notes_a_host_that_floods_and_none_whose_samples_come_late_a
     for _ in range(15):
         kept.hear("node2", {"cpu": 0.5})
     assert len(kept.samples) == 2
-    assert kept.notes == ["node1: sent 10000 samples more than it was asked for; they are left out"]
+    assert kept.notes == ["node1: 10000 samples more than requested; dropped"]
 
 
 def test_a_frame_without_a_sample_ends_no_connection() -> None:

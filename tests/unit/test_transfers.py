@@ -42,7 +42,7 @@ class Channel:
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self.asked.append((request.word, [source[0] for source in words.get("sources", ())]))
+        self.asked.append((request.name, [source[0] for source in words.get("sources", ())]))
         if payload and self.frozen:
             assert self.cut.wait(PATIENCE)
             self.ended = True
@@ -182,7 +182,7 @@ def test_who_calls_right_content_wrong_is_given_up_and_not_the_source(cluster: A
     cluster.channels["node2"].pulls = [FileGot(DIGEST, "a chunk does not match the manifest", wrong=True)]
     transfers = bring(cluster, transfer(("node2", "node3"), source="node1"))
     assert transfers.lost == {
-        "node2": "it called the chunks of node1 wrong, and they are right: checked here"
+        "node2": "it reported wrong chunks of node1; they are right, by the driver's check"
     }
 
 

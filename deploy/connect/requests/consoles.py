@@ -1,4 +1,4 @@
-"""What is asked of ranks that live: an expression of every rank, and a talk with one."""
+"""Requests to running ranks: evaluate an expression in every rank, and a console of one rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Text = Annotated[str, AtMost(1 << 17)]
 
 @message(frozen=True)
 class Answer:
-    """A rank's answer: the value as text, or an error. `at`: where its program was."""
+    """A rank's answer: the value as text, or an error. `at`: the line of its program."""
 
     at: Annotated[str, AtMost(1 << 9)] = ""
     value: Words | None = None
@@ -31,7 +31,7 @@ class Answers:
 
 @message(frozen=True)
 class Opened:
-    """Whether a rank is on this host, so that a talk with it has begun."""
+    """Whether a rank is on this host, and its console is open."""
 
     recorded: bool
     here: bool
@@ -39,7 +39,7 @@ class Opened:
 
 @message(frozen=True)
 class ConsoleText:
-    """What a rank has written; `ask`: the prompt of the line that it asks for. `over`: it has left."""
+    """Output of a console; `ask`: the prompt, if it waits for a line. `over`: the console is closed."""
 
     text: _Text
     ask: Name | None = None

@@ -1,4 +1,4 @@
-"""What is asked about data sets."""
+"""Requests about data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Chunks = Annotated[str, AtMost(1 << 20), Like("[0-9a-f]*")]
 
 @dataclass(frozen=True)
 class DataBundle:
-    """Chunks, or a manifest, as a file that a host can give."""
+    """Chunks, or a manifest, as a file that a host can send."""
 
     digest: Digest
     bytes: Bytes
@@ -25,7 +25,7 @@ class DataBundle:
 
 @dataclass(frozen=True)
 class DataBegun:
-    """The chunks that a host lacks, and those that it can give."""
+    """The chunks that a host lacks, and those that it can send."""
 
     lacking: _Chunks
     have: _Chunks
@@ -54,7 +54,7 @@ class DataSets:
 
 @dataclass(frozen=True)
 class DataVerified:
-    """What is damaged in a data set, a line each."""
+    """The damage in a data set, a line each."""
 
     digest: Digest
     damaged: Annotated[tuple[Words, ...], AtMost(64)]

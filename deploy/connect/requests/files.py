@@ -1,4 +1,4 @@
-"""What is asked for commands and files of a user on every host."""
+"""Requests for a user's commands and files on every host."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 @dataclass(frozen=True)
 class FileDraft:
-    """Where a host takes in a file or folder, and how many of its bytes are there already."""
+    """Where a host receives a file or folder, and how many of its bytes it has already."""
 
     draft: Path
     have: Bytes = 0
 
 
 class ListedEntry(NamedTuple):
-    """Something in a folder of a host (deploy/common/files.py)."""
+    """An entry of a folder of a host (deploy/common/files.py)."""
 
     path: Path
     kind: Literal["folder", "file", "link"]
@@ -32,14 +32,14 @@ class ListedEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A file, or a folder with what is in it."""
+    """A file, or a folder with its entries."""
 
     mode: Count
     length: Bytes = 0
     digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
     entries: Annotated[tuple[ListedEntry, ...], AtMost(MOST_ENTRIES)] | None = None
     more: bool = False
-    """There are more entries, for `FILE_ENTRIES` to bring."""
+    """Whether `FILE_ENTRIES` returns further entries."""
 
 
 @dataclass(frozen=True)

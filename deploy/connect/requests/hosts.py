@@ -1,4 +1,4 @@
-"""What is asked of any host: its facts, its health, its ports, and which other hosts it reaches."""
+"""Requests to any host: its facts, its health, its ports, and which other hosts it reaches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Time:
 
 @message(frozen=True)
 class OpenPort:
-    """A port of the host where others may try to reach it, or why the host has none."""
+    """A port at which others try to reach the host, or why the host has none."""
 
     port: Port | None = None
     refused: Words | None = None
@@ -70,9 +70,9 @@ class HostsReached:
 
 @message(frozen=True)
 class Folder:
-    """A place where jobs write: bytes free there, and the error of a test write.
+    """A folder in which jobs write: its free bytes, and the error of a test write.
 
-    `inodes`: files that can still be made, None where none are counted. `noexec`: no program starts there.
+    `inodes`: files that can still be made, None if they are not counted. `noexec`: no program starts there.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class HostHealth:
 
     user: Name
     own_addresses: Annotated[tuple[Address, ...], AtMost(1024)]
-    """What its own name resolves to."""
+    """The addresses to which its own name resolves."""
     folders: Annotated[tuple[Folder, Folder], AtMost(2)]
     """Muster's own folder, and the folder for temporary files."""
     shm_free: Bytes | None
@@ -116,9 +116,9 @@ class HostHealth:
     nccl: Version | None
     jobs: Annotated[tuple[JobProcesses, ...], AtMost(1 << 14)]
     gpu_host: GpuHost = field(default_factory=GpuHost)
-    """What its GPUs depend on."""
+    """The parts that its GPUs depend on."""
     image: Annotated[Mapping[Name, Name], AtMost(256)] = field(default_factory=dict)
-    """What the node image records of itself: flavor, track, the version of each part; empty without one."""
+    """The record of the node image: flavor, track, the version of each part; empty without one."""
 
 
 TIME = Request("time", Time)

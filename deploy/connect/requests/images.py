@@ -1,4 +1,4 @@
-"""What is asked while an image goes to hosts."""
+"""Requests while an image goes to hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .request import Nothing, Request
 
 
 @dataclass(frozen=True)
-class ImageThere:
+class PresentImage:
     """The image that a host has under a name, if any, and how many layers of the wanted image it has."""
 
     id: Name
@@ -20,5 +20,5 @@ class ImageThere:
     common: Count
 
 
-IMAGE = Request("image", ImageThere)
+IMAGE = Request("image", PresentImage)
 IMAGE_LOAD = Request("image_load", Nothing)

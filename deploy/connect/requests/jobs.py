@@ -1,4 +1,4 @@
-"""What is asked about jobs, also by another driver than theirs."""
+"""Requests about jobs, also from other drivers than theirs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Driver:
 
 @message(frozen=True)
 class JobState:
-    """A job as its folder tells of it; `ended` and `exit_status` are None as long as there is no result."""
+    """The record of a job in its folder; `ended` and `exit_status` are None as long as there is no result."""
 
     job: _JobId
     state: Literal["waiting", "running", "done", "failed", "lost"]
@@ -49,7 +49,7 @@ class JobState:
 
     @cached_property
     def places(self) -> dict[int, str]:
-        """The host of each rank. `MusterError` for a record of an older version, which does not say that."""
+        """The host of each rank. `MusterError` for a record of an older version, which lacks that."""
         if len(self.placed) != len(self.hosts) or sum(self.placed) != self.ranks:
             text = "its record does not list the hosts of its ranks: it was launched by another version"
             raise MusterError(f"{self.job}: {text}")
@@ -65,20 +65,20 @@ class JobState:
 
     @property
     def running(self) -> bool:
-        """Whether the job goes on, or will."""
+        """Whether the job runs, or waits to run."""
         return self.state in {"waiting", "running"}
 
 
 @message(frozen=True)
 class JobList:
-    """The jobs of a place."""
+    """The jobs of a host."""
 
     jobs: Annotated[tuple[JobState, ...], AtMost(1 << 14)]
 
 
 @message(frozen=True)
 class JobOutput:
-    """What ranks printed, each text with the name of its log, and whether there is more.
+    """Output of ranks, each text with the name of its log, and whether there is more.
 
     `at`: the bytes of `logs/order` that were read, from which another agent can continue.
     """
@@ -90,7 +90,7 @@ class JobOutput:
 
 @message(frozen=True)
 class Told:
-    """Whether the driver of a job could be told."""
+    """Whether the driver of a job was reached."""
 
     told: bool
 

@@ -1,4 +1,4 @@
-"""What a launch asks: to deliver, to start, to watch, and to end."""
+"""Requests of a launch: deliver, start, watch, and end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...hosts.containers import HostImage
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
 FETCHED = 1 << 22
-"""The most bytes that are fetched at once. Over a slow link fewer are asked for: they must be here before
-their host counts as silent (deploy/connect/channel.py)."""
+"""The most bytes that are fetched at once. A slow link gets smaller requests: the answer must arrive before
+the host counts as silent (deploy/connect/channel.py)."""
 
 
 @message(frozen=True)
 class HostSampled:
-    """What a host measured of itself just now, as JSON that deploy/hosts/samples.py checks."""
+    """A new sample of a host, as JSON that deploy/hosts/samples.py checks."""
 
     sample: Words
 
@@ -62,14 +62,14 @@ class StackFrame(NamedTuple):
 
 @message(frozen=True)
 class Stack:
-    """Where a rank is, innermost first, or why that cannot be told."""
+    """The stack of a rank, innermost frame first, or why it cannot be read."""
 
     frames: Annotated[tuple[StackFrame, ...], AtMost(1 << 12)] = ()
     error: Words = ""
 
 
 @message(frozen=True)
-class StacksHere:
+class HostStacks:
     """The stack of each rank of a host."""
 
     stacks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Stack], AtMost(1 << 12)]
@@ -91,4 +91,4 @@ SIGNAL = Request("signal", Nothing)
 STOP = Request("stop", Stopped)
 OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, FETCHED)
-STACKS = Request("stacks", StacksHere, ranks=lambda answer: answer.stacks)
+STACKS = Request("stacks", HostStacks, ranks=lambda answer: answer.stacks)

@@ -1,4 +1,4 @@
-"""What is asked about environments of packages."""
+"""Requests about environments of packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EnvironmentsRemoved:
 
 @dataclass(frozen=True)
 class Described:
-    """What hosts of a job should have alike, each thing with its value there."""
+    """The values of a host that should be equal on all hosts of a job, by name."""
 
     facts: Annotated[Mapping[Name, Annotated[str, AtMost(4096)]], AtMost(1 << 14)]
 

@@ -1,7 +1,7 @@
 """A request to an agent, and the type of its answer.
 
-`channel.ask(FACTS)` returns a `Facts`: the word of a request that is sent, and the type of the answer. An
-answer is checked where it arrives, in `Channel`; what does not fit ends the connection to its host.
+`channel.ask(FACTS)` returns a `Facts`. `Channel` checks an answer when it arrives; a mismatch ends the
+connection to its host.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ class Payload:
 
 @dataclass(frozen=True)
 class Request(Generic[Answer]):
-    """The word of a request, and the type of its answer. `room`: the most bytes that may follow it.
+    """The name of a request, and the type of its answer. `room`: the most bytes that may follow the answer.
 
-    `long`: it may take hours, and its agent works all the time: one that only says it is busy is given up.
-    `ranks`: for which ranks an answer speaks, if it speaks for ranks: those of its own host alone may be.
+    `long`: it may take hours; an agent that reports to be busy, but uses no processor time, is given up.
+    `ranks`: the ranks that an answer is about, if any; only ranks of its own host are allowed.
     """
 
-    word: str
+    name: str
     answer: type[Answer]
     room: int = 0
     long: bool = False
     ranks: Callable[[Answer], Iterable[str]] | None = None
 
     def read(self, frame: Frame, payload: bytes = b"") -> Answer:
-        """The answer in a frame; ValueError for what is no answer to this."""
+        """The answer in a frame; ValueError if it is no answer to this request."""
         try:
             value: Any = {**frame, "payload": payload} if self.room else frame
             answer: Answer = from_json(self.answer, value)
         except MALFORMED as error:
-            raise ValueError(f"its answer to {self.word}: {error}") from None
+            raise ValueError(f"its answer to {self.name}: {error}") from None
         return answer
 
     def require_own(self, answer: Answer, own: Container[int]) -> None:
-        """ValueError for an answer that speaks for a rank of another host."""
-        strange = [rank for rank in map(int, self.ranks(answer)) if rank not in own] if self.ranks else []
-        if strange:
-            text = f"rank {min(strange)}, which the plan does not have there"
-            raise ValueError(f"its answer to {self.word}: {text}")
+        """ValueError for an answer about a rank of another host."""
+        foreign = [rank for rank in map(int, self.ranks(answer)) if rank not in own] if self.ranks else []
+        if foreign:
+            text = f"rank {min(foreign)}, which the plan does not have there"
+            raise ValueError(f"its answer to {self.name}: {text}")

@@ -1,4 +1,4 @@
-"""What is asked while large files go to hosts, and from host to host."""
+"""Requests while large files go to hosts, and from host to host."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .request import Nothing, Request
 
 MOST_SERVED = 4096  # layers of an image, wheels of an environment
 FolderMark = Annotated[str, Like("[0-9a-f]{32}")]
-"""The same for hosts that share a folder, and for no others."""
+"""Equal only for hosts that share a folder."""
 
 
 @dataclass(frozen=True)
 class FilesServed:
-    """Where a host gives large files to others, how many bytes of each it has, and the mark of its folder."""
+    """Where a host serves large files to others, how much of each it has, and the mark of its folder."""
 
     port: Port
     addresses: Annotated[tuple[Address, ...], AtMost(8)]

@@ -1,4 +1,4 @@
-"""What a host is asked about a job that stands still or is slow: the evidence and the arrivals of its ranks.
+"""Requests about a job that stands still or is slow: the evidence and the arrivals of a host's ranks.
 
 deploy/agent/job/evidence.py and deploy/agent/job/arrivals.py gather the answers.
 """
@@ -17,7 +17,7 @@ _Where = Annotated[str, AtMost(256)]
 _Rate = Annotated[float, Between(0, 1e9)]
 
 SETUP = "setup"
-"""In place of a group: what makes groups, `init_process_group` and `new_group`."""
+"""Stands for a group in calls that make groups: `init_process_group` and `new_group`."""
 
 
 class StackLine(NamedTuple):
@@ -33,7 +33,7 @@ class StackLine(NamedTuple):
 class ProcessState:
     """A rank's process: its state in proc(5), the kernel's function that it waits in, cores that it uses.
 
-    `faults`: pages a second that it waits for the disk for. Sizes in bytes.
+    `faults`: major page faults a second. Sizes in bytes.
     """
 
     pid: Count
@@ -48,7 +48,7 @@ class ProcessState:
 
 @message(frozen=True)
 class End:
-    """How a rank that is gone has ended."""
+    """The end of a rank."""
 
     code: Code
     out_of_memory: bool = False
@@ -58,7 +58,7 @@ class End:
 class GroupCount:
     """How many collectives of a group a rank has begun.
 
-    `ranks`: its members as `0-3,6,8-126/2`, empty for all, `?` if they are too many to say.
+    `ranks`: its members as `0-3,6,8-126/2`, empty for all, `?` if they are too many to list.
     """
 
     group: Name
@@ -97,7 +97,7 @@ class RecordedCall:
 
 @message(frozen=True)
 class Evidence:
-    """All that a host knows of a rank. `missing`: why it has no record."""
+    """A host's evidence about a rank. `missing`: why it has no record."""
 
     now: Seconds
     torch: Name = ""
@@ -113,7 +113,7 @@ class Evidence:
 
 
 @message(frozen=True)
-class EvidenceHere:
+class HostEvidence:
     """The evidence of each rank of a host."""
 
     ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Evidence], AtMost(1 << 12)] = field(
@@ -126,7 +126,7 @@ _Share = Annotated[float, Between(0, 1)]
 
 
 class CallSite(NamedTuple):
-    """A collective of the program: its operation, line and size; `waits`: it ends when all have come."""
+    """A collective of the program: its operation, line and size; `waits`: it ends when all ranks arrived."""
 
     op: Name
     where: Annotated[str, AtMost(256)]
@@ -138,27 +138,27 @@ class CallSite(NamedTuple):
 class GroupArrivals:
     """The last collectives of a group that a rank has begun: three lists of the same length, in order.
 
-    `kind`: who counted, as of a `RecordedCall`. `at`: by the host's time of day. `sites`: places in
-    the list of sites of the rank.
+    `kind`: who counted, as in a `RecordedCall`. `at`: by the host's time of day. `sites`: indexes in the
+    rank's list of sites.
     """
 
     group: Name
     kind: Literal["call", "work", "torch"]
     count: Count
-    """How many there were in all."""
+    """The number of all of them."""
     seqs: Annotated[tuple[Count, ...], AtMost(MOST_ARRIVALS)]
     at: Annotated[tuple[Seconds, ...], AtMost(MOST_ARRIVALS)]
     sites: Annotated[tuple[Count, ...], AtMost(MOST_ARRIVALS)]
     ranks: Name = ""
-    """Its members, as of a `GroupCount`."""
+    """Its members, as in a `GroupCount`."""
 
 
 @message(frozen=True)
 class Pressure:
-    """What kept the main thread of a rank from a processor since it was last asked for: shares of the time.
+    """What kept the main thread of a rank from a processor since the last request: shares of the time.
 
-    `busy` ran; `queued` was ready to run, and other threads had the processors; `throttled` is of the periods
-    of its cgroup's quota in which the quota was used up. None where the host does not count it.
+    `busy`: it ran; `queued`: it was ready to run, and other threads had the processors; `throttled`: the
+    share of periods in which its cgroup's quota was used up. None if the host does not count it.
     """
 
     busy: _Share | None = None
@@ -176,11 +176,11 @@ class Arrivals:
 
 
 @message(frozen=True)
-class ArrivalsHere:
+class HostArrivals:
     """The collectives of each rank of a host.
 
-    `unsent`: in which share of some readings data waited there to be sent to another host. `cost`: seconds of
-    processor time that all this took.
+    `unsent`: the share of readings in which data waited to be sent to another host. `cost`: seconds of
+    processor time that this answer took.
     """
 
     ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Arrivals], AtMost(1 << 12)] = field(
@@ -190,5 +190,5 @@ class ArrivalsHere:
     cost: Annotated[float, Between(0, 1e6)] = 0.0
 
 
-WHY = Request("why", EvidenceHere, ranks=lambda answer: answer.ranks)
-ARRIVALS = Request("arrivals", ArrivalsHere, ranks=lambda answer: answer.ranks)
+WHY = Request("why", HostEvidence, ranks=lambda answer: answer.ranks)
+ARRIVALS = Request("arrivals", HostArrivals, ranks=lambda answer: answer.ranks)

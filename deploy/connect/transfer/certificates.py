@@ -1,4 +1,4 @@
-"""Certificates by which the hosts of one push know each other. No host gets into a push on its own.
+"""Certificates by which the hosts of one push authenticate each other. No other host gets into a push.
 
 An authority is made for each push, and signs a certificate for each host. Its own key ends with the call; the
 key of a host goes to that host alone, over SSH.
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from ...common.certificate_name import certificate_name
 
-# For hosts whose clock is wrong: a certificate is good for as long as its key exists, in memory.
-ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)  # in UTC, as X.509 says
+# For hosts whose clock is wrong: a certificate is valid as long as its key exists, in memory.
+ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)  # UTC, as X.509 defines
 
 
 def identities(hosts: Iterable[str]) -> dict[str, Mapping[str, str]]:

@@ -16,7 +16,7 @@ from .certificates import identities
 ANSWER_SECONDS = 60.0
 SERVE_SECONDS = 900.0  # a host reads and compares the files that an earlier push has left
 WIDTH = 2
-"""To how many hosts a host gives a file at once."""
+"""The number of hosts to which a host sends a file at once."""
 
 
 class LocalFile(NamedTuple):
@@ -43,14 +43,14 @@ class Transfer:
     forget: bool = False
     """Whether hosts remove it when every host has it."""
     is_right: Callable[[], bool] = lambda: True
-    """Whether its source gives the right content, which is checked here when a host calls it wrong."""
+    """Whether its source has the right content: checked by the driver when a host reports it as wrong."""
     replacement: Callable[[str], Transfer | None] = lambda host: None
     """The transfer for a host that could not get it from its source."""
 
 
 @dataclass
 class Receiver:
-    """A host that waits for a file: how many bytes of it are there, and how often it got stuck."""
+    """A host that waits for a file: how many bytes of it have arrived, and how often it got stuck."""
 
     have: int
     tries: int = 0
@@ -65,7 +65,7 @@ class ActiveTransfer:
     receivers: dict[str, Receiver]
 
     def in_order(self) -> list[str]:
-        """The receivers, those that have most of it first. Any thread may ask."""
+        """The receivers, those that have most of it first. Any thread may call this."""
         return [host for host, _ in sorted([*self.receivers.items()], key=lambda item: -item[1].have)]
 
 
@@ -81,9 +81,9 @@ def ancestors(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def serve(
     cluster: Cluster, folder: str, digests: Mapping[str, Sequence[str] | None]
 ) -> dict[str, FilesServed]:
-    """Let each host serve files of a folder to the others alone, and learn how much of each file it has.
+    """Let each host serve files of a folder to the others alone; returns how much of each file it has.
 
-    `digests`: the files that each host needs; None for all that earlier transfers have left there.
+    `digests`: the files that each host needs; None for all files of earlier transfers.
     """
     identity = identities(digests)
 

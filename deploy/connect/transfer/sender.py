@@ -19,15 +19,12 @@ from ..requests.request import Nothing
 from ..requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_TAKE, FilesServed
 from .files import ANSWER_SECONDS, ActiveTransfer, Transfer, ancestors
 
-# What is on its way to one host and not yet confirmed: all that an interruption loses.
+# The unconfirmed data on its way to one host: an interruption loses only this.
 PIECE, PIECES_AT_ONCE = 1 << 18, 8
 
 
 class Sender:
-    """Sends what goes from here on a thread of its own, one file after the other.
-
-    `lost`: the hosts that get nothing any more.
-    """
+    """Sends this machine's files in a thread, one after the other. `lost`: the hosts that dropped out."""
 
     def __init__(self, cluster: Cluster, served: Mapping[str, FilesServed], lost: Collection[str]) -> None:
         self._cluster, self._served, self._lost = cluster, served, lost
@@ -38,7 +35,7 @@ class Sender:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Send meanwhile what is asked for."""
+        """Run the thread that sends."""
         self._tasks = tasks = SimpleQueue[tuple[str, ActiveTransfer] | None]()
         threading.Thread(target=self._work_off, args=(tasks,), daemon=True).start()
         try:
@@ -51,12 +48,12 @@ class Sender:
         self._tasks.put((host, active))
 
     def start_tree(self, transfer: Transfer, hosts: Sequence[str]) -> None:
-        """Let every host but the first get a file from the hosts above it in the tree, beginning now."""
+        """Let every host but the first fetch a file from the hosts above it in the tree."""
         for host, chain in ancestors(hosts).items():
             self.pull(host, transfer, chain)
 
     def pull(self, host: str, transfer: Transfer, sources: Iterable[str]) -> None:
-        """Let a host get a file from the first of other hosts that can give it."""
+        """Let a host fetch a file from the first of these hosts that can send it."""
         addresses = [address for source in sources for address in self._addresses(source)]
         self._cluster.channels[host].post(
             BLOB_PULL,
@@ -74,11 +71,11 @@ class Sender:
     def _work_off(self, tasks: SimpleQueue[tuple[str, ActiveTransfer] | None]) -> None:
         """Send files from here, each to the first of its hosts, or to one for which no other host has it.
 
-        A frozen host takes nothing and lets this wait, until the other thread cuts it off.
+        A write to a frozen host blocks until the other thread cuts it off.
         """
         while task := tasks.get():
             host, active = task
-            if not host and (hosts := [one for one in active.in_order() if one not in self._lost]):
+            if not host and (hosts := [name for name in active.in_order() if name not in self._lost]):
                 self.start_tree(active.transfer, hosts)
                 host = hosts[0]
             if host in active.receivers and host not in self._lost:
@@ -90,7 +87,7 @@ class Sender:
         try:
             self._send_file(channel, active.transfer, active.receivers[host].have)
         except (MusterError, OSError, LookupError) as error:
-            if not (isinstance(error, LostError) and channel.ended):  # the other thread hears of that
+            if not (isinstance(error, LostError) and channel.ended):  # the other thread gets that report
                 reason = error.reason if isinstance(error, MusterError) else str(error)
                 channel.report(FileSent(active.transfer.digest, error=reason))
 

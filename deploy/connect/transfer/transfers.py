@@ -22,26 +22,26 @@ from .sender import Sender
 
 HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
 LEAST_BYTES = 1 << 20  # fewer in STALLED_SECONDS are none, or a host could keep a push from its end
-FILES_AT_ONCE, MOST_SAID = 16, 400
+FILES_AT_ONCE, MOST_QUOTED = 16, 400
 GONE_AND_KEPT = "the SSH connection to it is gone; what has arrived there is kept: push again"
 TRIES = 2  # from other hosts; then from this machine, as often
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class Transfers:
-    """Brings files to hosts, and hears from every host what has arrived.
+    """Brings files to hosts, and handles the reports of every host about them.
 
-    `tell`: gets the bytes that are on hosts, and the bytes that shall be there.
+    `on_progress`: gets the bytes that are on hosts, and the total.
     """
 
-    def __init__(self, cluster: Cluster, served: Mapping[str, FilesServed], tell: Tell) -> None:
-        self.cluster, self._tell = cluster, tell
+    def __init__(self, cluster: Cluster, served: Mapping[str, FilesServed], on_progress: OnProgress) -> None:
+        self.cluster, self._on_progress = cluster, on_progress
         self.arrived: Callable[[str, Transfer], None] = lambda host, transfer: None
         """Called for each host that has a file. It may start work there (`working`)."""
         self.take_other: Callable[[str, Report], bool] = lambda host, report: False
         """Handles a report that is not about files; returns whether it is one of this push."""
         self._served = served
-        self._found = {host: dict(answer.have) for host, answer in served.items()}
+        self._present = {host: dict(answer.have) for host, answer in served.items()}
         """How much of each file was on a host before its transfer."""
         self.lost: dict[str, str] = {}
         """The hosts that dropped out, and why."""
@@ -50,8 +50,8 @@ class Transfers:
         self.working: dict[str, float] = {}
         """The hosts that have their files and work on them, and how long each may be silent meanwhile."""
         self._active: dict[str, ActiveTransfer] = {}
-        self._later: list[Transfer] = []
-        """Transfers of the same bytes as an active one, for something else."""
+        self._postponed: list[Transfer] = []
+        """Transfers of the same bytes as an active one, for another purpose."""
         self._sender = Sender(cluster, served, self.lost)
         self._done = self._total = 0
         self._arrived_bytes, self._heard = 0, time.monotonic()
@@ -64,9 +64,9 @@ class Transfers:
 
     @property
     def notes(self) -> list[str]:
-        """A line for each host that got a file in another way than planned: a stranger may be why."""
+        """A line for each host that got a file in another way than planned: an attack may be the reason."""
         return [
-            f"note: {host} could not read a file from another host: {why[:MOST_SAID]}"
+            f"note: {host} could not read a file from another host: {why[:MOST_QUOTED]}"
             for host, why in self._stuck.items()
             if host not in self.lost
         ]
@@ -74,7 +74,7 @@ class Transfers:
     def bring(self, files: Iterable[Transfer], total: int = 0) -> None:
         """Bring every file to its hosts, until none waits. `files` may be made while others are on their way.
 
-        `total`: the bytes of all files on all hosts, for `tell`; zero keeps it silent.
+        `total`: the bytes of all files on all hosts, for `on_progress`, which is not called if it is zero.
         """
         self._done, self._total, self._heard = 0, total, time.monotonic()
         queue = iter(files)
@@ -90,7 +90,7 @@ class Transfers:
                     self._hear(HEAR_SECONDS)
 
     def answer(self, host: str, request: Request[Answer], seconds: float, **arguments: Any) -> Answer:
-        """The answer of a host that may take long, and reports meanwhile how far it is."""
+        """The answer of a host to a long request; its reports are handled meanwhile."""
         channel = self.cluster.channels[host]
         with self.cluster.keeping_alive():
             future = channel.post(request, **arguments)
@@ -104,19 +104,19 @@ class Transfers:
         """Begin a transfer: from its source, else from here."""
         hosts = [host for host in transfer.hosts if host not in self.lost]
         if transfer.digest in self._active:
-            self._later.append(transfer)
+            self._postponed.append(transfer)
         elif hosts:
-            receivers = {host: Receiver(self._found[host].pop(transfer.digest, 0)) for host in hosts}
+            receivers = {host: Receiver(self._present[host].pop(transfer.digest, 0)) for host in hosts}
             active = ActiveTransfer(replace(transfer, hosts=tuple(hosts)), [], receivers)
             self._active[transfer.digest] = active
-            self._done += sum(one.have for one in receivers.values())
+            self._done += sum(receiver.have for receiver in receivers.values())
             if transfer.source:
                 active.complete_on.append(transfer.source)
                 self._sender.start_tree(active.transfer, [transfer.source, *active.in_order()])
             else:
                 self._sender.send(active)
 
-    # -- hearing --
+    # -- reports --
 
     def _hear(self, seconds: float) -> bool:
         """Take one report of a host, if one comes in time."""
@@ -127,7 +127,7 @@ class Transfers:
         if event.host in self._served and event.host not in self.lost:
             self._take(event.host, event.report)
             if self._total:
-                self._tell(self._done, self._total)
+                self._on_progress(self._done, self._total)
         return True
 
     def _give_up_if_stalled(self) -> None:
@@ -176,7 +176,7 @@ class Transfers:
             return
         if report.error and transfer.is_right():
             self.lose(
-                host, f"it called the chunks of {transfer.source} wrong, and they are right: checked here"
+                host, f"it reported wrong chunks of {transfer.source}; they are right, by the driver's check"
             )
             return
         self._note(host, transfer.digest, 0 if report.error else transfer.size)
@@ -190,7 +190,7 @@ class Transfers:
         self._close(active)
 
     def _retry(self, host: str, active: ActiveTransfer, report: FileStuck) -> None:
-        """Let a host get a file in another way: from hosts that have it by now, else from here."""
+        """Get a file to a host in another way: from hosts that have it by now, else from here."""
         self._note(host, report.digest, report.have)
         self._stuck.setdefault(host, report.text)
         receiver = active.receivers[host]
@@ -200,7 +200,7 @@ class Transfers:
             self._sender.pull(host, active.transfer, sources)
         elif active.transfer.source:
             del active.receivers[host]
-            self._found[host][report.digest] = receiver.have
+            self._present[host][report.digest] = receiver.have
             self._start_replacement(host, active, report.text)
             self._close(active)
         elif receiver.tries <= 2 * TRIES:
@@ -217,7 +217,7 @@ class Transfers:
             self.lose(host, reason)
 
     def lose(self, host: str, reason: str) -> None:
-        """Give up a host: it gets nothing any more."""
+        """Give up a host: it gets no more files."""
         self.lost.setdefault(host, reason)
         self.working.pop(host, None)
         for active in list(self._active.values()):
@@ -233,7 +233,7 @@ class Transfers:
         if transfer.forget:
             for host in [host for host in active.complete_on if host not in self.lost]:
                 self.cluster.channels[host].post(BLOB_FORGET, digests=[transfer.digest])
-        same = [later for later in self._later if later.digest == transfer.digest]
-        self._later = [later for later in self._later if later not in same]
-        for later in same:
-            self._start(later)
+        same = [postponed for postponed in self._postponed if postponed.digest == transfer.digest]
+        self._postponed = [postponed for postponed in self._postponed if postponed not in same]
+        for postponed in same:
+            self._start(postponed)

@@ -17,12 +17,12 @@ from .host_keys import HostKeyPolicy, known_keys
 from .login import Login
 from .ssh_config import Route
 
-# paramiko logs what it also raises; our message is the one to read.
+# paramiko logs its exceptions too, and Muster reports these.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 END_SECONDS = 1.0
-# How often paramiko's thread looks for what is not data: a keepalive that is due. Its own 0.1 s kept a
-# connection that is idle awake ten times a second.
+# How often paramiko's thread checks whether a keepalive is due. Its default of 0.1 s wakes an idle connection
+# ten times a second.
 TURN_SECONDS = 1.0
 LAST_BYTES = 4096
 # The names of signatures for a key of type ssh-rsa (RFC 8332).
@@ -30,7 +30,7 @@ _KEY_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
 
 
 class PinnedClient(paramiko.SSHClient):
-    """An SSH client that only trusts host keys which are known already."""
+    """An SSH client that only trusts known host keys."""
 
     def __init__(self, route: Route) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class PinnedClient(paramiko.SSHClient):
         return transport
 
     def _make_transport(self, sock: socket.socket, **options: Any) -> paramiko.Transport:
-        """A transport that asks the host for a key of a type that is known already."""
+        """A transport that asks the host for a key of a known type."""
         transport = paramiko.Transport(sock, **options)
         sock.settimeout(TURN_SECONDS)
         security = transport.get_security_options()
@@ -97,7 +97,7 @@ class Proxy:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._errors,
-                start_new_session=True,  # a Ctrl-C on the terminal is the driver's to handle
+                start_new_session=True,  # only the driver handles a Ctrl-C on the terminal
             )
 
     def last_line(self) -> str | None:

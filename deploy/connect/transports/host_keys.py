@@ -1,6 +1,6 @@
-"""The keys to trust for a host, from known_hosts files (sshd(8)), and the judgement of the key that it shows.
+"""The keys to trust for a host, from known_hosts files (sshd(8)), and the check of the key that it shows.
 
-A key that is not known already is refused.
+An unknown key is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY_LIST_MAGIC = b"SSHKRL\n"  # of a binary list of revoked keys (PROTOCOL.krl)
 
 
 class UnknownHostKey(SSHException):
-    """A host whose key is in no known_hosts file. `unread`: why a file could not be looked into."""
+    """A host whose key is in no known_hosts file. `unread`: why a file could not be read."""
 
     def __init__(self, shown: str, unread: Mapping[str, str] | None = None) -> None:
         super().__init__(shown)
@@ -69,7 +69,7 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """What is known of a host before it is reached."""
+    """The known_hosts lines of a host."""
 
     trusted: tuple[paramiko.PKey, ...]
     revoked: frozenset[bytes] = frozenset()
@@ -112,7 +112,7 @@ def is_in_list(key: paramiko.PKey, revoked: Path) -> bool:
         return True
     if not content.startswith(_KEY_LIST_MAGIC):
         lines = content.decode(errors="replace").splitlines()
-        return any(key.asbytes() == _decoded(word) for line in lines for word in line.split())
+        return any(key.asbytes() == _decoded(field) for line in lines for field in line.split())
     try:
         done = subprocess.run(
             ["ssh-keygen", "-Q", "-f", str(revoked), "/dev/stdin"],
@@ -165,7 +165,7 @@ def _indexed(text: str) -> tuple[Mapping[str, list[_KnownHostsLine]], list[_Know
 
 
 def _are_names_of(host: str, names: str) -> bool:
-    """Whether the names of a line mean the host: a hashed name, or patterns; none with `!` may fit."""
+    """Whether the names of a line match the host: a hashed name, or patterns; none with `!` may match."""
     if names.startswith("|1|"):
         with contextlib.suppress(ValueError, AssertionError):  # paramiko asserts that the salt has 20 bytes
             return paramiko.HostKeys.hash_host(host, names) == names
@@ -175,7 +175,7 @@ def _are_names_of(host: str, names: str) -> bool:
 
 
 def _fits(host: str, pattern: str) -> bool:
-    """Whether a pattern of `*` and `?` means the host; the brackets of [host]:port stand for themselves."""
+    """Whether a pattern of `*` and `?` matches the host; the brackets of [host]:port are literal."""
     return fnmatchcase(host, pattern.replace("[", "[[]"))  # never goes back over a star, as ".*" would
 
 
@@ -188,7 +188,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _key_of(kind: str, content: bytes) -> paramiko.PKey | None:
-    """A key of a type that paramiko knows."""
+    """A key, if paramiko supports its type."""
     with contextlib.suppress(UnknownKeyType, SSHException, ValueError):
         return paramiko.PKey.from_type_string(kind, content)
     return None

@@ -1,4 +1,4 @@
-"""The keys to log in with, as ssh_config(5) has them: files, certificates, and those of an agent for keys."""
+"""The keys to log in with, as in ssh_config(5): files, certificates, and those of an agent for keys."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class TooManyKeysError(AuthenticationException):
 
 
 class Login:
-    """Tries the keys of a route, one after the other: what paramiko calls an authentication strategy."""
+    """Tries the keys of a route, one after the other: an authentication strategy of paramiko."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
         self._agent: KeyAgent | None = None
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Log in; `AuthenticationException` says why the last key was not taken."""
+        """Log in; `AuthenticationException` with the reason why the last key was refused."""
         last: SSHException = AuthenticationException("there is no key to log in with")
         keys, tried = self._keys(), 0
         try:
@@ -88,9 +88,9 @@ class Login:
     def _keys(self) -> Iterator[paramiko.PKey | SSHException]:
         """Every key, with its certificates first; or why the key of a file cannot be used.
 
-        A server takes few keys (MaxAuthTries), so those that the configuration names come first: as the agent
-        has them, which needs no password, else from their files. Then come the other keys of the agent, and
-        last the files that ssh tries on its own.
+        A server accepts few tries (MaxAuthTries), so the keys that the configuration names come first: from
+        the agent, which needs no password, else from their files. Then come the other keys of the agent, and
+        last the files that ssh tries by default.
         """
         certificates = [
             certificate for path in self._route.certificate_files if (certificate := _certificate(path))
@@ -132,11 +132,11 @@ def _private_key(path: str) -> paramiko.PKey | SSHException | None:
         return None
     try:
         return paramiko.PKey.from_path(path)
-    except TypeError:  # how the library says that a password is missing
+    except TypeError:  # the library's error for a missing password
         return PasswordRequiredException("private key file is encrypted")
     except (SSHException, OSError, ValueError) as error:
         return SSHException(f"{path} cannot be used: {getattr(error, 'strerror', None) or error}")
-    except Exception as error:  # noqa: BLE001  # of paramiko or cryptography: a key of a type they do not know
+    except Exception as error:  # noqa: BLE001  # of paramiko or cryptography: a key of an unknown type
         return SSHException(f"{path} cannot be used: {type(error).__name__}")
 
 

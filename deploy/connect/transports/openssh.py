@@ -1,8 +1,8 @@
 """An agent over the OpenSSH client: every way to log in that `ssh HOST` has.
 
-A detached driver uses it, because it has the standard library alone. It goes from the job's head to the
-other hosts by the head's own SSH configuration. The user's driver uses it on request, for what paramiko does
-not have: Kerberos, security keys, host certificates, and connections that are shared (ControlMaster).
+A detached driver uses it, because it only has the standard library. It connects from the job's head to the
+other hosts by the head's own SSH configuration. The user's driver uses it on request, for features that
+paramiko lacks: Kerberos, security keys, host certificates, and shared connections (ControlMaster).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMO
 from .process import ProcessPipe
 from .ssh_config import ssh_options
 
-# No question, no unknown host key, an end when a host is silent, and nothing but this command. Forwarded to
-# a host that is not trusted, an agent for keys or a display would be in its hands (-a, -x).
+# No question, no unknown host key, an end when a host is silent, and only this command. No agent for keys and
+# no display is forwarded (-a, -x): an untrusted host could use them.
 OPTIONS = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -33,14 +33,14 @@ OPTIONS = {
     "PermitLocalCommand": "no",
     "RemoteCommand": "none",
 }
-SSH_FAILED = 255  # ssh(1): its own exit status when it is ssh that failed
-# Its ConnectTimeout bounds everything but the login itself, which may ask a slow service for names.
+SSH_FAILED = 255  # ssh(1): its exit status if ssh itself failed
+# ConnectTimeout does not bound the login itself, which may ask a slow service for names.
 LOGIN_SECONDS = 20.0
 
 _TOO_MANY = "Too many authentication failures"
-# What ssh says, and the kind of the problem. The first match counts.
+# Messages of ssh, and the kind of each problem. The first match counts.
 _CAUSES = (
-    # A jump host or ProxyCommand: ssh talks through it to no address that it knows.
+    # A jump host or ProxyCommand: ssh has no address for the host behind it.
     ("UNKNOWN port 65535", "ssh.proxy-ended"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "ssh.host-key-changed"),
     ("REVOKED HOST KEY", "ssh.host-key-revoked"),
@@ -60,16 +60,16 @@ _CAUSES = (
     ("Connection closed by ", "ssh.closed"),
     ("Connection reset by ", "ssh.closed"),
 )
-# Lines that say more than the last one: of a key that has changed, and of an unknown key.
-_TELLING = ("Offending ", " host key is known for ")
+# Lines that explain more than the last one: of a changed key, and of an unknown key.
+_EXPLAINING = ("Offending ", " host key is known for ")
 _LOUD = {"ssh.host-key-changed": "HOST KEY CHANGED: ", "ssh.host-key-revoked": "HOST KEY REVOKED: "}
 
 
-def command(host: Host, python: str, words: Sequence[str] = (), ssh_config: Path | None = None) -> list[str]:
-    """The argv that starts an agent on the host; its last word is quoted, as sshd gives it to a shell."""
-    options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
+def command(host: Host, python: str, flags: Sequence[str] = (), ssh_config: Path | None = None) -> list[str]:
+    """The argv that starts an agent on the host; its last argument is quoted for the shell of sshd."""
+    options = [argument for name, value in OPTIONS.items() for argument in ("-o", f"{name}={value}")]
     start = bootstrap.command(python)
-    return ["ssh", "-T", "-a", "-x", *words, *options, *ssh_options(host, ssh_config), "--", host.name, start]
+    return ["ssh", "-T", "-a", "-x", *flags, *options, *ssh_options(host, ssh_config), "--", host.name, start]
 
 
 class OpenSshPipe(ProcessPipe):
@@ -96,20 +96,23 @@ class OpenSshPipe(ProcessPipe):
         poll.register(self._process.stdout, select.POLLIN)
         return any(event & select.POLLIN for _, event in poll.poll(LOGIN_SECONDS * 1000))
 
-    def last_words(self, said: str = "") -> LostError:
+    def last_words(self, printed: str = "") -> LostError:
         """ssh's own reason, or how Python ended there."""
         status, lines = self.end_and_lines()
         if status == SSH_FAILED and not self._logged_in:
-            return self._refused(lines or [said or "no message"])
+            return self._refused(lines or [printed or "no message"])
         if status == SSH_FAILED and lines:
             return LostError(
                 f"the SSH connection broke: {lines[-1]}", "look at the host's console and its network"
             )
-        if status in (KILLED, SSH_FAILED):  # sshd tells no exit status for a signal, and ssh says nothing
+        if status in (
+            KILLED,
+            SSH_FAILED,
+        ):  # after a signal sshd reports no status, and ssh prints nothing
             return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         if status == 127 and not bootstrap.is_swallowed("\n".join(lines)):
             return LostError(f"no {self._python} there", PYTHON_MISSING, kind="python.missing")
-        reason = lines[-1] if lines else said or "no message"
+        reason = lines[-1] if lines else printed or "no message"
         return LostError(
             f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
         )
@@ -118,10 +121,10 @@ class OpenSshPipe(ProcessPipe):
         """Why ssh could not log in."""
         text = "\n".join(lines)
         kind = next((kind for sign, kind in _CAUSES if sign in text), "ssh.failed")
-        telling = [line for line in lines if any(sign in line for sign in _TELLING)]
-        if not telling:  # what ends a proxy is said first, and what it means for the connection last
-            telling = lines[:1] if kind == "ssh.proxy-ended" else lines[-1:]
-        reason = _LOUD.get(kind, "") + telling[0]
+        explaining = [line for line in lines if any(sign in line for sign in _EXPLAINING)]
+        if not explaining:  # the error of a proxy comes first, and its consequence last
+            explaining = lines[:1] if kind == "ssh.proxy-ended" else lines[-1:]
+        reason = _LOUD.get(kind, "") + explaining[0]
         if self._head:
             return LostError(
                 f"{self._head} cannot log in there: {reason}",
@@ -157,7 +160,7 @@ def remedy(kind: str, name: str, login: str, forget: str) -> str:
     """What to do about a problem with the host of this name.
 
     `login`: the command that logs in there by hand, with the same configuration. `forget`: the command that
-    takes its key out of known_hosts.
+    removes its key from known_hosts.
     """
     advice = _REMEDIES.get(kind, "try: {login}").format(login=login, forget=forget)
     if kind == "ssh.port-refused" and is_own_name(name):

@@ -18,11 +18,9 @@ from ..bootstrap import BOOTSTRAP
 from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
-# The source of the agent fits into it, so that writing it waits for no host (pipe(7): 64 KiB by default).
+# The agent's source fits into it (pipe(7): 64 KiB by default): a host that reads nothing, or prints before it
+# reads, must not block the driver.
 PIPE_SIZE = 1 << 17
-# The agent's source fits into its pipe as a whole (Linux's default is 64 KiB): a host that reads nothing, or
-# prints before it reads, must not keep the driver from noticing it. ssh takes in 2 MiB at once anyway.
-ROOM = 1 << 18
 
 
 class _Unbuffered:
@@ -41,11 +39,11 @@ class _Unbuffered:
 
 
 class ProcessPipe:
-    """A child process, in a session of its own: a Ctrl-C on the terminal is the driver's to handle."""
+    """A child process, in a new session: only the driver handles a Ctrl-C on the terminal."""
 
     remote = True
     leaves = True
-    """Whether a patient close leaves a child that does not end: an agent that lives ends with its job."""
+    """Whether a patient close leaves a child that does not end: a running agent ends with its job."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +54,7 @@ class ProcessPipe:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        with contextlib.suppress(OSError):  # a user who has many pipes already gets no larger ones
+        with contextlib.suppress(OSError, AttributeError):  # the limit of a user with many pipes; not Linux
             fcntl.fcntl(cast(io.FileIO, self._process.stdin), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         self._reader = io.BufferedReader(cast(io.FileIO, self._process.stdout), 1 << 16)
         self._writer = _Unbuffered(cast(io.FileIO, self._process.stdin))
@@ -82,17 +80,17 @@ class ProcessPipe:
         """The agent's stdin: its lifeline."""
         return self._writer
 
-    def end(self, said: str) -> tuple[int, str]:
-        """Wait for the child's end; its exit status, and the last line of its stderr, else `said`."""
+    def end(self, printed: str) -> tuple[int, str]:
+        """Wait for the child's end; its exit status, and the last line of its stderr, else `printed`."""
         status, lines = self.end_and_lines()
-        return status, lines[-1] if lines else said or "no message"
+        return status, lines[-1] if lines else printed or "no message"
 
     def end_and_lines(self) -> tuple[int, list[str]]:
         """Wait for the child's end; its exit status, and the lines of its stderr."""
         self._process.wait()
         errors = self._process.stderr
         assert errors is not None  # noqa: S101  # stderr=PIPE
-        # What the child leaves may hold the pipe open, as the master of shared SSH connections does.
+        # A process that the child left may hold the pipe open: the master of shared SSH connections does.
         os.set_blocking(errors.fileno(), False)
         text = (errors.read() or b"").decode(errors="replace")
         return self._process.returncode, [line.strip() for line in text.splitlines() if line.strip()]
@@ -110,16 +108,14 @@ class ProcessPipe:
 
 
 class LocalPipe(ProcessPipe):
-    """An agent on the driver's own machine, below the driver: what `localhost` in a hosts file means."""
+    """An agent on the driver's own machine, below the driver: `localhost` in a hosts file."""
 
     remote = False
 
     def __init__(self, python: str | None) -> None:
         try:
-            named = os.path.expanduser(python or sys.executable)  # noqa: PTH111  # Path raises for no such user
-            super().__init__([named, "-c", BOOTSTRAP])
-            with contextlib.suppress(OSError, AttributeError):  # of a user who has many pipes; elsewhere
-                fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, ROOM)
+            program = os.path.expanduser(python or sys.executable)  # noqa: PTH111  # Path raises for no such user
+            super().__init__([program, "-c", BOOTSTRAP])
         except OSError as error:
             raise HostError(
                 "python.missing",
@@ -127,13 +123,13 @@ class LocalPipe(ProcessPipe):
                 PYTHON_MISSING,
             ) from None
 
-    def last_words(self, said: str = "") -> LostError:
+    def last_words(self, printed: str = "") -> LostError:
         """The last line of stderr, and the exit status."""
-        status, said = self.end(said)
+        status, reason = self.end(printed)
         if status == -signal.SIGKILL:
             return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         return LostError(
-            f"the agent ended with status {status}: {said}",
+            f"the agent ended with status {status}: {reason}",
             PYTHON_FAILED,
             kind="python.failed",
         )

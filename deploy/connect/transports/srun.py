@@ -12,10 +12,10 @@ from .process import ProcessPipe
 
 
 def command(job: str, host: Host, python: str) -> list[str]:
-    """The argv of the step. It shares all that the allocation has on that host with the job's other steps.
+    """The argv of the step. It shares the allocation's resources on that host with the job's other steps.
 
     --overlap: beside other steps, with all CPUs and GPUs of the job there. --mpi=none: the launcher below the
-    agent brings its own. --kill-on-bad-exit=0: another host's end is the driver's to judge.
+    agent brings its own. --kill-on-bad-exit=0: the driver judges the end of another host.
     """
     options = [
         *(f"--jobid={job}", f"--nodelist={host.name}", "--nodes=1", "--ntasks=1", "--overlap"),
@@ -26,7 +26,7 @@ def command(job: str, host: Host, python: str) -> list[str]:
 
 
 class SrunPipe(ProcessPipe):
-    """An agent as the task of a step. `explain` says what Slurm knows about the end of a host."""
+    """An agent as the task of a step. `explain` returns Slurm's reason for the end of a host."""
 
     leaves = False  # Slurm ends the step with the allocation; srun itself would wait for a lost node
 
@@ -37,13 +37,14 @@ class SrunPipe(ProcessPipe):
         except OSError as error:
             raise HostError("slurm.no-srun", f"no srun here: {error.strerror}", "add it to PATH") from None
 
-    def last_words(self, said: str = "") -> LostError:
+    def last_words(self, printed: str = "") -> LostError:
         """Slurm's reason, or how Python ended there."""
-        status, said = self.end(said)
+        status, last_line = self.end(printed)
         if reason := self._explain(self._name):
             return LostError(reason, "see scontrol show job, and ask the site's staff", kind="slurm.ended")
         if status == KILLED:
             return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
-        if said.startswith(("srun: ", "slurmstepd: ")):
-            return LostError(said, "Slurm started no agent there", kind="slurm.step-failed")
-        return LostError(f"the agent ended with status {status}: {said}", PYTHON_FAILED, kind="python.failed")
+        if last_line.startswith(("srun: ", "slurmstepd: ")):
+            return LostError(last_line, "Slurm started no agent there", kind="slurm.step-failed")
+        text = f"the agent ended with status {status}: {last_line}"
+        return LostError(text, PYTHON_FAILED, kind="python.failed")

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 KEEPALIVE_SECONDS = 5
 PACKET_BYTES = 1 << 15  # the most that OpenSSH takes at once
-# What a host may send before this side has read it; paramiko's own 2 MiB would be 512 MiB for 256 hosts.
+# Bytes that a host may send before this side reads them; paramiko's own 2 MiB would be 512 MiB for 256 hosts.
 WINDOW_BYTES = 1 << 19
 
 
 class _Incoming(io.RawIOBase):
-    """What a paramiko channel receives, as a raw stream (paramiko's files write when they are collected)."""
+    """The input of a paramiko channel, as a raw stream (paramiko's files write when they are collected)."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -65,12 +65,12 @@ class _Outgoing:
     def write(self, content: bytes, /) -> None:
         rest = memoryview(content)
         try:
-            while rest:  # sendall() would copy all that is left for every packet
+            while rest:  # sendall() would copy the whole rest for every packet
                 sent = self._channel.send(bytes(rest[:PACKET_BYTES]))
                 if not sent:
                     raise EOFError("the channel is closed")
                 rest = rest[sent:]
-        except (EOFError, SSHException) as error:  # how paramiko says that the connection broke meanwhile
+        except (EOFError, SSHException) as error:  # paramiko's errors for a connection that broke
             raise BrokenPipeError(errno.EPIPE, f"the SSH connection broke: {error}") from error
 
     def flush(self) -> None:
@@ -85,12 +85,12 @@ class SshPipe:
     def __init__(self, route: Route, python: str) -> None:
         self._client = PinnedClient(route)
         try:
-            # Beside the client, which forgets it when it is closed.
+            # A closed client no longer has its transport.
             self._transport = self._client.open()
             self._transport.set_keepalive(KEEPALIVE_SECONDS)
             self._channel: Any = self._transport.open_session(WINDOW_BYTES, timeout=route.connect_seconds)
             self._channel.exec_command(command(python))
-        # paramiko raises whatever went wrong in its own thread: ValueError for a key of no curve, and others.
+        # paramiko raises any error of its thread: ValueError for a key of no curve, and others.
         except Exception as error:  # noqa: BLE001
             proxy = self._client.last_line_of_proxy()
             self._client.close()
@@ -114,14 +114,14 @@ class SshPipe:
         """The fingerprint of the key that the host has shown."""
         return fingerprint(self._transport.get_remote_server_key())
 
-    def last_words(self, said: str = "") -> LostError:
-        """The last line of stderr, else `said`, and the exit status, or that the connection broke."""
+    def last_words(self, printed: str = "") -> LostError:
+        """The last line of stderr, else `printed`, and the exit status, or that the connection broke."""
         if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
-            if self._transport.is_active():  # sshd is well, and tells no exit status for a signal
+            if self._transport.is_active():  # sshd reports no exit status after a signal
                 return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
             return LostError("the SSH connection broke", "look at the host's console and its network")
         status, text = self._channel.exit_status, self._stderr()
-        if status == KILLED:  # as a login shell says it
+        if status == KILLED:  # a login shell reports it so
             return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         if status == 127 and not is_swallowed(text):
             return LostError(
@@ -129,7 +129,7 @@ class SshPipe:
                 PYTHON_MISSING,
                 kind="python.missing",
             )
-        reason = text.splitlines()[-1] if text else said or "no message"
+        reason = text.splitlines()[-1] if text else printed or "no message"
         return LostError(
             f"the agent ended with status {status}: {reason}",
             PYTHON_FAILED,
@@ -148,9 +148,10 @@ class SshPipe:
 
 
 def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
-    """What failed between here and a host, and what to do; `proxy`: an ended proxy command's last line."""
+    """Why the host was not reached, and the remedy; `proxy`: an ended proxy command's last line."""
     if proxy is not None:
-        return _problem("ssh.proxy-ended", f"the way there has ended: {proxy} ({route.proxy_command})", route)
+        text = f"its proxy command has ended: {proxy} ({route.proxy_command})"
+        return _problem("ssh.proxy-ended", text, route)
     explain = next((explain for kind, explain in _CAUSES if isinstance(error, kind)), _other)
     return explain(error, route)
 
@@ -164,13 +165,13 @@ def _advice(kind: str, route: Route) -> str:
 
 
 def _forget(route: Route) -> str:
-    """The command that takes the key of a host out of the file that ssh keeps it in."""
+    """The command that removes the key of a host from its known_hosts file."""
     file = next(iter(route.user_known_hosts), "")
     elsewhere = ("-f", file) if file and file != str(Path(ssh_home(), ".ssh", "known_hosts")) else ()
     return shlex.join(("ssh-keygen", "-R", route.known_as, *elsewhere))
 
 
-def _place(route: Route) -> str:
+def _server(route: Route) -> str:
     return f"{route.hostname} port {route.port}"
 
 
@@ -180,14 +181,14 @@ def _known(route: Route) -> str:
 
 def _key_changed(error: Any, route: Route) -> HostError:
     text = (
-        f"HOST KEY CHANGED: {_place(route)} shows {fingerprint(error.key)}, {_known(route)} has "
+        f"HOST KEY CHANGED: {_server(route)} shows {fingerprint(error.key)}, {_known(route)} has "
         f"{fingerprint(error.expected_key)}"
     )
     return _problem("ssh.host-key-changed", text, route)
 
 
 def _key_unknown(error: Any, route: Route) -> HostError:
-    text = f"host key of {_place(route)} is not known ({error}, looked in {_known(route)})"
+    text = f"host key of {_server(route)} is not known ({error}, looked in {_known(route)})"
     if error.unread:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in error.unread.items())
         text += f"; not read: {reasons}"
@@ -205,14 +206,14 @@ def _key_unknown(error: Any, route: Route) -> HostError:
 
 
 def _key_revoked(error: Any, route: Route) -> HostError:
-    text = f"HOST KEY REVOKED: {_place(route)} shows {error}, which known_hosts or RevokedHostKeys revokes"
+    text = f"HOST KEY REVOKED: {_server(route)} shows {error}, which known_hosts or RevokedHostKeys revokes"
     return _problem("ssh.host-key-revoked", text, route)
 
 
 def _key_certified(error: Any, route: Route) -> HostError:
     return HostError(
         "ssh.host-key-unknown",
-        f"host key of {_place(route)} is not known ({error}): {_known(route)} has a @cert-authority "
+        f"host key of {_server(route)} is not known ({error}): {_known(route)} has a @cert-authority "
         "for it, and host certificates are not checked here",
         "with MUSTER_SSH=openssh they are; or compare the fingerprint with the host's own, and add a line "
         "with this key itself",
@@ -221,12 +222,12 @@ def _key_certified(error: Any, route: Route) -> HostError:
 
 def _login_refused(error: Any, route: Route) -> HostError:
     keys = ", ".join(route.identity_files) or "none"
-    text = f"{route.user} may not log in at {_place(route)} with the keys {keys} ({_plain(error)})"
+    text = f"{route.user} may not log in at {_server(route)} with the keys {keys} ({_plain(error)})"
     return _problem("ssh.login-refused", text, route)
 
 
 def _too_many_keys(error: Any, route: Route) -> HostError:
-    text = f"{_place(route)} ended the login of {route.user} after {error}: too many authentication failures"
+    text = f"{_server(route)} ended the login of {route.user} after {error}: too many authentication failures"
     return HostError("ssh.login-refused", text, _advice("ssh.too-many-keys", route))
 
 
@@ -235,32 +236,32 @@ def _name_unknown(error: Any, route: Route) -> HostError:
 
 
 def _no_answer(error: Any, route: Route) -> HostError:
-    text = f"no answer from {_place(route)} within {route.connect_seconds} s"
+    text = f"no answer from {_server(route)} within {route.connect_seconds} s"
     return _problem("ssh.unreachable", text, route)
 
 
 def _no_connection(error: Any, route: Route) -> HostError:
     reasons = {str(getattr(reason, "strerror", reason)) for reason in error.errors.values()}
     kind = "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable"
-    return _problem(kind, f"cannot connect to {_place(route)}: {'; '.join(sorted(reasons))}", route)
+    return _problem(kind, f"cannot connect to {_server(route)}: {'; '.join(sorted(reasons))}", route)
 
 
 def _closed(error: Any, route: Route) -> HostError:
-    return _problem("ssh.closed", f"{_place(route)} closed the connection before it was made", route)
+    return _problem("ssh.closed", f"{_server(route)} closed the connection before it was made", route)
 
 
 def _no_session(error: Any, route: Route) -> HostError:
-    return _problem("ssh.no-session", f"{_place(route)} accepts the login, but no session", route)
+    return _problem("ssh.no-session", f"{_server(route)} accepts the login, but no session", route)
 
 
 def _other(error: Any, route: Route) -> HostError:
     # paramiko raises the same for a banner that does not come, and for a connection that ends before it.
     if isinstance(error.__context__, (EOFError, ConnectionError)):
-        return _problem("ssh.closed", f"{_place(route)} closed the connection before it spoke SSH", route)
+        return _problem("ssh.closed", f"{_server(route)} closed the connection before it spoke SSH", route)
     if isinstance(error, SSHException) and any(sign in str(error) for sign in _SILENT):
-        text = f"{_place(route)} accepts connections but does not speak SSH within {route.connect_seconds} s"
+        text = f"{_server(route)} accepts connections but does not speak SSH within {route.connect_seconds} s"
         return _problem("ssh.silent", text, route)
-    return _problem("ssh.failed", f"cannot connect to {_place(route)}: {_plain(error)}", route)
+    return _problem("ssh.failed", f"cannot connect to {_server(route)}: {_plain(error)}", route)
 
 
 # The first match counts: several of these are subclasses of OSError, or of paramiko's SSHException.

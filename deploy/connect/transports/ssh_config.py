@@ -25,7 +25,7 @@ DEFAULT_CONNECT_SECONDS = 10
 
 @dataclass(frozen=True)
 class Route:
-    """How to reach a host: the words of `ssh -G` that matter here."""
+    """How to reach a host: the settings of `ssh -G` that Muster uses."""
 
     name: str
     hostname: str
@@ -35,7 +35,7 @@ class Route:
     identities_only: bool
     certificate_files: tuple[str, ...]
     identity_agent: str | None
-    """The socket of the agent for keys, if an agent is to be asked."""
+    """The socket of the agent for keys, if one is used."""
     known_hosts_files: tuple[str, ...]
     revoked_host_keys: str | None
     host_key_alias: str | None
@@ -44,11 +44,11 @@ class Route:
     ssh: tuple[str, ...]
     """The command that logs in there by hand, with the same configuration."""
     user_known_hosts: tuple[str, ...]
-    """Where a key that a person confirms is kept: every file of UserKnownHostsFile, there or not."""
+    """The files for keys that a person confirms: every file of UserKnownHostsFile, also absent ones."""
     known_hosts_command: bool
     """Whether a command names known keys (KnownHostsCommand)."""
     default_identities: bool
-    """Whether the identity files are those that ssh tries on its own."""
+    """Whether the identity files are those that ssh tries by default."""
 
     @property
     def known_as(self) -> str:
@@ -104,7 +104,7 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         # As a URI it may have a user and a port.
         gate = last if last.startswith("ssh://") else f"ssh://{last}"
         proxy = shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
-    known = " ".join(settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []))
+    known_hosts = " ".join(settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []))
     seconds = setting("connecttimeout")
     hostname, user, port = setting("hostname") or name, setting("user") or "", setting("port") or "22"
     alias = setting("hostkeyalias") or name
@@ -124,7 +124,7 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         identities_only=setting("identitiesonly") == "yes",
         certificate_files=tuple(filter(_is_file, paths(settings.get("certificatefile", [])))),
         identity_agent=_agent_socket(settings.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
-        known_hosts_files=tuple(filter(_is_file, paths(shlex.split(known)))),
+        known_hosts_files=tuple(filter(_is_file, paths(shlex.split(known_hosts)))),
         revoked_host_keys=revoked[0] if revoked else None,
         host_key_alias=setting("hostkeyalias"),
         proxy_command=proxy,
@@ -137,16 +137,16 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
 
 
 def _tokens(route: dict[str, str], jump: str) -> dict[str, str]:
-    """What stands for each token in the paths of a configuration (ssh_config(5), TOKENS).
+    """The value of each token in the paths of a configuration (ssh_config(5), TOKENS).
 
-    `route`: the tokens of where it leads.
+    `route`: the tokens of the host that it leads to.
     """
-    here = socket.gethostname()
-    hashed = f"{here}{route['h']}{route['p']}{route['r']}{jump if jump and _hashes_jump() else ''}"
+    own_host = socket.gethostname()
+    hashed = f"{own_host}{route['h']}{route['p']}{route['r']}{jump if jump and _hashes_jump() else ''}"
     return {
         **route,
         **{"d": ssh_home(), "u": own_name(), "i": str(os.getuid()), "%": "%", "j": jump},
-        **{"l": here, "L": here.partition(".")[0]},
+        **{"l": own_host, "L": own_host.partition(".")[0]},
         "C": hashlib.sha1(hashed.encode(), usedforsecurity=False).hexdigest(),
     }
 
@@ -167,7 +167,7 @@ def _expanded(path: str, tokens: dict[str, str]) -> str:
 
 
 def ssh_home() -> str:
-    """The home folder that ssh takes for `~` and %d: that of the user database, whatever HOME says."""
+    """The home folder that ssh uses for `~` and %d: that of the user database, not HOME."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -175,7 +175,7 @@ def ssh_home() -> str:
 
 
 def _is_file(path: str) -> bool:
-    """Whether a file is there, also one that cannot be read: whoever reads it says why."""
+    """Whether a file exists, also one that cannot be read: reading it gives the reason."""
     try:
         return Path(path).is_file()
     except PermissionError:  # of its folder
