@@ -108,7 +108,7 @@ def tables(
         "\nFaults, each once: seconds until the command ended, its exit status, and what was left 10 s",
         "later on the nodes that can be reached.\n",
         *table(heads, ends),
-        "\nWhat the verdict says, or srun:\n",
+        "\nThe verdict, or the message of srun:\n",
         *table(heads, said),
     ]
     return "\n".join(lines) + "\n"
