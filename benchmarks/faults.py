@@ -29,27 +29,27 @@ LONGEST_SAYING = 160
 RECORD = Path(os.environ.get("MUSTER_FAULTS_RECORD", ROOT / ".pytest_cache" / "faults.jsonl"))
 TEXT = """# What happens when something breaks
 
-Six ranks on three hosts of the practice cluster; the ranks only sleep, so no collective tells them of each
-other. Medians of {rounds} on {machine}.
+Six ranks on three hosts of the practice cluster; the ranks only sleep, so no collective fails with a rank.
+Medians of {rounds} on {machine}.
 Made by `python benchmarks/faults.py` from [tests/cluster/faults.py](../tests/cluster/faults.py). `make soak`
-enforces the limits. It tests faults that the agents notice under mpirun only. With more than two waiting
-processes per core, it allows up to twice the limit, so a figure can be over its limit here.
+enforces the limits. It tests faults that the agents notice only under mpirun. With more than two waiting
+processes for each core it allows up to twice the limit, so a figure can exceed its limit here.
 
 ## While a job runs
 
-Seconds from the fault to the verdict / until no process of the job is left on any reachable host.
+Seconds from the fault to the verdict / to the end of the last process of the job on any reachable host.
 
 {running}
 
 - With `--stall-timeout S` a job ends when a rank is stopped, or stuck in the kernel, for S seconds, or when
   for S seconds no rank prints and none uses more than a twentieth of a core. A rank that computes without
-  printing is not stalled. Ranks that poll while they wait, as MPI and CUDA do, look busy: a deadlock among
-  them is not noticed, but a rank that is stopped is. The agents look every 2 s.
-- The agent recognises a SIGKILL by the kernel for lack of memory from the counters of the host's memory
+  printing is not stalled. Ranks that poll while they wait, as MPI and CUDA do, look busy: the agents notice
+  no deadlock among them, but a stopped rank. They check every 2 s.
+- The agent recognises a SIGKILL by the kernel for lack of memory by the counters of the host's memory
   cgroup (v1 and v2). If other programs share the cgroup, and the kernel kills one of them just before a
   rank gets SIGKILL, the rank is reported as out of memory too.
-- A host that is frozen, or whose packets are dropped, ends its part of the job on its own after 12 s of
-  silence, as soon as it runs again.
+- A host that is frozen, or whose packets are dropped, ends its part of the job after 12 s of silence, as
+  soon as it runs again.
 
 ## Before a job runs
 
@@ -57,20 +57,20 @@ Seconds from the command to its end.
 
 {starting}
 
-## Without a stop-watch
+## Untimed faults
 
-These tests check the message and what is left, not the time.
+These tests check the message and the remains, not the time.
 
 {untimed}
 
-## Beside six launchers
+## Compared with six launchers
 
 The other launchers were measured on another day, on the same kind of machine and the same three containers:
 compare hangs, leftovers and exit statuses rather than tenths of seconds. DeepSpeed 0.19.8 (pdsh), Colossal-AI
 0.5.0, Open MPI 5.0.7, torchrunx 0.4.0; torchrun of torch 2.6 and accelerate 1.15.0 by hand, one ssh for each
 host. The figures are seconds until the launcher returned; "never" means not within 30 to 60 s, and "n left"
-that n ranks lived on. Except where a rank raises, the other ranks were in an all_reduce, whose closed sockets
-tell them. An empty cell was not tried.
+that n ranks continued. Except when a rank raises, the other ranks were in an all_reduce, whose closed sockets
+end them. An empty cell was not tried.
 
 {peers}
 """
@@ -86,7 +86,7 @@ def main(rounds: int) -> None:
         subprocess.run(words, cwd=ROOT, check=False, env={**os.environ, "MUSTER_FAULTS_RECORD": str(RECORD)})
     measured = [json.loads(line) for line in RECORD.read_text().splitlines()]
     if not measured:
-        sys.exit(f"{RECORD}: no fault was measured; see what this says: pytest tests/cluster/test_faults.py")
+        sys.exit(f"{RECORD}: no fault was measured; read the output of: pytest tests/cluster/test_faults.py")
     (ROOT / "docs" / "faults.md").write_text(document(measured))
 
 
@@ -114,7 +114,7 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
             ),
         ),
         starting=table(
-            ("fault", "limit, s", "seconds", "status", "it says"),
+            ("fault", "limit, s", "seconds", "status", "message"),
             (
                 (
                     fault.title,
@@ -126,7 +126,7 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
                 for name, fault in START_FAULTS.items()
             ),
         ),
-        untimed=table(("fault", "what is said or happens", "test"), UNTIMED),
+        untimed=table(("fault", "result", "test"), UNTIMED),
         peers=table(
             ("fault", "Muster, mpirun", "Muster, torchrun", *NAMES),
             (
@@ -152,13 +152,13 @@ def seconds(measured: Iterable[dict[str, Any]], name: str, launcher: str) -> str
 
 
 def median(measured: Iterable[dict[str, Any]], kind: str) -> str:
-    """Return the median in seconds; a dash without measurements, as a killed driver gives no verdict."""
-    known = [entry[kind] for entry in measured if entry[kind] is not None]
-    return f"{statistics.median(known):.1f}" if known else "-"
+    """Return the median in seconds; a dash without measurements, as a killed driver writes no verdict."""
+    times = [entry[kind] for entry in measured if entry[kind] is not None]
+    return f"{statistics.median(times):.1f}" if times else "-"
 
 
 def said(measured: Iterable[dict[str, Any]], name: str) -> str:
-    """Return the words of a verdict on the fault, without the parts that differ each time."""
+    """Return the text of a verdict on the fault, without the parts that differ each time."""
     text = next((entry["named"] for entry in measured if entry["name"] == name and entry["named"]), "")
     for pattern, short in ((r"/\S+/(?=known_hosts)", ""), (r"SHA256:[\w+/]+", "SHA256:…"), (r"\|", r"\|")):
         text = re.sub(pattern, short, text)

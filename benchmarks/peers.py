@@ -1,4 +1,4 @@
-"""How six other launchers behave in the same faults (docs/faults.md says how that was measured)."""
+"""The behaviour of six other launchers in the same faults, measured as docs/faults.md describes."""
 
 from __future__ import annotations
 

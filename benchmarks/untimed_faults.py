@@ -6,20 +6,20 @@ from __future__ import annotations
 UNTIMED = (
     (
         "a host's disk fills under a rank",
-        "the rank goes on and its lines reach the driver; `note: node3: no space left on the disk of …; the "
-        "logs of rank 4 end early there`",
+        "the rank continues and its lines reach the driver; `note: node3: no space left on the disk of …;"
+        " the logs of rank 4 end early there`",
         "tests/node/test_rank.py, tests/cluster/test_disks_of_hosts.py",
     ),
     ("a rank removes its job's folder", "the rank's own exit status", "tests/node/test_rank.py"),
     (
         "the driver's machine is suspended, or the driver stopped (Ctrl-Z)",
-        "below 10 s nothing; else `this machine was suspended for 300 s …`, "
-        "`this driver stood still for 20 s …`",
+        "below 10 s nothing; otherwise `this machine was suspended for 300 s …`, `this driver stood still"
+        " for 20 s …`",
         "tests/unit/test_suspension.py, tests/local/test_local_launch.py",
     ),
     (
         "a host's clock is set while a job runs",
-        "failures keep their order: steady clocks tell it",
+        "failures keep their order, by monotonic clocks",
         "tests/node/test_rank.py, tests/node/test_agent.py",
     ),
     (
@@ -35,8 +35,8 @@ UNTIMED = (
     ),
     (
         "an agent is stopped (SIGSTOP)",
-        "after 10 s the verdict names its host as silent; its processes stay until SIGCONT, and "
-        "`muster check` says so: `processes.agent-stopped`",
+        "after 10 s the verdict names its host as silent; its processes stay until SIGCONT, and `muster "
+        "check` reports `processes.agent-stopped`",
         "tests/unit/test_check.py, tests/node/test_health.py",
     ),
     (
@@ -48,19 +48,19 @@ UNTIMED = (
     ("a umask of 777", "nothing: jobs run with 077", "tests/node/test_agent.py"),
     (
         "the disk of the driver's machine is full",
-        "before a job: `cannot begin the run's folder: no space left …`; later the job goes on, and the "
-        "verdict notes that logs here end early",
+        "before a job: `cannot begin the run's folder: no space left …`; later the job continues, and the"
+        " verdict notes that logs here end early",
         "tests/unit/test_attempts.py",
     ),
     (
-        "what a launch prints cannot be written (`| head`, a full disk)",
-        "the job goes on; the verdict goes to standard error",
+        "standard output of a launch cannot be written (`| head`, a full disk)",
+        "the job continues; the verdict goes to standard error",
         "tests/unit/test_screen.py",
     ),
     (
         "the head is lost and the job starts again on another",
-        "`metrics.jsonl` has the epochs of earlier attempts, or the verdict names the host that they "
-        "went with",
+        "`metrics.jsonl` has the epochs of earlier attempts, or the verdict names the host with which "
+        "they were lost",
         "tests/unit/test_attempts.py",
     ),
     ("several hosts are lost at once", "`note: also lost: node1: …` for each", "tests/unit/test_execute.py"),
@@ -91,18 +91,18 @@ UNTIMED = (
         "tests/attacks/test_liars.py",
     ),
     (
-        "an exception while a thread lives that is no daemon",
+        "an exception while a non-daemon thread runs",
         "the exception at once, with the thread that keeps the rank alive; the rank is ended after 60 s",
         "tests/node/test_program_over.py",
     ),
     (
         "Python is replaced on a host while a job runs",
-        "the end of every rank is reported as it was (0, status, exception, signal)",
+        "the end of every rank is reported correctly (0, status, exception, signal)",
         "tests/node/test_rank.py, tests/node/test_replaced_python.py",
     ),
     (
-        "a host's home does not answer (`fsfreeze -f`, a file server that is gone)",
-        "the job runs on with all lines here, and a note names the disk; launch, check and stacks name it",
+        "a host's home does not answer (`fsfreeze -f`, a lost file server)",
+        "the job continues with all lines here, and a note names the disk; launch, check and stacks name it",
         "tests/node/test_silent_disk.py",
     ),
     (
@@ -112,22 +112,22 @@ UNTIMED = (
     ),
     (
         "one rank prints without end under `--max-log`",
-        "its own log is cut, and ends with its last lines; logs of other ranks are whole",
+        "its own log is cut, and ends with its last lines; logs of other ranks are complete",
         "tests/unit/test_log_shares.py",
     ),
     (
-        "this machine loses its network, and so all hosts at once",
-        "`all 3 hosts have been silent for 10 s: this machine has lost its network …`; no host is blamed or "
-        "left out",
+        "this machine loses its network, and with it all hosts",
+        "`all 3 hosts have been silent for 10 s: this machine has lost its network …`; no host is named "
+        "or excluded",
         "tests/unit/test_silence.py, tests/cluster/test_driver_network.py",
     ),
     (
-        "this machine loses its network while somebody is attached",
-        "`connecting again for up to 60 s`; nothing is missed or shown twice",
+        "this machine loses its network during `muster attach`",
+        "`connecting again for up to 60 s`; no line is lost or repeated",
         "tests/unit/test_reconnect.py",
     ),
     (
-        "the driver of a detached job stood still",
+        "the driver of a detached job was stopped",
         "`the driver on node1: the driver stood still for 21 s …`",
         "tests/unit/test_suspension.py",
     ),
@@ -138,21 +138,22 @@ UNTIMED = (
     ),
     (
         "standard output of a launch is closed, or its terminal goes away under nohup",
-        "status and records of the job are as ever",
+        "status and records of the job do not change",
         "tests/unit/test_closed_streams.py",
     ),
     (
         "runs/JOB is removed, read-only or out of inodes at the end of a job",
-        "DONE with the status of the ranks; verdict and standard error say what could not be written",
+        "DONE with the status of the ranks; verdict and standard error name the files that could not be "
+        "written",
         "tests/unit/test_attempts.py",
     ),
     (
         'an option has an empty value (`--include "$UNSET"`), or `--env` sets RANK',
-        "status 2, and the option or variable is named; no host is contacted",
+        "status 2 and a message that names the option or variable; no host is contacted",
         "tests/unit/test_option_values.py, tests/unit/test_request.py",
     ),
     (
-        "sshd does not let the jobs' account in",
+        "sshd refuses the jobs' account",
         "`muster setup` undoes its sshd settings there, and quotes sshd's reason",
         "tests/ansible/test_setup.py",
     ),
@@ -162,28 +163,28 @@ UNTIMED = (
         "tests/ansible/test_templates.py",
     ),
     (
-        "a rank sends a hostile pickle, another type, or says that 2^50 bytes follow",
-        "no other rank runs it; every rank ends with status 2 and names the rank and its host",
+        "a rank sends a hostile pickle, another type, or announces 2^50 bytes",
+        "no other rank executes it; every rank ends with status 2 and names the rank and its host",
         "tests/train/test_exchanged_values.py",
     ),
     (
-        "a file of a sharded checkpoint is damaged, missing, or holds code",
+        "a file of a sharded checkpoint is damaged, missing, or contains code",
         "every rank refuses it and names the rank that found it; weights are unchanged",
         "tests/train/test_gpt_sharded.py",
     ),
     (
-        "a stranger connects to the port of a push, or records what passes",
+        "a stranger connects to the port of a push, or records its traffic",
         "a TLS alert; no content, checksum, name or key",
         "tests/node/test_transfer_security.py",
     ),
     (
-        "a host gives wrong chunks, or says that right chunks are wrong",
-        "it alone is left out and named",
+        "a host sends wrong chunks, or reports right chunks as wrong",
+        "only this host is excluded, and named",
         "tests/attacks/test_data_liars.py",
     ),
     (
-        "a host says `busy` and does nothing, or sends a byte now and then",
-        "it is given up, or another source is used",
+        "a host answers `busy` without progress, or sends a byte now and then",
+        "it is excluded, or another source is used",
         "tests/attacks/test_boundary.py, tests/node/test_blobs.py, tests/unit/test_transfers.py",
     ),
     (
@@ -197,12 +198,12 @@ UNTIMED = (
         "tests/node/test_private_folders.py",
     ),
     (
-        "sshd takes no more keys of an SSH agent (MaxAuthTries), or closes before its banner",
+        "sshd accepts no more keys of an SSH agent (MaxAuthTries), or closes before its banner",
         "`too many authentication failures`, and how to name the key; MaxStartups and PerSourcePenalties",
         "tests/unit/test_ssh.py, tests/cluster/test_keys_of_an_agent.py",
     ),
     (
-        "the power goes while the store or a record is written (each sync and rename)",
+        "power fails while the store or a record is written (each sync and rename)",
         "old content, new content or none, never other bytes",
         "tests/unit/test_crash_points.py, tests/local/test_power_cuts.py",
     ),
