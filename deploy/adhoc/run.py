@@ -1,4 +1,4 @@
-"""One command on many hosts at once, and the removal of what old jobs left."""
+"""Runs a command on many hosts at once, and removes the folders of old jobs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TRANSFER_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended on one host. Hosts with equal ends are shown together."""
+    """The end of a command on one host. Hosts with equal ends are shown together."""
 
     status: int
     end: str
-    """What to say of its end, empty for exit status 0."""
+    """Its end as text, empty for exit status 0."""
     output: str
 
 
@@ -35,17 +35,17 @@ def run(
     cluster: Cluster,
     argv: Sequence[str],
     seconds: float | None,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Ended]:
-    """Run a command on every connected host; leaving the cluster's context ends what is left of it.
+    """Run a command on every connected host. Leaving the cluster's context ends its processes.
 
-    `tell`: gets the hosts on which it has ended, and all hosts.
+    `progress`: gets the number of hosts on which it has ended, and of all hosts.
     """
     waiting = dict(cluster.channels)
     posted = {host: channel.post(RUN, argv=list(argv), limit=seconds) for host, channel in waiting.items()}
     ended: dict[str, Ended] = {}
     while waiting:
-        tell(len(ended), len(cluster.channels))
+        progress(len(ended), len(cluster.channels))
         event = cluster.hear(HEAR_SECONDS)
         if event and waiting.pop(event.host, None):
             ended[event.host] = _ended(event.report)
@@ -54,17 +54,17 @@ def run(
 
 
 def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
-    """Remove what jobs older than `age` seconds have left; returns what was removed, kept and freed."""
+    """Remove folders of jobs older than `age` seconds; returns removed and kept jobs, and freed bytes."""
     asked = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: {"older": age})
     return asked.require_all()
 
 
 def _refused(waiting: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
-    """Stop waiting for the hosts whose agent could not even start the command: no report follows."""
+    """Stop waiting for hosts whose agent could not start the command, because no report follows."""
     refused = {}
     for host in [*waiting]:
         error = posted[host].exception() if posted[host].done() else None
-        # A connection that is gone is reported too.
+        # A lost connection has a report.
         if isinstance(error, MusterError) and not isinstance(error, LostError):
             del waiting[host]
             refused[host] = Ended(LOST, error.reason, "")

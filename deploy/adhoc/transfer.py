@@ -1,4 +1,4 @@
-"""Copies files and folders to and from every host at once: whole and unchanged, or not at all."""
+"""Copies files and folders to and from every host at once: complete and unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -34,23 +34,25 @@ from ..errors import MusterError, UsageError
 from ..hosts.received_paths import inner_paths
 
 TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
-# The most requests on their way to one host, and the most bytes that they may bring: small files need not
-# wait for each other, and many hosts must not fill this machine's memory.
+# The most requests in flight to one host, and the most bytes in them: small files need not wait for each
+# other, and many hosts must not fill this machine's memory.
 IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
 # Limits for one folder: a host may send anything, and several hosts may at once.
 MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
 
 
-Tell = Callable[[int, int], None]
-"""Gets the bytes of a part that is done, and the bytes of everything on all hosts."""
-Came = Callable[[int], None]
+OnProgress = Callable[[int, int], None]
+"""Gets the bytes of a transferred part, and the total bytes of all hosts."""
+OnPart = Callable[[int], None]
 
 
-def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, total: None) -> dict[str, int]:
-    """Bring a file or folder to every host: into place everywhere, or nowhere if one host cannot take it.
+def put(
+    cluster: Cluster, source: Path, target: str, progress: OnProgress = lambda more, total: None
+) -> dict[str, int]:
+    """Copy a file or folder to every host, or to none if one host cannot take it.
 
-    Returns the bytes that went to each host. What a host has is not sent: its content, or its beginning from
-    a put that was interrupted.
+    Returns the bytes sent to each host. Content that a host already has, also a part of it from an
+    interrupted put, is not sent.
     """
     what = _describe(source)
     size = _bytes(source, what)
@@ -63,10 +65,10 @@ def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, t
         asked = channel.post(DRAFT, digest=content, length=size, **arguments)
         made = channel.wait(asked, TRANSFER_SECONDS)
         draft, have = made.draft, min(made.have, size)
-        tell(have, total)
+        progress(have, total)
         for part, _ in _answers(channel, _parts_to(source, draft, what, have)):
             sent[host] += part.weight
-            tell(part.weight, total)
+            progress(part.weight, total)
         channel.ask(VERIFY, draft=draft, seconds=TRANSFER_SECONDS, **what)
         return draft
 
@@ -75,14 +77,16 @@ def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, t
     return sent
 
 
-def get(cluster: Cluster, source: str, folder: Path, tell: Tell = lambda more, total: None) -> list[Path]:
-    """Bring a file or folder of every host here, each under its host's name: `metrics@node1.jsonl`.
+def get(
+    cluster: Cluster, source: str, folder: Path, progress: OnProgress = lambda more, total: None
+) -> list[Path]:
+    """Copy a file or folder from every host, each under its host's name: `metrics@node1.jsonl`.
 
-    `tell`: the total grows until every host has said how much it has.
+    `progress`: the total grows until every host has reported its size.
     """
     name = PurePosixPath(source)
     if name.name in {"", ".."}:
-        raise UsageError(f"{source}: which file or folder? give it by its name")
+        raise UsageError(f"{source}: which file or folder? give its name")
     folder.mkdir(parents=True, exist_ok=True)
     sizes = dict.fromkeys(cluster.channels, 0)
 
@@ -94,13 +98,13 @@ def get(cluster: Cluster, source: str, folder: Path, tell: Tell = lambda more, t
         suffix = "" if is_folder else name.suffix
         target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
         if is_folder and os.path.lexists(target):
-            raise MusterError(f"{target} is here already; remove it, or give another place")
-        # A new folder of our own: others may write to `folder`, and put a link where a draft would be.
+            raise MusterError(f"{target} exists; remove it, or give another folder")
+        # A new private folder: others may write to `folder`, and make a link with the name of a draft.
         private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
         try:
             draft = private / target.name
-            came = partial(_came, tell, sizes)
-            (_receive_folder if is_folder else _receive)(channel, source, draft, facts, came)
+            on_part = partial(_count, progress, sizes)
+            (_receive_folder if is_folder else _receive)(channel, source, draft, facts, on_part)
             _settle(draft, target, facts.mode & 0o777)
         finally:
             shutil.rmtree(private, ignore_errors=True)
@@ -113,7 +117,7 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
     """The facts of a path, with all entries of a folder. `seconds`: for each page; the host reads the files.
 
     `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT,
-    and for a path that must not come here (deploy/hosts/received_paths.py).
+    and for a path that is not allowed here (deploy/hosts/received_paths.py).
     """
     facts = channel.ask(FILE, path=path, seconds=seconds)
     listed: list[ListedEntry] = list(facts.entries or ())
@@ -135,7 +139,7 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
 
 
 def _describe(source: Path) -> dict[str, Any]:
-    """The description of a file or folder by which hosts check it; `UsageError` for what is neither."""
+    """The description of a file or folder, with which hosts verify it; `UsageError` for anything else."""
     try:
         mode = source.stat().st_mode & 0o777
         if source.is_dir():
@@ -159,7 +163,7 @@ def _bytes(source: Path, what: Mapping[str, Any]) -> int:
 
 
 def _parts_to(source: Path, draft: str, what: Mapping[str, Any], have: int) -> Iterator[_Question[Nothing]]:
-    """The requests that bring the content of a file, or of every file of a folder, from some byte on."""
+    """The requests that send the content of a file, or of every file of a folder, from a byte on."""
     if "entries" not in what:
         yield from _parts(source, {"draft": draft}, have)
         return
@@ -177,79 +181,79 @@ def _parts(path: Path, arguments: Mapping[str, str], start: int) -> Iterator[_Qu
             yield _Question(APPEND, arguments, len(part), part)
 
 
-def _came(tell: Tell, sizes: Mapping[str, int], more: int) -> None:
-    tell(more, sum(sizes.values()))
+def _count(progress: OnProgress, sizes: Mapping[str, int], more: int) -> None:
+    progress(more, sum(sizes.values()))
 
 
 def _require_room(facts: FileFacts, folder: Path) -> int:
-    """The bytes of the files; `MusterError` if there is no room for them here: a host may claim any size."""
+    """The bytes of the files; `MusterError` without room for them here: a host may claim any size."""
     size = facts.length + sum(entry.length for entry in facts.entries or ())
     free = shutil.disk_usage(folder).free
     if size > free:
-        raise MusterError(f"it has {size >> 20} MiB there, and {folder} has room for {free >> 20} MiB")
+        raise MusterError(f"it has {size >> 20} MiB, and {folder} has room for {free >> 20} MiB")
     return size
 
 
-def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts, came: Came) -> None:
+def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
     draft.touch(0o600, exist_ok=False)
-    _fetch(channel, draft, [(source, "", facts.length)], came)
+    _fetch(channel, draft, [(source, "", facts.length)], on_part)
     if digest(str(draft)) != facts.digest:
-        raise MusterError(f"{source} changed or was damaged on the way; try again")
+        raise MusterError(f"{source} changed or was damaged in transit; try again")
 
 
-def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts, came: Came) -> None:
+def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
     draft.mkdir(0o700)
     listed = [Entry(*entry) for entry in facts.entries or ()]
     files = [entry for entry in listed if entry.kind == "file"]
-    _fetch(channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files], came)
+    _fetch(channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files], on_part)
     complete(str(draft), listed)
 
 
-def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]], came: Came) -> None:
-    """Bring files, each `(path there, path in the draft, bytes)`, into a draft."""
+def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]], on_part: OnPart) -> None:
+    """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft."""
     parts = (
-        _Question(FILE_PART, {"path": source, "start": start}, min(PART, length - start), target=here)
-        for source, here, length in files
+        _Question(FILE_PART, {"path": source, "start": start}, min(PART, length - start), target=target)
+        for source, target, length in files
         for start in range(0, length, PART)
     )
     for part, answer in _answers(channel, parts):
         if len(answer.payload) < part.weight:
-            raise MusterError(f"{part.arguments['path']} became shorter on the way; try again")
+            raise MusterError(f"{part.arguments['path']} became shorter in transit; try again")
         append(str(draft), part.target, answer.payload[: part.weight])
-        came(part.weight)
+        on_part(part.weight)
 
 
 @dataclass(frozen=True)
 class _Question(Generic[Answer]):
-    """A request with its arguments. `weight`: the bytes that it brings, or asks for."""
+    """A request with its arguments. `weight`: the bytes in it or in its answer."""
 
     request: Request[Answer]
     arguments: Mapping[str, Any]
     weight: int
     payload: bytes = b""
     target: str = ""
-    """The path in the draft that the answer belongs to."""
+    """The path in the draft for the answer."""
 
 
 def _answers(
     channel: Channel, questions: Iterable[_Question[Answer]]
 ) -> Iterator[tuple[_Question[Answer], Answer]]:
-    """The answers in order, with some of the requests on their way at any time."""
-    flying: deque[tuple[_Question[Answer], Future[Answer]]] = deque()
+    """The answers in order, with several requests in flight."""
+    in_flight: deque[tuple[_Question[Answer], Future[Answer]]] = deque()
     for question in questions:
         while (
-            len(flying) >= IN_FLIGHT
-            or question.weight + sum(other.weight for other, _ in flying) > BYTES_IN_FLIGHT
+            len(in_flight) >= IN_FLIGHT
+            or question.weight + sum(other.weight for other, _ in in_flight) > BYTES_IN_FLIGHT
         ):
-            first, future = flying.popleft()
+            first, future = in_flight.popleft()
             yield first, channel.wait(future, TRANSFER_SECONDS)
-        flying.append((question, channel.post(question.request, question.payload, **question.arguments)))
-    for question, future in flying:
+        in_flight.append((question, channel.post(question.request, question.payload, **question.arguments)))
+    for question, future in in_flight:
         yield question, channel.wait(future, TRANSFER_SECONDS)
 
 
 def _settle(draft: Path, target: Path, mode: int) -> None:
-    """Put a draft into place. A folder gets its mode there: a read-only folder could not be moved."""
+    """Rename a draft to its target. A folder gets its mode afterwards: a read-only folder cannot be moved."""
     opened = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if not draft.is_dir():

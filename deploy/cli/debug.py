@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from ..console.terminal import harmless, harmless_lines
-from ..debug.consoles import gather, open_talk, talk
+from ..debug.consoles import gather, open_console, run_console
 from .command import Exit, flag
 from .running import exit_if_silent, running
 from .shared import JSON, RunningJobOptions, require_rank, write_json
@@ -90,9 +90,9 @@ class Debug(RunningJobOptions):
         with running(self) as (state, channels, silent):
             rank = require_rank(self.rank, state.ranks)
             exit_if_silent({host: reason for host, reason in silent.items() if host == state.places[rank]})
-            channel = open_talk(state.job, channels, state.places, rank, hold=self.hold)
+            channel = open_console(state.job, channels, state.places, rank, hold=self.hold)
             sys.stdout.write((HELD if self.hold else BESIDE).format(job=state.job, rank=rank))
-            talk(channel, _write, _read)
+            run_console(channel, _write, _read)
             sys.stdout.write(f"rank {rank} continues without you\n")
 
 

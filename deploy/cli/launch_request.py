@@ -113,7 +113,7 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings) -> Launc
         from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import launching  # noqa: F401, PLC0415
         from .scrape import address_of  # noqa: PLC0415
-    require_notify(options.notify, here=not options.is_away)
+    require_notify(options.notify, local=not options.is_away)
     if options.metrics:
         address_of(options.metrics)
     return spec

@@ -53,7 +53,7 @@ def _range(stem: str, rest: str, width: int, numbers: list[int]) -> str:
 
 
 class HostMessage(NamedTuple):
-    """What happened on a host, or on several as ranges, and what to do about it."""
+    """A message about a host, or about several as ranges, and the remedy."""
 
     host: str
     text: str
@@ -67,7 +67,8 @@ def fold_messages(messages: Iterable[HostMessage]) -> list[HostMessage]:
     """Equal messages as one: `node[001-998]: cannot connect to 10.0.0.[1-998]`.
 
     Messages are equal if they differ only in the host's own name, in addresses, ports and fingerprints of
-    keys, which are shown as ranges too. The remedy is that of the first host: its commands can be copied.
+    keys, which are shown as ranges too. The remedy is that of the first host, so that its commands can be
+    copied.
     """
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[HostMessage, tuple[str, ...]]]] = {}
     for message in messages:
@@ -84,7 +85,7 @@ def fold_messages(messages: Iterable[HostMessage]) -> list[HostMessage]:
 
 
 def _apart(host: str, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a text has in common with the texts of other hosts, and the values between these parts."""
+    """The parts of a text that are equal for all hosts, and the values between these parts."""
     fixed, values, end = [], [], 0
     for match in _VARIES.finditer(text):
         is_name = match[0] == host or (host and match[0].startswith(f"{host}."))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import ProgressColumn
 
-BAR, WORDS = 24, 44  # columns
+BAR, TITLE = 24, 44  # columns
 MB = "MB"
 MANY = 8
 """Progress is shown from this number of hosts on."""
@@ -29,10 +29,10 @@ def line(done: int, total: int, seconds: float, unit: str = MB) -> str:
 
 
 class Progress:
-    """Shows how much of something is done. Any thread may call `show` and `add`.
+    """Shows how much of a total is done. Any thread may call `show` and `add`.
 
-    `what`: one or two words before the bar. `unit`: what is counted; MB stands for bytes, which are shown in
-    millions. `least`: the total below which nothing is worth showing.
+    `what`: the title before the bar. `unit`: of the total; MB stands for bytes, which are shown in millions.
+    `least`: below this total, nothing is shown.
     """
 
     def __init__(self, stream: TextIO, what: str = "", *, unit: str = MB, least: int = 0) -> None:
@@ -57,7 +57,7 @@ class Progress:
             self._show(self._done, total)
 
     def show(self, done: int, total: int, what: str = "") -> None:
-        """Show that so much of a total is done. `what`: from now on the words before the bar."""
+        """Show how much of a total is done. `what`: the new title, if any."""
         with self._adding:
             self._what = harmless(what) or self._what
             self._show(done, total)
@@ -70,9 +70,9 @@ class Progress:
             return
         tenth = done * 10 // total if total else 10
         if tenth > self._tenth:
-            words = f"{self._what}: " if self._what else ""
+            title = f"{self._what}: " if self._what else ""
             seconds = time.monotonic() - self._began
-            self._stream.write(f"{words}{line(done, total, seconds, self._unit)}\n")
+            self._stream.write(f"{title}{line(done, total, seconds, self._unit)}\n")
             self._stream.flush()
         self._tenth = max(tenth, self._tenth)
 
@@ -85,16 +85,16 @@ class Progress:
             self._bar = progress.Progress(*_columns(self._unit), console=screen, transient=True)
             self._bar.add_task(self._what, total=total)
             self._bar.start()
-        words = self._what if len(self._what) <= WORDS else f"{self._what[: WORDS - 1]}…"
-        self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=words)
+        title = self._what if len(self._what) <= TITLE else f"{self._what[: TITLE - 1]}…"
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=title)
         self._bar.refresh()
 
 
 def _columns(unit: str) -> list[ProgressColumn]:
     from rich import progress, table  # noqa: PLC0415
 
-    words = progress.TextColumn("{task.description}", markup=False, table_column=table.Column(no_wrap=True))
-    shared = [words, progress.BarColumn(BAR), progress.TaskProgressColumn()]
+    title = progress.TextColumn("{task.description}", markup=False, table_column=table.Column(no_wrap=True))
+    shared = [title, progress.BarColumn(BAR), progress.TaskProgressColumn()]
     if unit == MB:
         return [
             *shared,

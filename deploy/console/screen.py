@@ -20,7 +20,7 @@ from .text import ranges
 LABEL_WIDTH = 20
 # On a terminal, lines wait this long for equal lines of other ranks. At most this many lines wait.
 WINDOW_SECONDS, MOST_WAITING, MOST_CHARACTERS = 0.2, 1000, 1 << 20
-# Nobody can read more lines than that, and showing them would keep the driver from its work.
+# More lines than a person can read would only delay the driver.
 MOST_LINES, LINES_PER_SECOND = 20_000, 10_000.0
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -33,8 +33,8 @@ class Screen:
 
     On a terminal, equal lines of several ranks become one: `[0-5] text`. Elsewhere each line is printed at
     once, because a program may read it. `only`: the ranks to show; the log files have all ranks.
-    `may_drop`: of a flood of lines, show only as many as a person could look at, and the number of lines
-    that are left out; the log files have those too.
+    `may_drop`: of a flood of lines, show only as many as a person could read, and the number of the others,
+    which are in the log files.
     """
 
     def __init__(self, stream: TextIO, only: Container[int] | None = None, *, may_drop: bool = False) -> None:
@@ -44,7 +44,7 @@ class Screen:
             stream.reconfigure(errors="replace")  # a Latin-1 terminal shows less, but causes no error
         self.only = only
         self.error: OSError | None = None
-        """The error after which nothing more is shown: a full disk, or `| head`."""
+        """The first error of a write, after which nothing is shown: a full disk, or `| head`."""
         self.terminal = stream.isatty()
         self.coloured = self.terminal and "NO_COLOR" not in os.environ
         self._progress = ""
@@ -56,11 +56,11 @@ class Screen:
 
     @property
     def columns(self) -> int | None:
-        """The width of the terminal that is left for the text of a rank; None if this is not a terminal."""
+        """The width of the terminal for the text of a rank, without its label; None without a terminal."""
         return max(20, self._width() - LABEL_WIDTH) if self.terminal else None
 
     def _width(self) -> int:
-        """The columns of this terminal, which may be that of standard error; a COLUMNS may be of another."""
+        """The columns of this terminal, which may be that of standard error; not of $COLUMNS."""
         try:
             columns = os.get_terminal_size(self.stream.fileno()).columns
         except (OSError, ValueError):  # no terminal, or no file
@@ -98,32 +98,32 @@ class Screen:
         lines = [line[0] for line in islice(_LINE.finditer(text), int(self._budget))]
         self._budget -= len(lines)
         if lines and self._left_out:
-            self._say_left_out()
+            self._print_left_out()
         shown = sum(map(len, lines))
         self._left_out += text.count("\n", shown) + text.count("\r", shown) - text.count("\r\n", shown)
         return lines
 
-    def _say_left_out(self) -> None:
+    def _print_left_out(self) -> None:
         if self._left_out:
             left_out, self._left_out = self._left_out, 0
             self._print_waiting()
             self._print(f"({left_out} lines are left out here; the logs have them)\n")
 
     def launcher(self, host: str, text: str) -> None:
-        """Ignored: the launcher's lines are in its log, and in the verdict when they matter."""
+        """Ignored: the launcher's lines are in its log, and some in the verdict."""
 
     def say(self, text: str) -> None:
         """Print a message of the driver, which may quote text of a host."""
         with self._lock:
             self._print_waiting()
-            self._say_left_out()
+            self._print_left_out()
             self._print(harmless_lines(text) + "\n")
 
     def close(self) -> None:
         """Print the waiting lines, and remove the progress line."""
         with self._lock:
             self._print_waiting()
-            self._say_left_out()
+            self._print_left_out()
             self._progress = ""
             self._erase()
 
@@ -161,7 +161,7 @@ class Screen:
             self._write("\r\x1b[K")
 
     def _write(self, text: str, *, flush: bool = False) -> None:
-        """Write, unless an earlier write failed. That is no failure of the job: its logs have everything."""
+        """Write, unless an earlier write failed. The job continues: its logs have everything."""
         if self.error:
             return
         try:

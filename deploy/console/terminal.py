@@ -16,9 +16,9 @@ from typing import TextIO, cast
 # Control characters of remote output become pictures (␛): no host may drive this terminal.
 _HARMLESS = {code: 0x2400 + code for code in range(32) if code != 9} | {127: 0x2421}
 _HARMLESS |= dict.fromkeys(range(128, 160), 0xFFFD)
-# Characters that are not seen: they turn the order of a line around, break it, or make two words look alike.
-# All of Unicode's category Cf but the signs before Arabic, Syriac and Kaithi numbers, and the two separators
-# of lines. Some of them join the parts of an emoji, which falls apart here; the logs keep every byte.
+# Invisible characters: they reverse or break a line, or make two texts look alike. All of Unicode's category
+# Cf but the signs before Arabic, Syriac and Kaithi numbers, and the two separators of lines. Some of them
+# join the parts of an emoji, which are then shown apart; the logs keep every byte.
 INVISIBLE = (
     *((0xAD, 0xAD), (0x61C, 0x61C), (0x180E, 0x180E), (0x200B, 0x200F), (0x2028, 0x202E), (0x2060, 0x206F)),
     *((0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A)),
@@ -41,7 +41,7 @@ def harmless_lines(text: str) -> str:
 class HarmlessStream(io.TextIOBase):
     """A stream that makes every text harmless and writes it to `stream`.
 
-    `may_fail`: for messages beside a command's output. A terminal that is gone must not change its result.
+    `may_fail`: for messages beside a command's output. A closed terminal must not change its result.
     """
 
     def __init__(self, stream: TextIO, *, may_fail: bool = False) -> None:
@@ -68,19 +68,19 @@ class HarmlessStream(io.TextIOBase):
         return self.stream.fileno()
 
     @property
-    def errors(self) -> str:  # type: ignore[override]  # a plain attribute there
+    def errors(self) -> str:  # type: ignore[override]  # a plain attribute in the base class
         """How the underlying stream encodes; without it input() has no history and no cursor keys."""
         return self.stream.errors or "strict"
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute in the base class
         """The encoding of the underlying stream, which Invoke asks for."""
         return self.stream.encoding
 
 
 @contextlib.contextmanager
 def harmless_streams() -> Iterator[None]:
-    """Guard stdout and stderr of this process for the block. Those that are closed go nowhere."""
+    """Guard stdout and stderr of this process for the block. Closed ones become /dev/null."""
     _open_closed()
     before = sys.stdout, sys.stderr
     sys.stdout = cast("TextIO", HarmlessStream(sys.stdout))

@@ -59,7 +59,7 @@ def count(number: int, noun: str) -> str:
 
 
 def clip(text: str, most: int = 80) -> str:
-    """A text from outside, as short as a message can quote it."""
+    """A text from outside, short enough to quote in a message."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
@@ -74,10 +74,10 @@ def describe_code(code: int) -> str:
 
 
 def status_of(code: int) -> int:
-    """The exit status of an exit code: 128 + n for signal n, as a shell says it; 0 for 0 alone.
+    """The exit status of an exit code: 128 + n for signal n, as in a shell; 0 only for 0.
 
-    The kernel keeps the lowest eight bits of a status: a record with 256 would look like a success. What no
-    process can have ended with is 1.
+    The kernel keeps the lowest eight bits of a status: a record with 256 would look like a success. A status
+    that no process can have becomes 1.
     """
     status = code if code >= 0 else 128 - code
     return status if status <= 255 else 1
@@ -111,7 +111,7 @@ def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
-def nearest(text: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` with the most similar of the known texts; empty if none is similar."""
-    matches = difflib.get_close_matches(text, known, n=1, cutoff=0.7)
+def nearest(text: str, candidates: Iterable[str]) -> str:
+    """`; did you mean ...?` with the most similar candidate; empty if none is similar."""
+    matches = difflib.get_close_matches(text, candidates, n=1, cutoff=0.7)
     return f"; did you mean {matches[0]}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Looks into running ranks: an expression on all of them, or a console on one."""
+"""Evaluates an expression in running ranks, or opens a console in one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..console.terminal import harmless_lines
 from ..console.text import span
 from ..errors import MusterError, UsageError
 
-# Connecting to the ranks, and what an agent waits beyond the time that a rank has.
+# For connecting to the ranks, beyond the time-out of a rank.
 GRACE_SECONDS = 20.0
 NO_CONSOLE = "no answer: the rank has ended, or has not started"
 
 
 @dataclass(frozen=True)
 class RankAnswers:
-    """The answer of each rank, and why a host gave none."""
+    """The answer of each rank, and the reason why a host did not answer."""
 
     answers: Mapping[int, Answer]
     silent: Mapping[str, str]
@@ -55,28 +55,28 @@ class RankAnswers:
 
 
 def _shown(answer: Answer) -> tuple[str, str]:
-    """The text of an answer; with an error, also where the program was: a name may not be known there."""
+    """The text of an answer; for an error also the function, in which a name may be undefined."""
     return (answer.error, answer.at) if answer.value is None else (answer.value, "")
 
 
-def gather(  # what is asked of whom
+def gather(  # job, hosts and question
     job: str,
     channels: Mapping[str, Channel],
-    places: Mapping[int, str],
+    hosts: Mapping[int, str],
     expression: str,
     wanted: Sequence[int],
     *,
     seconds: float,
     silent: Mapping[str, str],
 ) -> RankAnswers:
-    """Ask the hosts of the wanted ranks at once; each rank has so many seconds.
+    """Evaluate the expression in the wanted ranks at once; each rank has so many seconds.
 
-    `silent`: why hosts of the job could not be reached.
+    `hosts`: the host of each rank. `silent`: why hosts of the job could not be reached.
 
     UsageError if the job was launched without `--record`.
     """
     only = wanted[0] if len(wanted) == 1 else None
-    wanted_hosts = {places[rank] for rank in wanted}
+    wanted_hosts = {hosts[rank] for rank in wanted}
     asked = ask_every(
         {host: channel for host, channel in channels.items() if host in wanted_hosts},
         EVAL,
@@ -84,36 +84,33 @@ def gather(  # what is asked of whom
         lambda host: {"job": job, "host": host, "expression": expression, "seconds": seconds, "only": only},
     )
     require_record(job, [host.recorded for host in asked.results.values()])
-    said = {int(rank): answer for host in asked.results.values() for rank, answer in host.ranks.items()}
-    found = {
-        rank: said.get(rank, Answer(error=NO_CONSOLE)) for rank in wanted if places[rank] in asked.results
+    received = {int(rank): answer for host in asked.results.values() for rank, answer in host.ranks.items()}
+    answers = {
+        rank: received.get(rank, Answer(error=NO_CONSOLE)) for rank in wanted if hosts[rank] in asked.results
     }
     unreached = {host: reason for host, reason in silent.items() if host in wanted_hosts}
-    return RankAnswers(found, {**unreached, **{host: error.reason for host, error in asked.errors.items()}})
+    return RankAnswers(answers, {**unreached, **{host: error.reason for host, error in asked.errors.items()}})
 
 
 def require_record(job: str, recorded: list[bool]) -> None:
     """UsageError if no host has the job's recorder: its ranks then have no console."""
     if recorded and not any(recorded):
         raise UsageError(
-            f"{job} was launched without --record, so its ranks cannot be asked; "
+            f"{job} was launched without --record, so its ranks have no console; "
             "muster stacks and muster why work without it"
         )
 
 
 OPEN_SECONDS = 20.0
-HEAR_SECONDS = 2.0  # an agent answers so often, also while its rank is silent
+HEAR_SECONDS = 2.0  # an agent answers in this interval, even if its rank is silent
 SAY_SECONDS = 30.0
 
 
-def open_talk(
-    job: str, channels: Mapping[str, Channel], places: Mapping[int, str], rank: int, *, hold: bool
+def open_console(
+    job: str, channels: Mapping[str, Channel], hosts: Mapping[int, str], rank: int, *, hold: bool
 ) -> Channel:
-    """Begin a talk with a rank; returns the channel to its host, the only one that hears of it.
-
-    `MusterError` if the rank is not running there.
-    """
-    host = places[rank]
+    """Open a console in a rank; returns the channel to its host. `MusterError` if the rank is not running."""
+    host = hosts[rank]
     if host not in channels:
         raise MusterError(f"{job}: rank {rank} is on {host}, which does not answer")
     channel = channels[host]
@@ -124,20 +121,20 @@ def open_talk(
     return channel
 
 
-def talk(channel: Channel, write: Callable[[str], object], read: Callable[[str], str]) -> None:
-    """Pass on what the rank writes, and each line that it asks for, until one of both sides leaves.
+def run_console(channel: Channel, write: Callable[[str], object], read: Callable[[str], str]) -> None:
+    """Pass on the output of the rank, and each line that it asks for, until either side ends the console.
 
-    `read`: takes the prompt and returns the line; EOFError if the person leaves.
+    `read`: takes the prompt and returns the line; EOFError if the user leaves.
     """
     reply: dict[str, Any] = {}
     while True:
-        said = channel.ask(SAY, seconds=SAY_SECONDS + HEAR_SECONDS, **reply, hear=HEAR_SECONDS)
-        write(said.text)
-        if said.over:
+        output = channel.ask(SAY, seconds=SAY_SECONDS + HEAR_SECONDS, **reply, hear=HEAR_SECONDS)
+        write(output.text)
+        if output.over:
             return
         reply = {}
-        if said.ask is not None:
+        if output.ask is not None:
             with contextlib.suppress(EOFError):
-                reply = {"line": read(said.ask)}
+                reply = {"line": read(output.ask)}
             if not reply:
                 return

@@ -1,7 +1,7 @@
-"""Reads files that a host may have written, and holds no more of them in memory than a bound.
+"""Reads files that a host may have written, with a limit for the memory that they take.
 
 A few kilobytes of gzip become megabytes, and a megabyte of JSON becomes many times its size as objects. So
-what a file grows to is counted while it is read, and the values of a JSON text before they are made.
+the reader counts unpacked bytes while it reads, and the values of a JSON text before it makes them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ GZIP = 31  # zlib's window bits for gzip
 PIECE = 1 << 16
 LONGEST_LINE = 1 << 20
 MOST_RATIO = 256
-"""The most that bytes of gzip may grow by: samples grow by less than a tenth of that."""
+"""The largest expansion of gzip: samples expand by less than a tenth of that."""
 MOST_TEXT = 1 << 24
-"""Bytes of a text or JSON file that is read as a whole: launch.json of 100 000 source files is smaller."""
+"""Bytes of a text or JSON file that is read as a whole. launch.json of 100 000 source files is smaller."""
 MOST_VALUES = 1 << 20
 """Values of such a JSON file."""
 VALUE = 64
@@ -28,17 +28,17 @@ VALUE = 64
 
 
 class TooLargeError(ValueError):
-    """A file has more than is read of it."""
+    """A file exceeds a limit of its reader."""
 
 
 class Room:
-    """The memory that the values of some JSON texts may still take, in bytes."""
+    """The bytes of memory that the values of JSON texts may still take."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def take(self, size: int) -> bool:
-        """Take so many bytes; False if there are not so many left, and then none are taken."""
+        """Take so many bytes, and return True; False, and nothing taken, if fewer are left."""
         fits = size <= self.left
         self.left -= size if fits else 0
         return fits
@@ -59,7 +59,7 @@ def content_of(path: Path, most: int = MOST_TEXT) -> bytes:
 
 
 def unzipped_content_of(path: Path, most: int = MOST_TEXT) -> bytes:
-    """The content of a gzip file. TooLargeError if there are more bytes than `most`; else as `unzipped`."""
+    """The content of a gzip file. TooLargeError if it has more bytes than `most`; else as `unzipped`."""
     content = bytearray()
     with path.open("rb") as file:
         for piece in unzipped(file):
@@ -70,7 +70,7 @@ def unzipped_content_of(path: Path, most: int = MOST_TEXT) -> bytes:
 
 
 def value_of(content: bytes) -> Any:
-    """The value of a JSON text. ValueError for what is none, TooLargeError for one of too many values."""
+    """The value of a JSON text. ValueError for invalid JSON, TooLargeError for too many values."""
     if values_in(content) > MOST_VALUES:
         raise TooLargeError(f"it has more than {MOST_VALUES} values")
     return json.loads(content.decode(errors="replace"))
@@ -83,10 +83,10 @@ def pieces_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def unzipped(file: BinaryIO) -> Iterator[bytes]:
-    """What is in an open gzip file, in pieces of at most PIECE bytes.
+    """The unpacked content of an open gzip file, in pieces of at most PIECE bytes.
 
-    EOFError for a file that is cut, zlib.error for one that is damaged, TooLargeError for one that grows
-    more than MOST_RATIO times.
+    EOFError for a truncated file, zlib.error for a damaged one, TooLargeError for one that expands more than
+    MOST_RATIO times.
     """
     unpacker, begun = zlib.decompressobj(GZIP), False
     room = LONGEST_LINE
@@ -108,7 +108,7 @@ def unzipped(file: BinaryIO) -> Iterator[bytes]:
 
 
 def lines_of(pieces: Iterable[bytes], longest: int = LONGEST_LINE) -> Iterator[bytes]:
-    """The lines of a file without their newlines. In place of a line longer than `longest` there is b""."""
+    """The lines of a file without their newlines. A line longer than `longest` becomes b""."""
     rest, is_longer = b"", False
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")

@@ -59,7 +59,7 @@ class LocalRuns:
 
 
 class LocatedJob(NamedTuple):
-    """A job, and the source that has its records."""
+    """A job, and the source of its records."""
 
     state: JobState
     records: JobRecords
@@ -102,7 +102,7 @@ def merged(listed: Iterable[LocatedJob]) -> list[LocatedJob]:
 
 
 def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:
-    """The job with this id, or the only job whose id ends so. `UsageError` lists the jobs that there are."""
+    """The job with this id, or the only job whose id ends so; else `UsageError` with a list of jobs."""
     matching = [entry for entry in jobs if entry.state.job == job] or [
         entry for entry in jobs if job and entry.state.job.endswith(job)
     ]
@@ -112,11 +112,11 @@ def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:
     if matching:
         raise UsageError(f"several jobs end in {job}: {listed}")
     near = nearest(job, [entry.state.job for entry in jobs])
-    raise UsageError(f"no job {job} {looked}{near}; there {'are: ' + listed if listed else 'is none at all'}")
+    raise UsageError(f"no job {job} {looked}{near}; {f'jobs: {listed}' if listed else 'there are no jobs'}")
 
 
 def newest(jobs: Sequence[LocatedJob], looked: str, *, running: bool) -> LocatedJob:
-    """The newest of the jobs, or of those that run: the job of a command that was given none."""
+    """The newest of the jobs, or of those that run: the job of a command without an id."""
     if matching := [entry for entry in jobs if entry.state.running or not running]:
         return matching[-1]
     raise UsageError(f"no job {'runs' if running else 'is'} {looked}; muster status lists all jobs")
@@ -131,9 +131,11 @@ def state_of(located: LocatedJob) -> JobState:
 
 
 def printed(located: LocatedJob, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[LogLine]:
-    """The output of the ranks in the order in which it came. With `follow`, until the job is over."""
+    """The output of the ranks in the order of its arrival. With `follow`, until the job is over."""
     while True:
-        state = state_of(located) if follow else located.state  # first, so that the last look misses nothing
+        state = (
+            state_of(located) if follow else located.state
+        )  # before the output, so that the last read misses nothing
         answer = located.records.ask(OUTPUT, job=located.state.job, rank=rank, skip=skip)
         skip = False
         yield from (line_of(state, name, text) for name, text in answer.output)
@@ -146,7 +148,7 @@ def printed(located: LocatedJob, *, rank: int | None, follow: bool, skip: bool =
 def stop(located: LocatedJob, by: str) -> JobState:
     """End the job on every host, unless it is over; returns its state afterwards.
 
-    Its driver is asked to end it. A driver that does not do so in time is killed; then agents end the job.
+    This asks its driver to end it, and kills a driver that does not do so in time; then agents end the job.
     """
     for force in (False, True):
         if not state_of(located).running:
@@ -154,8 +156,8 @@ def stop(located: LocatedJob, by: str) -> JobState:
         if not located.records.ask(END_DRIVER, job=located.state.job, by=by, force=force).told:
             driver = located.state.driver
             raise UsageError(
-                f"{located.state.job} belongs to a terminal, process {driver.pid} on {driver.host}, and no "
-                "agent there can signal it: stop it there"
+                f"the driver of {located.state.job} is process {driver.pid} on {driver.host}, in a terminal, "
+                "where no agent can signal it; press Ctrl-C there"
             )
         deadline = time.monotonic() + STOP_SECONDS
         while state_of(located).running and time.monotonic() < deadline:
@@ -164,7 +166,7 @@ def stop(located: LocatedJob, by: str) -> JobState:
 
 
 def line_of(state: JobState, name: str, text: str) -> LogLine:
-    """What a log says; `MusterError` for a rank's on a host that does not have this rank."""
+    """The text of a log; `MusterError` for the log of a rank on a host that does not have this rank."""
     log = RankLog.of_name(name)
     if log is None:
         return LogLine(None, "", name, text)

@@ -1,4 +1,4 @@
-"""Hands a job over to its head. The driver's own code is sent there, and runs on after this driver ends."""
+"""Detaches a job: sends the driver's code to the head, where the driver runs independently of this one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN_HOSTS = "muster.deploy.jobs.detached_main"
 def detach(spec: LaunchSpec, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
 
-    `driver`: its module, another one where the hosts are not the job's own.
+    `driver`: the module of the driver, another one if Slurm gives the hosts.
 
     Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
     Then nothing runs.
@@ -31,10 +31,10 @@ def detach(spec: LaunchSpec, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     code = own_code()
     for tree in (spec.tree, spec.library, code):
         contents = Contents(tree)
-        contents.ask(cluster.channels[head], verify=True)  # the driver there has no other source for them
+        contents.ask(cluster.channels[head], verify=True)  # its driver has no other source of them
         contents.send(cluster.channels[head])
     cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json(), driver=driver)
-    return _first_word(cluster)
+    return _await_report(cluster)
 
 
 def own_code() -> Tree:
@@ -48,7 +48,7 @@ def _require_python(head: str, version: str) -> None:
         raise UnfitError([(head, f"{reason}; name another with --python")])
 
 
-def _first_word(cluster: Cluster) -> str:
+def _await_report(cluster: Cluster) -> str:
     """Wait for the first report of the job's driver, as long as its host is not silent."""
     head = cluster.hosts[0].name
     event = cluster.hear(DELIVERY_SECONDS)

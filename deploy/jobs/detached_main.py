@@ -1,8 +1,8 @@
 """The driver of a detached job, a process on the job's head: `deploy/agent/job/detach.py` starts it.
 
-It is the same driver as in `muster launch`, but reaches the hosts in another way: the agent of the head is
-its child process, and it connects to the other hosts with OpenSSH's client. It needs only the standard
-library. Its run folder is in the job's folder, so that everyone who can log in can ask about the job.
+It is the driver of `muster launch` with another transport: the agent of the head is its child process, and it
+connects to the other hosts with OpenSSH's client. It needs only the standard library. Its run folder is in
+the job's folder, so that everyone who can log in can ask about the job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .runner import Attempts, Blame
 from .verdict import end_unstarted, why_unstarted
 
 END_SECONDS = 20.0
-"""The bound of its end after a second signal: that a job is ended and recorded on all hosts."""
+"""The limit for the end of a job on all hosts, with its records, after a second signal."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class StoredTree(Tree):
     store: Path = Path()
 
     def source(self, file: TreeFile) -> Path:
-        """Where the content of a file is."""
+        """The path of the content of a file."""
         return Store(self.store).path(file.digest)
 
     def _content(self, file: TreeFile) -> bytes:
@@ -72,7 +72,7 @@ def stored(tree: Tree, store: Path) -> StoredTree:
 
 
 class Hosts(NamedTuple):
-    """The hosts of a job, and the way to them."""
+    """A job with its hosts, and how to connect to them."""
 
     spec: LaunchSpec
     open_pipe: OpenPipe
@@ -80,11 +80,11 @@ class Hosts(NamedTuple):
 
 
 TakeHosts = Callable[[LaunchSpec, RunFolder, Callable[[str], None]], AbstractContextManager[Hosts]]
-"""Gives the hosts of a job. The function that it gets reports to the launching command that the job waits."""
+"""Gives the hosts of a job. Its last argument reports to the launching command that the job waits."""
 
 
 def main(folder_name: str, take_hosts: TakeHosts | None = None) -> None:
-    """Drive the job given on stdin, in a process that outlives its launcher."""
+    """Drive the job from stdin, in a process that outlives its parent."""
     spec = LaunchSpec.of_json(json.load(sys.stdin))
     if os.fork():
         os._exit(0)
@@ -108,7 +108,7 @@ def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -
         if report.is_sent and run.waits:
             _warn(notify(spec.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
             return
-        if report.is_sent:  # a job that has started leaves checkpoints and logs, which belong to the user
+        if report.is_sent:  # keep the checkpoints and logs of a job that has started
             raise
         shutil.rmtree(folder, ignore_errors=True)
         report.refused(error)
@@ -172,12 +172,12 @@ class _StartReport:
         except BrokenPipeError:
             raise MusterError("the driver that launched this job ended before the job started") from None
         self.is_sent = True
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log, from here on
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log from now on
 
 
 @contextlib.contextmanager
 def _own_hosts(spec: LaunchSpec, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
-    """The hosts that the job names, at once."""
+    """The hosts of the request."""
     yield Hosts(spec, _opener(spec))
 
 

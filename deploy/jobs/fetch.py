@@ -1,4 +1,4 @@
-"""Brings runs here: the folder of one that is over, or what a page shows of one that still runs."""
+"""Fetches runs: the folder of one that is over, or the records for the page of one that runs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 
 BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
 _OURS = frozenset({"slurm.json", "stop.json", "report.html", HOSTS})
 """Files that only this machine may write into its copy of a run. It acts upon the first two: `muster stop`
-ends the job of Slurm that slurm.json names. The third is a page, which a browser opens as ours. The last says
-where commands log in, and by which SSH configuration."""
+ends the job of Slurm in slurm.json. The third is a page, which a browser opens as ours. The last has the
+logins of commands, and their SSH configuration."""
 END_OF_LOG = 1 << 14
 MOST_RECORD = 1 << 28
 """Bytes of a file of a run that still runs."""
 
 
 def fetch(located: LocatedJob, runs: Path) -> Path:
-    """Bring the folder of a run here, whole or not at all. A run that is here already stays.
+    """Fetch the folder of a run, completely or not at all. A local run stays as it is.
 
-    The record of its hosts, which its launch has left here, stays beside what is brought.
+    The local record of its hosts, from its launch, stays in the folder.
     """
     target = runs / located.state.job
     if (target / "job.json").exists():
@@ -45,12 +45,12 @@ def fetch(located: LocatedJob, runs: Path) -> Path:
         try:
             for name, size in _files(located, _room(runs)):
                 _fetch_file(located, name, size, draft / name)
-            sync_file_system(draft)  # a folder that is here already is never brought again
+            sync_file_system(draft)  # a folder that exists is never fetched again
             _settle(draft, target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        if not (target / "job.json").exists():  # else another call was first
+        if not (target / "job.json").exists():  # else another process was first
             raise MusterError(f"{error.filename or runs}: {error.strerror or error}") from None
     return target
 
@@ -63,36 +63,36 @@ def listed(located: LocatedJob) -> list[tuple[PurePosixPath, int]]:
 
 
 def _settle(draft: Path, target: Path) -> None:
-    """Give a run that was brought its name, with the record of its hosts that may be there already."""
-    here, there = target / HOSTS, draft / HOSTS
+    """Rename the draft of a run to its folder, with the local record of its hosts, if any."""
+    record, moved = target / HOSTS, draft / HOSTS
     with contextlib.suppress(FileNotFoundError):
-        here.replace(there)
+        record.replace(moved)
     try:
-        draft.rename(target)  # over an empty folder, if there is one
+        draft.rename(target)  # it may replace an empty folder
     except OSError:
         with contextlib.suppress(FileNotFoundError):
-            there.replace(here)
+            moved.replace(record)
         raise
 
 
 def _files(located: LocatedJob, room: int) -> list[tuple[PurePosixPath, int]]:
-    """The files of a run with their sizes, in bytes; `MusterError` for what cannot be brought here.
+    """The files of a run with their sizes, in bytes, without those that only this machine may write.
 
-    Files that this machine alone may write are left out.
+    `MusterError` for a run that is too large.
     """
     host = located.records.host
     files = [(path, size) for path, size in listed(located) if not _is_ours(path)]
     total = sum(-(-size // BLOCK) * BLOCK for _, size in files)
     if total > min(MOST_BYTES, room):
         raise MusterError(
-            f"{host}: the run has {total >> 20} MiB; there is room for {room >> 20} MiB here, and at most "
-            f"{MOST_BYTES >> 20} MiB are brought: it is in {located.state.folder}"
+            f"{host}: the run has {total >> 20} MiB in {located.state.folder}; this machine has room for "
+            f"{room >> 20} MiB, and the limit is {MOST_BYTES >> 20} MiB"
         )
     return files
 
 
 def _room(folder: Path) -> int:
-    """The bytes that a run may take here: the disk keeps some for everything else."""
+    """The bytes that a run may take on this disk; a part stays free."""
     disk = shutil.disk_usage(folder)
     return max(0, disk.free - min(disk.total // SPARE_SHARE, MOST_SPARE))
 
@@ -104,7 +104,7 @@ def _is_ours(path: PurePosixPath) -> bool:
 
 
 def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path) -> None:
-    """One file of a run, as many bytes as were announced."""
+    """Fetch one file of a run, with the announced number of bytes."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.open("xb") as file:
         if sum(map(file.write, _parts(located, str(name), 0, size))) < size:
@@ -114,7 +114,7 @@ def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path)
 def snapshot(located: LocatedJob, folder: Path) -> None:
     """Write the records of a run that still runs into a folder, with the ends of its logs.
 
-    `MusterError` for a path or a content that cannot be.
+    `MusterError` for a path that is not allowed.
     """
     for path, size in listed(located):
         if path.parts[0] == "logs":
@@ -122,7 +122,7 @@ def snapshot(located: LocatedJob, folder: Path) -> None:
                 _snapshot_file(located, str(path), folder / path, max(0, size - END_OF_LOG))
         elif size <= MOST_RECORD:
             _snapshot_file(located, str(path), folder / path, 0)
-    for name in METRICS:  # the driver brings them at the end; until then they are with the program
+    for name in METRICS:  # until the end of the job, they are only in the program's folder
         with contextlib.suppress(MusterError):
             _snapshot_file(located, f"../out/{name}", folder / name, 0)
 

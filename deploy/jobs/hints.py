@@ -1,4 +1,4 @@
-"""Explains a failure of the program: a file, a module or an option, and what to do."""
+"""Hints about a failure of the program: a missing file or module, or a refused option, with the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.[\w.]*)?'\s*$")
 # argparse's message, and that of click and typer.
 _REFUSED = re.compile(r"(?:unrecognized arguments:|[Nn]o such option:?) (-[-\w]+)")
-MOST_LINE = 2048  # of a line, from its end: more would take the patterns a long time
+MOST_LINE = 2048  # of a line, from its end: the patterns are slow on longer ones
 _REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
 
 
@@ -27,10 +27,10 @@ def _last_lines(result: LaunchResult) -> Iterator[str]:
 
 
 def refused_option(result: LaunchResult) -> str:
-    """A hint about an option that the program does not take, where it stands after the script; else empty."""
-    given = {word.partition("=")[0] for word in result.plan.spec.program.args}
+    """A hint about an option after the script that the program does not have; else empty."""
+    options = {argument.partition("=")[0] for argument in result.plan.spec.program.args}
     for line in _last_lines(result):
-        if (match := _REFUSED.search(line)) and match[1] in given:
+        if (match := _REFUSED.search(line)) and match[1] in options:
             return f"the program got {match[1]}; an option of muster launch stands before the script"
     return ""
 
@@ -49,8 +49,8 @@ def _explain_module(name: str, plan: LaunchPlan) -> str:
     folders = [str(_before(path, tail)) for path in sent for tail in wanted if _ends_with(path, tail)]
     if folders:
         nearest = os.path.relpath(min(folders, key=len), plan.spec.tree.within)
-        there = shlex.quote(nearest)
-        return f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={there}"
+        path = shlex.quote(nearest)
+        return f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
     program = PurePosixPath(plan.spec.tree.within, plan.spec.program.script or "").parent
     searched = (program, PurePosixPath(plan.spec.tree.within), PurePosixPath("."))
     for listing in (folder / name for folder in searched for name in _REQUIREMENTS):
@@ -72,7 +72,7 @@ def _before(path: PurePosixPath, tail: PurePosixPath) -> PurePosixPath:
 
 
 def left_behind(result: LaunchResult) -> str:
-    """A hint about the file that a rank did not find, if it is here and was not sent; else empty."""
+    """A hint about a missing file of a rank that exists here and was not sent; else empty."""
     for line in _last_lines(result):
         if match := _MISSING.search(line):
             return _explain(_text(match[1]), result.plan)
@@ -92,13 +92,13 @@ def _explain(name: str, plan: LaunchPlan) -> str:
     inner = _in_tree(name, plan)
     if not inner:
         return ""
-    travelled = {file.path for file in plan.spec.tree.files}
+    sent = {file.path for file in plan.spec.tree.files}
     for path in (inner, str(PurePosixPath(inner).parent)):
-        here = _is_here(plan.spec.tree.root, path)
-        if here and not any(sent == path or sent.startswith(f"{path}/") for sent in travelled):
+        kind = _kind_of(plan.spec.tree.root, path)
+        if kind and not any(name == path or name.startswith(f"{path}/") for name in sent):
             return (
-                f"the {here} {harmless(path)} is here, but did not travel: a launch leaves out what git "
-                "ignores, and empty folders; bring it with muster put, or take it out of .gitignore"
+                f"the {kind} {harmless(path)} exists here, but was not sent: a launch leaves out what git "
+                "ignores, and empty folders; copy it with muster put, or take it out of .gitignore"
             )
     return ""
 
@@ -116,7 +116,7 @@ def _in_tree(name: str, plan: LaunchPlan) -> str:
     return "" if path == ".." or path.startswith("../") else os.path.normpath(path)
 
 
-def _is_here(root: Path, path: str) -> str:
+def _kind_of(root: Path, path: str) -> str:
     """`file` or `folder`; empty for the tree itself, and for a path that does not exist."""
     try:
         full = root / path

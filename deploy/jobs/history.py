@@ -1,4 +1,4 @@
-"""Watches an attempt: its events in the order in which the driver learns them, and its first lines."""
+"""Watches an attempt: its events in the order of their arrival, and its first lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FirstLines:
         self._ranks = ranks
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """What a rank printed."""
+        """Note the first line of a rank."""
         if rank in self._missing:
             self._missing.discard(rank)
             if len(self._missing) == self._ranks - 1:
@@ -55,7 +55,7 @@ class JobHistory:
         self._pass_on(self._event("attempt.started", hosts=names, ranks=len(plan.ranks), text=plan.title))
 
     def add(self, event: JobEvent) -> None:
-        """Something that the loop has learned."""
+        """An event of the loop."""
         if event.exit_status is not None:
             key = (event.type, event.host, event.rank)
             if key in self._failures or len(self._failures) >= MOST_FAILURES:
@@ -69,7 +69,7 @@ class JobHistory:
         self._pass_on(event)
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """What a rank printed: its first output is an event."""
+        """The output of a rank; the first one is an event."""
         first = rank not in self._printed
         self._printed[rank] = now()
         if first:
@@ -95,7 +95,7 @@ class JobHistory:
         self._pass_on(self._event("job.restarted", text=message[:LONGEST_TEXT], hosts=tuple(hosts)))
 
     def verdict(self, result: LaunchResult) -> None:
-        """The job is over; told once, also where an interrupt makes the driver end it again."""
+        """The job is over; emitted once, even if an interrupt makes the driver end it again."""
         if not self._over:
             self._over = True
             self._end("job.ended", result)

@@ -1,7 +1,7 @@
-"""hosts.json in the folder of a run here: the hosts that its launch was given, and how to log in to them.
+"""hosts.json in the folder of a local run: the hosts of its launch, and how to log in to them.
 
-Whoever asks about the job later asks these hosts, whatever hosts.txt says by then. The file is this
-machine's own: nothing that a host sends is written to it.
+Later commands for the job ask these hosts, even if hosts.txt has changed. Nothing that a host sends is
+written to the file.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class HostsRecord:
     """Whether the first host has the job's driver, and the folder of its run."""
 
     def require_planned(self, state: JobState) -> None:
-        """`MusterError` where a job says that it has ranks which its launch cannot have put there.
+        """`MusterError` for a state with ranks that the launch cannot have placed so.
 
-        The head of a detached job says it, and is not trusted with the ranks of other hosts.
+        The state comes from the head of a detached job, which is not trusted with the ranks of other hosts.
         """
         slots = {host.name: host.slots for host in self.hosts}
         order = [name for name in slots if name in state.hosts]
@@ -54,7 +54,7 @@ class HostsRecord:
             name for name, number in zip(state.hosts, state.placed, strict=False) if number > slots[name]
         ]
         if order != list(state.hosts) or crowded:
-            text = f"{order[0]} has a record of ranks on hosts where the launch cannot have put them"
+            text = f"the record on {order[0]} has ranks on hosts where the launch cannot have placed them"
             raise MusterError(f"{state.job}: {text}")
 
 
@@ -75,7 +75,7 @@ def write(folder: Path, record: HostsRecord) -> None:
 
 
 def keep(record: HostsRecord | None, folder: Path) -> None:
-    """Write the record of a job that starts now. On a full disk there is none, as the run's verdict says."""
+    """Write the record of a job that starts now. On a full disk it is missing, which the verdict notes."""
     if record:
         with contextlib.suppress(OSError):
             write(folder, record)
@@ -83,9 +83,9 @@ def keep(record: HostsRecord | None, folder: Path) -> None:
 
 @contextlib.contextmanager
 def kept_if_taken(runs: Path, job: str, record: HostsRecord | None) -> Iterator[None]:
-    """Keep the record of a job that is handed over meanwhile, unless the job is refused.
+    """Keep the record of a job that is detached in this context, unless its head refuses it.
 
-    A job whose first report does not arrive may run, so its record stays.
+    Without a first report the job may run, so the record stays.
     """
     if record is None:
         yield
@@ -111,7 +111,7 @@ def kept_if_taken(runs: Path, job: str, record: HostsRecord | None) -> Iterator[
 def find(runs: Path, job: str) -> HostsRecord | None:
     """The record of the job with this id, or whose id ends so; None without one.
 
-    `UsageError` for several jobs, for a file that is no such record, or one that may not be trusted.
+    `UsageError` for several jobs, and for an invalid or untrusted file.
     """
     names = [path.parent.name for path in runs.glob(f"*/{NAME}")]
     matching = [name for name in names if name == job] or [name for name in names if name.endswith(job)]
@@ -121,14 +121,14 @@ def find(runs: Path, job: str) -> HostsRecord | None:
 
 
 def newest_elsewhere(runs: Path) -> HostsRecord | None:
-    """The record of the newest job whose run is not here, but on its first host."""
+    """The record of the newest job whose run is on its first host, not on this machine."""
     folders = [path.parent for path in runs.glob(f"*/{NAME}")]
     away = [folder for folder in folders if not (folder / "job.json").exists()]
     return _read(max(away) / NAME) if away else None
 
 
 def _read(path: Path) -> HostsRecord:
-    require_own((path.parent, path), "it says where to log in, and how")
+    require_own((path.parent, path), "it has hosts to log in to")
     try:
         written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
         record = HostsRecord(
@@ -136,6 +136,6 @@ def _read(path: Path) -> HostsRecord:
         )
     except (OSError, MusterError, RecursionError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{path}: {why}; remove this file, and name the job's hosts with --hosts") from None
+        raise UsageError(f"{path}: {why}; remove this file, and give the job's hosts with --hosts") from None
     require_usable(record.access)
     return record

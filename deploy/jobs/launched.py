@@ -1,6 +1,6 @@
-"""What was launched, as a record: launch.json, and code.json.gz with the texts of the program.
+"""The record of a launch: launch.json, and code.json.gz with the texts of the program.
 
-`fab report` shows it and `fab compare` compares it. Nothing secret is written: see `hidden_values`.
+`muster report` shows it and `muster compare` compares it. It has no secrets: see `hidden_values`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HIDDEN = "***"
 TEXTS = frozenset({".py", ".sh", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".txt", ".md"})
 MOST_OF_FILE, MOST_TEXT = 1 << 17, 1 << 21
 # The name of an option that takes a secret: --hf-token, --api_key. --tokenizer and --max-tokens take none.
-# A dash inside a word begins no option: to try each dash of a text from a host would take quadratic time.
+# A dash inside a word begins no option: trying each dash of a text from a host would take quadratic time.
 _LAST_WORD = "token|secret|password|passwd|passphrase|credentials?|auth|(?:api|access|private|secret)[-_]?key"
 _SECRET_OPTION = re.compile(rf"(?i)((?<![\w-])--?(?:[a-z0-9]+[-_])*(?:{_LAST_WORD}))([= ])('[^']*'|\S+)")
 
@@ -98,12 +98,12 @@ def _facts(facts: Facts) -> dict[str, Any]:
 
 
 def _without_secrets(args: Sequence[str]) -> list[str]:
-    """The arguments; a secret may be a word of its own, or follow an equals sign."""
+    """The arguments without secrets, which may be separate arguments or follow an equals sign."""
     shown: list[str] = []
-    for word in args:
+    for argument in args:
         before = shown[-1] if shown else ""
-        is_value = not word.startswith("-") and hidden_values(f"{before} x") != f"{before} x"
-        shown.append(HIDDEN if is_value else hidden_values(word))
+        is_value = not argument.startswith("-") and hidden_values(f"{before} x") != f"{before} x"
+        shown.append(HIDDEN if is_value else hidden_values(argument))
     return shown
 
 

@@ -1,6 +1,6 @@
-"""How much of each log a run's folder takes: every rank has the same share, and the end of every log is kept.
+"""Limits the logs in a run's folder: every rank has the same share, and the end of every log is kept.
 
-One rank that prints without end then costs neither the traceback of another rank nor its own last lines.
+So a rank that prints without end displaces neither the traceback of another rank nor its own last lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAST_BYTES = 1 << 13
 
 @dataclass
 class _CutLog:
-    """A log that is cut. `last`: the newest of what is left out."""
+    """A log that is cut. `last`: the end of the part that is left out."""
 
     host: str
     left_out: int = 0
@@ -27,7 +27,7 @@ class _CutLog:
 
 
 class LogShares:
-    """The limit of a run's logs, shared out. The share of one rank is not lent to another."""
+    """The limit of a run's logs, divided. A rank cannot use the share of another one."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -37,14 +37,14 @@ class LogShares:
         self._cut: dict[str, _CutLog] = {}
 
     def share_out(self, plan: LaunchPlan, used: int) -> None:
-        """Give each rank of an attempt, and the launcher of each host, its share of what is left."""
+        """Divide the rest among the ranks of an attempt and the launcher of each host."""
         self._share = max(0, self.most - used) // (len(plan.ranks) + len(plan.hosts))
         self._left, self._cut = {}, {}
 
     def within(self, owner: str, host: str, log: str, content: bytes) -> bytes:
-        """The content, if its owner's share has space for it; once, a line that says so; then nothing.
+        """The content, if its owner's share has space for it; else once a note, then nothing.
 
-        `owner`: whose share it is, as all logs of a rank have one. `log`: the name of the file.
+        `owner`: the owner of the share, which all logs of a rank have in common. `log`: the name of the file.
         """
         if not self.most:
             return content
@@ -72,7 +72,7 @@ class LogShares:
 
     @property
     def note(self) -> str:
-        """What the verdict says about logs that are cut; empty if none is."""
+        """The note of the verdict about logs that are cut; empty if none is."""
         if not self._cut:
             return ""
         logs = {name: RankLog.of_name(name) for name in self._cut}

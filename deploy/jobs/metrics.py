@@ -12,13 +12,13 @@ from ..errors import MusterError
 from .bounded import value_of
 
 METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
-"""The files of metrics that a run keeps, and what numbers the lines of each."""
+"""The files of metrics that a run keeps, and the key that numbers the lines of each."""
 MOST_METRICS = 1 << 26  # bytes of a file
 # Time limits for one part, and for all parts together. Files not fetched by then are named in the verdict.
-# The head's agent ends itself after 12 s without a ping (deploy/agent/job/supervisor.py), and none is sent
-# while a part is awaited.
+# The head's agent ends itself after 12 s without a ping (deploy/agent/job/supervisor.py), and the driver
+# sends none while it waits for a part.
 PART_SECONDS, METRICS_SECONDS = 10.0, 300.0
-# A slow link brings a small part in time; large parts spare a link with a long round trip most of its waits.
+# A slow link delivers a small part in time; large parts need fewer round trips.
 LEAST_PART, QUICK_SECONDS = 1 << 16, 2.0
 
 
@@ -32,11 +32,11 @@ class Metrics:
 
     @property
     def texts(self) -> dict[str, str]:
-        """The files that there are."""
+        """The texts of the files that exist."""
         return {name: text for name, text in self._texts.items() if text is not None}
 
     def fetch(self, head: Channel, folder: str) -> None:
-        """Bring the files that an attempt has left on its head, in the job's folder."""
+        """Fetch the files of an attempt from the job's folder on its head."""
         lacking = self._unfetched[head.host, JobPaths(folder).out] = [*METRICS]  # an interrupt may come
         deadline = time.monotonic() + METRICS_SECONDS
         for name, key in METRICS.items():
@@ -48,17 +48,17 @@ class Metrics:
             lacking.remove(name)
 
     def missing(self) -> list[str]:
-        """Which files are missing or incomplete here, and where the rest is."""
+        """Notes about files that are missing or incomplete on this machine, with the location of the rest."""
         lines = []
         for (head, out), names in self._unfetched.items():
-            if here := [name for name in names if name in self.texts]:
-                verb = "is" if len(here) == 1 else "are"
+            if partial := [name for name in names if name in self.texts]:
+                verb = "is" if len(partial) == 1 else "are"
                 rest = f"the rest could not be fetched from {head}, where it is in {out}"
-                lines.append(f"{' and '.join(here)} {verb} incomplete: {rest}")
-            if gone := [name for name in names if name not in self.texts]:
+                lines.append(f"{' and '.join(partial)} {verb} incomplete: {rest}")
+            if missing := [name for name in names if name not in self.texts]:
                 why = "could not be fetched; if the program wrote"
-                it = "it, it is" if len(gone) == 1 else "them, they are"
-                lines.append(f"{' and '.join(gone)} {why} {it} in {out} on {head}")
+                it = "it, it is" if len(missing) == 1 else "them, they are"
+                lines.append(f"{' and '.join(missing)} {why} {it} in {out} on {head}")
         return lines
 
 
@@ -83,8 +83,8 @@ def _fetched(head: Channel, name: str, deadline: float) -> bytes:
 def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | None:
     """Both metrics, a JSON object a line. Of an epoch that both attempts trained, the later line is kept.
 
-    `key`: what numbers the lines. Lines without it cannot be compared: if the later attempt has only such
-    lines, only they are kept.
+    `key`: the field that numbers the lines. If no line of the later attempt has it, only the later attempt is
+    kept.
     """
     if earlier is None or later is None:
         return earlier if later is None else later

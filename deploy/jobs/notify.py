@@ -1,4 +1,4 @@
-"""Tells a command or a URL that a job has ended (`--notify`): without arguments, environment or output."""
+"""Notifies a command or a URL of the end of a job (`--notify`): without arguments, environment or output."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ URL_SECONDS, COMMAND_SECONDS = 10.0, 30.0
 SCHEMES = ("http", "https")
 
 
-def require_notify(target: str, *, here: bool = True) -> str:
+def require_notify(target: str, *, local: bool = True) -> str:
     """The target of `--notify`, if it is a command or an http(s) URL.
 
-    `here`: whether the driver runs on this machine, so that the program of the command must be here.
+    `local`: whether the driver runs on this machine, so that the program of the command must exist here.
     """
     if "://" in target.split(" ", maxsplit=1)[0]:
         try:
             url = urlsplit(target)
-            _ = url.port  # ValueError for one that cannot be
+            _ = url.port  # ValueError for an invalid one
         except ValueError as error:
             raise UsageError(f"--notify: no URL: {error}") from None
         if re.search(r"[^!-~]", target):
@@ -42,7 +42,7 @@ def require_notify(target: str, *, here: bool = True) -> str:
         raise UsageError(f"--notify: {error}; quote the command as in a shell") from None
     if target and not (command_line and command_line[0].strip()):
         raise UsageError("--notify: write a command or a URL")
-    if target and here and not shutil.which(command_line[0]):
+    if target and local and not shutil.which(command_line[0]):
         raise UsageError(
             f"--notify: no program {command_line[0]} here; write a command or a URL: https://HOST/PATH"
         )
@@ -63,7 +63,7 @@ def message(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def notify(target: str, result: LaunchResult) -> str:
-    """Send the message; returns why that failed, or an empty text. Of a URL only the host is named."""
+    """Send the message; returns why that failed, or an empty text, which has only the host of a URL."""
     if not target:
         return ""
     content = (json.dumps(message(result.as_json())) + "\n").encode()
@@ -92,7 +92,7 @@ def _post(url: str, content: bytes) -> str:
         return f"{where}: it answered with status {error.code}"
     except urllib.error.URLError as error:
         return f"{where}: {error.reason}"
-    # What http.client finds wrong with an address (ValueError), or with an answer that is none of HTTP.
+    # http.client: an invalid address (ValueError), or an answer that is not HTTP.
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{where}: {type(error).__name__}"
 

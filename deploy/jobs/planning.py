@@ -18,7 +18,7 @@ from ..timings import Timings
 
 AGENT = Path(__file__).parents[1] / "agent"
 IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
-"""The other files of in_rank/ are for ranks of a job with `--record`."""
+"""The other files of in_rank/ are for jobs with `--record`."""
 CONTAINER = ("container/keeper.py", "container/enter.py", "processes.py")
 
 
@@ -40,7 +40,7 @@ def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {Path(name).name: (folder / name).read_text() for name in names}
 
 
-def make_plan(  # noqa: PLR0917  # what an attempt has
+def make_plan(  # noqa: PLR0917  # the parts of an attempt
     spec: LaunchSpec,
     placement: Placement,
     cluster: Cluster,
@@ -50,9 +50,9 @@ def make_plan(  # noqa: PLR0917  # what an attempt has
     *,
     pull: bool = True,
 ) -> LaunchPlan:
-    """The plan of one attempt, on hosts that are connected. `packages` are brought before.
+    """The plan of one attempt, on hosts that are connected, after `packages` are installed on them.
 
-    `images`: if the hosts were asked before. `pull`: hosts that lack the image fetch it.
+    `images`: if the hosts were asked before. `pull`: hosts without the image fetch it.
     """
     if packages:
         with timings.part("packages"):
@@ -67,6 +67,6 @@ def make_plan(  # noqa: PLR0917  # what an attempt has
             spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
         texts = tools(inside=containers is not None)
         made = plan(spec, placement, facts, tools=texts, containers=containers)
-    if containers:  # the records of the run say what the ranks have
+    if containers:  # the records of the run describe the container
         cluster.facts.update(found_inside(spec, facts.hosts, containers))
     return made

@@ -11,7 +11,7 @@ _STEP = re.compile(
 _EPOCH = re.compile(r"\bepoch\b\W{0,3}(\d{1,9}) {0,2}(?:/|of) {0,2}(\d{1,9})\b", re.IGNORECASE)
 _LOSS = re.compile(r"\bloss\b\W{0,3}(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", re.IGNORECASE)
 LEAST_DONE = 0.01
-"""Below this share of the work, start-up and warm-up dominate, and no time that is left follows."""
+"""Below this share of the work, start-up and warm-up dominate, so the remaining time is unknown."""
 
 
 class PrintedFigures(NamedTuple):
@@ -20,7 +20,7 @@ class PrintedFigures(NamedTuple):
     step: int | None = None
     loss: float | None = None
     done: float | None = None
-    """The share of all steps, or of all epochs, from 0 to 1, where the line has their number."""
+    """The share of all steps, or of all epochs, from 0 to 1, if the line has their number."""
 
 
 def figures_of(line: str) -> PrintedFigures:
@@ -28,7 +28,7 @@ def figures_of(line: str) -> PrintedFigures:
     step, epoch, loss = _STEP.search(line), _EPOCH.search(line), _LOSS.search(line)
     done = _share(step[1], step[2]) if step and step[2] else None
     if epoch and (step is None or step[2]):
-        # With steps beside it, the epoch is the one that runs, and these are its steps; alone, it has ended.
+        # A line with epoch and step is about the epoch that runs; with an epoch alone, about one that ended.
         ended = str(int(epoch[1]) - 1) if step else epoch[1]
         done = (_share(ended, epoch[2]) or 0.0) + (done or 0.0) / max(1, int(epoch[2]))
     return PrintedFigures(
@@ -41,7 +41,7 @@ def _share(number: str, total: str) -> float | None:
 
 
 def seconds_left(done: float | None, seconds: float, *, before: float = 0.0) -> float | None:
-    """The time until the end of a program that has gone from a share `before` to `done` in these seconds."""
+    """The time until the end of a program that went from the share `before` to `done` in these seconds."""
     if done is None or done < LEAST_DONE or done <= before or seconds <= 0:
         return None
     return seconds * (1.0 - done) / (done - before)

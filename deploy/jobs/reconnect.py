@@ -1,4 +1,4 @@
-"""Reads a job over a connection that may break: it is made again, and reading continues where it was."""
+"""Reads a job over a connection that may break: it reconnects, and continues reading at the same position."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from .control import LocatedJob
 
 TRY_SECONDS, PAUSE_SECONDS = 60.0, 2.0
 FINAL = frozenset({"host.protocol-error", "python.failed", "ssh.shell-noisy", "ssh.shell-reads"})
-"""Losses that another connection would not change."""
+"""Errors that another connection would not change."""
 
 
-def reconnecting(located: LocatedJob, tell: Callable[[str], object] = lambda line: None) -> LocatedJob:
-    """The job at a place that is connected to again; at this machine it is as it was."""
+def reconnecting(located: LocatedJob, report: Callable[[str], object] = lambda line: None) -> LocatedJob:
+    """The job with a channel that reconnects; a job of this machine stays as it is."""
     if not isinstance(located.records, Channel):
         return located
-    return located._replace(records=Reconnecting(located, located.records, tell))
+    return located._replace(records=Reconnecting(located, located.records, report))
 
 
 class Reconnecting:
-    """A host that is connected to again for a minute, when its connection is lost.
+    """A channel that reconnects for up to a minute when its connection is lost.
 
-    `tell`: gets a line when the connection is lost, and when it is there again.
+    `report`: gets a line when the connection is lost, and when it is restored.
     """
 
-    def __init__(self, located: LocatedJob, channel: Channel, tell: Callable[[str], object]) -> None:
+    def __init__(self, located: LocatedJob, channel: Channel, report: Callable[[str], object]) -> None:
         self.host = channel.host
-        self._located, self._channel, self._tell = located, channel, tell
-        self._at = 0
-        """How much of the output was read. A new agent begins there."""
+        self._located, self._channel, self._report = located, channel, report
+        self._position = 0
+        """The position in the output, where a new agent continues."""
 
     def ask(
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **fields: Any
     ) -> Answer:
-        """Ask, if need be over a new connection; `LostError` that says how to come back if there is none."""
+        """Ask, if necessary over a new connection; without one, `LostError` with the command to return."""
         until = 0.0
         while True:
             if request is OUTPUT:
-                fields["start"] = self._at
+                fields["start"] = self._position
             try:
                 answer = self._channel.ask(request, payload, seconds=seconds, **fields)
             except LostError as error:
@@ -53,13 +53,13 @@ class Reconnecting:
                 until = until or self._begin(error)
                 self._reconnect(error, until)
             else:
-                self._at = getattr(answer, "at", self._at)
+                self._position = getattr(answer, "at", self._position)
                 if until:
-                    self._tell(f"{self.host}: connected again")
+                    self._report(f"{self.host}: connected again")
                 return answer
 
     def _begin(self, error: LostError) -> float:
-        self._tell(f"{self.host}: {why_lost(error)}; connecting again for up to {TRY_SECONDS:.0f} s")
+        self._report(f"{self.host}: {why_lost(error)}; connecting again for up to {TRY_SECONDS:.0f} s")
         return time.monotonic() + TRY_SECONDS
 
     def _reconnect(self, error: LostError, until: float) -> None:

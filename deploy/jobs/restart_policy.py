@@ -1,4 +1,4 @@
-"""Decides whether a job that failed starts again, and on which hosts. Pure: `Attempts` carries it out."""
+"""Decides whether a failed job starts again, and on which hosts. Pure: `Attempts` executes the decision."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..console.text import count
 from ..hosts.hostfile import Host
 from ..launch.result import Failure
 
-# Failures that another attempt would not change: the user ended the job, Slurm took all hosts away, or the
-# launcher places ranks wrongly or is the wrong one for this program.
+# Failures that another attempt would not change: the user ended the job, Slurm ended the allocation, or the
+# launcher places ranks wrongly or cannot start this program.
 FINAL = frozenset({"interrupted", "stopped", "allocation", "placement", "world"})
 FINAL_STATUS = 2  # a mistake in what the user wrote
 OTHER_PORTS = 2
@@ -28,7 +28,7 @@ class Policy:
     other_ports: int = OTHER_PORTS
 
     def after(self, failure: Failure | None) -> Policy:
-        """What is allowed after a restart for this failure."""
+        """The policy after a restart for this failure."""
         if failure is None or failure.kind != "port" or not self.other_ports:
             return self
         return replace(self, max_restarts=self.max_restarts + 1, other_ports=self.other_ports - 1)
@@ -36,7 +36,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Decision:
-    """The hosts of the next attempt, none if there is no next one, and a line that tells the user."""
+    """The hosts of the next attempt, none for no attempt, and a line for the user."""
 
     hosts: tuple[Host, ...]
     message: str = ""
@@ -48,9 +48,9 @@ class Decision:
 
 
 def decide(failure: Failure | None, hosts: Sequence[Host], attempt: int, policy: Policy) -> Decision:
-    """Decide what follows the end of an attempt. The first attempt has number 0.
+    """Decide on the next attempt. The first attempt has number 0.
 
-    A host that fails is taken out of the job. The host of a failed rank stays: the failure may not recur.
+    A host that fails leaves the job. The host of a failed rank stays: the failure may not recur.
     """
     if failure and failure.kind == "port" and policy.other_ports:
         return Decision(tuple(hosts), f"{failure.headline}; the launch starts again with another port")
@@ -78,7 +78,7 @@ def without(lost: Mapping[str, str], hosts: Sequence[Host], attempt: int, policy
 
 
 def awaits_network(failure: Failure | None, unreached: Mapping[str, str], at: float) -> bool:
-    """Whether to try the same hosts once more: this machine had lost its network, and may get it back."""
+    """Whether to try the same hosts again: this machine had lost its network, which may return."""
     return (
         failure is not None
         and failure.kind in {"network", "driver"}  # a machine that was suspended may need its network too
@@ -93,5 +93,5 @@ def _next(hosts: Sequence[Host], attempt: int, policy: Policy) -> str:
 
 
 def backoff(attempt: int) -> float:
-    """Seconds to wait after this attempt, as the cause of a quick failure may need a moment to go away."""
+    """Seconds to wait after this attempt: the cause of a quick failure may need a moment to disappear."""
     return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]

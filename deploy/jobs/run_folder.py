@@ -30,7 +30,7 @@ from .log_shares import LogShares
 from .sample_file import PACE, SAMPLES, SampleFile, pace_line
 
 # Reserved at the start, so that verdict and result can be written even if the disk is full at the end, or has
-# no inode left: two files for two files.
+# no inode left: a file for each of them.
 RESERVED_BYTES = 1 << 17
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -39,7 +39,7 @@ class RunFolder:
     """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
 
     `max_log`: the bytes that all logs together may take, 0 for no limit. The hosts keep everything.
-    `again`: an earlier driver of the job has made the folder.
+    `again`: an earlier driver of the job made the folder.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class RunFolder:
         """Why writing here failed; empty as long as it works."""
         self.unwritten = ""
         """Why the verdict or the result could not be written at the end; empty if they were."""
-        self._early: list[str] = []
-        """What the driver said before there was a folder: a launch that is refused leaves none."""
+        self._pending: list[str] = []
+        """Lines of the driver before the folder exists: a refused launch leaves none."""
 
     def wait(self, spec: LaunchSpec, why: str) -> None:
-        """Make the folder before there is a plan: the job waits for its hosts. `why`: what `status` says."""
+        """Make the folder before the plan, for a job that waits for its hosts. `why`: the reason."""
         try:
             if self._lock is None:
                 self._create()
@@ -119,17 +119,17 @@ class RunFolder:
         except OSError as error:
             kind = MusterError if error.errno in FULL else UsageError
             raise kind(f"--runs {self.path.parent}: {explain(error)}") from None
-        # Locked until this process ends in any way: others see from the lock that the driver is alive.
+        # Locked until this process ends in any way: the lock shows that the driver is alive.
         self._lock = os.open(self.path / "lock.driver", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         for name in RESERVES:
             (self.path / name).write_bytes(bytes(RESERVED_BYTES))
-        # There are two files for each rank: the soft limit of 1024 would be enough for only 500 ranks.
+        # Each rank has two files: the soft limit of 1024 would be enough for only 500 ranks.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        early, self._early = self._early, []
-        for text in early:
+        pending, self._pending = self._pending, []
+        for text in pending:
             self.say(text)
 
     @property
@@ -141,36 +141,36 @@ class RunFolder:
         return self.logs / RankLog(rank, host, self._attempt, stream).name
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """Append what a rank printed, byte for byte."""
+        """Append the output of a rank, byte for byte."""
         log = self.log_of(rank, host, stream)
         self._append(log, self._shares.within(f"rank {rank}", host, log.name, _bytes_of(text)))
 
     def launcher(self, host: str, text: str) -> None:
-        """Append a line of mpirun or torchrun itself."""
+        """Append a line of the launcher."""
         log = self.logs / f"launcher@{host}{self._suffix}.log"
         self._append(log, self._shares.within(f"launcher {host}", host, log.name, _bytes_of(text)))
 
     def sampled(self, sample: HostSample) -> None:
-        """Append a sample of a host. It never raises: a run without samples is as good as any."""
+        """Append a sample of a host. It never raises: samples are optional."""
         if self._samples:
             self._samples.add(sample)
 
     def paced(self, at: float, pace: Pace, late: Sequence[Straggler]) -> None:
-        """Append the pace of the ranks; like samples, it is extra."""
+        """Append the pace of the ranks; like samples, it is optional."""
         if not self._full:
             with contextlib.suppress(OSError):
                 text = pace_line(at, self._attempt, pace, late)
                 _write_all(self._file(self.path / PACE), text.encode())
 
     def say(self, text: str) -> None:
-        """Append a line of the driver itself; before there is a folder, keep it until then."""
+        """Append a line of the driver; before the folder exists, keep it until then."""
         if self._lock is None:
-            self._early.append(text)
+            self._pending.append(text)
             return
         self._append(self.logs / "driver.log", _bytes_of(f"{text}\n"))
 
     def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:
-        """Keep what was launched (deploy/jobs/launched.py) in this attempt; `texts` with the first."""
+        """Write the record of this attempt (deploy/jobs/launched.py); with the first one, also `texts`."""
         self._keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
         if texts is not None:
             try:
@@ -179,7 +179,7 @@ class RunFolder:
                 self._full = self._full or explain(error)
 
     def event(self, event: JobEvent) -> None:
-        """Append what has happened to events.jsonl."""
+        """Append an event to events.jsonl."""
         if not self._full:
             path = self.path / "events.jsonl"
             try:
@@ -188,9 +188,9 @@ class RunFolder:
                 self._full = explain(naming(error, str(path)))
 
     def ended(self, result: LaunchResult) -> LaunchResult:
-        """Keep the stacks of an attempt, and the end of its logs that are cut.
+        """Write the stacks of an attempt, and the ends of its logs that are cut.
 
-        The result says which these are, and whether `fab stop` interrupted the driver.
+        The returned result names these logs, and has the user if `muster stop` interrupted the driver.
         """
         for log, content in self._shares.ends():
             self._append(self.logs / log, content)
@@ -202,14 +202,10 @@ class RunFolder:
         if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
             return result
         try:
-            asked = json.loads(order.read_text())["by"]
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-        ):  # the driver has the request; the name of the user is an extra
+            by = json.loads(order.read_text())["by"]
+        except (OSError, ValueError, LookupError):  # the name of the user is optional
             return result
-        return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
+        return dataclasses.replace(result, failure=stopped(by, result.exit_status, result.failure.at))
 
     def kept(self, name: str) -> str | None:
         """The text of a file that an earlier driver of the job kept; None without one."""
@@ -217,7 +213,7 @@ class RunFolder:
         return path.read_text(errors="replace") if self._again and path.is_file() else None
 
     def keep_metrics(self, name: str, metrics: str) -> None:
-        """Write the program's metrics if there is room; otherwise `problem` says that they are missing."""
+        """Write the program's metrics if there is room; otherwise `problem` reports them as missing."""
         self._keep(name, metrics)
 
     @property
@@ -225,22 +221,22 @@ class RunFolder:
         """Why this folder is incomplete; empty if it is complete."""
         if not self._full and self._samples and self._samples.problem:
             return f"here: {SAMPLES} ends early: {explain(self._samples.problem)}"
-        return f"here: {self._full}; the hosts have all logs, {self.path} has not" if self._full else ""
+        return f"here: {self._full}; the hosts have all logs, {self.path} does not" if self._full else ""
 
     def finish(self, result: LaunchResult, verdict: str, earlier: Sequence[LaunchResult] = ()) -> str:
-        """Close the logs, write the verdict, and last the result, whole or not at all.
+        """Close the logs, write the verdict, and last the result, completely or not at all.
 
         Returns why one of them could not be written; empty if both are.
         """
         for file in self._open.values():
-            with contextlib.suppress(OSError):  # some network file systems find only now that they are full
+            with contextlib.suppress(OSError):  # some network file systems report only now that they are full
                 file.close()
         if self._samples:
             self._samples.close()
         for name in RESERVES:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-        try:  # the result may fit where the verdict does not: what a program reads matters more
+        try:  # the result may fit even if the verdict does not, and programs read it
             self._write("verdict.txt", f"{verdict}\n")
         except OSError as error:
             self.unwritten = explain(error)
@@ -251,7 +247,7 @@ class RunFolder:
         return self.unwritten
 
     def _write(self, name: str, text: str) -> None:
-        """Write a file for people. It may quote text of a host that cannot be encoded."""
+        """Write a file for people. It may quote text of a host that has no encoding."""
         write_atomically(self.path / name, text.encode(errors="replace"), durable=False)
 
     def _keep(self, name: str, text: str) -> None:
@@ -262,17 +258,17 @@ class RunFolder:
             self._full = self._full or explain(error)
 
     def _record(self, name: str, record: Mapping[str, Any]) -> None:
-        """Write a file for programs, which is whole also after a crash of this machine."""
+        """Write a file for programs, which is complete even after a crash of this machine."""
         write_atomically(self.path / name, (json.dumps(record, indent=2) + "\n").encode())
 
     def _append(self, path: Path, content: bytes) -> None:
         """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""
         if not content or self._full:
-            return  # a reader would not notice a gap in a log
+            return  # a reader would not notice a gap
         try:
             _write_all(self._file(path), content)
             _write_all(self._file(self.logs / "order"), f"{len(content)} {path.name}\n".encode())
-        except OSError as error:  # the job goes on: its hosts keep everything
+        except OSError as error:  # the job continues: its hosts keep everything
             self._full = explain(naming(error, str(path)))
 
     def _file(self, path: Path) -> IO[bytes]:
@@ -288,7 +284,7 @@ def _write_all(file: IO[bytes], content: bytes) -> None:
 
 
 def _bytes_of(text: str) -> bytes:
-    """The bytes that were printed. A character that stands for no byte becomes a question mark."""
+    """The printed bytes. A character that stands for no byte becomes a question mark."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:

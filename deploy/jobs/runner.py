@@ -1,4 +1,4 @@
-"""Runs a job, attempt after attempt. Each attempt asks the hosts, makes a plan and executes it."""
+"""Runs a job, attempt after attempt. Each attempt connects, makes a plan and executes it."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from .verdict import verdict
 
 
 class Observer(Watcher, Protocol):
-    """A watcher that also gets the lines of the driver itself."""
+    """A watcher that also gets the lines of the driver."""
 
     def say(self, text: str) -> None:
-        """A line of the driver itself."""
+        """A line of the driver."""
         ...
 
 
 Blame = Callable[[LaunchResult], LaunchResult]
-"""Gives a result the cause that only the source of the hosts knows."""
+"""Adds a cause to a result that the source of the hosts has: Slurm ended the allocation."""
 
 
 class Attempts:
@@ -75,7 +75,7 @@ class Attempts:
     ) -> None:
         """`placement`: of the first attempt, if it is known.
 
-        `on_wait` gets what the job waits for before its first start, if that may take long.
+        `on_wait` gets the reason why the job waits before its first start, if that may take long.
         """
         self._timings = timings or Timings()
         self._packages, self._placement = packages, placement
@@ -95,7 +95,7 @@ class Attempts:
     def run(self) -> LaunchResult:
         """Returns the result of the last attempt; raises the error that kept the first one from starting.
 
-        Once an attempt was announced as started, there is always a result.
+        After an attempt was announced, it always returns a result.
         """
         hosts: tuple[Host, ...] = self.spec.hosts
         try:
@@ -107,11 +107,11 @@ class Attempts:
             self._give_up(error)
         try:
             return self._finish(self._results[-1])
-        except KeyboardInterrupt:  # the job is over, so its result is written all the same
+        except KeyboardInterrupt:  # the job is over: write its result anyway
             return self._finish(self._results[-1])
 
     def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
-        """Make an attempt; returns the hosts of the next one, or none if there is no next one."""
+        """Make an attempt; returns the hosts of the next one, none for no attempt."""
         try:
             spec = self.spec.for_attempt(hosts, attempt)
             placement = (None if attempt else self._placement) or place_ranks(hosts, spec)
@@ -166,7 +166,7 @@ class Attempts:
             detached=self.folder.detached,
         ).run()
         self._again = False
-        self._results.append(result)  # the rest is extra: no error or interrupt may cost the verdict
+        self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
@@ -175,7 +175,7 @@ class Attempts:
         self._metrics.fetch(head, the_plan.hosts[0].folder)
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
-        """The result with the outputs that the hosts have, or with a hint about the failure."""
+        """The result with the outputs on the hosts, or with a hint about the failure."""
         if result.failure is None:
             return dataclasses.replace(result, outputs=outputs(cluster))
         hint = missing_module(result) or refused_option(result)
@@ -204,8 +204,8 @@ class Attempts:
     def _give_up(self, error: MusterError | KeyboardInterrupt) -> None:
         """Make a result after an error outside of the loop: in an announced attempt, or before a restart.
 
-        An interrupt of a job that is about to start again is the end of that job, and the failure before it
-        becomes a note. An interrupt of a job that is over changes nothing.
+        An interrupt before a restart ends the job, and the failure before it becomes a note. An interrupt of
+        a job that is over changes nothing.
         """
         if not self._results and self._announced:
             self._results.append(self.folder.ended(_without_end(self._announced, error)))
@@ -222,7 +222,7 @@ class Attempts:
         self._results[-1] = dataclasses.replace(last, notes=(*last.notes, note))
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
-        """Write down the result. If that fails, a note says so: the end of the ranks is still the result."""
+        """Write the result. If that fails, it gets a note: the end of the ranks is still the result."""
         for name, text in self._metrics.texts.items():
             self.folder.keep_metrics(name, text)
         notes = [self.folder.problem] if self.folder.problem else []
@@ -235,13 +235,13 @@ class Attempts:
         return result
 
     def _on_event(self, event: JobEvent) -> None:
-        """Keep what the loop has learned; say what cannot wait for the verdict."""
+        """Record an event of the loop; print it if it cannot wait for the verdict."""
         self._history.add(event)
         if event.type == "rank.lingers":
             self._say(event.text)
 
     def _wait(self, line: str) -> None:
-        """Say what the job waits for; a job that starts again is known to run."""
+        """Print why the job waits. A job that starts again is already listed as running."""
         if not self._announced:
             self._on_wait(line)
         self._say(line)

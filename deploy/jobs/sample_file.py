@@ -32,25 +32,25 @@ HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
 
 
 class _Share:
-    """The bytes that one host may still write. With each quarter of the rest, fewer samples are kept."""
+    """The bytes that one host may still write. After each quarter of the rest, fewer samples are kept."""
 
     def __init__(self, room: int) -> None:
         self._room, self._used, self._stride, self._passed = room, 0, 1, 0
 
-    def wants(self, size: int) -> bool:
-        """Whether the next sample, of at most so many bytes, is to be kept."""
+    def accepts(self, size: int) -> bool:
+        """Whether to keep the next sample, of at most so many bytes."""
         self._passed += 1
         return self._passed % self._stride == 0 and size + self._used < self._room
 
-    def took(self, size: int) -> None:
-        """Note that a sample has taken so many bytes."""
+    def add(self, size: int) -> None:
+        """Count the bytes of a sample."""
         self._used += size
         if self._used > self._room // 4:
             self._room, self._used, self._stride = self._room - self._used, 0, 2 * self._stride
 
 
 class SampleFile:
-    """Appends samples. `hosts`: among how many the room is shared out, so that none can use up all of it."""
+    """Appends samples. `hosts`: their number; each has the same share of the room."""
 
     def __init__(self, path: str, hosts: int, most: int = MOST_FILE) -> None:
         self._room = most // max(1, hosts)
@@ -63,13 +63,13 @@ class SampleFile:
         """Why the file ends early; None as long as it grows."""
 
     def add(self, sample: HostSample) -> None:
-        """Append a sample, unless its host has used up its share. An error ends the file, and no job."""
+        """Append a sample, unless its host has used up its share. An error ends the file, not the job."""
         line = as_line(sample).encode()
         share = self._shares.setdefault(sample.host, _Share(self._room))
-        if self.problem or self._left <= len(line) or not share.wants(len(line)):
+        if self.problem or self._left <= len(line) or not share.accepts(len(line)):
             return
         packed = self._packer.compress(line) + self._packer.flush(zlib.Z_SYNC_FLUSH)
-        share.took(len(packed))
+        share.add(len(packed))
         self._member += len(packed)
         if self._member > MEMBER:
             packed += self._packer.flush()
@@ -78,7 +78,7 @@ class SampleFile:
         self._write(packed)
 
     def close(self) -> None:
-        """End the file as gzip ends. An interrupted end of a run closes it again."""
+        """Complete the last gzip member. An interrupted end of a run may call it twice."""
         if not self.problem and self._member:
             self._member = 0
             self._write(self._packer.flush())
@@ -94,7 +94,7 @@ class SampleFile:
 
 
 class SampleReader:
-    """Turns the bytes of a file of samples, as they come, into samples. What is damaged is passed over."""
+    """Reads samples from the bytes of a file as they arrive. It skips damaged parts."""
 
     def __init__(self) -> None:
         self._unpacker = zlib.decompressobj(GZIP)
@@ -112,7 +112,7 @@ class SampleReader:
                     yield of_line(line)
 
     def _find_member(self) -> bool:
-        """Pass over what comes before the next member; whether there is one."""
+        """Skip to the next member; returns whether it was found."""
         start = self._packed.find(HEAD)
         if start < 0:
             self._packed = self._packed[1 - len(HEAD) :]
@@ -122,7 +122,7 @@ class SampleReader:
         return True
 
     def _unpack(self) -> list[bytes]:
-        """The whole lines in what there is of a member."""
+        """The complete lines in the bytes of a member so far."""
         packed, self._packed = self._packed, b""
         try:
             plain = self._unpacker.decompress(packed, MOST_RATIO * len(packed) + LONGEST_LINE)
@@ -174,7 +174,7 @@ def pace_look(record: object) -> PaceLook | None:
 
 
 def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) -> str:
-    """A look at a running attempt as a line, with its newline. Times in seconds."""
+    """The pace of a running attempt as a line, with its newline. Times in seconds."""
     ranks = sorted(sorted(pace.ranks, key=lambda rank: -rank.own)[:MOST_RANKS], key=lambda rank: rank.rank)
     record = {
         "at": round(at, 3),
@@ -187,6 +187,6 @@ def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) ->
             asdict(RankLook(rank.rank, rank.host, round(rank.own, 6), round(rank.late, 6), rank.is_late))
             for rank in ranks
         ],
-        "late": [one.as_json() for one in late],
+        "late": [straggler.as_json() for straggler in late],
     }
     return json.dumps(record, separators=(",", ":")) + "\n"

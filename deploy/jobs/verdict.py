@@ -23,7 +23,7 @@ TAIL_LINES = 20
 
 
 def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
-    """Which ranks ran where; or what failed first, its last lines, and where to read on.
+    """The hosts of the ranks; or the first failure, its last lines, and the path of the logs.
 
     `page`: the name of the page in the run's folder, if one is made.
     """

@@ -1,7 +1,7 @@
-"""Which files git says belong to a work tree: its own, those of its submodules, of repositories inside it.
+"""The files of a work tree by git: its own, those of its submodules, and of repositories inside it.
 
 The only call of git reads a repository, and runs nothing that the repository names. A tree may come from
-elsewhere with its `.git`, such as an unpacked archive. git would obey the settings in there:
+elsewhere with its `.git`, such as an unpacked archive. git would obey the settings in it:
 `core.fsmonitor` and hooks are commands, a missing object is fetched by a command of `remote.*` (file and ext
 transports run one too), `core.worktree` leads to another folder.
 """
@@ -33,7 +33,7 @@ _HARMLESS = {
     "safe.bareRepository": "explicit",
 }
 SECONDS = 60
-# They tell git of another repository than that of the folder.
+# They point git to another repository than that of the folder.
 _OF_ONE_REPOSITORY = {
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX"),
     *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
@@ -41,14 +41,14 @@ _OF_ONE_REPOSITORY = {
 
 
 def git_root(folder: Path) -> Path | None:
-    """The work tree that `place` is in: the next folder with a `.git`; None if there is none."""
-    here = folder.resolve()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+    """The work tree of a folder: the folder or its nearest parent with a `.git`; None without one."""
+    folder = folder.resolve()
+    return next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
 
 
 def git(root: Path, *arguments: str) -> bytes:
-    """What git says of the repository of a work tree; `UsageError` with its words if it fails."""
-    settings = [word for name, value in _HARMLESS.items() for word in ("-c", f"{name}={value}")]
+    """The output of git for the repository of a work tree; `UsageError` with its message if it fails."""
+    settings = [option for name, value in _HARMLESS.items() for option in ("-c", f"{name}={value}")]
     argv = ["git", "-C", str(root), "--no-pager", "--no-optional-locks", *settings, *arguments]
     try:
         done = subprocess.run(
@@ -65,7 +65,7 @@ def git(root: Path, *arguments: str) -> bytes:
         text, status = f"git: {error.strerror}", 1
     else:
         text, status = done.stderr.decode(errors="replace").strip(), done.returncode
-    # It may list what it could read, say that there is more, and end with 0.
+    # git may list only the readable files, print an error, and end with 0.
     if status or re.search("^(error|fatal):", text, re.MULTILINE):
         raise UsageError(f"{root} is a git repository, and git must list its files, but fails:\n{text}")
     return done.stdout
@@ -74,8 +74,8 @@ def git(root: Path, *arguments: str) -> bytes:
 def _environment(root: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
     return kept | {
-        "GIT_WORK_TREE": str(root),  # whatever core.worktree says
-        "GIT_CEILING_DIRECTORIES": str(root.parent),  # a broken repository is not that of a folder above
+        "GIT_WORK_TREE": str(root),  # overrides core.worktree
+        "GIT_CEILING_DIRECTORIES": str(root.parent),  # do not use the repository of a parent folder
         "GIT_ALLOW_PROTOCOL": "",  # a repository's protocol.NAME.allow is stronger than protocol.allow
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_TERMINAL_PROMPT": "0",
@@ -89,7 +89,7 @@ LONGEST_PATH, LONGEST_NAME = 4000, 255  # no file has a longer one
 
 @dataclass(frozen=True)
 class GitFiles:
-    """Paths below the root of a work tree. Some may not exist: what git tracks may be deleted by now."""
+    """Paths below the root of a work tree. Some may not exist: a tracked file may be deleted."""
 
     tracked: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
@@ -99,9 +99,9 @@ class GitFiles:
 
 
 def git_files(root: Path, depth: int = 0) -> GitFiles:
-    """The files of a work tree and of its submodules, whose commits it tracks, as git tells them.
+    """The files of a work tree and of its submodules, as git lists them.
 
-    Another repository in the tree may come from anywhere. It is read without git, with its `.gitignore`.
+    Another repository in the tree may come from anywhere. It is read without git, by its `.gitignore`.
     """
     if depth > MOST_DEPTH:
         raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} deep")
@@ -134,7 +134,7 @@ def _inside(root: Path, names: Iterable[str]) -> Iterator[str]:
     linked: dict[str, bool] = {}
 
     def is_linked(folders: list[str]) -> bool:
-        """Whether a folder on the way is a link: git takes what is below it as deleted."""
+        """Whether a parent folder is a link: for git, the files below it are deleted."""
         folder = ""
         for part in folders:
             folder += f"{part}/"
@@ -156,10 +156,10 @@ def _inside(root: Path, names: Iterable[str]) -> Iterator[str]:
 
 def _is_second_work_tree(path: Path) -> bool:
     """Whether `git worktree add` made a folder: another state of a repository, not a part of this one."""
-    pointer = path / ".git"  # a folder, in a repository of its own
+    pointer = path / ".git"  # in a main work tree it is a folder
     return pointer.is_file() and "/worktrees/" in pointer.read_text(errors="replace")
 
 
 def _names(listed: bytes) -> Iterator[str]:
-    """The names in a list; that of a repository inside the tree ends with a slash."""
+    """The names in a list of git, which ends the name of an inner repository with a slash."""
     return (os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name)

@@ -1,7 +1,7 @@
 """The patterns of a `.gitignore` or a `.musterignore`, with the meaning that gitignore(5) gives them.
 
-The time for a path grows with its length times that of the patterns, whatever the patterns are: a star takes
-as few characters as it can and is never tried again, which is enough, as the next star can take the rest.
+The time for a path is at most proportional to its length times that of the patterns: a star matches as few
+characters as possible and is never tried again, which suffices, because the next star can match the rest.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class _Pattern:
 
 @dataclass
 class Ignored:
-    """Decides on paths below one folder. An ignored folder takes everything in it along, as for git."""
+    """Decides on paths below one folder. With a folder, everything in it is ignored, as by git."""
 
     patterns: list[_Pattern]
     _folders: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
     def of_file(cls, path: Path) -> Ignored:
-        """The patterns of a file of this machine."""
+        """The patterns of a file on this machine."""
         try:
             return cls.of(path.read_bytes().decode(errors="surrogateescape"), str(path))
         except OSError as error:
@@ -66,7 +66,7 @@ class Ignored:
 
     @classmethod
     def of(cls, text: str, source: str) -> Ignored:
-        """The patterns of a file; `UsageError` for more, or for longer ones, than any project has."""
+        """The patterns of a file; `UsageError` for too many or too long ones."""
         lines = text.removeprefix("\ufeff").split("\n")
         if len(lines) > MOST_PATTERNS:
             raise UsageError(f"{source}: more than {MOST_PATTERNS} lines of patterns; name folders instead")
@@ -77,18 +77,18 @@ class Ignored:
         return cls([pattern for line in lines if (pattern := _pattern(line))])
 
     def has(self, path: str) -> bool:
-        """Whether a file is ignored, on its own or with a folder that it is in."""
+        """Whether a file is ignored, directly or with one of its folders."""
         folder = ""
         for part in path.split("/")[:-1]:
             folder = f"{folder}/{part}" if folder else part
             if folder not in self._folders:
-                self._folders[folder] = bool(self.says(folder, is_folder=True))
+                self._folders[folder] = bool(self.decides(folder, is_folder=True))
             if self._folders[folder]:
                 return True
-        return bool(self.says(path, is_folder=False))
+        return bool(self.decides(path, is_folder=False))
 
-    def says(self, path: str, *, is_folder: bool) -> bool | None:
-        """What the last pattern that matches a path says of it; None if no pattern matches it."""
+    def decides(self, path: str, *, is_folder: bool) -> bool | None:
+        """Whether the last pattern that matches a path ignores it; None if no pattern matches it."""
         parts = path.split("/")
         for pattern in reversed(self.patterns):
             if pattern.matches(parts, is_folder=is_folder):
@@ -97,7 +97,7 @@ class Ignored:
 
 
 def _pattern(line: str) -> _Pattern | None:
-    """The pattern of a line; None for a comment and for what matches nothing."""
+    """The pattern of a line; None for a comment and for a pattern that matches nothing."""
     text = re.sub(r"(?<!\\)((?:\\\\)*)[ \t\r]+$", r"\1", line)
     if not text or text.startswith("#"):
         return None
@@ -120,12 +120,12 @@ def _pattern(line: str) -> _Pattern | None:
         elif matchers[-1:] != [None]:
             matchers.append(None)
     if matchers[-1] is None:
-        matchers.append(lambda name: True)  # what is in the folder, not the folder
+        matchers.append(lambda name: True)  # the content of the folder, not the folder
     return _Pattern(tuple(matchers), negated, folders_only)
 
 
 def _split(text: str) -> list[str]:
-    """The parts of a pattern, between slashes in no class; ValueError for what git takes as broken."""
+    """The parts of a pattern between slashes outside of classes; ValueError for what git rejects."""
     parts, position = [""], 0
     while position < len(text):
         end = position + (2 if text[position] == "\\" else 1)
@@ -142,7 +142,7 @@ def _split(text: str) -> list[str]:
 
 
 def _matcher(name: str) -> _Matches:
-    """What a part of a path must match."""
+    """The matcher for a part of a path."""
     pieces = [""]
     for expression in _expressions(name):
         if expression == STAR:
@@ -154,7 +154,7 @@ def _matcher(name: str) -> _Matches:
     if len(pieces) == 1:
         return re.compile(pieces[0], re.DOTALL).fullmatch
     first, *middle, last = pieces
-    # A group that is found by looking ahead, and then taken as it is, has no second try.
+    # A lookahead with a back-reference never backtracks into its group.
     held = "".join(f"(?=(?P<s{number}>.*?{piece}))(?P=s{number})" for number, piece in enumerate(middle))
     return re.compile(f"{first}{held}.*{last}", re.DOTALL).fullmatch
 
@@ -189,10 +189,10 @@ def _class(name: str, position: int) -> tuple[str, int]:
             raise ValueError(name)
         if name[position] == "]" and position > begin:
             break
-        if known := re.compile(r"\[:(\w*):\]").match(name, position):
-            if known[1] not in _CLASSES:
+        if named := re.compile(r"\[:(\w*):\]").match(name, position):
+            if named[1] not in _CLASSES:
                 raise ValueError(name)
-            items, position = items + _CLASSES[known[1]], known.end()
+            items, position = items + _CLASSES[named[1]], named.end()
             continue
         first, position = _letter(name, position)
         last = first

@@ -1,4 +1,4 @@
-"""A launch as a value: every file that will be written and every command that will run.
+"""A launch as a value: every file to write and every command to run.
 
 `print(plan)` is the dry run and the golden file of the tests.
 """
@@ -34,11 +34,11 @@ class ContainerPlan:
     """The container of a host."""
 
     image: str
-    """What is started: the image by its id, so that every host starts the same."""
+    """The image with its id, which is the same on every host."""
     argv: tuple[str, ...]
     """The engine's command; it runs as long as the container."""
     remove: tuple[str, ...]
-    """The engine's command that ends the container by force; empty where there is nothing but processes."""
+    """The engine's command that ends the container by force; empty for apptainer."""
     launcher_inside: bool
     """Whether the launcher runs in it; else the host's mpirun starts each rank in it."""
     environment: tuple[tuple[str, str], ...]
@@ -73,11 +73,11 @@ class LaunchPlan:
     @cached_property
     def ranks(self) -> tuple[PlacedRank, ...]:
         """Every rank in order."""
-        return tuple(place for host in self.hosts for place in host.ranks)
+        return tuple(rank for host in self.hosts for rank in host.ranks)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know before the ranks start."""
+        """Notes for the user before the ranks start."""
         program, launcher = self.spec.program, self.spec.launcher
         notes = [_about_absent(self.spec.tree.absent)] if self.spec.tree.absent else []
         if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
@@ -105,7 +105,7 @@ def _describe_tree(tree: Tree) -> str:
 
 
 def _about_absent(submodules: Sequence[str]) -> str:
-    """What the user should know of submodules that are not checked out."""
+    """The note about submodules that are not checked out."""
     listed = ", ".join(submodules[:MOST_SUBMODULES]) + (", ..." if len(submodules) > MOST_SUBMODULES else "")
     are, them = ("submodule {} is", "its") if len(submodules) == 1 else ("submodules {} are", "their")
     return f"{are.format(listed)} not checked out, so no host gets {them} files; git submodule update --init"

@@ -1,4 +1,4 @@
-"""The launchers, the interface through which plans and checks use them, and the ranks that they place."""
+"""The launchers, their interface for plans and checks, and the placement of ranks."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ def launcher_of(name: LauncherName) -> Launcher:
 
 
 def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Launcher) -> None:
-    """Raise `UnfitError` with every host that the launcher cannot use, and what to do there."""
+    """Raise `UnfitError` with every host that the launcher cannot use, and the remedy."""
     used = {host.name: facts[host.name] for host in hosts}
-    reasons = [(name, error.reason) for name, known in used.items() if (error := launcher.unfit(known))]
+    reasons = [
+        (name, error.reason) for name, host_facts in used.items() if (error := launcher.unfit(host_facts))
+    ]
     if reasons := reasons or launcher.differences(used):
         raise UnfitError(reasons)
 
@@ -65,7 +67,7 @@ def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Laun
 def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
     """Fill the slots of each host in the order of the file, as mpirun's `--map-by slot` does.
 
-    `UsageError` for what no cluster could run: no host is asked for that.
+    `UsageError` for a request that no cluster could run, without asking a host.
     """
     slots = sum(host.slots for host in hosts)
     if spec.np is not None and not 1 <= spec.np <= slots:
@@ -78,7 +80,9 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
             ranks[host.name] = tuple(PlacedRank(first + local, local, host.name) for local in range(number))
             first += number
     if len(used) > 1 and (local := [host.name for host in used if host.is_local]):
-        raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
+        raise UsageError(
+            f"{local[0]} is a different machine on every host; write a host name in the hosts file"
+        )
     if spec.launcher == "srun" and not spec.allocation:
         raise UsageError(OUTSIDE)
     placement = Placement(tuple(used), ranks)

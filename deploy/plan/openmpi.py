@@ -13,9 +13,9 @@ from ..errors import HostError
 from ..hosts.facts import Facts
 from .placement import Layout
 
-# 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked. Above 64
-# hosts daemons start each other, but here only the head may start daemons. In 4.1 this takes a tree that is
-# wider than any cluster: with the option for no tree, its daemons discard what they print on stderr.
+# 4.1 removes the domain from host names by default; 5.0 keeps it, but reports it only with the option. Above
+# 64 hosts, daemons start each other, but in Muster only the head may start daemons. In 4.1 this needs a tree
+# that is wider than any cluster: with the option for no tree, its daemons discard their standard error.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
         "remote_shell": ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent"),
@@ -68,13 +68,13 @@ FULL = (
 
 
 def is_full(line: str) -> bool:
-    """Whether mpirun says that it has no slot left for ranks that a program spawns."""
+    """Whether a line of mpirun reports that no slot is left for ranks that a program spawns."""
     return line.startswith(_FULL)
 
 
 # The command that mpirun runs through its remote shell (setup_launch in 4.1's plm_rsh_module.c and 5.0's
 # plm_ssh_module.c): it sets these variables in the language of the login shell, then starts the daemon. No
-# shell expands any of the characters allowed here, so the command starts nothing but the daemon.
+# shell expands any of the characters that _PLAIN allows, so the command starts only the daemon.
 _PLAIN = r"[\w./:=+,@%^~-]+"
 _NAME = "(?:PATH|(?:DY)?LD_LIBRARY_PATH|(?:PRTE|PMIX|OPAL)_PREFIX)"
 _VALUE = rf"{_PLAIN}(?:\${_NAME}|\${{{_NAME}:-}})?"
@@ -127,8 +127,8 @@ class Mpirun:
         return None
 
     def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
-        """Daemons of different versions do not understand each other: every host must have the same."""
-        versions = {host: known.mpi for host, known in facts.items()}
+        """Daemons of different versions are incompatible: every host must have the same version."""
+        versions = {host: host_facts.mpi for host, host_facts in facts.items()}
         if len({*versions.values()}) < 2:
             return []
         return [
@@ -137,7 +137,7 @@ class Mpirun:
         ]
 
     def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
-        """Nothing to refuse: mpirun starts any backend with any numbers of ranks."""
+        """Accept everything: mpirun starts any backend with any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
         """The argv of mpirun for the head; None for other hosts.
@@ -172,12 +172,12 @@ class Mpirun:
 
 
 def of_ranks(host: str, layout: Layout) -> dict[str, str]:
-    """Variables for Open MPI in the ranks of a host, whatever has started them."""
+    """Variables for Open MPI in the ranks of a host, with any launcher."""
     env = {}
     interface = layout.rendezvous.interfaces.get(host)
     if interface and len(layout.ranks) > 1 and layout.has_interfaces:
         env[_DATA_INTERFACE] = interface
     if layout.ranks[host] >= layout.facts[host].cores:
-        # MPI waits in a busy loop, which on a full host uses the core that another rank needs.
+        # MPI waits in a busy loop, which on a full host takes the core of another rank.
         env["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return env

@@ -1,4 +1,4 @@
-"""Which rank runs where, and what a launcher derives from that."""
+"""The placement of ranks on hosts, and the values that launchers derive from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PlacedRank:
 
 @dataclass(frozen=True)
 class Placement:
-    """The hosts that get a rank, and the ranks of each. The other hosts are not even connected to."""
+    """The hosts with ranks, and the ranks of each. Muster does not connect to the other hosts."""
 
     hosts: tuple[Host, ...]
     ranks: Mapping[str, tuple[PlacedRank, ...]]
@@ -38,7 +38,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Layout:
-    """One attempt on its hosts, as a launcher sees it. The first host is the head."""
+    """One attempt on its hosts, for the launcher. The first host is the head."""
 
     spec: LaunchSpec
     placement: Placement
@@ -76,6 +76,6 @@ class Layout:
         return JobPaths.of(self.facts[self.head].home, self.spec.job).hostfile
 
     def rank_command(self, *, mpi: bool) -> tuple[str, ...]:
-        """What each rank runs: the argv of `muster-rank` and its program. `mpi`: as ranks of MPI."""
-        abort = mpi and all(known.mpi4py for known in self.facts.values())
+        """The command of each rank: the argv of `muster-rank` and its program. `mpi`: as ranks of MPI."""
+        abort = mpi and all(facts.mpi4py for facts in self.facts.values())
         return ("muster-rank", *self.spec.program.argv(abort_with_mpi=abort))

@@ -1,7 +1,7 @@
-"""What a launch will do, as a value: every file that will be written and every command that will run.
+"""The plan of a launch as a value: every file to write and every command to run.
 
 `plan()` is pure: the same request, hosts and facts give the same plan. `print(plan)` is the dry run and the
-golden file of the tests; the loop of the launch does what it says.
+golden file of the tests; the loop of the launch executes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tools:
     in_rank: Mapping[str, str] = field(repr=False)
     """The files of in_rank/ that every rank loads."""
     recorder: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What lies beside it in a job whose ranks are recorded: texts by file name."""
+    """The other files of in_rank/ for a job with recorded ranks: texts by file name."""
     container: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The programs of a job whose ranks run in containers: texts by file name."""
 
@@ -52,21 +52,21 @@ def plan(
     tools: Tools,
     containers: Mapping[str, HostImage] | None = None,
 ) -> LaunchPlan:
-    """The plan of a launch. `UsageError` if there can be none, `UnfitError` for hosts that are unfit.
+    """The plan of a launch. `UsageError` for an impossible request, `UnfitError` for unfit hosts.
 
-    `containers`: for each host, the image in which its ranks run, if they do.
+    `containers`: for each host, the image in which its ranks run, if any.
     """
     used = placement.hosts
     launcher = launcher_of(spec.launcher)
-    outside, there = facts.hosts, containers or {}
-    inside = found_inside(spec, outside, there)
+    outside, images = facts.hosts, containers or {}
+    inside = found_inside(spec, outside, images)
     require(used, inside, launcher=launcher)
     layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, facts.rendezvous)
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
     plans = tuple(_plan_host(host, layout, slots, tools) for host in used)
-    if there:
-        plans = contained(spec, plans, outside, there, programs=tools.container)
+    if images:
+        plans = contained(spec, plans, outside, images, programs=tools.container)
     title = _title(launcher.title(inside[layout.head]), layout)
     return LaunchPlan(spec, plans, title)
 
@@ -94,13 +94,13 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools) -> HostPlan
 
 def _programs(spec: LaunchSpec, facts: Facts) -> tuple[str, ...]:
     """The folders of the programs that a job starts: of its environment, if it has one, and of mpirun."""
-    places = [facts.executable] if spec.environment or not facts.mpirun else []
-    places += [facts.mpirun] if facts.mpirun else []
-    return tuple(dict.fromkeys(str(PurePosixPath(place).parent) for place in places))
+    programs = [facts.executable] if spec.environment or not facts.mpirun else []
+    programs += [facts.mpirun] if facts.mpirun else []
+    return tuple(dict.fromkeys(str(PurePosixPath(program).parent) for program in programs))
 
 
 def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
-    """The environment of every rank of a host. Variables that the user gives come last and win."""
+    """The environment of every rank of a host. The user's variables come last and override the others."""
     spec = layout.spec
     env = {
         "MASTER_ADDR": layout.rendezvous.address,
@@ -112,7 +112,7 @@ def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
         "MUSTER_OUT": paths.out,
         # Otherwise each rank would start a thread for every core of the host.
         "OMP_NUM_THREADS": str(max(1, layout.facts[host].cores // layout.ranks[host])),
-        # Lines appear when they are printed, not when a buffer is full.
+        # Lines appear at once, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
     }
     if interface := layout.rendezvous.interfaces.get(host):
@@ -134,7 +134,7 @@ def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
 
 
 def _own_path(spec: LaunchSpec, path: tuple[str, ...]) -> dict[str, str]:
-    """The PATH that the user gives, if any, behind the folders of the programs that the job needs."""
+    """The user's PATH, if any, after the folders of the programs that the job needs."""
     own = dict(spec.env)
     return {"PATH": ":".join(filter(None, (*path, own["PATH"])))} if "PATH" in own else {}
 

@@ -13,15 +13,15 @@ _REPLACE = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What every rank runs: a module or a script of the tree, and its arguments."""
+    """The program of every rank: a module or a script of the tree, and its arguments."""
 
     module: str | None = None
     script: str | None = None
     args: tuple[str, ...] = ()
     mpi: str = ""
-    """The place in its source that asks for MPI: `train.py:3`; empty if none was found."""
+    """The line of its source that uses MPI: `train.py:3`; else empty."""
     runner: tuple[str, ...] = ()
-    """What runs a script that is no Python program, such as `bash`; empty for Python."""
+    """The interpreter of a script that is no Python program, such as `bash`; empty for Python."""
 
     def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
         """The arguments for Python.
@@ -29,7 +29,7 @@ class Program:
         With MPI, an uncaught exception in one rank leaves the others waiting in MPI_Finalize forever;
         `python -m mpi4py` makes it an MPI_Abort (mpi4py manual, "mpi4py.run").
         """
-        if self.runner:  # in place of Python, with the same process id
+        if self.runner:  # it replaces Python, with the same process id
             return ("-c", _REPLACE, *self.runner, self.script or "", *self.args)
         runner = ("-m", "mpi4py") if abort_with_mpi else ()
         target = ("-m", self.module) if self.module else (self.script or "",)
@@ -37,7 +37,7 @@ class Program:
 
 
 def asks_for_mpi(program: Program, tree: Tree) -> str:
-    """`train.py:3`, the first place where the program's own file asks for MPI; empty if it does not."""
+    """`train.py:3`, the first line of the program's own file that uses MPI; else empty."""
     for name in _files(program):
         path = Path(tree.root, tree.within, name)
         try:
@@ -61,7 +61,7 @@ def line_of_mpi(source: str) -> int | None:
     """The line that imports mpi4py, or starts torch's process group with MPI; None if there is none."""
     try:
         nodes = ast.walk(ast.parse(source))
-    except (SyntaxError, RecursionError):  # the user will see that error when the program runs
+    except (SyntaxError, RecursionError):  # the program reports that error
         return None
     lines = (node.lineno for node in nodes if isinstance(node, ast.stmt | ast.expr) and _asks(node))
     return min(lines, default=None)
@@ -76,7 +76,7 @@ def _asks(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    backends = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "backend")]
+    backends = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "backend")]
     return name == "init_process_group" and any(
         isinstance(backend, ast.Constant) and backend.value == "mpi" for backend in backends
     )

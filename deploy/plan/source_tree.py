@@ -23,7 +23,7 @@ START = "start the launch in the folder of your project"
 IN_GIT = f"{START}, keep data outside of it, or list it in .gitignore or {IGNORE_FILE}"
 WITHOUT_GIT = (
     f"{START}, keep data outside of it, list it in {IGNORE_FILE}, or keep it in a folder whose name begins "
-    "with '.'; after git init, what .gitignore lists stays here too"
+    "with '.'; after git init, .gitignore applies too"
 )
 
 
@@ -42,7 +42,7 @@ class TreeFile:
 class Tree:
     """The files that a launch sends. `within`: the folder in which the user started it, relative to the root.
 
-    `prefix`: the folder on a host into which they go; empty if their paths are the same as here.
+    `prefix`: their folder on a host; empty if the paths are the same on both machines.
     """
 
     root: Path
@@ -50,7 +50,7 @@ class Tree:
     files: tuple[TreeFile, ...]
     prefix: str = ""
     absent: tuple[str, ...] = ()
-    """Submodules that are not checked out here, so that no host gets their files."""
+    """Submodules that are not checked out, so that no host gets their files."""
 
     @property
     def size(self) -> int:
@@ -62,20 +62,20 @@ class Tree:
         return self.root / file.path
 
     def listing(self) -> list[tuple[str, bool, str, str | None]]:
-        """What a host has to know to put the files in place: path, executable, digest, target of a link."""
+        """The list of files for a host: path, executable, digest, target of a link."""
         return [
             (str(PurePosixPath(self.prefix, file.path)), file.executable, file.digest, file.link)
             for file in self.files
         ]
 
     def links_out(self) -> list[tuple[str, str]]:
-        """The links that lead out of the tree, each with its target, which every host must have."""
+        """The links out of the tree, each with its target, which every host must have."""
         return [(file.path, file.link) for file in self.files if file.link and file.link.startswith("/")]
 
     def archive(self, digests: Sequence[str]) -> bytes:
         """A tar archive of these contents, in which the name of each member is its digest.
 
-        Raises UsageError if a file has changed since the scan. A file may have grown, like a log.
+        Raises UsageError if a file has changed since the scan. It may have grown, like a log.
         """
         wanted = {*digests}
         contents: dict[str, bytes] = {}
@@ -96,7 +96,7 @@ class Tree:
             with path.open("rb") as stream:
                 content = stream.read(file.size)
         except OSError as error:
-            raise UsageError(f"{path}: cannot be read any more: {error.strerror}") from None
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
         if hashlib.sha256(content).hexdigest() != file.digest:
             raise UsageError(f"{path}: changed while it was sent; try again, or keep it out of the tree")
         return content
@@ -105,7 +105,7 @@ class Tree:
 def _archive_in(buffer: io.BytesIO, contents: Iterable[bytes]) -> tarfile.TarFile:
     """A new archive, compressed if samples of its contents become smaller.
 
-    Level 1 is fast, and a slow link carries a third of the bytes of text. Weights and images do not shrink.
+    Level 1 is fast, and reduces text to a third. Weights and images do not shrink.
     """
     sample = b"".join(content[:SAMPLE_BYTES] for content in contents)
     if len(zlib.compress(sample, 1)) > INCOMPRESSIBLE * len(sample):
@@ -113,36 +113,36 @@ def _archive_in(buffer: io.BytesIO, contents: Iterable[bytes]) -> tarfile.TarFil
     return tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1)
 
 
-def scan(place: Path) -> Tree:
-    """The tree around `place`: its git work tree without ignored files, else the folder itself.
+def scan(folder: Path) -> Tree:
+    """The tree of a folder: its git work tree without ignored files, else the folder itself.
 
-    What `.musterignore` in the root lists stays here too, also if git tracks it.
+    `.musterignore` in the root excludes files, even if git tracks them.
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
-    root = git_root(place)
-    in_git, root = root is not None, root or place
+    root = git_root(folder)
+    in_git, root = root is not None, root or folder
     listing = root / IGNORE_FILE
     ignored = Ignored.of_file(listing) if listing.is_file() else Ignored([])
-    found, absent = _of_git(root) if in_git else (walk(place, leave_out=ignored), ())
-    listed = (name for name in found if not ignored.has(name))
+    candidates, absent = _of_git(root) if in_git else (walk(folder, leave_out=ignored), ())
+    listed = (name for name in candidates if not ignored.has(name))
     sizes, modes = _measured(root, listed)  # before any file is read
     if why := too_large(str(root), sizes, IN_GIT if in_git else WITHOUT_GIT):
         raise UsageError(why)
     names = sorted(sizes)
     links = links_of(root, names, modes)
     files = tuple(_read(root, name, links.get(name)) for name in names)
-    return Tree(root, os.path.relpath(place, root), files, absent=absent)
+    return Tree(root, os.path.relpath(folder, root), files, absent=absent)
 
 
 def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """The size and the mode of each file, until there are more than may travel."""
+    """The size and the mode of each file, up to the limits of a tree."""
     sizes: dict[str, int] = {}
     modes: dict[str, int] = {}
     total = 0
     for name in names:
         try:
             status = os.lstat(root / name)
-        except OSError:  # a file that is gone by now gets its error when it is read
+        except OSError:  # a deleted file gets its error when it is read
             sizes[name] = 0
             continue
         sizes[name], modes[name] = status.st_size, status.st_mode
@@ -155,7 +155,7 @@ def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[st
 
 
 def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
-    """The Python files of a package of ours, which become `muster/NAME` on a host. For checkouts and wheels.
+    """The Python files of a package of Muster, which become `muster/NAME` on a host.
 
     `leave_out`: folders of the package that a host does not need.
     """
@@ -166,10 +166,10 @@ def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
 
 def _of_git(root: Path) -> tuple[Iterable[str], tuple[str, ...]]:
     """The files that git tracks, and those that it neither tracks nor ignores; submodules that are absent."""
-    found = git_files(root)
-    wanted = found.tracked | {name for name in found.others if RUNS not in PurePath(name).parts[:-1]}
+    files = git_files(root)
+    wanted = files.tracked | {name for name in files.others if RUNS not in PurePath(name).parts[:-1]}
     names = [name for name in wanted if not _is_own(name) and is_file(root / name)]
-    return names, tuple(sorted(found.absent))
+    return names, tuple(sorted(files.absent))
 
 
 def _is_own(name: str) -> bool:

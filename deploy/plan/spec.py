@@ -41,7 +41,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """What the user asked for, checked, and known before any host is asked. A detached job's head gets it."""
+    """The checked request of the user, complete before any host is asked. A detached job's head gets it."""
 
     job: str
     program: Program = NO_PROGRAM
@@ -67,7 +67,7 @@ class LaunchSpec:
     network: str = ""
     """The data network: a CIDR, or the name of an interface of the head; empty for the first that works."""
 
-    # What its ranks find
+    # The environment of its ranks
     backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class LaunchSpec:
     engine: str = ""
     """The engine that starts its container: docker, podman or apptainer; empty for what each host has."""
     mounts: tuple[Mount, ...] = ()
-    """Folders and files of the hosts that the container has too, besides those of the job."""
+    """Folders and files of the hosts in the container, besides those of the job."""
     stdin: bool = False
     """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
 
@@ -106,7 +106,7 @@ class LaunchSpec:
     """A command or a URL that gets the result at the end."""
 
     def __post_init__(self) -> None:
-        """Refuse what no hosts could run."""
+        """`UsageError` for a request that no hosts could run."""
         if self.launcher == "srun" and self.image:
             raise UsageError(
                 "--launcher srun cannot start ranks in a container (--image); "
@@ -127,11 +127,11 @@ class LaunchSpec:
 
     @staticmethod
     def of_json(value: Mapping[str, Any]) -> LaunchSpec:
-        """The request that `as_json` made this of."""
+        """The request from the result of `as_json`."""
         spec: LaunchSpec = from_json(LaunchSpec, value)
         return spec
 
 
 def is_secret(name: str, hidden: Container[str]) -> bool:
-    """Whether a value must not be shown: it was given as a secret, or its name sounds like one."""
-    return name in hidden or any(word in name.upper() for word in SECRET)
+    """Whether a value must not be shown: the user passed it as a secret, or its name is that of one."""
+    return name in hidden or any(part in name.upper() for part in SECRET)

@@ -1,6 +1,6 @@
 """srun: Slurm starts all ranks as one step of the allocation, and gives them PMIx.
 
-Never pmi2, with which each rank of Open MPI 5 is alone in a world of one; never --oversubscribe.
+Never pmi2, with which each rank of Open MPI 5 gets a world of size one; never --oversubscribe.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ class Srun:
         return "srun (PMIx)"
 
     def unfit(self, facts: Facts) -> HostError | None:
-        """None: what srun needs is Slurm's own, and not every program needs MPI."""
+        """None: srun needs only Slurm, and not every program needs MPI."""
         return None
 
     def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
         """srun starts the same path everywhere, with the head's environment: homes must have one path."""
-        homes = Counter(known.home for known in facts.values())
+        homes = Counter(host_facts.home for host_facts in facts.values())
         usual = homes.most_common(1)[0][0] if homes else ""
         return [
-            (host, f"its home is {known.home}, elsewhere it is {usual}; srun needs one path: use mpirun")
-            for host, known in facts.items()
-            if known.home != usual
+            (host, f"its home is {host_facts.home}, elsewhere it is {usual}; srun needs one path: use mpirun")
+            for host, host_facts in facts.items()
+            if host_facts.home != usual
         ]
 
     def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
-        """Nothing to refuse: srun starts any numbers of ranks."""
+        """Accept everything: srun starts any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
         """The argv of srun for the head; None for other hosts.
 
         --distribution=arbitrary: the list of hosts has a name for each rank, in the order of the ranks; srun
         takes no --nodes with it.
-        --overlap: beside the steps of the agents, with all that the job has. --wait=0: a rank that ends well
-        long before the others does not end them. muster-rank is looked up on PATH, the same on every host.
+        --overlap: beside the steps of the agents, with all resources of the job. --wait=0: a rank that ends
+        well long before the others does not end them. muster-rank is looked up on PATH, the same on every
+        host.
         """
         if host != layout.head:
             return None
@@ -69,6 +70,6 @@ class Srun:
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """Where a rank finds its host's agent (deploy/agent/job/rank.py), and what MPI needs as elsewhere."""
+        """The folder of its host's agent for a rank (deploy/agent/job/rank.py), and the variables for MPI."""
         folder = JobPaths.of(layout.facts[host].home, layout.spec.job).folder
         return {"MUSTER_STEP": folder, **openmpi.of_ranks(host, layout)}

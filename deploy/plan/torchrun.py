@@ -9,7 +9,7 @@ from ..hosts.facts import Facts
 from .placement import Layout
 
 IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
-"""With this variable, torchrun computes ranks as if every host had as many as its own. A site may set it."""
+"""With this variable, torchrun assumes that every host has as many ranks as its own. A site may set it."""
 
 
 def unfit_for_torch(facts: Facts) -> HostError | None:
@@ -38,15 +38,15 @@ class Torchrun:
         return []
 
     def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
-        """Refuse MPI. Hosts may have different numbers of ranks."""
+        """`UsageError` for MPI. Hosts may have different numbers of ranks."""
         if backend == "mpi":
             raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
         """The argv of torchrun for each host.
 
-        Static rendezvous: the driver knows every host, so nothing has to be discovered. The run id is the job
-        id, because two jobs with the same id at the same endpoint merge (torch.distributed.run,
+        Static rendezvous: the driver has the list of hosts, so torchrun need not discover them. The run id is
+        the job id, because two jobs with the same id at the same endpoint merge (torch.distributed.run,
         "Definitions"). Its agents exchange through the store how many ranks each host has, so the numbers may
         differ (`SimpleElasticAgent._assign_worker_ranks`; tried with torch 2.6 and 2.13).
         The driver does the restarts: an agent of torchrun would restart only its own host.
@@ -67,5 +67,5 @@ class Torchrun:
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """With different numbers of ranks on hosts, torchrun must not take its short cut for equal ones."""
+        """With different numbers of ranks on hosts, torchrun must not assume equal ones."""
         return {} if layout.is_even else {IDENTICAL: "0"}

@@ -1,7 +1,7 @@
-"""What of a working tree cannot travel: links that no host can follow, and a tree that is too large.
+"""The limits of a working tree: links that no host can follow, and the size.
 
-A link within the tree stays one. An absolute link out of it, such as `data -> /mnt/shared`, is intended.
-It is kept, and each host says whether it has the target (deploy/agent/job/folders.py).
+A link within the tree stays a link. An absolute link out of it, such as `data -> /mnt/shared`, is intended.
+It is kept, and each host reports whether it has the target (deploy/agent/job/folders.py).
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from ..console.text import count
 from ..errors import UsageError
 
 MAX_BYTES = 1 << 30
-MOST_FILES = (
-    100_000  # the answer of a host that lacks all of them must fit into a line (deploy/connect/channel.py)
-)
+# The answer of a host that lacks all of them must fit into a line (deploy/connect/channel.py).
+MOST_FILES = 100_000
 ENOUGH_FILES = 5_000  # after these, a tree that is too large is not read to its end
 LARGEST = 10
 IGNORE_FILE = ".musterignore"
 
 
 def largest_folders(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The ten folders with the most bytes of their own, without subfolders; files of the root by their name.
+    """The ten folders with the most bytes, without those of subfolders; files of the root by their name.
 
     `sizes`: the bytes of each file.
     """
     totals: dict[str, int] = {}
     for name, size in sizes.items():
         folder = str(PurePosixPath(name).parent)
-        what = name if folder == "." else f"{folder}/"
-        totals[what] = totals.get(what, 0) + size
+        shown = name if folder == "." else f"{folder}/"
+        totals[shown] = totals.get(shown, 0) + size
     return sorted(totals.items(), key=lambda item: -item[1])[:LARGEST]
 
 
@@ -55,7 +54,7 @@ def too_large(root: str, sizes: Mapping[str, int], advice: str) -> str:
     return "\n".join([f"{root} holds {held}, and a launch sends at most {most}: {advice}", *counted, *listed])
 
 
-MOST_TOLD = 500
+MOST_LISTED = 500
 REMEDY = (
     f"remove them, list them in {IGNORE_FILE}, or bring the data with muster data push; an absolute link is "
     "kept, if every host has its target (docs/how-to/own-project.md#links)"
@@ -65,7 +64,7 @@ REMEDY = (
 def links_of(root: Path, names: Iterable[str], modes: Mapping[str, int]) -> dict[str, str]:
     """The target of each link, in a form that is valid on every host; `UsageError` lists all that have none.
 
-    `modes`: what lstat says of each name.
+    `modes`: the mode of each name, from lstat.
     """
     top = root.resolve()
     targets: dict[str, str] = {}
@@ -77,22 +76,22 @@ def links_of(root: Path, names: Iterable[str], modes: Mapping[str, int]) -> dict
             except ValueError as error:
                 refused.append(f"    {root / name}: links to {error}")
     if refused:
-        more = [f"    and {len(refused) - MOST_TOLD} more"] if len(refused) > MOST_TOLD else []
+        more = [f"    and {len(refused) - MOST_LISTED} more"] if len(refused) > MOST_LISTED else []
         what = f"{count(len(refused), 'link')} of the tree that no host can follow"
-        raise UsageError("\n".join([f"{what}; {REMEDY}", *refused[:MOST_TOLD], *more]))
+        raise UsageError("\n".join([f"{what}; {REMEDY}", *refused[:MOST_LISTED], *more]))
     return targets
 
 
 def _target(top: Path, path: Path, name: str) -> str:
-    """The target of a link; ValueError says why it has none on a host."""
+    """The target of a link; ValueError with the reason if it has none on a host."""
     link = path.readlink()
     target, reached = str(link), Path(os.path.realpath(path))
     try:
         path.stat()
     except FileNotFoundError:
-        pass  # it may be there on the hosts
+        pass  # the hosts may have it
     except OSError as error:
-        if reached.is_relative_to(top):  # elsewhere, the hosts may reach what this machine does not
+        if reached.is_relative_to(top):  # the hosts may reach a target outside of the tree
             why = "which leads back to itself" if error.errno == errno.ELOOP else f"but {error.strerror}"
             raise ValueError(f"{target}, {why}") from None
     leaves = os.path.normpath(PurePosixPath(name).parent / link).split("/")[0] == ".."

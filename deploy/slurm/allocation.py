@@ -37,7 +37,7 @@ class Allocation:
 def allocation_of(variables: Mapping[str, str], expand: Callable[[str], Sequence[str]]) -> Allocation:
     """The allocation that these variables describe; `expand` turns `node[1-3]` into names.
 
-    `UsageError` if a variable is missing or makes no sense.
+    `UsageError` if a variable is missing or invalid.
     """
     job = variables.get("SLURM_JOB_ID", "")
     if not _JOB.fullmatch(job):
@@ -53,9 +53,9 @@ def allocation_of(variables: Mapping[str, str], expand: Callable[[str], Sequence
 
 
 def _slots(variables: Mapping[str, str], hosts: int, job: str) -> list[int]:
-    """Ranks for each host: its tasks. Where nobody asked for tasks, a rank for each GPU."""
-    asked = any(variables.get(name) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
-    if not asked and (gpus := _GPUS.fullmatch(variables.get("SLURM_GPUS_PER_NODE", ""))):
+    """Ranks for each host: its tasks; without an option for tasks, a rank for each GPU."""
+    has_tasks = any(variables.get(name) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
+    if not has_tasks and (gpus := _GPUS.fullmatch(variables.get("SLURM_GPUS_PER_NODE", ""))):
         return [max(1, min(int(gpus[1]), MAX_SLOTS))] * hosts
     text = variables.get("SLURM_TASKS_PER_NODE", "1" if hosts == 1 else f"1(x{hosts})")
     numbers = repeated(text)
@@ -67,7 +67,7 @@ def _slots(variables: Mapping[str, str], hosts: int, job: str) -> list[int]:
 
 
 def repeated(text: str) -> list[int]:
-    """`2(x3),1` -> 2, 2, 2, 1; empty if the text is something else."""
+    """`2(x3),1` -> 2, 2, 2, 1; empty for any other text."""
     numbers: list[int] = []
     for part in text.split(","):
         match = _REPEATED.fullmatch(part)
@@ -91,14 +91,14 @@ def on_hosts(spec: LaunchSpec, allocation: Allocation) -> LaunchSpec:
 
 
 def steps(python: str, allocation: Allocation, *, look: Callable[[str], str] = programs.ended) -> OpenPipe:
-    """Opens an agent as a step of the allocation. `look`: what Slurm says about the end of the job."""
+    """Opens an agent as a step of the allocation. `look`: gives Slurm's reason for the end of the job."""
     explain, command = partial(programs.why_lost, allocation.job, look=look), from_home(python or "python3")
     return lambda host: SrunPipe(allocation.job, host, command, explain)
 
 
 def from_home(python: str) -> str:
-    """The path as it is meant over SSH, where it begins at the home folder: `~/venv/bin/python`.
+    """The path as over SSH, where a relative path begins at the home: `~/venv/bin/python`.
 
-    A step begins in the folder of its driver, which is not the user's.
+    A step begins in the folder of its driver instead.
     """
     return f"~/{python}" if re.match(r"[^~/][^/]*/", python) else python

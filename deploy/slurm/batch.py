@@ -1,9 +1,9 @@
 """A detached launch as a batch job of Slurm: its folder, the script, and sbatch.
 
-The folder of the run, `runs/JOB`, is made at once; login node and nodes must share it. Beside what every
-run has, it holds `slurm.json` (Slurm's number of the job, and sbatch's command), and until the job is over a
-folder `batch` with all that its driver needs: its code, the job, and the contents of the user's tree as they
-are now. So what is edited while the job waits changes nothing.
+The folder of the run, `runs/JOB`, is made at once; login node and nodes must share it. Besides the files of
+every run, it has `slurm.json` (Slurm's number of the job, and sbatch's command), and until the end of the job
+a folder `batch` with everything for its driver: its code, the job, and the current contents of the user's
+tree. So edits while the job waits change nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _START = (
 
 
 class Batch(NamedTuple):
-    """What is handed to sbatch."""
+    """A batch job for sbatch."""
 
     folder: Path
     options: tuple[str, ...]
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 
     @property
     def script(self) -> str:
-        """What Slurm runs on the first node: the driver in place of the shell, so that it gets the signal."""
+        """The script for the first node: the driver replaces the shell, so that it gets the signal."""
         driver = self.folder / BATCH / "driver"
         arguments = shlex.join(["-I", "-c", _START, str(driver), str(self.folder)])
         unseen = f"{self.folder}: not on $(hostname); give a --runs that login node and nodes share"
@@ -90,14 +90,14 @@ def batch_of(spec: LaunchSpec, options: Sequence[str], runs: Path) -> Batch:
 
 
 def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
-    """Make the run's folder and hand the job to Slurm; returns Slurm's number of it.
+    """Make the run's folder and submit the job; returns Slurm's number of it.
 
-    `UsageError` quotes sbatch where it refuses. Then there is no folder either.
+    `UsageError` quotes sbatch if it refuses the job. Then the folder is removed.
     """
     try:
         (batch.folder / BATCH).mkdir(parents=True)
     except FileExistsError:
-        raise UsageError(f"{batch.folder}: there is such a folder already") from None
+        raise UsageError(f"{batch.folder}: the folder exists") from None
     except OSError as error:
         raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
     with contextlib.ExitStack() as undo:
@@ -112,7 +112,7 @@ def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
 
 
 def _submit(batch: Batch, environ: Mapping[str, str]) -> str:
-    """Start sbatch, and note Slurm's number. If that fails, a job that Slurm may have is taken back."""
+    """Run sbatch, and record Slurm's number. If that fails, cancel the job that Slurm may have."""
     job: tuple[str, ...] = ("--me", f"--name={batch.job_name}")
     try:
         number = _sbatch(batch, environ)
@@ -128,20 +128,20 @@ def _submit(batch: Batch, environ: Mapping[str, str]) -> str:
 
 
 def secrets(spec: LaunchSpec) -> dict[str, str]:
-    """The values that no file may hold. They travel as Slurm carries every variable of sbatch's."""
+    """The values that no file may have. Slurm passes them on with the environment of sbatch."""
     values = {name: value for name, value in spec.env if is_secret(name, spec.hidden)}
     return {**values, NOTIFY: spec.notify} if spec.notify else values
 
 
 def without_secrets(spec: LaunchSpec) -> LaunchSpec:
-    """The job as it is written down."""
+    """The job without its secrets, for a file."""
     env = tuple((name, "" if is_secret(name, spec.hidden) else value) for name, value in spec.env)
     notify = _HIDDEN if spec.notify else ""
     return dataclasses.replace(spec, notify=notify, env=env)
 
 
 def with_secrets(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
-    """The job as it was asked for; `MusterError` if Slurm did not pass on a value."""
+    """The job with its secrets; `MusterError` if Slurm did not pass on a value."""
     if lacking := [name for name in secrets(spec) if name not in environ]:
         option = "--notify" if lacking[0] == NOTIFY else f"--env {lacking[0]}"
         raise MusterError(f"{option}: Slurm did not pass it on; leave --export out of --slurm")
@@ -198,7 +198,7 @@ def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
 
 
 def _in_double_quotes(text: str) -> str:
-    """A word of a shell in which only `$(hostname)` is special."""
+    """The text in double quotes for a shell, in which only `$(hostname)` is special."""
     for special in ("\\", '"', "`", "$"):
         text = text.replace(special, f"\\{special}")
     return '"' + text.replace("\\$(hostname)", "$(hostname)") + '"'

@@ -1,7 +1,7 @@
 """The driver of a batch job, on the first node of its allocation: `batch.py` writes its script.
 
-It is the same driver as in `muster launch --slurm`, and needs only the standard library. Slurm may start it
-several times for one job: after a requeue it goes on with the next attempt, in the same folder.
+It is the driver of `muster launch --slurm`, and needs only the standard library. Slurm may start it several
+times for one job: after a requeue it makes the next attempt, in the same folder.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .grant import own_allocation
 from .mark import mark_of
 
 SAVED = 75
-"""EX_TEMPFAIL of sysexits.h: how a program ends that has saved after a warning (docs/how-to/own-model.md)."""
+"""EX_TEMPFAIL of sysexits.h: the program has saved after a warning (docs/how-to/own-model.md)."""
 
 
 def main() -> None:
     """Drive the job whose folder is the last argument, and exit as its first failure did."""
     folder = Path(sys.argv[2])
     end_at_sigterm_alone()
-    for number in (signal.SIGUSR1, signal.SIGUSR2):  # until there are ranks that it can be passed on to
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # until it can be passed on to ranks
         signal.signal(number, lambda number, frame: None)
     sys.exit(drive(folder, os.environ))
 
@@ -57,7 +57,7 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
         result = _attempts(spec, run, allocation).run()
     except (MusterError, KeyboardInterrupt) as error:
         return _refused(folder, error, environ, requeue=requeue)
-    again = requeue and _goes_on(result)
+    again = requeue and _may_continue(result)
     if again and result.warned:
         again = _requeue(allocation.job)
     if not again:
@@ -66,7 +66,7 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
 
 
 def _end(folder: Path, target: str, result: LaunchResult) -> None:
-    """The job does not go on: remove what a further start would need, and notify of its end."""
+    """After the last start of a job: remove the files for another start, and notify of the end."""
     shutil.rmtree(folder / BATCH, ignore_errors=True)
     if why := notify(target, result):
         sys.stderr.write(f"{why}\n")
@@ -100,7 +100,7 @@ def _attempts(spec: LaunchSpec, run: RunFolder, allocation: Allocation) -> Attem
 
 
 def _refused(folder: Path, error: BaseException, environ: Mapping[str, str], *, requeue: bool) -> int:
-    """Write down why the ranks did not start; returns the exit status."""
+    """Record why the ranks did not start; returns the exit status."""
     kind, reason, status = why_unstarted(error, folder)
     sys.stderr.write(f"{reason}\n")
     result = end_unstarted(folder, kind, reason, status)
@@ -109,8 +109,8 @@ def _refused(folder: Path, error: BaseException, environ: Mapping[str, str], *, 
     return status
 
 
-def _goes_on(result: LaunchResult) -> bool:
-    """Whether the job has not come to its own end: it has saved after a warning, or Slurm takes its hosts."""
+def _may_continue(result: LaunchResult) -> bool:
+    """Whether another start continues the job: it has saved after a warning, or Slurm took its hosts."""
     failure = result.failure
     if failure is None:
         return False
@@ -119,12 +119,12 @@ def _goes_on(result: LaunchResult) -> bool:
 
 
 def _is_taken(ended: str) -> bool:
-    """Whether Slurm took the hosts: after any other end it does not start the job again."""
+    """Whether Slurm took the hosts: only then does it start the job again."""
     return re.search(r"(?:^|: )(PREEMPTED|NODE_FAIL)\b", ended) is not None
 
 
 def _requeue(job: str) -> bool:
-    """Have Slurm start the job again when it has hosts; Slurm ends this process for it."""
+    """Have Slurm start the job again when it has hosts. Slurm then ends this process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         programs.ask("scontrol", "requeue", job)

@@ -1,7 +1,7 @@
-"""The runs of this machine, with what Slurm says of those that are its batch jobs.
+"""The runs of this machine, with Slurm's states of those that are batch jobs.
 
-A run's folder tells how a job goes while its driver lives. Before that, and after a driver that left no
-result, Slurm knows: the job waits, or why it is over.
+While its driver runs, the folder of a job has its state. Before that, and after a driver without a result,
+Slurm has it: the job waits, or the reason of its end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .mark import mark_of
 from .programs import ask, outcome, own_jobs
 
 FRESH_SECONDS = 2.0
-"""How long an answer of squeue counts: whoever follows a job asks several times a second."""
+"""How long an answer of squeue is valid: a command that follows a job asks several times a second."""
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
 
 
@@ -35,17 +35,17 @@ class BatchRuns:
 
     host = ""
 
-    def __init__(self, runs: Path, here: LocalRuns) -> None:
-        self._runs, self._here = runs, here
+    def __init__(self, runs: Path, local: LocalRuns) -> None:
+        self._runs, self._local = runs, local
         self._asked, self._queue = 0.0, dict[str, str]()
 
     def ask(
-        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **fields: Any
     ) -> Answer:
         """The answer that an agent would give."""
-        if request is END_DRIVER and (mark := mark_of(self._runs / words["job"])):
-            return cast(Answer, self._end(words["job"], mark.number, words["by"], force=words["force"]))
-        answer = self._here.ask(request, payload, seconds=seconds, **words)
+        if request is END_DRIVER and (mark := mark_of(self._runs / fields["job"])):
+            return cast(Answer, self._end(fields["job"], mark.number, fields["by"], force=fields["force"]))
+        answer = self._local.ask(request, payload, seconds=seconds, **fields)
         if isinstance(answer, JobList):
             return cast(Answer, JobList(tuple(map(self._amended, answer.jobs))))
         return answer
@@ -67,7 +67,7 @@ class BatchRuns:
         return self._queue
 
     def _end(self, job: str, number: str, by: str, *, force: bool) -> Told:
-        """Tell the driver through Slurm, as it is on another machine; end a job that waits in the queue."""
+        """Signal the driver, on another machine, through Slurm; cancel a job that waits in the queue."""
         folder = self._runs / job
         if self._queued().get(number, "").startswith(_WAITING):
             ask("scancel", number)
@@ -83,12 +83,12 @@ class BatchRuns:
 
 def amended(state: JobState, number: str, queue: Mapping[str, str]) -> JobState:
     """The state of a batch job that has no result yet, or that Slurm may start again."""
-    word = queue.get(number, "")
-    if word.startswith(_WAITING):
+    described = queue.get(number, "")
+    if described.startswith(_WAITING):
         return dataclasses.replace(
-            state, state="waiting", why=f"Slurm's job {number}: {word}", ended=None, exit_status=None
+            state, state="waiting", why=f"Slurm's job {number}: {described}", ended=None, exit_status=None
         )
-    if word:  # until Slurm lets go of it, a job with a result may still be queued again
+    if described:  # while Slurm lists it, a job with a result may still be requeued
         return dataclasses.replace(state, state="running", why="", ended=None, exit_status=None)
     if state.state == "failed":
         return state

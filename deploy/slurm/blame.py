@@ -1,4 +1,4 @@
-"""Explains a launch that failed because Slurm took the hosts away."""
+"""Explains a launch that failed because Slurm ended the allocation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STATUS = 3
 def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
     """The result with the end of the allocation as its failure, if Slurm ended it; `job` is Slurm's number.
 
-    Slurm ends all ranks at once then, so the first of them to end says nothing. A host that was lost keeps
-    its own reason, and gets what Slurm knows about it.
+    Slurm then ends all ranks at once, so the first one to end is not the cause. A host that was lost keeps
+    its own reason, and gets Slurm's state of the node.
     """
     failure = result.failure
     if failure is None or failure.kind in OWN:

@@ -1,4 +1,4 @@
-"""Gets an allocation from salloc, and gives it back. It lasts as long as this process."""
+"""Gets an allocation from salloc, and releases it. It lasts as long as this process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..errors import MusterError, UsageError
 from .allocation import PREFIX, Allocation, allocation_of
 from .programs import error_of, host_names, missing, queued
 
-# What salloc runs: it prints the allocation's variables, then waits for the end of its input. That comes when
-# this process ends, in whatever way.
+# The command of salloc: it prints the allocation's variables, then waits for the end of its input, which is
+# also the end of this process.
 _HOLDER = f"env | grep '^{PREFIX}'; echo; exec cat >/dev/null"
 _GRANTED = re.compile(r"salloc: (?:Pending job allocation|job|Granted job allocation) (\d+)\b")
 ASK_SECONDS, RELEASE_SECONDS = 5.0, 15.0
@@ -30,10 +30,10 @@ def own_allocation(environ: Mapping[str, str]) -> Allocation:
 def request_allocation(
     options: Sequence[str], environ: Mapping[str, str], report: Callable[[str], None], seconds: float | None
 ) -> Iterator[Allocation]:
-    """An allocation that salloc gives for these options; leaving the context gives it back.
+    """An allocation from salloc with these options; leaving the context releases it.
 
-    `report` gets a line whenever Slurm's reason to wait changes. `seconds`: how long to wait, None forever.
-    `UsageError` quotes salloc where it refuses the options.
+    `report` gets a line whenever Slurm's reason to wait changes. `seconds`: the time-out; None for no limit.
+    `UsageError` quotes salloc if it refuses the options.
     """
     if job := environ.get("SLURM_JOB_ID"):
         raise UsageError(
@@ -128,7 +128,7 @@ class _Salloc:
         """Give the hosts back, or leave the queue."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
-        if not self._granted:  # it waits in the queue, without a command that reads
+        if not self._granted:  # it waits in the queue, where no command reads the input
             self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(RELEASE_SECONDS)

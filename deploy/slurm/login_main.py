@@ -1,6 +1,6 @@
 """The driver of a job on a login node of Slurm, for a launch from another machine.
 
-`deploy/agent/job/detach.py` starts it. It is the driver of a detached job, but asks Slurm for its hosts, and
+`deploy/agent/job/detach.py` starts it. It is the driver of a detached job, but gets its hosts from Slurm, and
 reaches them by steps of Slurm.
 """
 
@@ -22,7 +22,7 @@ from .programs import require_pmix
 
 
 def main(folder_name: str) -> None:
-    """Drive the job given on stdin, on hosts that Slurm gives."""
+    """Drive the job from stdin, on hosts from Slurm."""
     detached_main.main(folder_name, allocated)
 
 

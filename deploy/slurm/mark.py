@@ -1,4 +1,4 @@
-"""`slurm.json` in the folder of a run: which batch job of Slurm it is."""
+"""`slurm.json` in the folder of a run: its batch job of Slurm."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Mark(NamedTuple):
     number: str
     """Slurm's number of the job."""
     requeue: bool
-    """Whether Slurm may start it again, as the user asked for."""
+    """Whether the user allowed Slurm to start it again."""
 
 
 def write_mark(folder: Path, number: str, command: Sequence[str], *, requeue: bool) -> None:
-    """Note the batch job of a run, and how it was submitted. May raise OSError."""
+    """Record the batch job of a run, and its command. May raise OSError."""
     text = json.dumps({"slurm": number, "requeue": requeue, "command": command}, indent=2)
     write_atomically(folder / NAME, text.encode(), 0o600)
 

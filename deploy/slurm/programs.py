@@ -1,4 +1,4 @@
-"""Slurm's own programs, on a login node or a node of a job. Calls are bounded; errors quote them."""
+"""Slurm's own programs, on a login node or a node of a job. Calls have a time-out; errors quote them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..check.slurm_site import SlurmSite, parse_config, parse_groups
 from ..errors import MusterError, UsageError
 
 SECONDS, ENDING_SECONDS = 15.0, 8.0
-"""For an answer of slurmctld; it is asked again by whoever needs it."""
+"""Time-outs of an answer of slurmctld, and of the end of a job."""
 ALIVE = frozenset({"", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})
 _ENDS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
-"""What a job that completes has ended with, by the reason that Slurm shows."""
+"""The end of a job that completes, by Slurm's reason."""
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 
 
@@ -59,7 +59,7 @@ def host_names(nodelist: str) -> list[str]:
 
 
 def queued(job: str) -> str:
-    """What Slurm says of a job that waits: `PENDING (Resources), expected at 2026-11-22T10:00:00`."""
+    """Slurm's state of a job that waits: `PENDING (Resources), expected at 2026-11-22T10:00:00`."""
     return _described(ask("squeue", "--noheader", "--jobs", job, "--format", "%T|%r|%S").strip())
 
 
@@ -89,20 +89,20 @@ def ended(job: str) -> str:
             return "PREEMPTED" if _preempted(shown) else ""
         if state != "COMPLETING" or time.monotonic() > deadline:
             return _end(shown)
-        time.sleep(0.2)  # the state that the job ends with is shown when its hosts are free
+        time.sleep(0.2)  # Slurm shows the final state when the hosts are free
 
 
 def ending(job: str) -> str:
-    """Why Slurm ends the job of which this process is a part; empty if it does not.
+    """Why Slurm ends the job of this process; empty if it does not.
 
-    Until the last process is gone Slurm shows only that the job completes; the reason tells more.
+    Until the last process has ended, Slurm shows only that the job completes, with a reason.
     """
     shown = _shown(job)
     return "" if shown.get("JobState", "") in ALIVE else _end(shown)
 
 
 def _end(shown: Mapping[str, str]) -> str:
-    """The state that a job ends with; while it completes, what its reason tells of that."""
+    """The final state of a job; while it completes, the state that follows from its reason."""
     state = shown.get("JobState", "")
     if state == "COMPLETING":
         state = _ENDS.get(shown.get("Reason", ""), "PREEMPTED" if _preempted(shown) else "CANCELLED")
@@ -110,7 +110,7 @@ def _end(shown: Mapping[str, str]) -> str:
 
 
 def outcome(job: str) -> str:
-    """How a job of Slurm ended, from slurmctld, or later from its accounting; empty if neither knows."""
+    """The end of a job of Slurm, from slurmctld, or later from the accounting; empty if neither has it."""
     shown = _shown(job)
     if state := shown.get("JobState", ""):
         return _with_reason(state, shown)
@@ -123,7 +123,7 @@ def outcome(job: str) -> str:
 
 
 def _shown(job: str) -> dict[str, str]:
-    """The fields of `scontrol show job`; none if Slurm does not know the job, or does not answer."""
+    """The fields of `scontrol show job`; none if Slurm does not have the job, or does not answer."""
     try:
         return dict(re.findall(r"(\w+)=(\S*)", ask("scontrol", "show", "job", "--oneliner", job)))
     except MusterError:
@@ -142,14 +142,14 @@ def _with_reason(state: str, shown: Mapping[str, str]) -> str:
 
 
 def why_lost(job: str, host: str, *, look: Callable[[str], str] = ended) -> str:
-    """What Slurm knows about the end of an agent: the end of the job, or a node that is gone; else empty.
+    """Slurm's reason for the end of an agent: the end of the job, or a failed node; else empty.
 
-    `look`: `ending` for a driver that is a part of the job, and has little time: Slurm ends it too.
+    `look`: `ending` for a driver inside of the job, which has little time because Slurm ends it too.
     """
     if state := look(job):
         return f"Slurm ended the allocation {job}: {state}"
     state = node_state(host)
-    gone = any(word in state for word in ("DOWN", "FAIL", "NOT_RESPONDING", "*"))
+    gone = any(part in state for part in ("DOWN", "FAIL", "NOT_RESPONDING", "*"))
     return f"Slurm's state of the node: {state}" if gone else ""
 
 
@@ -165,7 +165,7 @@ def node_state(name: str) -> str:
 
 
 def site(partition: str = "") -> SlurmSite:
-    """The site of this login node; `error` if Slurm does not answer. What srun does not say is left out."""
+    """The site of this login node; `error` if Slurm does not answer. `mpi` is empty if srun fails."""
     try:
         config = parse_config(ask("scontrol", "show", "config"))
         groups = parse_groups(ask("sinfo", "--noheader", "--format=%R|%a|%D|%T|%E"))
@@ -178,7 +178,7 @@ def site(partition: str = "") -> SlurmSite:
 
 
 def mpi_plugins() -> list[str]:
-    """What srun can give MPI in its ranks: `none`, `pmix`, `pmi2`."""
+    """The MPI plugins of srun: `none`, `pmix`, `pmi2`."""
     return re.findall(r"^\s+(\w+)$", ask("srun", "--mpi=list"), re.MULTILINE)
 
 

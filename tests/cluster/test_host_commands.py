@@ -153,7 +153,7 @@ def test_a_folder_goes_to_every_host_and_comes_back_as_it_was(project: Project, 
         in again.stderr
     )
     again = project.fab("get", "place/data", "back")
-    assert "node[1-3]: back/data@node[1-3] is here already; remove it, or give another place" in again.stderr
+    assert "node[1-3]: back/data@node[1-3] exists; remove it, or give another folder" in again.stderr
 
 
 def test_a_folder_that_one_host_cannot_take_goes_to_none(project: Project, cluster: Cluster) -> None:

@@ -108,7 +108,7 @@ def test_torchrun_is_the_images_and_runs_inside() -> None:
 @pytest.mark.parametrize(
     ("launcher", "there", "facts", "why"),
     [
-        ("torchrun", without_mpi(torch=None), {}, f"{REF} has no torch, of which torchrun is a part"),
+        ("torchrun", without_mpi(torch=None), {}, f"{REF} has no torch, and so no torchrun"),
         ("mpirun", without_mpi(), {"mpirun": None}, f"neither {REF} nor the host has mpirun; --launcher"),
     ],
 )

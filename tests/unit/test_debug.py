@@ -10,7 +10,7 @@ import pytest
 
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.requests.consoles import Answer, Answers, ConsoleText, Opened
-from muster.deploy.debug.consoles import NO_CONSOLE, RankAnswers, gather, open_talk, talk
+from muster.deploy.debug.consoles import NO_CONSOLE, RankAnswers, gather, open_console, run_console
 from muster.deploy.errors import MusterError, UsageError
 
 
@@ -98,11 +98,11 @@ def test_an_answer_of_a_rank_that_was_not_asked_is_left_out() -> None:
 
 
 def test_a_job_without_a_record_is_refused_with_a_sentence() -> None:
-    with pytest.raises(UsageError, match="j was launched without --record, so its ranks cannot be asked"):
+    with pytest.raises(UsageError, match="j was launched without --record, so its ranks have no console"):
         asked(Answers(recorded=False, ranks={}), Answers(recorded=False, ranks={}), places="112")
     with pytest.raises(UsageError, match="without --record"):
         host = Host(Opened(recorded=False, here=False))
-        open_talk("j", of({"node1": host}), {0: "node1"}, 0, hold=False)
+        open_console("j", of({"node1": host}), {0: "node1"}, 0, hold=False)
 
 
 def test_a_host_that_no_longer_has_the_job_does_not_hide_the_others() -> None:
@@ -114,13 +114,13 @@ def test_a_host_that_no_longer_has_the_job_does_not_hide_the_others() -> None:
 def test_a_talk_is_with_the_planned_host_of_the_rank_and_no_other_hears_of_it() -> None:
     places = {0: "node1", 1: "node1", 2: "node2", 3: "node2", 4: "node3"}
     hosts = {"node1": Host(Opened(recorded=True, here=True)), "node2": Host(Opened(recorded=True, here=True))}
-    assert open_talk("j", of(hosts), places, 3, hold=True) is cast("Channel", hosts["node2"])
+    assert open_console("j", of(hosts), places, 3, hold=True) is cast("Channel", hosts["node2"])
     assert hosts["node2"].asked == [{"job": "j", "host": "node2", "rank": 3, "hold": True}]
     assert hosts["node1"].asked == []
     with pytest.raises(MusterError, match="j: rank 4 is on node3, which does not answer"):
-        open_talk("j", of(hosts), places, 4, hold=False)
+        open_console("j", of(hosts), places, 4, hold=False)
     with pytest.raises(MusterError, match="j: rank 0 is not running on node1"):
-        open_talk("j", of({"node1": Host(Opened(recorded=True, here=False))}), places, 0, hold=False)
+        open_console("j", of({"node1": Host(Opened(recorded=True, here=False))}), places, 0, hold=False)
 
 
 def test_a_talk_passes_lines_until_the_person_leaves() -> None:
@@ -132,12 +132,12 @@ def test_a_talk_passes_lines_until_the_person_leaves() -> None:
             raise EOFError
         return lines.pop()
 
-    talk(cast("Channel", host), written.append, read)
+    run_console(cast("Channel", host), written.append, read)
     assert written == ["in train\n", "7", "\n"]
     assert ["line" in words for words in host.asked] == [False, True, False]
 
 
 def test_a_talk_ends_when_the_rank_leaves() -> None:
     written = list[str]()
-    talk(cast("Channel", Host(ConsoleText("bye\n", over=True))), written.append, lambda prompt: "")
+    run_console(cast("Channel", Host(ConsoleText("bye\n", over=True))), written.append, lambda prompt: "")
     assert written == ["bye\n"]

@@ -46,12 +46,12 @@ MISSING = "FileNotFoundError: [Errno 2] No such file or directory: "
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("'data/x y.bin'", "the file here/data/x y.bin is here, but did not travel"),
-        ("b'data/x y.bin'", "the file here/data/x y.bin is here, but did not travel"),
-        ("'../top.bin'", "the file top.bin is here, but did not travel"),
-        (f"'{CODE}/here/data/x y.bin'", "the file here/data/x y.bin is here, but did not travel"),
-        ("'data'", "the folder here/data is here, but did not travel"),
-        ("'empty/new.txt'", "the folder here/empty is here, but did not travel"),
+        ("'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
+        ("b'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
+        ("'../top.bin'", "the file top.bin exists here, but was not sent"),
+        (f"'{CODE}/here/data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
+        ("'data'", "the folder here/data exists here, but was not sent"),
+        ("'empty/new.txt'", "the folder here/empty exists here, but was not sent"),
     ],
 )
 def test_a_file_that_is_here_and_did_not_travel_is_named(root: Path, name: str, said: str) -> None:

@@ -73,13 +73,13 @@ def test_what_is_no_such_record_is_refused_with_its_file(
         hosts_record.find(tmp_path / "runs", JOB)
     assert str(tmp_path / "runs" / JOB / "hosts.json") in str(error.value)
     assert said in str(error.value)
-    assert "remove this file, and name the job's hosts with --hosts" in str(error.value)
+    assert "remove this file, and give the job's hosts with --hosts" in str(error.value)
 
 
 def test_a_record_that_others_may_write_is_not_used(tmp_path: Path) -> None:
     keep(tmp_path / "runs")
     (tmp_path / "runs" / JOB).chmod(0o777)
-    with pytest.raises(UsageError, match="others may write to it, and it says where to log in, and how; do:"):
+    with pytest.raises(UsageError, match="others may write to it, and it has hosts to log in to; do:"):
         hosts_record.find(tmp_path / "runs", JOB)
 
 
@@ -121,7 +121,7 @@ def test_the_head_of_a_detached_job_claims_no_rank_that_is_elsewhere(
     tmp_path: Path, hosts: tuple[str, ...], placed: tuple[int, ...], planned: bool
 ) -> None:
     make_run(tmp_path, hosts=hosts, placed=placed, ranks=sum(placed))
-    with contextlib.nullcontext() if planned else pytest.raises(MusterError, match="cannot have put them"):
+    with contextlib.nullcontext() if planned else pytest.raises(MusterError, match="cannot have placed them"):
         HostsRecord(HOSTS, Access()).require_planned(only(tmp_path).state)
 
 

@@ -136,9 +136,9 @@ def test_a_job_is_named_by_its_id_or_its_end_and_a_wrong_one_lists_what_there_is
     assert only(tmp_path, "0001").state.job == "20261121-140000-0001"
     with pytest.raises(UsageError, match="several jobs end in abcd: 20261121-120000-abcd"):
         only(tmp_path, "abcd")
-    with pytest.raises(UsageError, match=r"no job x here; there are: .*20261121-140000-0001 \(lost\)"):
+    with pytest.raises(UsageError, match=r"no job x here; jobs: .*20261121-140000-0001 \(lost\)"):
         only(tmp_path, "x")
-    with pytest.raises(UsageError, match="no job x here; there is none at all"):
+    with pytest.raises(UsageError, match="no job x here; there are no jobs"):
         only(tmp_path / "nowhere", "x")
 
 
@@ -210,7 +210,7 @@ def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> N
     run = make_run(tmp_path / "job")
     lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    with pytest.raises(UsageError, match="belongs to a terminal, process 7 on laptop, and no agent"):
+    with pytest.raises(UsageError, match="is process 7 on laptop, in a terminal, where no agent"):
         jobs.stop(only(run.parent), "by me")
     os.close(lock)
 
@@ -218,7 +218,7 @@ def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> N
 def test_a_process_that_is_not_the_driver_is_never_signalled(tmp_path: Path) -> None:
     run = make_run(tmp_path, driver={**identity(), "start": 1})  # this process, but one that started earlier
     descriptor = hold(run)
-    with pytest.raises(UsageError, match="stop it there"):
+    with pytest.raises(UsageError, match="press Ctrl-C there"):
         jobs.stop(only(tmp_path), "by me")
     os.close(descriptor)
 
@@ -274,7 +274,7 @@ def fetch_from(tmp_path: Path, files: object, content: bytes = b"") -> Path:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ([["log", 1 << 62]], "the run has 4398046511104 MiB; there is room for"),
+        ([["log", 1 << 62]], "the run has 4398046511104 MiB in "),
         ([["log", -1]], "its answer to files"),
         ([["log", "1"]], "its answer to files"),
         ([["log"]], "its answer to files"),
@@ -331,14 +331,14 @@ def test_a_host_leaves_some_of_this_disk_free(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(total, total - spare - most, spare + most))
     monkeypatch.setattr("muster.deploy.jobs.fetch.CHUNK", most)
     for name, size in (("a", most + 1), ("b", most + spare)):
-        with pytest.raises(MusterError, match="there is room for 1 MiB here"):
+        with pytest.raises(MusterError, match="room for 1 MiB, and"):
             fetch_from(tmp_path / name, [["log", size]])
-    with pytest.raises(MusterError, match="there is room for 1 MiB here"):
+    with pytest.raises(MusterError, match="room for 1 MiB, and"):
         fetch_from(tmp_path / "small", [[f"log{number}", 1] for number in range(258)])
     fetched = fetch_from(tmp_path / "c", [["log", most]], bytes(most))
     assert (fetched / "log").stat().st_size == most
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(total, total - spare + 5, spare - 5))
-    with pytest.raises(MusterError, match="there is room for 0 MiB here"):
+    with pytest.raises(MusterError, match="room for 0 MiB, and"):
         fetch_from(tmp_path / "d", [["log", 1]])
 
 

@@ -126,7 +126,7 @@ def test_a_target_that_cannot_be_told_is_refused_before_the_launch(target: str) 
         require_notify(target)
     assert require_notify("https://chat.example.org/hook")
     assert require_notify("tee --append now")
-    assert require_notify("no-such-program --now", here=False)
+    assert require_notify("no-such-program --now", local=False)
 
 
 # -- --metrics --

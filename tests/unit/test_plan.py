@@ -154,7 +154,7 @@ TWO = "node[1-2] slots=2"
         (TWO, {"np": 5}, {}, UsageError, "--np 5: the hosts have 4 slots"),
         (TWO, {"np": -1}, {}, UsageError, "--np -1"),
         (TWO, {"launcher": "torchrun", "backend": "mpi"}, {}, UsageError, "use --launcher mpirun"),
-        ("localhost\nnode2", {}, {}, UsageError, "localhost means another machine on every host"),
+        ("localhost\nnode2", {}, {}, UsageError, "localhost is a different machine on every host"),
         (TWO, {}, {"node2": {"mpirun": None, "mpi": None}}, UnfitError, "node2: no mpirun"),
         (TWO, {}, {"node1": {"mpi": None}}, UnfitError, "node1: /usr/bin/mpirun is not Open MPI's"),
         (TWO, {}, {"node1": {"mpi": "3.1.6"}}, UnfitError, "node1: Open MPI 3.1.6 is not supported"),

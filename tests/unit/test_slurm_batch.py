@@ -303,7 +303,9 @@ def test_a_job_that_slurm_starts_again_waits(slurm: Callable[..., None], tmp_pat
     assert found.why == "Slurm's job 7: PENDING (BeginTime), expected at 2026-11-22T12:00:00"
 
 
-def test_a_job_that_slurm_is_about_to_queue_again_goes_on(slurm: Callable[..., None], tmp_path: Path) -> None:
+def test_a_job_that_slurm_is_about_to_queue_again_may_continue(
+    slurm: Callable[..., None], tmp_path: Path
+) -> None:
     """Whoever is attached must not take the end of an attempt for that of the job."""
     slurm(squeue="echo '7 COMPLETING|None|N/A'")
     make_run(tmp_path / "runs", requeue=True, result={"exit_status": 75})
@@ -388,7 +390,7 @@ def test_a_sigterm_to_the_driver_is_what_slurm_does(
 def test_a_job_goes_on_when_it_has_saved_or_slurm_took_its_hosts(
     failure: Failure | None, warned: bool, goes_on: bool
 ) -> None:
-    assert batch_main._goes_on(dataclasses.replace(FAILED, failure=failure, warned=warned)) is goes_on
+    assert batch_main._may_continue(dataclasses.replace(FAILED, failure=failure, warned=warned)) is goes_on
 
 
 def test_a_requeued_job_is_the_next_attempt_in_the_same_folder(

@@ -367,7 +367,7 @@ def test_a_file_that_changed_since_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a\.py: changed while it was sent"):
         scanned.archive([file.digest for file in scanned.files])
     (tmp_path / "a.py").unlink()
-    with pytest.raises(UsageError, match=r"a\.py: cannot be read any more: No such file"):
+    with pytest.raises(UsageError, match=r"a\.py: cannot be read: No such file"):
         scanned.archive([file.digest for file in scanned.files])
 
 
