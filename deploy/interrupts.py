@@ -2,8 +2,9 @@
 
 The first signal raises KeyboardInterrupt in the main thread. Python drops an exception that is raised inside
 of a callback (`__del__`, a weakref): it is raised again, and loops that wait for hosts look for it too
-(`check`). A thread counts later signals, because the main thread may be stuck. However this process ends, its
-connections end too, and agents then end everything that they started.
+(`check`). If a signal arrives just before the main thread begins to wait, a thread wakes it. That thread also
+counts later signals, because the main thread may be stuck. However this process ends, its connections end
+too, and agents then end everything that they started.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BOUND_SECONDS = 5.0
 """How long the orderly end may take after a second signal."""
 SAME_SECONDS = 0.3
 """Signals this close are one: `timeout`, `uv run` and shells pass on what the terminal sends as well."""
-RAISE_AGAIN_SECONDS = 0.02
+WAKE_SECONDS = 0.02
 AGAIN = signal.SIGURG
 """To ourselves; ignored by default, and no timer of another library uses it."""
 
@@ -37,7 +38,9 @@ class _Interrupts:
         self.status: int | None = None
         """The exit status of a command whose result is known."""
         self._numbers: frozenset[int] = frozenset()
-        self._bound = bound
+        self._bound, self._main = bound, threading.get_ident()
+        self._was_dropped = False
+        """Whether Python has dropped the exception, so that it must be raised again."""
         self._counted, self._last = 0, -SAME_SECONDS
 
     def begin(self, numbers: Sequence[int]) -> None:
@@ -60,7 +63,8 @@ class _Interrupts:
                 raise KeyboardInterrupt(number)
 
     def _raise_again(self, number: int, frame: FrameType | None) -> None:
-        if self.pending and not self.held:
+        if self._was_dropped and self.pending and not self.held:
+            self._was_dropped = False
             raise KeyboardInterrupt(self.pending)
 
     def _dropped(self, unraisable: Any) -> None:
@@ -68,9 +72,8 @@ class _Interrupts:
         if not (self.pending and issubclass(unraisable.exc_type, KeyboardInterrupt)):
             sys.__unraisablehook__(unraisable)
             return
-        timer = threading.Timer(
-            RAISE_AGAIN_SECONDS, signal.pthread_kill, (threading.main_thread().ident, AGAIN)
-        )
+        self._was_dropped = True
+        timer = threading.Timer(WAKE_SECONDS, signal.pthread_kill, (self._main, AGAIN))
         timer.daemon = True
         timer.start()
 
@@ -95,7 +98,10 @@ class _Interrupts:
 
     def _act(self, number: int) -> None:
         status = 128 + number if self.status is None else self.status
-        if self._counted == 2:
+        if self._counted == 1:
+            time.sleep(WAKE_SECONDS)
+            signal.pthread_kill(self._main, AGAIN)
+        elif self._counted == 2:
             _print(f"ending within {self._bound:.0f} s, at once after one more signal; hosts end the rest")
             timer = threading.Timer(self._bound, _end, (status,))
             timer.daemon = True

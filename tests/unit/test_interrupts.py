@@ -222,6 +222,23 @@ except Exit as stop:
     assert (status, output) == (5, "verdict\nno page\n")
 
 
+def test_a_signal_just_before_a_wait_ends_the_wait() -> None:
+    """Another thread receives the signal here, so that it does not interrupt the wait of the main thread."""
+    text = """
+import queue
+interrupts.begin()
+threading.Timer(0.1, tell).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+try:
+    queue.SimpleQueue().get()
+except KeyboardInterrupt as stop:
+    time.sleep(0.2)  # the end is not interrupted again
+    os._exit(100 + stop.args[0])
+"""
+    with program(text) as process:
+        assert strike(process, signal.SIGTERM)[0] == 115
+
+
 def test_a_prompt_ends_with_the_first_signal() -> None:
     controller, terminal = pty.openpty()
     text = 'interrupts.begin()\ntry:\n    print("ready", flush=True)\n    input()\n'
