@@ -93,7 +93,7 @@ def _check_word(folder: Path, done: bool) -> None:
 def _bring_blob(folder: Path) -> None:
     blobs = Blobs(folder)
     digest = _digest(BLOB)
-    have = blobs.found(digest)
+    have = blobs.intact_size(digest)
     blobs.append(digest, have, BLOB[have:])
     try:
         blobs.complete(digest)

@@ -22,7 +22,7 @@ class SentModules:
         self.add(sources)
 
     def add(self, sources: Mapping[str, str]) -> None:
-        """Take in more modules; not every command needs all of them."""
+        """Add modules; not every command needs all of them."""
         self.sources.update(sources)
         self.packages |= {name.rpartition(".")[0] for name in sources}
 
@@ -32,7 +32,7 @@ class SentModules:
         """The import system calls this on every finder."""
         if name not in self.sources and name not in self.packages:
             return None
-        # This object has a loader's methods; the stubs want a subclass of importlib.abc.Loader.
+        # This object has a loader's methods; the stubs require a subclass of importlib.abc.Loader.
         return ModuleSpec(name, self, is_package=name in self.packages)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:

@@ -1,9 +1,9 @@
 """The agent of one host: starts the job's commands, reports over stdio, and leaves nothing behind.
 
 The driver sends this package to the node's own Python over SSH; nothing but the standard library is needed
-(Python 3.9 or newer, Linux). The agent is a child subreaper: whatever its commands start stays below it, so
-that "end everything of this job" is a walk of the process tree and never a search by name. Its lifeline is
-its standard input: when that closes, for whatever reason, the job on this host ends.
+(Python 3.9 or newer, Linux). The agent is a child subreaper: all processes of its commands stay below it, so
+that ending a job is a walk of the process tree and never a search by name. Its lifeline is its standard
+input: when that closes, the job on this host ends.
 
 Requests carry "do" and are answered in order with "reply"; events carry "event" and come at any time.
 Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the agent over a Unix socket.
@@ -54,7 +54,7 @@ class Agent:
 
     def serve(self) -> None:
         """Answer requests until the lifeline closes; then end everything that was started."""
-        threading.Thread(target=self._say_busy, daemon=True).start()
+        threading.Thread(target=self._report_busy, daemon=True).start()
         try:
             while True:
                 received = read_frame(self.inbox, room=self._begin)
@@ -82,7 +82,7 @@ class Agent:
         return self._worker.result()
 
     def _silent_disk(self) -> str:
-        """What is wrong with the disk of the home, if it does not answer."""
+        """The error of the home's disk, if it does not answer."""
         from .host.disks import Probe, unanswered  # noqa: PLC0415  # 0.4 ms; few disks are ever suspected
 
         self._probe = self._probe or Probe(self._root)
@@ -90,11 +90,11 @@ class Agent:
         return unanswered(disk) if disk else ""
 
     def _begin(self, request: Frame) -> int:
-        """Note that a request has come. Its payload may have any size, and may take long to arrive."""
+        """Note the start of a request. Its payload may have any size, and may take long to arrive."""
         self._at_work.set()
         return sys.maxsize
 
-    def _say_busy(self) -> None:
+    def _report_busy(self) -> None:
         worker = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
         while self._at_work.wait():
             time.sleep(BUSY_SECONDS)
@@ -116,7 +116,7 @@ class Agent:
         return {"time": time.time(), "steady": steady()}
 
     def do_modules(self, request: Frame, payload: bytes) -> Frame:
-        """Take in modules that came after the start (deploy/agent/importer.py)."""
+        """Add modules that arrive after the start (deploy/agent/importer.py)."""
         for finder in sys.meta_path:
             if hasattr(finder, "add"):
                 finder.add(json.loads(zlib.decompress(payload)))
@@ -133,7 +133,7 @@ class Agent:
             write_frame(self.outbox, frame, payload)
 
     def _close(self) -> None:
-        """End what was started, and remove what must not stay; the job itself first."""
+        """End the processes, and remove temporary files; the job itself first."""
         on_signals(signal.SIG_IGN)  # a second signal would break this off
         self._parts.close()
         if "subprocess" in sys.modules:  # some part may have started something
@@ -143,7 +143,7 @@ class Agent:
 
 
 class Parts:
-    """Loads each part at its first request: all of them would be most of the cost of one request."""
+    """Loads each part at its first request: loading all would dominate the time of a single request."""
 
     def __init__(self, home: str, agent: Agent) -> None:
         self._home, self._send = home, agent.send
@@ -163,7 +163,7 @@ class Parts:
         threading.Thread(target=_import, args=(modules,), daemon=True).start()
 
     def close(self) -> None:
-        """Close the parts that have something to end or to remove; the job first."""
+        """Close the parts that have processes or temporary files; the job first."""
         for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "JobSupervisor"):
             if hasattr(part, "close"):
                 part.close()
@@ -187,12 +187,12 @@ def _import(modules: list[str]) -> None:
 class Worker:
     """A thread that answers one request at a time. One that waits for a disk is left and replaced.
 
-    The thread never ends: everything that it has started would be killed with it.
+    The thread never ends: its end would kill the processes that it has started (PR_SET_PDEATHSIG).
     """
 
     def __init__(self, answer: Callable[[Frame, bytes], Frame]) -> None:
         self._answer = answer
-        self._asked, self._done = threading.Semaphore(0), threading.Event()
+        self._requested, self._done = threading.Semaphore(0), threading.Event()
         self._request: tuple[Frame, bytes] = ({}, b"")
         self._result: Frame | BaseException = {}
         threading.Thread(target=self._run, daemon=True).start()
@@ -201,10 +201,10 @@ class Worker:
         """Begin with a request."""
         self._request = (request, payload)
         self._done.clear()
-        self._asked.release()
+        self._requested.release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether the answer is there within this time."""
+        """Whether the answer is ready within this time."""
         return self._done.wait(seconds)
 
     def result(self) -> Frame:
@@ -215,7 +215,7 @@ class Worker:
 
     def _run(self) -> None:
         while True:
-            self._asked.acquire()
+            self._requested.acquire()
             try:
                 self._result = self._answer(*self._request)
             except BaseException as error:  # noqa: BLE001  # the main thread raises it again

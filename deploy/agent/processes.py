@@ -27,7 +27,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def die_with_agent() -> None:
-    """In a child, before exec: have the kernel kill it when the agent ends for whatever reason."""
+    """In a child, before exec: have the kernel kill it when the agent ends."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -38,7 +38,7 @@ class ProcessStat(NamedTuple):
     """S where only the first thread has ended."""
     parent: int
     faults: int
-    """Pages that it has waited for the disk for."""
+    """Major page faults: pages that came from the disk."""
     ticks: int
     """Of processor time."""
     child_ticks: int
@@ -116,7 +116,7 @@ def descendants() -> list[int]:
 
 
 def trees(roots: Sequence[int]) -> list[int]:
-    """These processes, as far as they live, and every living process below them."""
+    """Those of these processes that live, and every living process below them."""
     table = process_table()
     return [pid for root in roots if root in table for pid in (root, *below(root, table))]
 
@@ -127,10 +127,10 @@ def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
 
 
 def end_all(find: Callable[[], list[int]], is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
-    """Send SIGTERM, then SIGKILL, to what is found; returns the processes alive after GIVE_UP_SECONDS.
+    """Send SIGTERM, then SIGKILL, to these processes; returns those alive after GIVE_UP_SECONDS.
 
-    The grace period lets ranks save something. It ends early when `is_wanted` says that no rank is left:
-    only a launcher runs then, which may wait for a long time for nothing (torchrun: 30 s).
+    The grace period lets ranks save their state. It ends early when `is_wanted` returns False, as no rank is
+    left: only a launcher runs then, which may wait for nothing (torchrun: 30 s).
     """
     started = time.monotonic()
     grace = GRACE_SECONDS
@@ -182,7 +182,7 @@ class Reaper:
         return process
 
     def until_idle(self, seconds: float) -> None:
-        """Wait until everything that was started has ended, at most so long."""
+        """Wait until all started processes have ended, at most so many seconds."""
         deadline = time.monotonic() + seconds
         while self._watched and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -125,7 +125,7 @@ class Store:
 def sweep_old_jobs(jobs: Path) -> None:
     """Remove the code of old jobs that no agent or driver holds; whatever a job wrote itself stays."""
     for folder in sorted((path for path in jobs.iterdir() if path.is_dir()), reverse=True)[OLD_JOBS_KEPT:]:
-        with contextlib.suppress(OSError, ValueError), held_by_nobody(folder):
+        with contextlib.suppress(OSError, ValueError), every_lock_held(folder):
             paths = JobPaths(str(folder))
             for name, _, digest, link in json.loads(Path(paths.code_list).read_text()):
                 path = Path(paths.code, name)
@@ -137,7 +137,7 @@ def sweep_old_jobs(jobs: Path) -> None:
 
 
 @contextlib.contextmanager
-def held_by_nobody(folder: Path) -> Iterator[None]:
+def every_lock_held(folder: Path) -> Iterator[None]:
     """Hold every lock of a job's folder; OSError if an agent or a driver holds a lock."""
     with contextlib.ExitStack() as held:
         for lock in (*folder.glob("lock.*"), *Path(JobPaths(str(folder)).run).glob("lock.*")):

@@ -137,9 +137,9 @@ def test_a_file_that_was_damaged_since_an_earlier_push_comes_again(host: Make, k
     for blobs in (there, here):
         blobs.append(DIGEST, 0, CONTENT)
         blobs.complete(DIGEST)
-        assert blobs.found(DIGEST) == len(CONTENT)
+        assert blobs.intact_size(DIGEST) == len(CONTENT)
     DAMAGE[kind](here.path(DIGEST))
-    assert here.found(DIGEST) == 0
+    assert here.intact_size(DIGEST) == 0
     pull(here, WANTED, [place], silent)
     assert here.path(DIGEST).read_bytes() == CONTENT
 

@@ -150,7 +150,7 @@ def test_an_expression_has_the_names_of_the_innermost_function_and_of_its_caller
         ("scale = 3", "SyntaxError: "),
         ("sys.exit(3)", "SystemExit: 3"),
         ("1 / 0", "ZeroDivisionError: "),
-        ("[0 for _ in iter(int, 1)]", "it took longer than 0.5 s and was broken off"),
+        ("[0 for _ in iter(int, 1)]", "it took longer than 0.5 s and was interrupted"),
     ],
 )
 def test_an_expression_that_fails_is_an_answer_and_the_program_goes_on(

@@ -62,7 +62,7 @@ def test_ansible_runs_the_same_file_as_a_program_of_its_own(tmp_path: Path) -> N
 
 
 def test_the_probe_and_the_samples_look_in_the_same_places() -> None:
-    assert gpus.PLACES == gpu_meter.PLACES
+    assert gpus.SMI_FOLDERS == gpu_meter.SMI_FOLDERS
 
 
 def test_a_healthy_node_is_seen_as_a_whole(tmp_path: Path) -> None:

@@ -158,8 +158,8 @@ def test_a_rank_has_the_figures_of_all_its_processes(
 ) -> None:
     meter = RankMeter()
     if not can_ask:
-        meter._trees._can_ask = False
-    elif not meter._trees._can_ask:
+        meter._trees._lists_children = False
+    elif not meter._trees._lists_children:
         pytest.skip("this kernel does not tell a process's children")
     read = wait_until(lambda: meter.read({3: wrapper.pid}, steady()), "its program")
     assert read[0].keys() == {"rank", "memory", "threads", "state"}  # nothing to compare with yet

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.arrivals import in_short
+from muster.deploy.agent.job.arrivals import summary as summary_of_rank
 from muster.deploy.agent.job.pressure import counters, unsent_share
 from muster.deploy.connect.requests.why import Arrivals, Evidence, Pressure, StackLine
 from muster.deploy.decode import from_json
@@ -249,7 +249,7 @@ def entry(seq: int, kind: str = "call", state: str = "d", **more: object) -> dic
 
 def short(entries: list[dict[str, object]], trace: list[dict[str, object]]) -> Arrivals:
     groups = [{"group": "0", "kind": "call", "ranks": "0-3", "count": 700}]
-    read: Arrivals = from_json(Arrivals, in_short({"entries": entries, "groups": groups}, trace))
+    read: Arrivals = from_json(Arrivals, summary_of_rank({"entries": entries, "groups": groups}, trace))
     return read
 
 

@@ -28,7 +28,7 @@ from .engines import last_line
 
 START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 120.0, 5.0, 4.0
 PRIVATE = "$MUSTER_AGENT"
-"""In the engine's argv it stands for the agent's private folder, which no plan knows."""
+"""Stands for the agent's private folder in the engine's argv: the plan is made before that folder."""
 
 
 class Container:
@@ -44,13 +44,13 @@ class Container:
     ) -> None:
         self._on_adopted_killed = on_adopted_killed
         self._home, self._private, self._job, self._request = home, str(private), job, request
-        self._said: collections.deque[str] = collections.deque(maxlen=20)
-        self._known = threading.Event()
-        """Set when the keeper has said hello, or the engine's command has ended."""
+        self._lines: collections.deque[str] = collections.deque(maxlen=20)
+        self._decided = threading.Event()
+        """Set when the keeper has connected, or the engine's command has ended."""
         self._client: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
         self._keeper = 0
-        """The process of the keeper; 0 before it is there and once it is gone."""
+        """The process of the keeper; 0 before its start and after its end."""
         self._stream: Any = None
 
     @property
@@ -59,7 +59,7 @@ class Container:
         return self._keeper
 
     def start(self, reaper: Reaper) -> None:
-        """Start the container; OSError in the engine's words if it does not start."""
+        """Start the container; OSError with the engine's message if it does not start."""
         make_private(Path(MusterPaths(str(self._home)).container_home))
         Path(MusterPaths(str(self._home)).data).mkdir(mode=0o700, exist_ok=True)
         argv = [argument.replace(PRIVATE, self._private) for argument in self._request["argv"]]
@@ -75,20 +75,20 @@ class Container:
         )
         reading = threading.Thread(target=self._read, args=(self._client.stdout,), daemon=True)
         reading.start()
-        self._known.wait(START_SECONDS)
+        self._decided.wait(START_SECONDS)
         if not self._keeper:
             reading.join(1.0)
             if not self._ended.is_set():
                 raise OSError(f"it did not start within {START_SECONDS:.0f} s")
-            raise OSError(last_line("".join(self._said)) or "it ended at once, without output")
+            raise OSError(last_line("".join(self._lines)) or "it ended at once, without output")
 
     def converse(self, hello: Frame, stream: Any) -> None:
-        """Talk to the keeper until it is gone."""
+        """Serve the keeper until its end."""
         job = self._request["environment"] | {"TMPDIR": self._private, "MUSTER_AGENT": self._private}
         environment = {**job, **self._job["env"], "PATH": os.pathsep.join(self._job["path"])}
         write_frame(stream, {"env": environment})
         self._keeper, self._stream = hello["pid"], stream
-        self._known.set()
+        self._decided.set()
         with contextlib.suppress(OSError, ValueError):
             while received := read_frame(stream):
                 frame, _ = received
@@ -107,7 +107,7 @@ class Container:
         return left or end_descendants()
 
     def _leave(self) -> None:
-        """Let the keeper go, and wait until the engine has removed the container."""
+        """Let the keeper end, and wait until the engine has removed the container."""
         if self._client is None:
             return
         if self._stream and self._keeper:
@@ -135,10 +135,10 @@ class Container:
 
     def _client_ended(self, code: int) -> None:
         self._ended.set()
-        self._known.set()
+        self._decided.set()
 
     def _read(self, stream: IO[bytes]) -> None:
-        """Keep the last lines of the engine's command: nothing of a job is printed there."""
+        """Keep the last lines of the engine's command; a job prints elsewhere."""
         for line in stream:
             if line.strip():
-                self._said.append(line.decode(errors="replace"))
+                self._lines.append(line.decode(errors="replace"))

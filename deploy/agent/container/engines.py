@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ...common.files import digest
 from ...common.frames import Frame
-from ...common.store import held_by_nobody
+from ...common.store import every_lock_held
 
 ANSWER_SECONDS, SURVEY_SECONDS = 60.0, 120.0
 ABSENT = re.compile(r"(?i)no such (image|object)|image not known|not found")
@@ -39,7 +39,7 @@ class ContainerEngine(NamedTuple):
     program: str
 
     def run(self, *arguments: str, stdin: str = "", seconds: float | None = ANSWER_SECONDS) -> str:
-        """What its command prints; OSError with the last line of its complaint."""
+        """The output of its command; OSError with the last line of its error."""
         try:
             done = subprocess.run(
                 [self.program, *arguments],
@@ -57,7 +57,7 @@ class ContainerEngine(NamedTuple):
         return done.stdout.decode(errors="replace")
 
     def image(self, reference: str) -> Frame | None:
-        """The id of an image and its digests in registries; None if it is not here."""
+        """The id of an image and its digests in registries; None if the engine lacks it."""
         if self.name == "apptainer":
             return {"id": digest(reference), "digests": []} if os.path.isfile(reference) else None
         form = "{{.Id}} {{range .RepoDigests}}{{.}} {{end}}"
@@ -75,7 +75,7 @@ class ContainerEngine(NamedTuple):
         }
 
     def pull(self, reference: str) -> None:
-        """Fetch an image from its registry, however long that takes."""
+        """Fetch an image from its registry, without a time limit."""
         self.run("pull", "--quiet", reference, seconds=None)
 
     def nature(self) -> dict[str, bool]:
@@ -86,7 +86,7 @@ class ContainerEngine(NamedTuple):
         return {"rootless": os.getuid() != 0, "remapped": False}
 
     def raises_limits(self, image: str) -> bool:
-        """Whether it may lift the limits of a container: a daemon may be limited itself, in a container."""
+        """Whether it may lift the limits of a container: a daemon in a container may have limits itself."""
         if self.name != "docker":  # podman has limits of its own configuration
             return False
         own = ("--rm", "--network", "none", "--entrypoint", "/bin/sh", "--user", "0:0")
@@ -99,7 +99,7 @@ class ContainerEngine(NamedTuple):
         return True
 
     def survey(self, image: str, program: str) -> Frame:
-        """What is in an image: a program runs there, without a network, and its last line says it."""
+        """The contents of an image: the last line of a program that runs in it, without a network."""
         if self.name == "apptainer":
             arguments = ["exec", "--cleanenv", "--no-home", "--pwd", "/", image, "/bin/sh", "-c", PYTHON]
         else:
@@ -127,7 +127,7 @@ class ContainerEngine(NamedTuple):
         listed = self.run("ps", "--all", "--filter", f"label=muster.home={home}", "--format", form)
         for line in listed.splitlines():
             identity, _, folder = line.partition(" ")
-            with contextlib.suppress(OSError), held_by_nobody(Path(folder)):
+            with contextlib.suppress(OSError), every_lock_held(Path(folder)):
                 self.run("rm", "--force", identity)
 
 
@@ -138,14 +138,14 @@ def choose(wanted: str, reference: str) -> tuple[ContainerEngine, Frame | None]:
     """
     is_file = reference.startswith("/")
     names = [wanted] if wanted else (["apptainer"] if is_file else ["docker", "podman"])
-    complaints = []
+    errors = []
     for engine in filter(None, map(engine_called, names)):
         try:
             return engine, engine.image(reference)
         except OSError as error:
-            complaints.append(str(error))
-    if complaints:
-        raise OSError("; ".join(complaints))
+            errors.append(str(error))
+    if errors:
+        raise OSError("; ".join(errors))
     lack = f"no {' or '.join(names)} on PATH"
     if not wanted and not is_file and engine_called("apptainer"):
         raise OSError(f"{lack}, only apptainer, which starts a file: --image /path/of/image.sif")
@@ -153,7 +153,7 @@ def choose(wanted: str, reference: str) -> tuple[ContainerEngine, Frame | None]:
 
 
 def engine_called(name: str) -> ContainerEngine | None:
-    """The engine with this name. A `docker` that is podman in disguise is podman."""
+    """The engine with this name. The command `docker` of podman-docker is podman."""
     names = ["apptainer", "singularity"] if name == "apptainer" else [name]
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
@@ -187,7 +187,7 @@ def _is_podman(program: str) -> bool:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something: docker ends its complaints with where to get help."""
+    """The last line that is not empty and not one of docker's hints for help."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     hints = re.compile(r"(?i)^(see ['\"]|run ['\"]?\w+ .*--help)")
     kept = [line for line in lines if not hints.match(line)]

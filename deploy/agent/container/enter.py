@@ -1,7 +1,7 @@
 """Runs a command in the job's container: ``enter.py ARG ...``, started by the agent, or by mpirun outside.
 
-The command gets this program's standard streams, and the variables by which a launcher tells a rank who it
-is. Signals go to it, and this program ends as it does. Standard library only, run by ``python -IS``.
+The command gets this program's standard streams, and the launcher's variables for its rank. Signals are
+passed on to it, and this program ends with its status. Standard library only, run by ``python -IS``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_")
 
 
 def main(argv: list[str]) -> None:
-    """Run a command to its end. Without an answer, the container is gone, and the job with it."""
+    """Run a command to its end. If no answer comes, the container is gone, and the job with it."""
     keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         keeper.connect(os.path.join(os.environ["MUSTER_AGENT"], "enter"))

@@ -1,10 +1,10 @@
 """The first process of a job's container: starts the commands of the agent inside, and ends with the agent.
 
-It has one connection to the agent, its lifeline: when that closes, for whatever reason, it ends everything
-in the container and itself, and the engine removes the container. The agent's commands come through a socket
-of its own, by `enter.py`: each with its standard streams, so that a command inside is piped as if it ran
-outside. The container has the host's process numbers, so the agent sees, asks and ends ranks as without one.
-A program of its own, standard library only, run by the image's own Python (3.9) with `-IS`.
+It has one connection to the agent, its lifeline: when that closes, it ends everything in the container and
+itself, and the engine removes the container. The agent's commands come through another socket, by `enter.py`:
+each with its standard streams, so that a command inside is piped as if it ran outside. The container has the
+host's process numbers, so the agent reads, signals and ends ranks as without one. A separate program, of the
+standard library only, run by the image's own Python (3.9) with `-IS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from ..processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
-else:  # a program of its own, beside which the other file lies
+else:  # a separate program; the other file is beside it
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
 
@@ -29,7 +29,7 @@ STREAMS = 3
 
 
 class Lifeline:
-    """The connection to the agent. `job` has what it answers: the environment and folder of commands."""
+    """The connection to the agent. `job`: its answer, the environment and folder of commands."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -46,7 +46,7 @@ class Lifeline:
             self._stream.flush()
 
     def wait(self, over: threading.Event) -> None:
-        """Set `over` when the agent is gone, or says that the job has ended."""
+        """Set `over` when the agent is gone, or reports the end of the job."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.readline()
         over.set()

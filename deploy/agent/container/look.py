@@ -1,4 +1,4 @@
-"""Answers which image this host has, what ranks would find in it, and how its engine starts a container."""
+"""Describes the image of a launch on this host, its contents, and how the engine starts a container."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .engines import ContainerEngine, choose, devices, gpus_by
 
 
 class Containers:
-    """The agent's part in `launch --image`, before there is a plan."""
+    """Answers the request of `launch --image`, before the plan is made."""
 
     def __init__(self, home: Path) -> None:
         self._home, self._records = home, Path(MusterPaths(str(home)).containers)
 
     def do_container(self, request: Frame, payload: bytes) -> Frame:
-        """The image and its engine. `pull`: fetch it if it is not here. The payload surveys an image."""
+        """The image and its engine. `pull`: fetch it if it is missing. The payload surveys an image."""
         engine, image = choose(request["engine"], request["image"])
         if image is None and request["pull"]:
             engine.pull(request["image"])
@@ -49,7 +49,7 @@ class Containers:
         }
 
     def _surveyed(self, engine: ContainerEngine, image: str, reference: str, program: str) -> Frame:
-        """What was found in an image: it is looked at once, as its id stands for everything in it."""
+        """The survey of an image. It is made once, because the id fixes the content."""
         about = [*engine, image, program, os.environ.get("DOCKER_HOST", ""), os.getuid()]
         record = self._records / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]}.json"
         kept = read_sealed(record)
@@ -76,7 +76,7 @@ def _inside(survey: Frame) -> Frame:
 
 
 def _host() -> Frame:
-    """What of this host and user a container needs."""
+    """The properties of this host and user that a container needs."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         user = pwd.getpwuid(os.getuid()).pw_name

@@ -1,6 +1,6 @@
-"""Says what an image has for ranks, as one line of JSON. The image's own Python runs it, from its input.
+"""Prints the programs and versions in an image, as one line of JSON, from the image's own Python.
 
-A program of its own: the agent gets its text with the request, and `python3 -I -` in the image reads it.
+A separate program: the agent gets its text with the request, and `python3 -I -` in the image reads it.
 Standard library only, Python 3.7 or newer, so that an older Python than ranks need can report its version.
 """
 
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-MARK = "muster "  # before the line: what starts Python in an image may print too
+MARK = "muster "  # before the line: the image may print other lines when Python starts
 VENDORS = ("/usr/local/mpi/bin", "/opt/hpcx/ompi/bin", "/opt/openmpi/bin", "/usr/lib64/openmpi/bin")
 
 
@@ -34,7 +34,7 @@ def find_mpirun() -> str | None:
 
 
 def ask(mpirun: str) -> tuple[int, str]:
-    """The exit status of `mpirun --version`, and the end of what it printed."""
+    """The exit status of `mpirun --version`, and the end of its output."""
     try:
         done = subprocess.run(
             [mpirun, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10, check=False

@@ -1,4 +1,4 @@
-"""A version of a data set that arrives on this host: what it has, what it lacks, and where chunks go."""
+"""A version of a data set that arrives on this host: its chunks, the missing ones, and their files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Arrival:
         self._writing = threading.Lock()
 
     def begin(self, alive: Callable[[], object]) -> Frame:
-        """Take over what is here already; answers which chunks this host lacks, and which it can give.
+        """Adopt present content; answers the chunks that this host lacks, and those that it can send.
 
         `alive`: called now and then; raises when the driver is gone. OSError for a disk that is too full.
         """
@@ -47,7 +47,9 @@ class Arrival:
         lacking = self._draft.lacking if self._draft else {}
         count = len(self.chunks)
         wanted = {
-            self.chunks.number[one] for index in self.wanted for one in self.manifest.files[index].chunks
+            self.chunks.number[digest]
+            for index in self.wanted
+            for digest in self.manifest.files[index].chunks
         }
         have = range(count) if self._reader else (wanted - lacking.keys()) | self._known.numbers()
         return {"lacking": bitmap(iter(lacking), count), "have": bitmap(iter(have), count)}
@@ -77,26 +79,26 @@ class Arrival:
                 draft.place(number, content)
 
     def _require_room(self, draft: Draft) -> None:
-        """OSError if the disk has no room for what is still to come; it is asked before anything is sent."""
+        """OSError if the disk has no room for the missing content; checked before anything is sent."""
         folder = os.fsdecode(draft.folder)
         status = os.statvfs(folder)
-        places = [place for places in draft.lacking.values() for place in places]
-        files = len({index for index, _ in places})
-        size = sum(self._length(place) for place in places) + files * BLOCK + SPARE
-        free, place = status.f_bavail * status.f_frsize, shlex.quote(str(self._sets.root))
+        positions = [position for positions in draft.lacking.values() for position in positions]
+        files = len({index for index, _ in positions})
+        size = sum(self._length(position) for position in positions) + files * BLOCK + SPARE
+        free, root = status.f_bavail * status.f_frsize, shlex.quote(str(self._sets.root))
         if size > free:
             raise OSError(
                 f"{self.version.name} needs {size / 1e9:.1f} GB more in {self._sets.root}, and "
-                f"{free / 1e9:.1f} GB are free; make room there: df -h {place}"
+                f"{free / 1e9:.1f} GB are free; make room there: df -h {root}"
             )
         if 0 < status.f_favail < files:
             raise OSError(
                 f"{self.version.name} has {files} files to come, and the disk of {self._sets.root} has room "
-                f"for {status.f_favail}: df -i {place}; many small files fit as one archive"
+                f"for {status.f_favail}: df -i {root}; many small files fit as one archive"
             )
 
-    def _length(self, place: tuple[int, int]) -> int:
-        index, offset = place
+    def _length(self, position: tuple[int, int]) -> int:
+        index, offset = position
         return min(CHUNK, self.manifest.files[index].size - offset)
 
     def _require_cases(self) -> None:
@@ -117,14 +119,14 @@ class Arrival:
                 return
 
     def place(self, numbers: Sequence[int], bundle: bytes) -> None:
-        """Put the chunks of a bundle into the files; ValueError if one is not what the manifest says."""
+        """Put the chunks of a bundle into the files; ValueError if one does not match the manifest."""
         for number, content in self.chunks.parts(numbers, bundle):
             if self._draft:
                 with self._writing:
                     self._draft.place(number, content)
 
     def read(self, number: int) -> bytes:
-        """A chunk, for another host; OSError if it is not here."""
+        """A chunk, for another host; OSError if it is missing."""
         if self._reader:
             return self._reader.read(number)
         if self._draft and number not in self._draft.lacking:

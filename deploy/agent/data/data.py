@@ -1,7 +1,7 @@
-"""The agent's part in `fab data`: keeps the data sets of this host, and takes in chunks of new ones.
+"""The agent's part in `fab data`: keeps the data sets of this host, and receives chunks of new ones.
 
-Chunks travel in bundles of at most 4 MiB, as files from host to host (agent/transfer/transfers.py). What
-takes long ends early when the driver is gone.
+Chunks travel in bundles of at most 4 MiB, as files from host to host (agent/transfer/transfers.py). Long work
+ends early when the driver is gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..transfer.blobs import Blobs
 from ..transfer.transfers import OLD_SECONDS, HostTransfers
 from .arrival import Arrival
 
-TELL_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 STDIN = 0
 
 
@@ -41,7 +41,7 @@ class Data:
         self._bundles = Blobs(root / ".chunks")
         self._arrival: Arrival | None = None
         self._held = contextlib.ExitStack()
-        self._source, self._told = "", 0.0
+        self._source, self._reported = "", 0.0
         self._reading: Reader | None = None
         self._opened: list[str] = []
         """Manifests that became bundles for the driver alone."""
@@ -62,12 +62,12 @@ class Data:
         """Fetch a file from a web server and take it as the source."""
         from .fetch import fetch  # noqa: PLC0415  # urllib takes longer to load than all the rest
 
-        place, most = self.root / ".fetched", request["most"]
-        self._source = str(fetch(request["url"], place, most, self._tell, request["sha256"]))
+        folder, most = self.root / ".fetched", request["most"]
+        self._source = str(fetch(request["url"], folder, most, self._report, request["sha256"]))
         return self._scanned()
 
     def _scanned(self) -> Frame:
-        return self._kept_as_bundle(scan(self._source, self._tell).packed())
+        return self._kept_as_bundle(scan(self._source, self._report).packed())
 
     def _kept_as_bundle(self, content: bytes) -> Frame:
         digest = hashlib.sha256(content).hexdigest()
@@ -77,7 +77,7 @@ class Data:
         return {"digest": digest, "bytes": len(content)}
 
     def do_data_begin(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to make a version, whose manifest is here as a bundle; answers which chunks are lacking."""
+        """Begin to make a version, whose manifest has arrived as a bundle; answers the missing chunks."""
         self._sweep()
         self._held.enter_context(self.sets.locked(request["name"]))
         manifest = unpack(self._bundles.path(request["manifest"]).read_bytes())
@@ -87,7 +87,7 @@ class Data:
         return self._arrival.begin(self._require_driver)
 
     def do_data_bundle(self, request: Frame, payload: bytes) -> Frame:
-        """Make a bundle of chunks that are here, for other hosts to fetch."""
+        """Make a bundle of chunks of this host, for other hosts to fetch."""
         return self._kept_as_bundle(b"".join(map(self._arrived.read, request["chunks"])))
 
     def do_data_publish(self, request: Frame, payload: bytes) -> Frame:
@@ -110,7 +110,7 @@ class Data:
             self._arrived.place(request["chunks"], self._bundles.path(request["digest"]).read_bytes())
 
     def _sweep(self) -> None:
-        """Remove what pushes of long ago have left."""
+        """Remove the remains of old pushes."""
         old, fetched = time.time() - OLD_SECONDS, self.root / ".fetched"
         for path in fetched.iterdir() if fetched.is_dir() else ():
             with contextlib.suppress(OSError):
@@ -124,13 +124,13 @@ class Data:
                 with contextlib.suppress(OSError, ValueError), self.sets.locked(path.name.partition("@")[0]):
                     remove_tree(path)
 
-    # -- sets that are here --
+    # -- sets in place --
 
     def do_data_list(self, request: Frame, payload: bytes) -> Frame:
         """The sets of this host."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = identity_of_folder(self.root / ".place")
-        return {"place": place, "sets": [self._described(name) for name in self.sets.names()]}
+        mark = identity_of_folder(self.root / ".place")
+        return {"place": mark, "sets": [self._described(name) for name in self.sets.names()]}
 
     def _described(self, name: str) -> Frame:
         try:
@@ -144,7 +144,7 @@ class Data:
         return {"name": name, "files": len(files), "bytes": size, "error": problem, **part}
 
     def do_data_verify(self, request: Frame, payload: bytes) -> Frame:
-        """Read every byte of a set; answers what is damaged."""
+        """Read every byte of a set; answers the damage."""
         kept = self.sets.kept(request["name"])
         return {"digest": kept.version.digest, "damaged": damage(kept, self._require_driver)}
 
@@ -154,7 +154,7 @@ class Data:
             return {"freed": self.sets.remove(request["name"])}
 
     def do_data_open(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to give a set to the driver; its manifest becomes a bundle."""
+        """Begin to send a set to the driver; its manifest becomes a bundle."""
         kept = self.sets.kept(request["name"])
         self._reading = Reader(kept.folder, kept.manifest, Chunks(kept.manifest), kept.wanted)
         bundle = self._kept_as_bundle(kept.manifest.packed())
@@ -162,7 +162,7 @@ class Data:
         return bundle
 
     def do_data_part(self, request: Frame, payload: bytes) -> Frame:
-        """A part of a bundle that is here."""
+        """A part of a bundle."""
         with open(self._bundles.path(request["digest"]), "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(CHUNK)}
@@ -175,16 +175,16 @@ class Data:
 
     # -- the driver --
 
-    def _tell(self, done: int, total: int) -> None:
-        """Report how much is read or fetched, now and then."""
-        if time.monotonic() - self._told > TELL_SECONDS:
+    def _report(self, done: int, total: int) -> None:
+        """Report the bytes that are read or fetched, now and then."""
+        if time.monotonic() - self._reported > REPORT_SECONDS:
             self._require_driver()
-            self._told = time.monotonic()
+            self._reported = time.monotonic()
             self._send({"event": "data-read", "done": done, "total": total})
 
     @staticmethod
     def _require_driver() -> None:
-        """End this agent if its lifeline is closed: the thread that would notice is at work here."""
+        """End this agent if its lifeline is closed: the thread that reads it is busy with this work."""
         poll = select.poll()
         poll.register(STDIN, 0)
         if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):

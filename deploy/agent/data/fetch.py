@@ -25,36 +25,36 @@ from ...common.web import open_url
 CHUNK = 1 << 20
 SILENCE_SECONDS = 60.0
 SPARE = 1 << 27
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-def fetch(url: str, root: Path, most: int, tell: Tell, sha256: str = "") -> Path:
-    """Bring a file to a folder of its own below `root`; returns that folder.
+def fetch(url: str, root: Path, most: int, on_progress: OnProgress, sha256: str = "") -> Path:
+    """Fetch a file into a separate folder below `root`; returns that folder.
 
-    OSError in plain words if the server refuses, sends more than `most` bytes, or less than it promised, or
-    another file than that of `sha256`.
+    OSError if the server refuses, sends more than `most` bytes, or less than it promised, or another file
+    than that of `sha256`.
     """
-    folder = _fetched(url, root, most, tell)
+    folder = _fetched(url, root, most, on_progress)
     path = folder / name_of(url)
-    if sha256 and (found := digest(path)) != sha256:
+    if sha256 and (actual := digest(path)) != sha256:
         path.unlink()
-        raise OSError(f"the file at {url} is not that of --sha256: its SHA-256 is {found}")
+        raise OSError(f"the file at {url} is not that of --sha256: its SHA-256 is {actual}")
     return folder
 
 
-def _fetched(url: str, root: Path, most: int, tell: Tell) -> Path:
+def _fetched(url: str, root: Path, most: int, on_progress: OnProgress) -> Path:
     folder = root / hashlib.sha256(url.encode()).hexdigest()[:32]
     target = folder / name_of(url)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     part, note = folder.with_suffix(".part"), folder.with_suffix(".json")
     try:
-        if target.exists():  # of a push that went no further
+        if target.exists():  # of a push that was interrupted after this
             if _is_current(url, note):
                 os.utime(target)
                 return folder
             target.unlink()
         with _begin(url, part, note) as answer:
-            _receive(answer, part, most, tell)
+            _receive(answer, part, most, on_progress)
     except urllib.error.HTTPError as error:
         raise OSError(f"the server refuses {url}: {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
@@ -66,13 +66,13 @@ def _fetched(url: str, root: Path, most: int, tell: Tell) -> Path:
 
 
 def name_of(url: str) -> str:
-    """The name of the file behind a URL: its last part, without what no file name needs."""
+    """The name of the file behind a URL: its last part, without unusual characters."""
     last = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9._+-]", "_", last).lstrip(".")[:200] or "file"
 
 
 def _begin(url: str, part: Path, note: Path) -> Any:
-    """The server's answer; from the beginning where it does not take what is here for a part of the file."""
+    """The server's answer; from the beginning if the server refuses to resume."""
     try:
         return _rest(url, part, note)
     except urllib.error.HTTPError as error:
@@ -83,7 +83,7 @@ def _begin(url: str, part: Path, note: Path) -> Any:
 
 
 def _is_current(url: str, note: Path) -> bool:
-    """Whether the server still has what was fetched; False where it cannot tell."""
+    """Whether the server still has the fetched content; False if unknown."""
     mark = _mark(note)
     if not mark:
         return False
@@ -97,7 +97,7 @@ def _is_current(url: str, note: Path) -> bool:
 
 
 def _mark(note: Path) -> str:
-    """The server's word for the state of a file that was begun or fetched; empty if it gave none."""
+    """The server's ETag of a file that was begun or fetched; empty if it sent none."""
     with contextlib.suppress(TypeError, KeyError):
         return str(read_sealed(note)["mark"])
     return ""
@@ -119,7 +119,7 @@ def _open(url: str, headers: Mapping[str, str]) -> Any:
 
 
 def _rest(url: str, part: Path, note: Path) -> Any:
-    """The server's answer: the rest of the file if some of it is here and has not changed there."""
+    """The server's answer: the rest of the file if a part of it is present and the file has not changed."""
     mark = _resumable(note)
     headers = {}
     if mark and part.exists():
@@ -136,7 +136,7 @@ def _rest(url: str, part: Path, note: Path) -> Any:
     return answer
 
 
-def _receive(answer: Any, part: Path, most: int, tell: Tell) -> None:
+def _receive(answer: Any, part: Path, most: int, on_progress: OnProgress) -> None:
     have = part.stat().st_size
     length = answer.headers.get("Content-Length")
     total = have + int(length) if length and length.isdigit() else 0
@@ -146,14 +146,14 @@ def _receive(answer: Any, part: Path, most: int, tell: Tell) -> None:
             f"the file has {total / 1e9:.1f} GB, and at most {most / 1e9:.1f} GB are allowed: --most"
         )
     if total - have + SPARE > free:
-        place = shlex.quote(str(part.parent))
-        raise OSError(f"the file has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: df -h {place}")
+        folder = shlex.quote(str(part.parent))
+        raise OSError(f"the file has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: df -h {folder}")
     with open(part, "ab") as file:
         while content := answer.read(CHUNK):
             have += len(content)
             if have > most:
                 raise OSError(f"the server sends more than the {most / 1e9:.1f} GB that are allowed: --most")
             file.write(content)
-            tell(have, max(total, have))
+            on_progress(have, max(total, have))
     if total and have != total:
         raise OSError(f"only {have} of {total} bytes arrived; push again to resume")

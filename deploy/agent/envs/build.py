@@ -1,7 +1,7 @@
-"""Makes one environment of this host with uv: from wheels that were brought, or from an index.
+"""Makes one environment of this host with uv: from the driver's wheels, or from an index.
 
-It is made at its final place, because its scripts name that place. The record that makes it count is written
-last, and by a rename.
+It is made in its final folder, because its scripts contain that path. The record that makes it valid is
+written last, and by a rename.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from .folders import RECORD, lock, record, size_of
 
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 LINES = 15  # of a failed program's output in the error
-# What a launch has to know of the environment, by its own Python.
+# The properties of the environment that a launch needs, by its own Python.
 _FACTS = """
 import glob, json, platform, sysconfig
 from importlib.metadata import PackageNotFoundError, version
-def known(name):
+def installed(name):
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 print(json.dumps({
-    "python": platform.python_version(), "torch": known("torch"), "mpi4py": known("mpi4py"),
+    "python": platform.python_version(), "torch": installed("torch"), "mpi4py": installed("mpi4py"),
     "packages": len(glob.glob(sysconfig.get_path("purelib") + "/*.dist-info")),
 }))
 """
 
 
 class BuildError(Exception):
-    """Why an environment cannot be made, for the reader."""
+    """The reason why an environment cannot be made."""
 
 
 def make_in_thread(home: Path, request: Frame, text: str, send: Callable[[Frame], None]) -> None:
@@ -70,15 +70,15 @@ def make_in_thread(home: Path, request: Frame, text: str, send: Callable[[Frame]
 
 
 def make(home: Path, request: Frame, text: str) -> dict[str, Any]:
-    """Make an environment if it is not there; returns its record. Waits for a launch that makes the same."""
+    """Make an environment if it is missing; returns its record. Waits for a launch that makes the same."""
     paths = MusterPaths(str(home))
     root, key = Path(paths.environments), request["key"]
     make_private(home, root)
     held = lock(root, key, fcntl.LOCK_EX)
     try:
         folder = root / key
-        if known := record(folder):
-            return known
+        if existing := record(folder):
+            return existing
         shutil.rmtree(folder, ignore_errors=True)  # a half-made one
         try:
             _build(Path(paths.wheels), root, folder, request, text)
@@ -104,9 +104,9 @@ def _build(wheels: Path, root: Path, folder: Path, request: Frame, text: str) ->
     python = request["python"] or sys.executable
     _run([*uv, "venv", "--quiet", "--no-project", "--python", python, str(folder)], root)
     if request["system"]:
-        _see_packages_of_host(folder)
-    with tempfile.TemporaryDirectory(dir=str(root)) as place:
-        listed = Path(place, "pylock.toml" if request["index"] else "requirements.txt")
+        _add_packages_of_host(folder)
+    with tempfile.TemporaryDirectory(dir=str(root)) as temporary:
+        listed = Path(temporary, "pylock.toml" if request["index"] else "requirements.txt")
         listed.write_text(text)
         argv = [*uv, "pip", "install", "--python", str(folder / "bin" / "python"), "--no-deps"]
         if not request["index"]:
@@ -126,7 +126,7 @@ def _compile(folder: Path) -> None:
 
 
 def _uv(wheels: Path, digest: str) -> Path:
-    """The program that the driver has sent, which may be started."""
+    """The uv program of the driver, made executable."""
     path = wheels / digest
     path.chmod(stat.S_IRWXU)
     return path
@@ -143,35 +143,35 @@ def _named(wheels: Path, digest: str, name: str) -> Path:
     return folder
 
 
-def _see_packages_of_host(folder: Path) -> None:
-    """Let the environment find what the host's own Python finds, after its own packages."""
-    places = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+def _add_packages_of_host(folder: Path) -> None:
+    """Let the environment import the packages of the host's own Python too, after its own."""
+    paths = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
     for site in folder.glob("lib/python*/site-packages"):
-        (site / "muster-host.pth").write_text("".join(f"{path}\n" for path in places))
+        (site / "muster-host.pth").write_text("".join(f"{path}\n" for path in paths))
 
 
 def _facts_of(folder: Path) -> dict[str, Any]:
     python = folder / "bin" / "python"
-    known: dict[str, Any] = json.loads(_run([str(python), "-I", "-c", _FACTS], folder))
+    versions: dict[str, Any] = json.loads(_run([str(python), "-I", "-c", _FACTS], folder))
     mpirun = folder / "bin" / "mpirun"
     version, error = mpirun_version(str(mpirun)) if mpirun.exists() else (None, None)
     if error:
         raise BuildError(f"{mpirun} --version fails: {error}")
     return {
-        **known,
+        **versions,
         "executable": str(python),
         "mpirun": str(mpirun) if mpirun.exists() else None,
         "mpi": version,
     }
 
 
-def _run(argv: list[str], place: Path) -> str:
-    """What a program printed; `Failed` with its last lines if it failed. It ends with this agent."""
+def _run(argv: list[str], folder: Path) -> str:
+    """The output of a program; `BuildError` with its last lines if it failed. It ends with this agent."""
     environment = dict(_environment())
     try:
         done = subprocess.run(
             argv,
-            cwd=str(place),
+            cwd=str(folder),
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -1,4 +1,4 @@
-"""What hosts of one job should have alike: packages, versions, limits, variables, mounts; as texts.
+"""The values that should be equal on all hosts of a job: packages, versions, limits, variables, mounts.
 
 Nothing is imported and no GPU is touched, so this takes a tenth of a second.
 """
@@ -22,7 +22,7 @@ from ..host.health import nccl_version, torch_cuda
 LIMITS = ("nofile", "memlock", "nproc", "stack", "core", "as")
 VARIABLES = ("NCCL_", "OMP_", "MKL_")
 LOCALES = ("LC_ALL", "LC_CTYPE", "LANG")
-# File systems of the kernel itself, and of a container engine: they say nothing of the data there.
+# File systems of the kernel itself, and of a container engine: they hold no data of users.
 _OWN_KINDS = {
     *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs"),
     *("efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs"),
@@ -34,18 +34,18 @@ _PHYSICAL = "/sys/class/net/*/device"
 
 
 def describe(environment: str) -> dict[str, str]:
-    """Each thing with its value; `environment`: a folder whose packages count, instead of the host's own."""
-    places = sys.path
+    """Each value by its name; `environment`: a folder whose packages count, instead of the host's own."""
+    folders = sys.path
     if environment:
-        places = glob.glob(f"{environment}/lib/python*/site-packages")
-        sys.path[:0] = places  # where torch is looked for; this process ends with the command
-    known = {"Python": _python_of(environment) if environment else platform.python_version()}
+        folders = glob.glob(f"{environment}/lib/python*/site-packages")
+        sys.path[:0] = folders  # torch is searched there; this process ends with the command
+    values = {"Python": _python_of(environment) if environment else platform.python_version()}
     for part in (_system(), _limits(), _variables(), _network(), _mounts()):
-        known.update(part)
-    packages = _packages(places)
-    known["torch"] = packages.pop("torch", "")
-    known.update({f"package {name}": version for name, version in packages.items()})
-    return {name[:256]: value[:4096] for name, value in known.items()}
+        values.update(part)
+    packages = _packages(folders)
+    values["torch"] = packages.pop("torch", "")
+    values.update({f"package {name}": version for name, version in packages.items()})
+    return {name[:256]: value[:4096] for name, value in values.items()}
 
 
 def _python_of(environment: str) -> str:
@@ -70,10 +70,8 @@ def _system() -> Iterator[tuple[str, str]]:
 
 
 def _governor() -> str:
-    found = set()
-    for path in glob.glob("/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"):
-        found.add(_line(path))
-    return ", ".join(sorted(found))
+    paths = glob.glob("/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
+    return ", ".join(sorted({*map(_line, paths)}))
 
 
 def _locale() -> str:
@@ -128,27 +126,27 @@ def _default_route() -> str:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    """The file systems with data: the kind, what it comes from if that is another machine, and its flags."""
+    """The file systems with data: the kind, the source if it is another machine, and the flags."""
     with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="replace") as table:
         for line in table:
-            source, place, kind, options = line.split()[:4]
-            if kind in _OWN_KINDS or _ENGINES.search(place):
+            source, path, kind, options = line.split()[:4]
+            if kind in _OWN_KINDS or _ENGINES.search(path):
                 continue
             remote = f" from {source}" if ":" in source or source.startswith("//") else ""
             flags = [flag for flag in ("ro", "noexec") if flag in options.split(",")]
-            yield f"mount {place}", f"{kind}{remote}{''.join(f', {flag}' for flag in flags)}"
+            yield f"mount {path}", f"{kind}{remote}{''.join(f', {flag}' for flag in flags)}"
 
 
-def _packages(places: list[str]) -> dict[str, str]:
-    """The version of each package, by the names of the folders that describe them; the first place counts."""
-    found: dict[str, str] = {}
-    for place in places:
+def _packages(folders: list[str]) -> dict[str, str]:
+    """The version of each package, by the name of its metadata folder; the first match counts."""
+    versions: dict[str, str] = {}
+    for folder in folders:
         with contextlib.suppress(OSError):
-            for entry in os.listdir(place or "."):
+            for entry in os.listdir(folder or "."):
                 if match := _DIST_INFO.fullmatch(entry):
                     name = re.sub(r"[-_.]+", "-", match[1]).lower()
-                    found.setdefault(name, match[2])
-    return found
+                    versions.setdefault(name, match[2])
+    return versions
 
 
 def _line(path: str) -> str:

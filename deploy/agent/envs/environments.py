@@ -1,4 +1,4 @@
-"""The environments of packages on this host: which there are, and requests to make, remove, describe them."""
+"""Lists, makes, removes and describes the environments of packages on this host."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ...common.folders import make_private
+from ...common.folders import identity_of_folder, make_private
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
-from .folders import is_key, known_in, record, remove, token
+from .folders import complete_in, is_key, record, remove
 
 _DRIVERS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
 
 
 class Environments:
-    """Answers what environments there are, makes them, and removes those that no job uses."""
+    """Answers requests about environments."""
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
         self._home, self._send = home, send
         self._root = Path(MusterPaths(str(home)).environments)
 
     def do_envs(self, request: Frame, payload: bytes) -> Frame:
-        """The environments that are complete, and what decides which wheels run here."""
+        """The environments that are complete, and the facts that decide which wheels run here."""
         make_private(self._home, self._root)
         return {
-            "home": token(self._root),
+            "home": identity_of_folder(self._root / "home"),
             "machine": platform.machine(),
             "glibc": _glibc(),
             "driver": _driver(),
-            "environments": dict(known_in(self._root)),
+            "environments": dict(complete_in(self._root)),
         }
 
     def do_env_reach(self, request: Frame, payload: bytes) -> Frame:
@@ -58,7 +58,7 @@ class Environments:
         return {"removed": list(removed), "kept": kept, "freed": sum(removed.values())}
 
     def do_env_facts(self, request: Frame, payload: bytes) -> Frame:
-        """What two hosts of a job should have alike, each thing with its value."""
+        """The values that should be equal on all hosts of a job, by name."""
         from .describe import describe  # noqa: PLC0415
 
         if not request["key"]:

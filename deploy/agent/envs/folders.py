@@ -1,8 +1,8 @@
 """The folders of environments on this host, under ~/.muster/envs: which are complete, in use, or to go.
 
-An environment is a folder named after its lock's digest. It counts only once the record `muster.json` is in
-it, which appears by a rename after everything else: a half-made environment is never used. A lock beside the
-folder is held alone by whoever makes or removes it, and shared by every job that uses it.
+An environment is a folder named after its lock's digest. It is valid only with the record `muster.json`,
+which appears by a rename after everything else: a half-made environment is never used. A lock beside the
+folder is exclusive for a process that makes or removes it, and shared by all jobs that use it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 from ...common.durable import read_sealed
 from ...common.files import newest_in
-from ...common.folders import identity_of_folder
 from ...common.paths import MusterPaths
 
 RECORD = "muster.json"
@@ -32,22 +31,21 @@ def is_key(name: str) -> bool:
 
 
 def record(folder: Path) -> dict[str, Any] | None:
-    """What is recorded of an environment; None if it is not complete, or its Python is gone."""
+    """The record of an environment; None if it is not complete, or its Python is gone."""
     try:
-        known: dict[str, Any] = read_sealed(folder / RECORD)
-        os.stat(known["executable"])  # follows the link to the Python that it was made with
-        return {**known, "used": os.stat(folder).st_mtime}
+        kept: dict[str, Any] = read_sealed(folder / RECORD)
+        os.stat(kept["executable"])  # follows the link to the Python that it was made with
+        return {**kept, "used": os.stat(folder).st_mtime}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def known_in(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The newest of the environments that are complete."""
+def complete_in(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The newest of the complete environments, with their records."""
     folders = [path for path in root.iterdir() if is_key(path.name)]
     for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)[:MOST]:
-        known = record(folder)
-        if known:
-            yield folder.name, known
+        if kept := record(folder):
+            yield folder.name, kept
 
 
 def lock(root: Path, key: str, kind: int) -> int:
@@ -73,7 +71,7 @@ def hold(home: Path, key: str) -> int:
 
 
 def remove(root: Path, key: str, before: float | None = None) -> int | None:
-    """Remove an environment; returns its bytes, or None for one that is in use, too new or not there."""
+    """Remove an environment; returns its bytes, or None if it is in use, too new or missing."""
     folder = root / key
     try:
         held = lock(root, key, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +82,7 @@ def remove(root: Path, key: str, before: float | None = None) -> int | None:
             return None
         size = size_of(folder)
         with contextlib.suppress(FileNotFoundError):
-            (folder / RECORD).unlink()  # from here on it is half-made, whatever happens
+            (folder / RECORD).unlink()  # from here on it is not valid
         shutil.rmtree(folder)
         return size
     finally:
@@ -92,7 +90,7 @@ def remove(root: Path, key: str, before: float | None = None) -> int | None:
 
 
 def clean(home: Path, before: float) -> int:
-    """Remove the environments that were not used since, and what only they needed; returns bytes freed."""
+    """Remove environments not used since then, and their cache and wheels; returns the bytes freed."""
     root = Path(MusterPaths(str(home)).environments)
     if not root.is_dir():
         return 0
@@ -110,14 +108,9 @@ def clean(home: Path, before: float) -> int:
 def size_of(folder: Path) -> int:
     """The bytes of the files below a folder; a file with several names counts once."""
     seen: dict[tuple[int, int], int] = {}
-    for place, _, names in os.walk(folder):
+    for inner, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                status = os.lstat(os.path.join(place, name))
+                status = os.lstat(os.path.join(inner, name))
                 seen[status.st_dev, status.st_ino] = status.st_size
     return sum(seen.values())
-
-
-def token(root: Path) -> str:
-    """A random word in the folder: hosts that read the same word share the folder."""
-    return identity_of_folder(root / "home")

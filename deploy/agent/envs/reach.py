@@ -11,7 +11,7 @@ SECONDS = 5.0  # for all addresses: the driver waits 15 s (deploy/envs/bring.py)
 
 
 def refusal(urls: list[str]) -> str:
-    """Why one of the addresses does not answer; empty if all do. A name server may keep silent for long."""
+    """Why one of the addresses does not answer; empty if all do. A name server may take long to answer."""
     reasons: dict[str, str] = {}
 
     def attempt(url: str) -> None:

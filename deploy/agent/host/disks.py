@@ -1,6 +1,6 @@
 """A disk that does not answer: a file server that is gone, a file system that is frozen.
 
-Whoever uses it waits in the kernel, without an error and without end. Standard library only, Python 3.9.
+A process that uses it waits in the kernel, without an error and without end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REMEDY = "look at dmesg of the host, and at the server of that file system"
 
 
 class Probe:
-    """Writes a small file in a folder, in a thread of its own, to learn whether its disk answers."""
+    """Tests whether the disk of a folder answers: a thread writes a small file there."""
 
     def __init__(self, folder: str) -> None:
         self._folder, self._real = folder, folder

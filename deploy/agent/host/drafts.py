@@ -1,6 +1,6 @@
 """Files and folders that `fab put` brings to this host: in parts, checked, put into place whole.
 
-What an interrupted put has brought stays beside its place; the next put of the same content goes on there.
+The draft of an interrupted put stays beside its target; the next put of the same content resumes it.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ OLD_SECONDS = 7 * 86400.0  # of unfinished puts
 
 
 class _Draft(NamedTuple):
-    """Where a draft will be put, and the descriptor that holds its lock, None without one."""
+    """The target of a draft, and the descriptor that holds its lock, None without one."""
 
     target: str
     lock: int | None = None
     whole: bool = False
-    """The content is in its place already, and there is nothing to put there."""
+    """The target already has the content."""
 
 
 class Drafts:
-    """What is being received. A relative path begins at the user's home."""
+    """The files and folders that are being received. A relative path begins at the user's home."""
 
     def __init__(self) -> None:
         self._drafts: dict[str, _Draft] = {}
 
     def do_draft(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to receive a file or a folder, beside its place; what goes into a folder keeps its name.
+        """Begin to receive a file or a folder, beside its target; in an existing folder it keeps its name.
 
-        Answers how many of its bytes are here already: all of them if its place has this content.
+        Answers how many of its bytes are present: all of them if the target has this content.
         """
         target = path_of(request["path"])
         if request["path"].endswith("/") or os.path.isdir(target):
             target = os.path.join(target, request["name"])
-        if _is_there(target, request):
+        if _is_present(target, request):
             self._drafts[target] = _Draft(target, whole=True)
             return {"draft": target, "have": request["length"]}
         if request["folder"] and os.path.lexists(target):
@@ -74,7 +74,7 @@ class Drafts:
         return {}
 
     def do_verify(self, request: Frame, payload: bytes) -> Frame:
-        """Check that all of it has arrived undamaged; in a folder, make the folders and links now."""
+        """Check that everything has arrived undamaged; in a folder, make the folders and links now."""
         path = request["draft"]
         try:
             if self._drafts[path].whole:
@@ -105,7 +105,7 @@ class Drafts:
         return {}
 
     def close(self) -> None:
-        """Forget what was not put into place, but for large drafts with which the next put can go on."""
+        """Remove the drafts, except large ones, which the next put can resume."""
         for path, draft in list(self._drafts.items()):
             if draft.lock is not None and _size(path) >= KEPT_FROM:
                 self._release(path)
@@ -131,20 +131,20 @@ def _are_alike(draft: str, target: str) -> bool:
         return False
 
 
-def _is_there(target: str, request: Frame) -> bool:
-    """Whether a place has the content already. Sizes are compared first."""
+def _is_present(target: str, request: Frame) -> bool:
+    """Whether the target has the content already. Sizes are compared first."""
     kind = os.path.isdir(target) if request["folder"] else os.path.isfile(target)
     if not kind or os.path.islink(target) or _size(target) != request["length"]:
         return False
     try:
-        known = listing_digest(entries(target)) if request["folder"] else digest(target)
+        present = listing_digest(entries(target)) if request["folder"] else digest(target)
     except (OSError, ValueError):
         return False
-    return str(request["digest"]) == known
+    return str(request["digest"]) == present
 
 
 def _claimed(path: str, *, folder: bool) -> int | None:
-    """Make or find a draft, and lock it; None if another put has it, or somebody else may write to it."""
+    """Make or open a draft, and lock it; None if another put has it, or another user may write to it."""
     flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
     try:
         if folder:
@@ -176,23 +176,23 @@ def _new(prefix: str, beside: str, *, folder: bool) -> str:
 def _files(path: str) -> Iterator[os.stat_result]:
     if not os.path.isdir(path):
         yield os.lstat(path)
-    for place, _, names in os.walk(path):
+    for folder, _, names in os.walk(path):
         for name in names:
-            status = os.lstat(os.path.join(place, name))
+            status = os.lstat(os.path.join(folder, name))
             if stat.S_ISREG(status.st_mode):
                 yield status
 
 
 def _size(path: str) -> int:
-    """The bytes of a file, or of all files in a folder; of a draft, how far its content has come."""
+    """The bytes of a file, or of all files in a folder; of a draft, those received so far."""
     return sum(status.st_size for status in _files(path))
 
 
 def _sweep(folder: str, name: str) -> None:
-    """Remove drafts of this name with which no put has gone on for OLD_SECONDS."""
+    """Remove drafts of this name that no put has resumed for OLD_SECONDS."""
     draft = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{20}}\.part", re.DOTALL)
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
+        for entry in listing:
             if draft.fullmatch(entry.name):
                 status = entry.stat(follow_symlinks=False)
                 if status.st_uid == os.geteuid() and time.time() - status.st_mtime > OLD_SECONDS:

@@ -1,4 +1,4 @@
-"""What this host is: versions, cores, GPUs and addresses, in a tenth of a second."""
+"""The facts of this host: versions, cores, GPUs and addresses, in a tenth of a second."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ...common.os_errors import explain
 
 
 class FactsHandler:
-    """An agent's part in describing its host."""
+    """Answers the request for the facts of this host."""
 
     def do_facts(self, request: Frame, payload: bytes) -> Frame:
-        """What this host is."""
+        """The facts of this host."""
         return facts()
 
 
@@ -91,7 +91,7 @@ def find_mpirun() -> str | None:
 
 
 def mpirun_version(mpirun: str | None) -> tuple[str | None, str | None]:
-    """The version, `5.0.7` from `mpirun (Open MPI) 5.0.7`, and the error if mpirun could not be asked.
+    """The version, `5.0.7` from `mpirun (Open MPI) 5.0.7`, and the error if mpirun does not print it.
 
     The version is None without mpirun, and for the mpirun of another MPI.
     """

@@ -18,15 +18,15 @@ from typing import IO, Any
 from ...common.frames import Frame
 from ..processes import die_with_agent
 
-PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
-"""Where nvidia-smi is, if not on PATH."""
+SMI_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
+"""The folders of nvidia-smi, if it is not on PATH."""
 
 FIELDS = (
     "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm,"
     "ecc.errors.uncorrected.volatile.total"
 )
 EVERY_SECONDS = 2
-STALE_SECONDS = 8.0  # what is older is not shown as if it were now: a failing GPU makes nvidia-smi wait
+STALE_SECONDS = 8.0  # older readings are not reported: a failing GPU makes nvidia-smi wait
 AGAIN_SECONDS = 60.0  # before an nvidia-smi that has ended is started again
 DRIVER = "/proc/driver/nvidia/version"
 LONGEST_LINE = 1 << 12
@@ -44,7 +44,7 @@ class GpuMeter:
         self._closed = False
 
     def read(self) -> list[Frame]:
-        """What is known of each GPU now, in the form of a sample; starts nvidia-smi if it is not there."""
+        """The newest reading of each GPU, in the form of a sample; starts nvidia-smi if it does not run."""
         now = time.monotonic()
         if self._program and not self._closed and self._process is None and now >= self._try_at:
             self._try_at = now + AGAIN_SECONDS
@@ -54,7 +54,7 @@ class GpuMeter:
         return [gpu for _, (at, gpu) in newest if now - at < STALE_SECONDS]
 
     def close(self) -> None:
-        """End nvidia-smi, and start it no more."""
+        """End nvidia-smi, and do not start it again."""
         self._closed = True
         if process := self._process:
             with contextlib.suppress(OSError):
@@ -84,19 +84,19 @@ class GpuMeter:
 
 
 def find() -> str:
-    """Where nvidia-smi is; nothing where no GPU is driven."""
+    """The path of nvidia-smi; empty if no NVIDIA driver is loaded."""
     if not os.path.exists(DRIVER):
         return ""
-    places = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *PLACES]
-    return shutil.which("nvidia-smi", path=os.pathsep.join(places)) or ""
+    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *SMI_FOLDERS]
+    return shutil.which("nvidia-smi", path=os.pathsep.join(folders)) or ""
 
 
 def parse(line: str) -> Frame:
     """The GPU in one line of nvidia-smi's answer to FIELDS; {} for any other line, None for `[N/A]`."""
-    words = [word.strip() for word in line.split(",")]
-    if len(words) != FIELDS.count(",") + 1 or not words[0].isdigit():
+    values = [value.strip() for value in line.split(",")]
+    if len(values) != FIELDS.count(",") + 1 or not values[0].isdigit():
         return {}
-    index, name, busy, used, total, power, degrees, clock, ecc = words
+    index, name, busy, used, total, power, degrees, clock, ecc = values
     share = _number(busy)
     return {
         "index": int(index),
@@ -111,13 +111,13 @@ def parse(line: str) -> Frame:
     }
 
 
-def _number(word: str) -> float | None:
+def _number(text: str) -> float | None:
     with contextlib.suppress(ValueError):
-        number = float(word)
+        number = float(text)
         return number if math.isfinite(number) and number >= 0 else None
     return None
 
 
-def _whole(word: str, unit: int) -> Any:
-    number = _number(word)
+def _whole(text: str, unit: int) -> Any:
+    number = _number(text)
     return None if number is None else int(number) * unit

@@ -1,7 +1,7 @@
 """The GPUs of a host and what they depend on, from the PCI bus to nvidia-smi. It only reads.
 
-The agent has it as a module, and Ansible's role `gpu` runs the same file as a program (`python3 - ROOT`). So
-it imports nothing of Muster's. A root other than `/` is a folder with files and programs of another machine.
+The agent imports it, and Ansible's role `gpu` runs the same file as a program (`python3 - ROOT`). So it
+imports nothing of Muster. A root other than `/` is a folder with files and programs of another machine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 # A failing GPU can make nvidia-smi wait forever: limits for one program, and for all together.
 SMI_SECONDS, ALL_SECONDS = 10.0, 25.0
-# Ansible runs this file alone, so it imports nothing of ours: gpu_meter.py has the same places.
-PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
+# The same as in gpu_meter.py, which this file cannot import.
+SMI_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
 GPU_FIELDS = (
     "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version,"
     "pci.bus_id,persistence_mode,mig.mode.current"
@@ -30,8 +30,8 @@ REMAP_FIELDS = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
 DMABUF_KERNEL, DMABUF_DRIVER = (5, 12), (515,)
 
 
-class Said(NamedTuple):
-    """What a program printed, and its error; None for a good end."""
+class ProgramOutput(NamedTuple):
+    """The output of a program, and its error; None if it succeeded."""
 
     text: str
     error: str | None
@@ -52,7 +52,7 @@ class Machine:
             return ""
 
     def names(self, path: str) -> list[str]:
-        """What is in a folder; nothing where it is missing."""
+        """The entries of a folder; none if it is missing."""
         try:
             return sorted(os.listdir(self.root + path))
         except OSError:
@@ -63,39 +63,41 @@ class Machine:
         return os.path.exists(self.root + path)
 
     def link(self, path: str) -> str:
-        """The last part of where a link leads; empty where there is none."""
+        """The last part of a link's target; empty without a link."""
         try:
             return os.path.basename(os.readlink(self.root + path))
         except OSError:
             return ""
 
     def program(self, name: str) -> str | None:
-        """Where a program is."""
-        places = (*os.environ.get("PATH", os.defpath).split(os.pathsep), *PLACES)
-        return shutil.which(name, path=os.pathsep.join(self.root + place for place in places if place))
+        """The path of a program."""
+        folders = (*os.environ.get("PATH", os.defpath).split(os.pathsep), *SMI_FOLDERS)
+        return shutil.which(name, path=os.pathsep.join(self.root + folder for folder in folders if folder))
 
-    def run(self, *argv: str) -> Said:
-        """What a program prints, in the time that is left."""
+    def run(self, *argv: str) -> ProgramOutput:
+        """The output of a program, in the time that is left."""
         seconds = max(0.0, min(SMI_SECONDS, self._end - time.monotonic()))
         try:
             done = subprocess.run(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired:
-            return Said("", f"it timed out after {seconds:.1f} seconds")
+            return ProgramOutput("", f"it timed out after {seconds:.1f} seconds")
         except OSError as error:
-            return Said("", f"{error.strerror or error}")
-        return Said(done.stdout.decode(errors="replace"), None if done.returncode == 0 else "it failed")
+            return ProgramOutput("", f"{error.strerror or error}")
+        return ProgramOutput(
+            done.stdout.decode(errors="replace"), None if done.returncode == 0 else "it failed"
+        )
 
 
 def survey(root: str = "/") -> dict[str, Any]:
     """`gpus` as nvidia-smi lists them, `gpu_error` if it omits some, `gpu_host`: what they depend on."""
     machine = Machine(root)
-    around = gpu_host(machine)
-    gpus, error = examine_gpus(machine, is_driven=around["module"] is not None, is_wsl=around["wsl"])
+    host = gpu_host(machine)
+    gpus, error = examine_gpus(machine, is_driven=host["module"] is not None, is_wsl=host["wsl"])
     mismatch = re.search(r"NVML library version: ([\d.]+)", error or "")
-    around["libraries"] = mismatch.group(1) if mismatch else None
-    return {"gpus": gpus, "gpu_error": error, "gpu_host": around}
+    host["libraries"] = mismatch.group(1) if mismatch else None
+    return {"gpus": gpus, "gpu_error": error, "gpu_host": host}
 
 
 # -- around the GPUs --
@@ -105,8 +107,8 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
     """The parts of a machine that its GPUs depend on; it needs no driver."""
     functions = pci_functions(machine)
     cards = [
-        {"address": place, "device": device, "driver": bound(machine, place)}
-        for place, device, kind in functions
+        {"address": address, "device": device, "driver": bound(machine, address)}
+        for address, device, kind in functions
         if kind.startswith("0x03")
     ]
     switches = sum(kind.startswith("0x0680") for _, _, kind in functions)
@@ -135,18 +137,18 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
 def pci_functions(machine: Machine) -> list[tuple[str, str, str]]:
     """(address, device, class) of NVIDIA's PCI functions: vendor 10de."""
     functions = []
-    for place in machine.names("/sys/bus/pci/devices"):
-        folder = f"/sys/bus/pci/devices/{place}"
+    for address in machine.names("/sys/bus/pci/devices"):
+        folder = f"/sys/bus/pci/devices/{address}"
         if machine.text(f"{folder}/vendor") == "0x10de":
             functions.append(
-                (place.lower(), machine.text(f"{folder}/device"), machine.text(f"{folder}/class"))
+                (address.lower(), machine.text(f"{folder}/device"), machine.text(f"{folder}/class"))
             )
     return functions
 
 
-def bound(machine: Machine, place: str) -> str:
+def bound(machine: Machine, address: str) -> str:
     """The kernel's driver of a PCI function: nvidia, nouveau, vfio-pci; empty without one."""
-    return machine.link(f"/sys/bus/pci/devices/{place}/driver")
+    return machine.link(f"/sys/bus/pci/devices/{address}/driver")
 
 
 def module_version(machine: Machine, loaded: str) -> str | None:
@@ -213,7 +215,7 @@ def examine_gpus(
     return gpus, f"nvidia-smi: {' '.join(other)[-1000:]}" if other else None
 
 
-def _ask(machine: Machine, smi: str, query: str) -> Said:
+def _ask(machine: Machine, smi: str, query: str) -> ProgramOutput:
     return machine.run(smi, query, "--format=csv,noheader,nounits")
 
 
@@ -221,13 +223,13 @@ def parse_gpus(text: str) -> tuple[list[dict[str, Any]], list[str]]:
     """The GPUs in nvidia-smi's answer to GPU_FIELDS, and its other lines. In MiB; `[N/A]` counts as 0."""
     gpus, other = [], []
     for line in filter(None, map(str.strip, text.splitlines())):
-        words = [word.strip() for word in line.split(",")]
-        if len(words) != GPU_FIELDS.count(",") + 1 or not words[0].isdigit():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != GPU_FIELDS.count(",") + 1 or not fields[0].isdigit():
             other.append(line)
             continue
-        index, used, total, ecc, uuid, driver, bus, persistence, mig = words
-        values = {"index": index, "used": used, "total": total, "ecc": ecc}
-        gpu: dict[str, Any] = {name: int(word) if word.isdigit() else 0 for name, word in values.items()}
+        index, used, total, ecc, uuid, driver, bus, persistence, mig = fields
+        texts = {"index": index, "used": used, "total": total, "ecc": ecc}
+        gpu: dict[str, Any] = {name: int(text) if text.isdigit() else 0 for name, text in texts.items()}
         gpu |= {"uuid": uuid, "driver": driver, "bus": pci_address(bus), "mig": mig == "Enabled"}
         gpu["persistence"] = {"Enabled": True, "Disabled": False}.get(persistence)
         gpus.append(gpu)
@@ -254,9 +256,9 @@ def parse_remap(text: str) -> dict[str, str]:
     """`failed` or `pending` by a GPU's address, where spare rows are to replace rows of its memory."""
     states = {}
     for line in text.strip().splitlines():
-        words = [word.strip().lower() for word in line.split(",")]
-        if len(words) == 3 and (address := pci_address(words[0])):
-            pending, failed = (word in {"1", "yes"} for word in words[1:])
+        fields = [field.strip().lower() for field in line.split(",")]
+        if len(fields) == 3 and (address := pci_address(fields[0])):
+            pending, failed = (field in {"1", "yes"} for field in fields[1:])
             states[address] = "failed" if failed else "pending" if pending else ""
     return states
 

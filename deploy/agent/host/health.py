@@ -30,7 +30,7 @@ IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
 
 
 class HealthHandler:
-    """An agent's part in a check."""
+    """Answers the request for the state of this host."""
 
     def do_health(self, request: Frame, payload: bytes) -> Frame:
         """The state of this host."""
@@ -38,7 +38,7 @@ class HealthHandler:
 
 
 def health() -> Frame:
-    """What may make a job fail on this host, found without importing torch or touching a GPU."""
+    """Everything that may make a job fail on this host, without importing torch or touching a GPU."""
     gpu_survey = survey()
     muster = MusterPaths.of_home(str(Path.home())).root
     return {
@@ -60,7 +60,7 @@ def health() -> Frame:
 
 
 def own_addresses() -> list[str]:
-    """What the host's own name resolves to here; empty if it does not, or not in time."""
+    """The addresses to which the host's own name resolves here; empty if it does not resolve in time."""
     addresses: list[str] = []
 
     def resolve() -> None:
@@ -141,7 +141,7 @@ def nccl_version() -> str | None:
 
 
 def image() -> dict[str, str]:
-    """What the node image says of itself: flavor, track and versions; empty if this host is no node image."""
+    """The record of the node image: flavor, track and versions; empty if this host is no node image."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         record = json.loads(IMAGE.read_text())
         named = {name: record[name] for name in ("flavor", "track") if name in record}
@@ -181,7 +181,7 @@ def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
 
 
 def living_agent(folder: str) -> int | None:
-    """The process that listens in an agent's private folder, also if it is stopped; None if there is none."""
+    """The process that listens in an agent's private folder, also if it is stopped; None without one."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         probe.connect(os.path.join(folder, "agent"))

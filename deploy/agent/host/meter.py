@@ -13,7 +13,7 @@ import time
 from ...common.frames import Frame
 from ..processes import peek
 
-SECTOR = 512  # bytes in /proc/diskstats, whatever the disk has
+SECTOR = 512  # bytes in /proc/diskstats, for every disk
 # Interfaces that show the traffic of others again, and disks that lie on others.
 VIRTUAL_NETS = ("lo", "docker", "br-", "virbr", "veth", "cni", "podman", "bond", "team", "tun", "tap")
 VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
@@ -22,7 +22,7 @@ SENSOR_SECONDS = 10.0
 
 
 class Rates:
-    """Turns counters, which only grow, into what they grow by in a second."""
+    """Turns counters, which only grow, into rates a second."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
@@ -59,7 +59,7 @@ class HostMeter:
         }
 
     def _processors(self, at: float) -> Frame:
-        """The share that is busy, where waiting for a disk is not, nor what a hypervisor took away."""
+        """The busy share; waiting for a disk, and time that a hypervisor took, do not count as busy."""
         load = peek(f"{self._root}/proc/loadavg", 64).split()
         ticks = [int(field) for field in peek(f"{self._root}/proc/stat", 512).split("\n")[0].split()[1:9]]
         busy = self._rates.of("busy", sum(ticks) - sum(ticks[3:5]) - sum(ticks[7:8]), at)
@@ -83,15 +83,15 @@ class HostMeter:
         }
 
     def _network(self, at: float) -> Frame:
-        came = went = 0
+        received = sent = 0
         for line in peek(f"{self._root}/proc/net/dev").split("\n")[2:]:
             name, _, rest = line.strip().partition(":")
             counts = rest.split()
             if len(counts) > 8 and not name.startswith(VIRTUAL_NETS) and "." not in name:  # eth0.7: a VLAN
-                came, went = came + int(counts[0]), went + int(counts[8])
+                received, sent = received + int(counts[0]), sent + int(counts[8])
         return {
-            "net_in": self._rates.of("net_in", came, at),
-            "net_out": self._rates.of("net_out", went, at),
+            "net_in": self._rates.of("net_in", received, at),
+            "net_out": self._rates.of("net_out", sent, at),
         }
 
     def _disk(self, at: float) -> Frame:
@@ -142,7 +142,7 @@ class HostMeter:
 
 
 class SampleHandler:
-    """An agent's part in watching a host without a job: one reading for each request."""
+    """Answers the request for a sample of a host without a job."""
 
     def __init__(self) -> None:
         from .gpu_meter import GpuMeter  # noqa: PLC0415  # 2 ms, only without a job
@@ -150,7 +150,7 @@ class SampleHandler:
         self._host, self._gpus = HostMeter(), GpuMeter()
 
     def do_sample(self, request: Frame, payload: bytes) -> Frame:
-        """What this host does now; rates from the second request on."""
+        """A sample of this host; rates from the second request on."""
         read = {**self._host.read(time.monotonic()), "gpus": self._gpus.read()}
         return {"sample": json.dumps({"at": time.time(), "host": "", **read})}
 

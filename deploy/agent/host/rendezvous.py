@@ -20,7 +20,7 @@ from .facts import interface_of
 
 # Below Linux' default range of ephemeral ports (32768-60999), so that no outgoing connection takes the port.
 PORTS = range(20000, 32000)
-MOST_ANSWERED = 128  # callers that may take their time to close
+MOST_ANSWERED = 128  # callers whose connections stay open
 OTHERS_SECONDS = 0.3  # for the other addresses, once every host is reached at one address
 LISTENS = "0A"  # TCP_LISTEN, as the kernel writes it
 STRIDE = 7919  # a prime that does not divide the number of ports: every port has its turn
@@ -94,18 +94,18 @@ def _bind_alone(port: int) -> socket.socket:
 
 
 def listener_at(port: int, tables: Sequence[str] = ("/proc/net/tcp", "/proc/net/tcp6")) -> int | None:
-    """The user id of whoever listens at a port of this host; None if nobody does (proc(5))."""
+    """The user id of the process that listens at a port of this host; None without one (proc(5))."""
     for table in tables:
         with contextlib.suppress(OSError), open(table, encoding="ascii") as file:
             for line in file.readlines()[1:]:
-                words = line.split()
-                if words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) == port:
-                    return int(words[7])
+                fields = line.split()
+                if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                    return int(fields[7])
     return None
 
 
 class RendezvousPort:
-    """The agent's part that finds out how hosts reach the head, and each other."""
+    """Tests how hosts reach the head, and each other."""
 
     def __init__(self) -> None:
         self._rendezvous: ReservedPort | None = None
@@ -114,7 +114,7 @@ class RendezvousPort:
     def do_open_port(self, request: Frame, payload: bytes) -> Frame:
         """Reserve a port here for the ranks to meet, and let others prove that they reach it.
 
-        `probe`: a port beside the job's own, only for others to try whether they reach this host.
+        `probe`: a port beside the job's own, only to test whether others reach this host.
         """
         if request["probe"] and self._probe:
             self._probe.close()
@@ -182,10 +182,10 @@ def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
 
 def _call(address: str, port: int) -> socket.socket:
     """Begin a connection; the socket does not block."""
-    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     caller = socket.socket(family, kind, protocol)
     caller.setblocking(False)
-    code = caller.connect_ex(place)
+    code = caller.connect_ex(target)
     if code not in (0, errno.EINPROGRESS):
         caller.close()
         raise OSError(code, os.strerror(code))
@@ -193,7 +193,7 @@ def _call(address: str, port: int) -> socket.socket:
 
 
 def _hear(caller: Any, seen: Frame, address: str, nonce: bytes) -> None:
-    """Note who answers at an address: the host that was meant, another machine, or nobody."""
+    """Note what answers at an address: the wanted host, another machine, or nothing."""
     with caller, _refused(seen, address):
         if caller.recv(len(nonce)) != nonce:
             raise OSError("another machine answers there")

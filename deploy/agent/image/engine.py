@@ -1,6 +1,6 @@
 """The container engine of this host, over its Unix socket (Docker Engine API 1.40; Podman has it too).
 
-The driver has the Docker SDK for this; a host has nothing but its Python.
+The driver has the Docker SDK for this; a host has only its Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def socket_path() -> str:
-    """Where the engine listens: DOCKER_HOST, else the user's own engine, else the host's."""
+    """The socket of the engine: DOCKER_HOST, else the user's own engine, else the host's."""
     named = os.environ.get("DOCKER_HOST", "")
     if named.startswith("unix://"):
         return named[len("unix://") :]
@@ -41,24 +41,24 @@ def socket_path() -> str:
 def ask(method: str, path: str, body: Iterable[bytes] | None = None) -> Any:
     """The engine's answer, from JSON; to a request with a body, a list of its lines.
 
-    OSError with the engine's words if it refuses, with another reason if no engine answers.
+    OSError with the engine's message if it refuses, with another reason if no engine answers.
     """
-    place = socket_path()
-    connection = _Connection(place)
+    path_of_socket = socket_path()
+    connection = _Connection(path_of_socket)
     try:
         headers = {"Content-Type": "application/x-tar"} if body else {}
-        with contextlib.suppress(BrokenPipeError):  # an engine may refuse before it has read all; it says why
+        with contextlib.suppress(BrokenPipeError):  # an engine may refuse early; its answer has the reason
             connection.request(method, path, body, headers, encode_chunked=body is not None)
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
     except http.client.HTTPException as error:
-        raise OSError(f"the container engine at {place}: {error}") from None
+        raise OSError(f"the container engine at {path_of_socket}: {error}") from None
     except OSError as error:
-        raise OSError(f"the container engine at {place}: {error.strerror or error}") from None
+        raise OSError(f"the container engine at {path_of_socket}: {error.strerror or error}") from None
     finally:
         connection.close()
     if answer.status >= 400:
-        raise OSError(f"the container engine at {place}: {_message(text)}")
+        raise OSError(f"the container engine at {path_of_socket}: {_message(text)}")
     return [json.loads(line) for line in text.splitlines() if line] if body else json.loads(text or "null")
 
 
@@ -70,7 +70,7 @@ def _message(text: str) -> str:
 
 
 def find(name: str) -> dict[str, Any] | None:
-    """What the engine knows of the image with a name; None if it has no such image."""
+    """The engine's record of the image with a name; None if it has no such image."""
     matches = [image for image in images() if name in (image.get("RepoTags") or ())]
     return dict(inspect(matches[0]["Id"])) if matches else None
 
@@ -103,7 +103,7 @@ def needs_every_layer() -> bool:
 
 
 def load(archive: Iterable[bytes]) -> None:
-    """Load an archive as `docker load` does; OSError in the engine's words if it does not take it."""
+    """Load an archive as `docker load` does; OSError with the engine's message if it refuses."""
     for answer in ask("POST", "/images/load?quiet=1", archive):
         if "error" in answer:
             raise OSError(f"the container engine: {answer['error']}")

@@ -1,4 +1,4 @@
-"""The agent's part in `fab image.push`: finds the image, and loads it from the layers that have arrived."""
+"""The agent's part in `fab image.push`: inspects images, and loads one from the layers that have arrived."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ class ImageLoader:
         self._layers, self._send = Blobs(root), send
 
     def do_image(self, request: Frame, payload: bytes) -> Frame:
-        """The image of a name, how many of these layers are here, and whether they may be left out."""
+        """The image with this name, and how many of these layers may be left out."""
         common = 0 if needs_every_layer() else layers_in_common(request["layers"])
-        return {**self._known(request["name"]), "common": common}
+        return {**self._described(request["name"]), "common": common}
 
     def do_image_load(self, request: Frame, payload: bytes) -> Frame:
-        """Hand the image to the engine; the layers that it has are left out."""
+        """Load the image into the engine, without the layers that it has."""
         threading.Thread(target=self._load, args=(request, payload), daemon=True).start()
         return {}
 
     def _load(self, request: Frame, payload: bytes) -> None:
         try:
             load(self._archive(request, payload))
-            loaded = self._known(request["name"])
+            loaded = self._described(request["name"])
         except (OSError, ValueError) as error:
             self._send({"event": "image-loaded", "error": str(error)})
         else:
             self._send({"event": "image-loaded", **loaded})
 
-    def _known(self, name: str) -> Frame:
+    def _described(self, name: str) -> Frame:
         image = find(name)
         if image is None:
             return {"id": "", "created": "", "layers": []}
         return {"id": image["Id"], "created": image["Created"], "layers": image["RootFS"].get("Layers") or []}
 
     def _archive(self, request: Frame, configuration: bytes) -> Iterator[bytes]:
-        """What `docker save` writes, with compressed layers; the engine checks each again."""
+        """An archive as `docker save` writes it, with compressed layers; the engine checks each again."""
         manifest = [{"Config": "config.json", "RepoTags": [request["name"]], "Layers": request["places"]}]
         yield from _member("config.json", io.BytesIO(configuration), len(configuration))
         text = json.dumps(manifest).encode()
         yield from _member("manifest.json", io.BytesIO(text), len(text))
-        for place, digest in request["layers"]:
+        for name, digest in request["layers"]:
             path = self._layers.path(digest)
             with open(path, "rb") as file:
-                yield from _member(place, file, path.stat().st_size)
+                yield from _member(name, file, path.stat().st_size)
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -62,7 +62,7 @@ def _member(name: str, content: io.BufferedIOBase | io.BufferedReader, size: int
     entry = tarfile.TarInfo(name)
     entry.size = size
     yield entry.tobuf(tarfile.GNU_FORMAT)
-    while some := content.read(CHUNK):
-        yield some
+    while part := content.read(CHUNK):
+        yield part
     if size % tarfile.BLOCKSIZE:
         yield bytes(tarfile.BLOCKSIZE - size % tarfile.BLOCKSIZE)

@@ -1,4 +1,4 @@
-"""When the ranks of this host came to their last collectives, and what kept them from running.
+"""The arrivals of this host's ranks at their last collectives, and the causes of their delays.
 
 The driver compares all hosts (deploy/why/lateness.py). It asks every few seconds, so this must be cheap.
 Standard library only, Python 3.9.
@@ -37,9 +37,9 @@ class ArrivalMeter:
         self._pressure = PressureMeter()
 
     def do_arrivals(self, request: Frame, payload: bytes) -> Frame:
-        """The arrivals of each rank, also of those that are gone, and what it cost to read them.
+        """The arrivals of each rank, also of ended ones, and the cost of reading them.
 
-        There are none if the job is not, or no longer, on this host, or does not record.
+        None if the job is not, or no longer, on this host, or does not record.
         """
         began = time.thread_time()
         try:
@@ -54,7 +54,7 @@ class ArrivalMeter:
             rings[rank] = ring = read_ring(os.path.join(folder, f"ring-{rank}"), most)
             if "missing" not in ring:
                 trace = read_trace(os.path.join(folder, f"torch-{rank}"), most, TRACE_SECONDS)
-                arrivals[str(rank)] = in_short(ring, trace)
+                arrivals[str(rank)] = summary(ring, trace)
         pids = {rank: ring["pid"] for rank, ring in rings.items() if isinstance(ring.get("pid"), int)}
         for rank, pressure in self._pressure.read(pids).items():
             if str(rank) in arrivals:
@@ -63,8 +63,8 @@ class ArrivalMeter:
         return {"ranks": arrivals, "unsent": unsent, "cost": time.thread_time() - began}
 
 
-def in_short(ring: Frame, trace: list[Frame]) -> Frame:
-    """The sites and tracks of a rank, of its ring and of torch's own record."""
+def summary(ring: Frame, trace: list[Frame]) -> Frame:
+    """The sites and tracks of a rank, from its ring and from torch's own record."""
     entries = [entry for entry in ring["entries"] if entry["kind"] != "message"]
     calls = [entry for entry in entries if entry["kind"] == "call"]
     counts = {(group["group"], group["kind"]): group["count"] for group in ring["groups"]}
@@ -90,7 +90,7 @@ def in_short(ring: Frame, trace: list[Frame]) -> Frame:
 
 
 def _with_lines(trace: list[Frame], calls: list[Frame]) -> Iterable[Frame]:
-    """What torch has recorded, each with the line of the call that it was made in."""
+    """The entries of torch's record, each with the line of its call."""
     begins = [call["at"] for call in calls]
     for entry in trace:
         index = bisect_right(begins, entry["at"] + _CLOCK) - 1

@@ -1,4 +1,4 @@
-"""Removes what finished jobs have left on this host."""
+"""Removes the files of finished jobs from this host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
-from ...common.store import DRAFTS, held_by_nobody
+from ...common.store import DRAFTS, every_lock_held
 from ..envs.folders import clean as clean_environments
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
@@ -31,7 +31,7 @@ class Cleaning:
         gone = Path(self._paths.root, "gone")
         sizes = {folder.name: _remove(folder, before, gone) for folder in folders}
         removed = {name: size for name, size in sizes.items() if size is not None}
-        shutil.rmtree(gone, ignore_errors=True)  # with what an interrupted removal left
+        shutil.rmtree(gone, ignore_errors=True)  # with the rest of an interrupted removal
         return {
             "removed": list(removed),
             "kept": [folder.name for folder in folders if folder.name not in removed and folder.exists()],
@@ -64,7 +64,7 @@ def _remove(folder: Path, before: float, gone: Path) -> int | None:
 
     Hosts that share a home do this at the same time: only one of them succeeds in renaming the folder.
     """
-    with contextlib.suppress(OSError), held_by_nobody(folder):
+    with contextlib.suppress(OSError), every_lock_held(folder):
         if _newest(folder) <= before:
             size = _size(folder)
             _rename_into(gone, folder)

@@ -1,7 +1,7 @@
-"""Asks ranks of this host through their consoles (in_rank/muster_console.py): all at once, or one in a talk.
+"""Asks ranks of this host through their consoles (in_rank/muster_console.py): all, or one in a dialog.
 
-The sockets lie in the private folder of the job's agent, named after their ranks. What a
-rank answers is a claim of the user's program: every size is bounded.
+The sockets lie in the private folder of the job's agent, named after their ranks. A rank's answer is input of
+the user's program, which is not trusted: every size is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...common.paths import JobPaths, MusterPaths
 from .records import CONNECT_SECONDS, MOST_ANSWER, ask_console, connect_to
 
 AT_ONCE = 64
-GRACE_SECONDS = 2.0  # beyond what a rank gives an expression: the rank interrupts it and reports that
+GRACE_SECONDS = 2.0  # beyond the time limit of the expression: the rank interrupts it and reports that
 NOT_AN_ANSWER = "protocol error: not an answer of a console"
 MOST_TEXT = 1 << 14
 MOST_ANSWERS = 1 << 21  # characters from all ranks of a host: they come in one line
@@ -37,12 +37,12 @@ class Consoles:
         self._conversation: _Conversation | None = None
 
     def close(self) -> None:
-        """Leave the console that is open, if one is: its rank goes on."""
+        """Close the open console, if any; its rank continues."""
         if self._conversation:
             self._conversation.close()
 
     def do_console_eval(self, request: Frame, payload: bytes) -> Frame:
-        """The value of an expression in each rank here; none if the job is not on this host, or has ended."""
+        """The value of an expression in each rank; none if the job is not on this host, or has ended."""
         paths = self._paths.job(request["job"])
         sockets = _sockets(paths, request["host"])
         if request["only"] is not None:
@@ -61,7 +61,7 @@ class Consoles:
         }
 
     def do_console_open(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to talk to a rank; `here` is false if it is not on this host."""
+        """Open the console of a rank; `here` is false if it is not on this host."""
         paths = self._paths.job(request["job"])
         path = _sockets(paths, request["host"]).get(request["rank"])
         opened = {"recorded": _is_recorded(paths), "here": path is not None}
@@ -76,7 +76,7 @@ class Consoles:
         return opened
 
     def do_console_say(self, request: Frame, payload: bytes) -> Frame:
-        """Give the rank a line, if there is one, and hear it for so many seconds at most."""
+        """Send the rank a line, if any; answers its output of at most so many seconds."""
         if self._conversation is None:
             raise ValueError("no console is open")
         if "line" in request:
@@ -89,7 +89,7 @@ def _is_recorded(paths: JobPaths) -> bool:
 
 
 def _sockets(paths: JobPaths, host: str) -> dict[int, str]:
-    """The console of each rank of a job here."""
+    """The console of each rank of a job on this host."""
     try:
         folder = Path(paths.agent(host)).read_text()
         names = os.listdir(folder)
@@ -124,7 +124,7 @@ def _decoded(line: bytes) -> dict[str, Any]:
 
 
 class _Conversation:
-    """A console or debugger of one rank, until one of both sides leaves."""
+    """A console or debugger of one rank, until one side closes it."""
 
     def __init__(self, path: str, request: Frame) -> None:
         self._connection = connect_to(path)
@@ -132,16 +132,16 @@ class _Conversation:
         self._send(request)
 
     def close(self) -> None:
-        """Leave; the rank notices."""
+        """Close the connection; the rank notices."""
         self._connection.close()
 
     def write(self, line: str) -> None:
-        """A line that the rank has asked for."""
+        """Send the line that the rank waits for."""
         with contextlib.suppress(OSError):  # `read` notices
             self._send({"line": line})
 
     def read(self, seconds: float) -> Frame:
-        """What the rank writes until it asks for a line, has left, has written much, or time is over."""
+        """The rank's output until it waits for a line, has closed, has written much, or time is over."""
         deadline, text = time.monotonic() + seconds, ""
         while len(text) < MOST_TEXT:
             line = self._line(deadline)
@@ -156,7 +156,7 @@ class _Conversation:
         return {"text": text}
 
     def _line(self, deadline: float) -> bytes | None:
-        """The next line; an empty one at the end, None if there is none in time."""
+        """The next line; an empty one at the end, None if none comes in time."""
         while b"\n" not in self._pending:
             try:
                 self._connection.settimeout(max(0.001, deadline - time.monotonic()))

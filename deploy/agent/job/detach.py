@@ -1,4 +1,4 @@
-"""The start of a driver on this host, for a job that goes on without the machine that launched it."""
+"""The start of a driver on this host, for a job that continues without the machine that launched it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Detaching:
         return {}
 
     def _converse(self, process: subprocess.Popen[bytes], job: Frame, paths: JobPaths) -> None:
-        """Hand over the job; the first line that comes back says that it runs, or why it does not.
+        """Send the job to the driver; its first line reports that the job runs, or why it does not.
 
         The driver forks at once and leaves this process, so the agent's end does not end it. Until its first
-        line it depends on the agent all the same: without a reader it gives up.
+        line it still depends on the agent: without a reader it gives up.
         """
         assert process.stdin is not None and process.stdout is not None  # noqa: S101  # both are pipes
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where the ranks of this host are, and what the host can show of a job that stands still.
+"""The stacks of this host's ranks, and the evidence about a job that stands still.
 
 py-spy reads the Python stack of a rank from outside while the rank runs. The evidence of a hang adds the
 process of each rank in proc(5), the collectives that it has recorded, and its end if it has ended. The driver
@@ -145,7 +145,7 @@ def _frame(frame: dict[str, Any], code: str) -> list[Any]:
 
 
 def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) -> Frame:
-    """The evidence of each rank, by its number. `folder`: the agent's; `code`: where the user's files are."""
+    """The evidence of each rank, by its number. `folder`: the agent's; `code`: that of the user's files."""
     programs = ranks.programs()
     before = {rank: (read_stat(pid), time.monotonic()) for rank, (pid, _) in programs.items()}
     taken = take_stacks(tool, programs, code=code)
@@ -155,36 +155,37 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
         traces = {
             rank: pool.submit(read_trace, os.path.join(folder, f"torch-{rank}"), most) for rank in every
         }
-        unread = [rank for rank in programs if "error" in taken[str(rank)]]  # as where py-spy is not there
+        unread = [rank for rank in programs if "error" in taken[str(rank)]]  # for example without py-spy
         answers = {
             rank: pool.submit(read_stack, os.path.join(folder, f"console-{rank}"), code) for rank in unread
         }
-    taken.update({str(rank): {"frames": frames} for rank, of in answers.items() if (frames := of.result())})
+    stacks = {rank: answer.result() for rank, answer in answers.items()}
+    taken.update({str(rank): {"frames": frames} for rank, frames in stacks.items() if frames})
     evidence = {}
     for rank in every:
         record = {"missing": UNRECORDED}
         if recorded:
             record = read_ring(os.path.join(folder, f"ring-{rank}"), most)
         trace = traces[rank].result()
-        of_rank: Frame = {"now": time.time(), **record, "trace": trace}
+        collected: Frame = {"now": time.time(), **record, "trace": trace}
         if rank in programs:
-            of_rank["process"] = _process(*programs[rank], before[rank])
-            of_rank.update(taken[str(rank)])
+            collected["process"] = _process(*programs[rank], before[rank])
+            collected.update(taken[str(rank)])
         elif end := ranks.ends.get(rank):
-            of_rank["end"] = {"code": end["code"], "out_of_memory": "out_of_memory" in end}
-        evidence[str(rank)] = of_rank
+            collected["end"] = {"code": end["code"], "out_of_memory": "out_of_memory" in end}
+        evidence[str(rank)] = collected
     return evidence
 
 
 def _process(pid: int, state: str, before: tuple[ProcessStat | None, float]) -> Frame:
-    """A process now, with its use of the processor and the disk's pages since `before`."""
-    earlier, at = before
-    now = read_stat(pid) or earlier
+    """A process now, with its use of the processor and its page faults since `before`."""
+    old, at = before
+    now = read_stat(pid) or old
     seconds = max(time.monotonic() - at, 0.001)
     busy = faults = 0.0
-    if now and earlier:
-        busy = (now.ticks - earlier.ticks) * SECONDS_PER_TICK / seconds
-        faults = (now.faults - earlier.faults) / seconds
+    if now and old:
+        busy = (now.ticks - old.ticks) * SECONDS_PER_TICK / seconds
+        faults = (now.faults - old.faults) / seconds
     swapped = re.search(r"^VmSwap:\s*(\d+)", peek(f"/proc/{pid}/status"), re.MULTILINE)
     return {
         "pid": pid,

@@ -23,9 +23,9 @@ from ...common.frames import Frame
 PREFIX, LOCK = "muster-", "lock"
 _NAME = re.compile(PREFIX + r"[a-z0-9_]{8}")
 MOST_ENTRIES = 1 << 14
-"""Of the host's temporary folder that are looked at."""
+"""The most entries of the host's temporary folder that are checked."""
 MOST_LINKS = 10
-"""That a message names."""
+"""The most links that a message names."""
 MOST_OUTPUTS = 10_000
 """Files that are counted: the verdict of a job waits for the count."""
 
@@ -34,19 +34,19 @@ def make_private_folder() -> Path:
     """A new folder; the lock in it is held as long as this process lives."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     draft = folder / f"{LOCK}.new"
-    # Never closed. Without its final name nobody takes it for a lock that has been left.
+    # Never closed. Under this name no sweep takes it for the lock of a killed agent.
     fcntl.flock(os.open(draft, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
     draft.rename(folder / LOCK)
     return folder
 
 
 def sweep_in_thread() -> None:
-    """Remove the folders of killed agents, beside the launch: there may be much in them."""
+    """Remove the folders of killed agents, beside the launch: they may have much content."""
     threading.Thread(target=sweep, args=(Path(tempfile.gettempdir()),), daemon=True).start()
 
 
 def sweep(temporary: Path) -> None:
-    """Remove what killed agents of this user have left in a temporary folder. Others may write there too."""
+    """Remove folders of this user's killed agents from a temporary folder. Others may write there too."""
     with contextlib.suppress(OSError), os.scandir(temporary) as entries:
         for entry, _ in zip(entries, range(MOST_ENTRIES)):
             if _NAME.fullmatch(entry.name):

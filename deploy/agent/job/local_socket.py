@@ -34,13 +34,13 @@ class LocalSocket:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def shell_ended(self, number: int, code: int) -> None:
-        """Tell mpirun's remote shell on this host how its command ended on the other one."""
+        """Send mpirun's remote shell on this host the exit code of its command on another host."""
         if client := self._shells.pop(number, None):
             with contextlib.suppress(OSError):
                 write_frame(client, {"code": code})
 
     def feed(self, rank: int, part: bytes) -> None:
-        """Hand a rank's wrapper a part of the program's standard input; the wrapper reads it at once."""
+        """Send a rank's wrapper a part of the program's standard input; the wrapper reads it at once."""
         if wrapper := self._wrappers.get(rank):
             with contextlib.suppress(OSError, ValueError):
                 write_frame(wrapper, {"stdin": len(part)}, part)
@@ -91,7 +91,7 @@ class LocalSocket:
             self._ended(rank, {"event": "rank-end", "code": -signal.SIGKILL, "time": None, "tail": []})
 
     def _ended(self, rank: int, end: Frame) -> None:
-        at = end["time"] or steady()  # now: what follows from this end must not seem to be before it
+        at = end["time"] or steady()  # now: consequences of this end must not seem earlier
         self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
 
     def _over(self, hello: Frame, stream: Any) -> None:

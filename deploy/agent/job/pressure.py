@@ -1,4 +1,4 @@
-"""What slows ranks down: other threads on their processors, a quota of their cgroup, a link that is slow.
+"""Causes of slow ranks: other threads on their processors, a quota of their cgroup, a slow link.
 
 Standard library only, Python 3.9.
 """
@@ -19,7 +19,7 @@ NANO = 1e-9
 
 
 class Counters(NamedTuple):
-    """What the kernel has counted for a process: seconds, and by cgroup its periods and those throttled."""
+    """The kernel's counters of a process: seconds, and by cgroup its periods and those throttled."""
 
     at: float
     ran: float
@@ -61,7 +61,7 @@ def _between(before: Counters, now: Counters) -> Frame:
 
 
 def counters(pid: int, root: str = "") -> Counters | None:
-    """What is counted by now; None where the kernel counts nothing, or the process is gone."""
+    """The counters of a process now; None if the kernel has none, or the process is gone."""
     counts = [*map(int, peek(f"{root}/proc/{pid}/schedstat", 128).split())]
     if len(counts) < 2:
         return None

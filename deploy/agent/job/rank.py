@@ -29,17 +29,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING or __package__:
     from .rank_log import TAIL_LINES, Log, pump
-else:  # a program of its own, beside which the other file lies
+else:  # a separate program; the other file is beside it
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from rank_log import TAIL_LINES, Log, pump
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
-LAST_SECONDS = 10.0  # then, to pass on what there is; those children may print forever
+LAST_SECONDS = 10.0  # at the end, to pass on the rest of the output; children may print forever
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def position_of(environment: Mapping[str, str]) -> dict[str, int]:
-    """Which rank this is. torchrun's variables come first: its workers inherit what an outer mpirun set."""
+    """Read this rank's position. torchrun's variables come first: its workers inherit an outer mpirun's."""
     if "MUSTER_STEP" in environment:
         return position_in_step(environment)
     if "TORCHELASTIC_RUN_ID" in environment:
@@ -55,7 +55,7 @@ def position_of(environment: Mapping[str, str]) -> dict[str, int]:
 
 
 def position_in_step(environment: Mapping[str, str]) -> dict[str, int]:
-    """Which rank this is of a step of Slurm (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    """The position of this rank in a step of Slurm (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
     counts: list[int] = []
     for part in environment["SLURM_STEP_TASKS_PER_NODE"].split(","):  # 2(x3),1
         count, _, times = part.partition("(x")
@@ -81,7 +81,7 @@ class AgentConnection:
     def __init__(self, hello: dict[str, Any]) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(os.path.join(os.environ["MUSTER_AGENT"], "agent"))
-        # struct ucred, unix(7): who listens there
+        # struct ucred, unix(7): the process that listens there
         peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         self.pid: int = struct.unpack("3i", peer)[0]
         self._stream = self._socket.makefile("rwb")
@@ -103,7 +103,7 @@ class AgentConnection:
 
 
 def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, str]:
-    """The program's environment: the plan's, and torchrun's names for programs that know only those."""
+    """The program's environment: the plan's, and torchrun's names for programs that need them."""
     names = {name.upper(): str(value) for name, value in ranks.items()}
     environment = {**os.environ, **names, **job["env"]}
     # `import muster.train` works in every rank. Our library comes last: it must not hide the user's modules.
@@ -114,9 +114,9 @@ def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str
 
 
 def prepare_child(agent: int) -> None:
-    """In the child, before exec: have the kernel kill it when this wrapper ends for whatever reason.
+    """In the child, before exec: have the kernel kill it when this wrapper ends.
 
-    Also let the agent, and what it starts, read the child's stack where Yama restricts that (`fab stacks`).
+    Also let the agent and its children read the child's stack where Yama restricts that (`fab stacks`).
     """
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -190,12 +190,12 @@ def run(argv: list[str]) -> int:
 
 
 def was_alone(rank: int) -> bool:
-    """Whether MPI told the program that it is the only rank (in_rank/sitecustomize.py)."""
+    """Whether the program was the only rank of its MPI world (in_rank/sitecustomize.py)."""
     return os.path.exists(os.path.join(os.environ["MUSTER_AGENT"], f"world-of-one-{rank}"))
 
 
 def over_at(pid: int, ended: float) -> float:
-    """When the program was over, which in_rank/muster_over.py has left, or else when its process had ended.
+    """When the program was over, as in_rank/muster_over.py noted it, or else when its process had ended.
 
     Its connections close some time before it has ended: peers that notice may end, and be reported, first.
     """

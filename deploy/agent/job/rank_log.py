@@ -24,10 +24,10 @@ Send = Callable[["dict[str, Any]"], None]
 
 
 class Log:
-    """A log file on this host, which may end early. A thread of its own writes it.
+    """A log file on this host, which may end early. A separate thread writes it.
 
     A disk that is full, or does not answer, must not stop the reading of the program's pipe: the program
-    would wait for space in it. What the file lacks still reaches the driver, with the reason for that.
+    would wait for space in it. The driver still gets the whole output, and the reason why the file ends.
     """
 
     def __init__(self, path: str, send: Send) -> None:
@@ -38,7 +38,7 @@ class Log:
         threading.Thread(target=self._write_all, daemon=True).start()
 
     def write(self, content: bytes) -> None:
-        """Append, sooner or later. A slow disk is waited for, and one that does nothing is given up."""
+        """Queue content for the file. This waits for a slow disk, and gives up one that writes nothing."""
         with self._changed:
             self._await(MOST_UNWRITTEN)
             if content and not self._ended:
@@ -49,7 +49,7 @@ class Log:
                 self._changed.notify_all()
 
     def begin_close(self) -> None:
-        """Write what is left, and then close the file."""
+        """Write the rest, and then close the file."""
         with self._changed:
             self._parts.append(b"")
             self._unwritten += 1
@@ -71,7 +71,7 @@ class Log:
                 self._changed.wait(left)
 
     def _end(self, errno: int | None) -> None:
-        """Nothing more is written. `errno`: None for a disk that does not answer."""
+        """Write no more. `errno`: None for a disk that does not answer."""
         self._ended = True
         self._parts.clear()
         self._send({"event": "log-ended", "path": self._path, "errno": errno})

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...common.frames import Frame
 from ..processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table, read_stat
 
-# The table of all processes is read so seldom that it costs no more than this share of a core.
+# The table of all processes is read so seldom that it costs at most this share of a core.
 TABLE_SHARE = 0.001
 
 
@@ -23,16 +23,18 @@ class ProcessUse(NamedTuple):
 
 
 class ProcessTrees:
-    """Which processes are below a rank's wrapper. The kernel tells each one's children, where it can."""
+    """The processes below a rank's wrapper, from the kernel's lists of children or the process table."""
 
     def __init__(self) -> None:
-        self._can_ask = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
+        self._lists_children = os.path.exists(
+            f"/proc/self/task/{os.getpid()}/children"
+        )  # CONFIG_PROC_CHILDREN
         self._below: dict[int, list[int]] = {}
         self._again = 0.0
 
     def look(self, wrappers: list[int]) -> Mapping[int, list[int]]:
         """The processes below each wrapper, parents first."""
-        if self._can_ask:
+        if self._lists_children:
             return {wrapper: _children(wrapper) for wrapper in wrappers}
         now = time.monotonic()
         if now >= self._again or not all(self._below.get(wrapper) for wrapper in wrappers):
@@ -66,16 +68,16 @@ class RankMeter:
         return ranks
 
     def _rates(self, rank: int, processes: dict[int, ProcessUse], at: float) -> Frame:
-        """What all processes used since the last reading, in each second; nothing at the first reading."""
-        before, earlier = self._seen.get(rank, (at, {}))
+        """The rates of all processes together since the last reading; none at the first reading."""
+        before, old = self._seen.get(rank, (at, {}))
         self._seen[rank] = (at, processes)
         if at <= before:
             return {}
         cpu = read = written = 0.0
         for pid, process in processes.items():
-            last = earlier.get(pid)
+            last = old.get(pid)
             if last is None or last.stat.start != process.stat.start:
-                if process.stat.start * SECONDS_PER_TICK < before:  # it is not new, only found late
+                if process.stat.start * SECONDS_PER_TICK < before:  # it is not new
                     continue
                 last = None
             cpu += (process.stat.ticks - (last.stat.ticks if last else 0)) * SECONDS_PER_TICK

@@ -1,6 +1,6 @@
-"""The ranks of this host while they run: their processes, whether they do anything, how they were killed.
+"""The ranks of this host while they run: their processes, their activity, and the causes of their ends.
 
-The counters of their memory group tell whether the kernel has killed one for lack of memory.
+The counters of their memory group show whether the kernel has killed one for lack of memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Ranks:
     def __init__(self) -> None:
         self._wrappers: dict[int, int] = {}
         self.ends: dict[int, Frame] = {}
-        """How the ranks ended that are gone."""
+        """The ends of the ranks that have ended."""
         self._memory = OomKills()
 
     def started(self, rank: int, wrapper: int) -> None:
-        """A wrapper has said hello."""
+        """A wrapper has connected."""
         self._wrappers[rank] = wrapper
 
     def ended(self, rank: int, end: Frame) -> Frame:
@@ -39,25 +39,25 @@ class Ranks:
         return explained
 
     def explained(self, end: Frame) -> Frame:
-        """The end, with what this host knows of it: whether the kernel killed it for lack of memory."""
+        """The end, with its cause if the kernel killed the rank for lack of memory."""
         if end["code"] != -signal.SIGKILL or not self._memory.explains_a_kill():
             return end
         return {**end, "out_of_memory": {"limit": memory_limit(self._memory.group)}}
 
     def memory_of(self, pid: int) -> None:
-        """The ranks are in the memory group of another process."""
+        """Count in the memory group of another process, in which the ranks are."""
         self._memory = OomKills(str(pid))
 
     def wrappers(self) -> dict[int, int]:
         """The process of each rank's wrapper, as of now."""
         return dict(self._wrappers)
 
-    def are_there(self) -> bool:
+    def any_running(self) -> bool:
         """Whether a rank of this host is still running."""
         return any(os.path.exists(f"/proc/{wrapper}") for wrapper in list(self._wrappers.values()))
 
     def programs(self) -> dict[int, tuple[int, str]]:
-        """The process of each rank's program and its state; none for a rank whose program is not there."""
+        """The process of each rank's program and its state; none for a rank whose program does not run."""
         table = process_table()
         return {
             rank: (pid, table[pid].state)

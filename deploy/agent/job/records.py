@@ -1,7 +1,7 @@
-"""What the ranks of this host have recorded (in_rank/muster_ring.py), and torch's own record of collectives.
+"""Reads the records of this host's ranks (in_rank/muster_ring.py), and torch's own record of collectives.
 
-Both are read without the help of the rank's interpreter: the ring is a file, and torch's server answers in
-threads of its own. What a rank has written is a claim of the user's program: every size is bounded.
+Both work without the rank's interpreter: the ring is a file, and torch's server has its own threads. A record
+is input of the user's program, which is not trusted: every size is bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1
 
 
 def read_ring(path: str, most: int = MOST_ENTRIES) -> Frame:
-    """The head, the groups and the last entries of a rank's record; `missing` says why there is none."""
+    """The head, the groups and the last entries of a rank's record; `missing`: why there is none."""
     try:
         with open(path, "rb") as file:
             content = file.read(SLOT * (1 + GROUPS + ENTRIES))
@@ -76,7 +76,7 @@ def read_trace(path: str, most: int = MOST_ENTRIES, seconds: float = TRACE_SECON
 
 
 def ask_console(path: str, question: Frame, seconds: float) -> Frame:
-    """The answer of a rank's console; ValueError for none of it, OSError also for a time-out."""
+    """The answer of a rank's console; ValueError if it is malformed, OSError also for a time-out."""
     with contextlib.closing(connect_to(path)) as connection, connection.makefile("rwb") as stream:
         connection.settimeout(seconds)
         stream.write(json.dumps(question).encode() + b"\n")
@@ -98,7 +98,7 @@ def connect_to(path: str) -> socket.socket:
 
 
 def read_stack(path: str, code: str) -> list[list[Any]]:
-    """The Python stack of a rank as its console tells it (in_rank/muster_console.py); none if it does not."""
+    """The Python stack of a rank, from its console (in_rank/muster_console.py); none without an answer."""
     try:
         frames = ask_console(path, {"do": "stack", "code": code}, TRACE_SECONDS)["frames"]
         return [

@@ -49,6 +49,6 @@ if __name__ == "__main__":
     stream.write(json.dumps(hello).encode() + b"\n")
     stream.flush()
     answer = stream.readline()
-    # No answer: the agent is gone, and with it the job. 255 is what ssh says when its connection breaks.
+    # No answer: the agent is gone, and with it the job. ssh exits with 255 when its connection breaks.
     code = json.loads(answer)["code"] if answer else 255
     sys.exit(code if code >= 0 else 128 - code)

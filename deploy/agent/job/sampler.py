@@ -1,7 +1,7 @@
 """Sends the driver a sample of this host and its ranks every few seconds, while a job runs here.
 
-It must never disturb the job: an error costs the sample and nothing else, and a host where sampling is dear
-is sampled less often.
+It must never disturb the job: an error costs only the sample, and a host where sampling is expensive is
+sampled less often.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..host.gpu_meter import GpuMeter
 from ..host.meter import HostMeter
 from .rank_meter import RankMeter
 
-# Of the standard library, by the parts that say why a job stands still. Loaded while the ranks start: Python
-# may be replaced while they run.
+# Modules of the standard library that explain a job that stands still. They are loaded while the ranks start:
+# Python may be replaced while they run.
 NEEDED_LATER = ("concurrent.futures.thread", "http.client", "mmap")
 STEPS = "steps.jsonl"
 FIGURES = ("loss", "step_seconds", "samples_per_second", "time")
 MOST_TAIL = 1 << 13
 MOST_SHARE = 0.005  # of a core
-MOST_SECONDS = 8.0  # between two samples: a longer silence would look like a host that is gone
+MOST_SECONDS = 8.0  # between two samples: a longer gap would look like a lost host
 
 
 class Sampler:
-    """Measures in a thread of its own, until it is closed.
+    """Measures in a thread, until it is closed.
 
     `wrappers` gives the process of each rank's wrapper; `out` is the job's folder for outputs.
     """
@@ -53,7 +53,7 @@ class Sampler:
         self._gpus.close()
 
     def sample(self) -> Frame:
-        """What the host and its ranks do now; rates from the second call on."""
+        """A sample of the host and its ranks; rates from the second call on."""
         at = steady()
         return {
             **self._host.read(at),
@@ -78,7 +78,7 @@ class Sampler:
     def _take(self) -> Frame | None:
         try:
             return self.sample()
-        except Exception:  # noqa: BLE001  # whatever this host's /proc holds: it is only a sample
+        except Exception:  # noqa: BLE001  # /proc may hold anything, and it is only a sample
             return None
 
 

@@ -40,7 +40,7 @@ from .folders import count_outputs, make_private_folder, require_targets, sweep_
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
-KEPT_FOR_SRUN = {"SLURM_CONF"}  # where it finds its site
+KEPT_FOR_SRUN = {"SLURM_CONF"}  # srun finds its site by it
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/connect/listener.py)
@@ -48,7 +48,7 @@ STDIN = 0
 
 
 class JobSupervisor:
-    """What a launch does here, from `prepare` on."""
+    """Answers the requests of a launch, from `prepare` on."""
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
         self.home, self.send = home, send
@@ -65,16 +65,16 @@ class JobSupervisor:
         self._container: Any = None
 
     def close(self) -> None:
-        """End everything that was started, and remove what is only for this process."""
+        """End all processes of the job, and remove the private folder."""
         self._end()
         if self.private:
             shutil.rmtree(self.private, ignore_errors=True)
 
     def do_prepare(self, request: Frame, payload: bytes) -> Frame:
-        """Make the job's folder: the code, the plan's files, and the lock that says it is in use.
+        """Make the job's folder: the code, the plan's files, and the lock that marks it as in use.
 
         Answers which contents of the code are damaged in the store. They are removed there, and nothing is
-        started: the driver sends them, and asks again.
+        started: the driver sends them, and repeats the request.
         """
         paths = JobPaths(request["folder"])
         folder = Path(paths.folder)
@@ -147,7 +147,7 @@ class JobSupervisor:
         return {}
 
     def do_shell_end(self, request: Frame, payload: bytes) -> Frame:
-        """Tell mpirun's remote shell on this host how its command ended on the other one."""
+        """Send mpirun's remote shell on this host the exit code of its command on another host."""
         if self.local_socket:
             self.local_socket.shell_ended(request["number"], request["code"])
         return {}
@@ -184,7 +184,7 @@ class JobSupervisor:
     def _end_after_silence(self) -> None:
         """A network that drops packets closes no lifeline: after a silence, the agent ends itself.
 
-        What the driver sends while the agent works on a request waits unread, and is no silence either.
+        Requests that wait unread, while the agent works on another one, count as signs of life.
         """
         waited = 0
         while self._heard is not None and time.monotonic() - self._heard < SILENCE_SECONDS:
@@ -210,7 +210,7 @@ class JobSupervisor:
     def _end(self) -> list[int]:
         self._end_sampling()
         if self._container:
-            left: list[int] = self._container.end(self.ranks.are_there)
+            left: list[int] = self._container.end(self.ranks.any_running)
             return left
         return self._end_processes()
 
@@ -221,20 +221,20 @@ class JobSupervisor:
         hosts at once, and srun ends with the last of them: at a request to end, it kills them at once.
         """
         if not (self.job and "MUSTER_STEP" in self.job["env"]):
-            return end_descendants(self.ranks.are_there)
+            return end_descendants(self.ranks.any_running)
         began = time.monotonic()
         roots = [*self.ranks.wrappers().values()]
         left = end_all(lambda: trees(roots))
         if self.reaper:
             self.reaper.until_idle(began + GRACE_SECONDS - time.monotonic())
-        return left + end_descendants(self.ranks.are_there)
+        return left + end_descendants(self.ranks.any_running)
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
         """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""
         return count_outputs(JobPaths(self.job["folder"]).out)
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
-        """Bytes of a file of the job from `start` on, as many as are asked for; none if there is no file."""
+        """Bytes of a file of the job from `start` on, at most `most`; none if there is no file."""
         path = Path(self.job["folder"]) / request["path"]
         if not path.is_file():
             return {}

@@ -29,36 +29,36 @@ class Blobs:
         self._changed = threading.Condition()
 
     def path(self, digest: str) -> Path:
-        """Where a complete file is, or will be."""
+        """The path of a complete file."""
         if not (len(digest) == 64 and digest.isalnum()):
             raise ValueError(f"not a SHA-256: {digest}")
         return self.root / digest
 
     def size(self, digest: str) -> int:
-        """How many bytes of a file are here."""
+        """The bytes of a file that have arrived."""
         for path in (self.path(digest), self._part(digest)):
             with contextlib.suppress(OSError):
                 return path.stat().st_size
         return 0
 
-    def found(self, digest: str) -> int:
-        """How many bytes of a file an earlier push has left; a complete file that was damaged is removed.
+    def intact_size(self, digest: str) -> int:
+        """The bytes of a file from an earlier push; a complete file that was damaged is removed.
 
-        Whoever uses a file asks this first in its own push. So files need not be synced when they arrive.
+        Each push calls this before it uses a file. So files need not be synced when they arrive.
         """
         if self.has(digest):
             keep_if_intact(self.path(digest), digest)
         return self.size(digest)
 
     def has(self, digest: str) -> bool:
-        """Whether the whole file is here."""
+        """Whether the whole file has arrived."""
         return self.path(digest).exists()
 
     def append(self, digest: str, offset: int, content: bytes | memoryview) -> None:
-        """Append bytes to what is here; ValueError if some before `offset` are missing.
+        """Append bytes to a file; ValueError if some before `offset` are missing.
 
         An agent with the same home, or a second command, may write the same file. So bytes that are already
-        here are skipped; `complete` checks the whole file.
+        present are skipped; `complete` checks the whole file.
         """
         if self.has(digest):
             return
@@ -97,7 +97,7 @@ class Blobs:
                     self._changed.wait(0.2)
 
     def forget(self, digests: Sequence[str]) -> None:
-        """Remove files that are loaded."""
+        """Remove files that are no longer needed."""
         for digest in digests:
             with contextlib.suppress(FileNotFoundError):
                 self.path(digest).unlink()

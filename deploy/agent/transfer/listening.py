@@ -1,4 +1,4 @@
-"""Where this host listens for other hosts of a push: on its data network alone."""
+"""The addresses at which this host listens for other hosts of a push: only on its data network."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ DISCARD = 9  # a port that is never called: to connect a UDP socket sends nothin
 
 
 def addresses_for(chosen: Sequence[str], peers: Sequence[str]) -> list[str]:
-    """The addresses of this host at which other hosts shall reach it.
+    """The addresses of this host for connections from other hosts.
 
-    `chosen`: the user's settings for this host (addr=, --network). Without it, and where it is an address
-    that only a router has (NAT): those from which this host would call its peers. If these are on this
-    machine: all that it has.
+    `chosen`: the user's settings for this host (addr=, --network). Without it, and if it is an address that
+    only a router has (NAT): the source addresses for connections to its peers. If these are on this machine:
+    all its addresses.
     """
-    named = dict.fromkeys(address for one in chosen for address in _resolved(one))
-    if own := [address for address in named if _is_own(address)]:
+    resolved = dict.fromkeys(address for name in chosen for address in _resolved(name))
+    if own := [address for address in resolved if _is_own(address)]:
         return own[:MOST_ADDRESSES]
-    ways = dict.fromkeys(way for peer in peers for way in _way_to(peer))
-    if away := [way for way in ways if way not in peers]:  # each container engine has its own 172.17.0.1
-        return away[:MOST_ADDRESSES]
+    sources = dict.fromkeys(source for peer in peers for source in _source_for(peer))
+    if usable := [source for source in sources if source not in peers]:  # each engine has its own 172.17.0.1
+        return usable[:MOST_ADDRESSES]
     every = [address for _, address in sorted(host_addresses(), key=bridge_last)]
     return (every if peers else [])[:MOST_ADDRESSES] or [ALONE]
 
@@ -47,35 +47,35 @@ def listen(addresses: Sequence[str]) -> tuple[int, list[socket.socket]]:
 
 
 def _listener(address: str, port: int) -> socket.socket:
-    family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    return socket.create_server(place[:2] if family == socket.AF_INET else place, family=family, backlog=512)
+    family, _, _, _, own = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(own[:2] if family == socket.AF_INET else own, family=family, backlog=512)
 
 
 def _resolved(name: str) -> Iterator[str]:
-    """The addresses of a name, and an address itself. Debian gives a host's own name 127.0.1.1: not that."""
+    """The addresses of a name, or an address itself; not Debian's 127.0.1.1 for a host's own name."""
     with contextlib.suppress(OSError):
-        for _, _, _, _, place in socket.getaddrinfo(name, DISCARD, type=socket.SOCK_DGRAM):
-            address = str(place[0])
+        for *_, target in socket.getaddrinfo(name, DISCARD, type=socket.SOCK_DGRAM):
+            address = str(target[0])
             if address == name or not _is_loopback(address):
                 yield address
 
 
 def _is_own(address: str) -> bool:
     """Whether this host has an address: another's cannot be bound."""
-    family, _, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+    family, _, _, _, own = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.bind(place)
+        probe.bind(own)
         return True
     return False
 
 
-def _way_to(peer: str) -> Iterator[str]:
-    """The address from which this host would call another; a name may take long to resolve."""
+def _source_for(peer: str) -> Iterator[str]:
+    """The own address for connections to a peer; names are skipped, as they may take long to resolve."""
     with contextlib.suppress(OSError):
-        known = socket.getaddrinfo(peer, DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
-        family, _, _, _, place = known[0]
+        entries = socket.getaddrinfo(peer, DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
+        family, _, _, _, target = entries[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(place)
+            probe.connect(target)
             address = str(probe.getsockname()[0])
         if not (_is_loopback(address) or address.startswith("fe80:")):
             yield address

@@ -1,6 +1,6 @@
 """Files go from host to host over TLS: a host serves them, and reads them from hosts that serve them.
 
-A host that wants a file connects to a host that has it, or will have it, and reads on from where it stopped.
+A host that needs a file connects to a host that has it, or will have it, and resumes where it stopped.
 So a chain of hosts is as fast as its slowest link, and an interrupted transfer resumes. Both hosts prove by a
 certificate that they belong to the push (tls.py) before either sends anything else.
 """
@@ -40,7 +40,7 @@ class Peer(NamedTuple):
 
 
 class Server:
-    """Serves files to other hosts of this push, at these addresses of this host alone."""
+    """Serves files to other hosts of this push, only at these addresses of this host."""
 
     def __init__(self, blobs: Blobs, identity: Identity, addresses: Sequence[str]) -> None:
         self._blobs, self._context = blobs, identity.server
@@ -66,7 +66,7 @@ class Server:
     def _hang_up(self) -> None:
         """Disconnect the oldest caller that has shown no certificate: a host of this push does so at once."""
         with contextlib.suppress(OSError, IndexError):
-            # The plain socket's: that of TLS would take the connection from under the thread that has it.
+            # The plain socket's method: that of TLS would break the thread that uses the connection.
             socket.socket.shutdown(self._unproven.popleft(), socket.SHUT_RDWR)
 
     def _answer(self, caller: ssl.SSLSocket) -> None:
@@ -76,9 +76,10 @@ class Server:
             finally:
                 with contextlib.suppress(ValueError):  # `_hang_up` has removed it
                     self._unproven.remove(caller)
-            asked = json.loads(caller.makefile("rb").readline(4096))
+            request = json.loads(caller.makefile("rb").readline(4096))
             caller.settimeout(WAIT_SECONDS)
-            for content in self._blobs.read(asked["digest"], int(asked["offset"]), int(asked["size"])):
+            offset, size = int(request["offset"]), int(request["size"])
+            for content in self._blobs.read(request["digest"], offset, size):
                 caller.sendall(content)
 
 
@@ -94,13 +95,13 @@ def pull(
     identity: Identity,
     wanted: WantedFile,
     sources: Sequence[Peer],
-    tell: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> None:
     """Read the rest of a file, from one source after the other; OSError if none of them has all."""
     reasons = []
     for source in [] if blobs.has(wanted.digest) else sources:
         try:
-            _pull_from(source, blobs, identity, wanted, tell)
+            _pull_from(source, blobs, identity, wanted, on_progress)
             reasons.append(f"{source.host}: has only {blobs.size(wanted.digest)} of {wanted.size} bytes")
         except OSError as error:
             reasons.append(f"{source.host} at {source.address} port {source.port}: {explain(error)}")
@@ -112,7 +113,7 @@ def pull(
 
 
 def _pull_from(
-    source: Peer, blobs: Blobs, identity: Identity, wanted: WantedFile, tell: Callable[[int], None]
+    source: Peer, blobs: Blobs, identity: Identity, wanted: WantedFile, on_progress: Callable[[int], None]
 ) -> None:
     offset, piece = blobs.size(wanted.digest), memoryview(bytearray(CHUNK))
     with (
@@ -121,13 +122,13 @@ def _pull_from(
     ):
         connection.settimeout(WAIT_SECONDS + CONNECT_SECONDS)
         connection.sendall(json.dumps({**wanted._asdict(), "offset": offset}).encode() + b"\n")
-        come = select.poll()
-        come.register(connection, select.POLLIN)
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
         since, enough = time.monotonic(), offset + SLOW_BYTES
-        while offset < wanted.size and (length := _read(connection, piece[: wanted.size - offset], come)):
+        while offset < wanted.size and (length := _read(connection, piece[: wanted.size - offset], poll)):
             blobs.append(wanted.digest, offset, piece[:length])
             offset += length
-            tell(offset)
+            on_progress(offset)
             if offset >= enough:
                 since, enough = time.monotonic(), offset + SLOW_BYTES
             elif time.monotonic() - since > SLOW_SECONDS:
@@ -135,18 +136,18 @@ def _pull_from(
 
 
 def _send_at_once(raw: socket.socket) -> socket.socket:
-    """Without this, what follows a handshake waits for an acknowledgement, which waits 40 ms for company."""
+    """Without this, data after a handshake waits for an acknowledgement, which is delayed by 40 ms."""
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return raw
 
 
-def _read(connection: ssl.SSLSocket, piece: memoryview, come: select.poll) -> int:
-    """Fill `piece` with what has come (`come` knows whether more has); returns its length, 0 at the end.
+def _read(connection: ssl.SSLSocket, piece: memoryview, poll: select.poll) -> int:
+    """Fill `piece` with the data that has arrived; returns its length, 0 at the end.
 
-    TLS gives 16 KiB at a time, and to store each of them alone would cost more than to encrypt it.
+    TLS returns 16 KiB at a time: storing each part alone would cost more than its encryption.
     """
     length = connection.recv_into(piece)
-    while 0 < length < len(piece) and (come.poll(0) or connection.pending()):
+    while 0 < length < len(piece) and (poll.poll(0) or connection.pending()):
         more = connection.recv_into(piece[length:])
         if not more:
             break

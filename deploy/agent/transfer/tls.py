@@ -1,4 +1,4 @@
-"""The certificate of a host for one push: the hosts of the push know each other by it.
+"""The certificate of a host for one push: the hosts of the push authenticate each other by it.
 
 The driver makes it (deploy/connect/transfer/certificates.py). It arrives over SSH and stays in memory.
 """
@@ -21,14 +21,14 @@ WRONG_NAME = 62  # X509_V_ERR_HOSTNAME_MISMATCH
 
 
 class Identity(NamedTuple):
-    """What this host shows to callers (`server`), and to hosts that it calls (`client`)."""
+    """The TLS contexts of this host for callers (`server`), and for hosts that it calls (`client`)."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def identity(texts: Mapping[str, str]) -> Identity:
-    """The identity in PEM texts: `authority`, `certificate`, `key`. It accepts hosts of the push alone."""
+    """The identity from PEM texts: `authority`, `certificate`, `key`. It accepts only hosts of the push."""
     try:
         import ssl  # noqa: PLC0415  # it takes longer to load than all the rest, and a Python may lack it
     except ImportError:
@@ -60,7 +60,7 @@ def _readable(text: str) -> Iterator[str]:
 
 
 def explain(error: OSError) -> str:
-    """Why a connection failed, in plain words."""
+    """Why a connection failed."""
     code = getattr(error, "verify_code", None)
     if code == WRONG_NAME:
         return "another host of this push answers there"

@@ -1,4 +1,4 @@
-"""The requests that move large files: take them from the driver, serve them, fetch them from other hosts."""
+"""Requests that move large files: receive them from the driver, serve them, fetch them from other hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .listening import addresses_for
 from .peers import Peer, Server, WantedFile, pull
 from .tls import Identity, identity
 
-TELL_SECONDS = 0.25
+REPORT_SECONDS = 0.25
 WORKERS = 3
 OLD_SECONDS = 7 * 86400.0  # files of transfers that were never resumed
 MOST_LEFT = 256  # files of earlier transfers, whose sizes are reported
@@ -34,19 +34,19 @@ class HostTransfers:
         self._serving: tuple[Blobs, Identity] | None = None
         self._work: SimpleQueue[Callable[[], None]] | None = None
         self.accept: Callable[[Frame], None] = lambda request: None
-        """Puts the content of a complete file where it belongs; ValueError if the content is wrong."""
+        """Uses the content of a complete file; ValueError if the content is wrong."""
 
     def do_blob_serve(self, request: Frame, payload: bytes) -> Frame:
-        """Serve files to other hosts of this push; answers how much of each file is here already.
+        """Serve files to other hosts of this push; answers how much of each file has arrived already.
 
-        `digests`: the files that this host needs; null for all that earlier transfers have left.
+        `digests`: the files that this host needs; null for all files of earlier transfers.
         """
         root = self._home / FOLDERS[request["folder"]]
         for folder in (root.parent, root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         blobs, identity_ = Blobs(root), identity(request["identity"])
         digests = _left_in(root) if request["digests"] is None else request["digests"]
-        have = {digest: blobs.found(digest) for digest in digests}
+        have = {digest: blobs.intact_size(digest) for digest in digests}
         addresses = addresses_for(request["addresses"], request["peers"])
         self._serving = blobs, identity_
         port = Server(blobs, identity_, addresses).port
@@ -73,20 +73,20 @@ class HostTransfers:
 
     def do_blob_complete(self, request: Frame, payload: bytes) -> Frame:
         """Accept a file whose pieces have all come."""
-        self._later(request, lambda: self._blobs.complete(request["digest"]))
+        self._in_thread(request, lambda: self._blobs.complete(request["digest"]))
         return {}
 
     def do_blob_pull(self, request: Frame, payload: bytes) -> Frame:
         """Fetch a file from other hosts."""
-        self._later(request, lambda: self._pull(request))
+        self._in_thread(request, lambda: self._pull(request))
         return {}
 
     def do_blob_forget(self, request: Frame, payload: bytes) -> Frame:
-        """Remove files that are not needed any more."""
+        """Remove files that are no longer needed."""
         self._blobs.forget(request["digests"])
         return {}
 
-    def _later(self, request: Frame, get: Callable[[], None]) -> None:
+    def _in_thread(self, request: Frame, get: Callable[[], None]) -> None:
         """Get a file in one of the threads, and report how that ended."""
         if self._work is None:
             self._work = SimpleQueue()
@@ -111,16 +111,16 @@ class HostTransfers:
             self._send({"event": "file-got", "digest": digest})
 
     def _pull(self, request: Frame) -> None:
-        digest, told = request["digest"], time.monotonic()
+        digest, reported = request["digest"], time.monotonic()
 
-        def tell(have: int) -> None:
-            nonlocal told
-            if time.monotonic() - told > TELL_SECONDS:
-                told = time.monotonic()
+        def report(have: int) -> None:
+            nonlocal reported
+            if time.monotonic() - reported > REPORT_SECONDS:
+                reported = time.monotonic()
                 self._send({"event": "file-have", "digest": digest, "have": have})
 
         sources = [Peer(*source) for source in request["sources"]]
-        pull(*self._served(), WantedFile(digest, request["bytes"]), sources, tell)
+        pull(*self._served(), WantedFile(digest, request["bytes"]), sources, report)
 
 
 def _work_off(work: SimpleQueue[Callable[[], None]]) -> None:
@@ -129,13 +129,13 @@ def _work_off(work: SimpleQueue[Callable[[], None]]) -> None:
 
 
 def _left_in(root: Path) -> list[str]:
-    """The digests of files that earlier transfers have left; those of long ago are removed."""
-    found = set()
+    """The digests of files of earlier transfers; old files are removed."""
+    digests = set()
     for path in root.iterdir():
         if re.fullmatch(r"[0-9a-f]{64}(\.part)?", path.name):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > OLD_SECONDS:
                     path.unlink()
                 else:
-                    found.add(path.stem)
-    return sorted(found)[:MOST_LEFT]
+                    digests.add(path.stem)
+    return sorted(digests)[:MOST_LEFT]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..durable import sync_file_system, sync_folder, write_atomically
-from ..store import held_by_nobody
+from ..store import every_lock_held
 from .draft import Draft, is_intact, same_link
 from .manifest import CHUNK, Chunks, File, Manifest, encoded, parse, require_name
 from .scan import read_part
@@ -188,7 +188,7 @@ class Sets:
         running = []
         for folder in sorted(self._jobs.iterdir()) if self._jobs.is_dir() else ():
             try:
-                with held_by_nobody(folder):
+                with every_lock_held(folder):
                     pass
             except OSError:
                 running.append(folder.name)

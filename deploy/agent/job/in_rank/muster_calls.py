@@ -1,7 +1,7 @@
-"""What a call of torch.distributed is: its arguments by name, the size of its tensors, its text in a slot.
+"""Describes a call of torch.distributed: its arguments by name, the size of its tensors, its text in a slot.
 
-Also the backward passes of DistributedDataParallel, whose C++ starts collectives unseen by Python.
-muster_recorder.py asks this of each call. Standard library only, Python 3.9.
+Also the backward passes of DistributedDataParallel, whose C++ starts collectives without a call in Python.
+muster_recorder.py uses this for each call. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CallArguments:
 
 
 def positions_of(function: Any) -> dict[str, int]:
-    """The position of each argument that may be given without its name."""
+    """The position of each argument that may be positional."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = function.__code__
@@ -51,7 +51,7 @@ def sizes_of(tensors: Any) -> tuple[str, int, int]:
 
 
 def text_of(op: str, where: str, dtype: str, elements: int, size: int) -> bytes:
-    """What a collective or message is, as the part of a slot."""
+    """The description of a collective or message, as a part of a slot."""
     text = b'"op":%s,"where":%s,"dtype":%s,"elements":%d,"bytes":%d'
     return text % (_quoted(op, 40), _quoted(where, 100, last=True), _quoted(dtype, 16), elements, size)
 
@@ -73,22 +73,22 @@ class _NextPass(threading.local):
 
 
 def watch_backward(torch: Any, recorder: PassRecorder) -> None:
-    """Record the passes of every DDP, for a torch whose own recorder sees NCCL alone (2.6).
+    """Record the passes of every DDP, for a torch whose own recorder supports only NCCL (2.6).
 
-    All ranks do as many synchronised passes, so a pass counts as a collective of DDP's group.
-    `AttributeError` if this torch is made in another way.
+    All ranks do the same number of synchronised passes, so a pass counts as a collective of DDP's group.
+    `AttributeError` if this torch has other internals.
     """
-    reducer, coming = torch._C._distributed_c10d.Reducer, _NextPass()
+    reducer, next_pass = torch._C._distributed_c10d.Reducer, _NextPass()
     prepare, backward = reducer.prepare_for_backward, torch.autograd.backward
 
     def prepare_for_backward(self: Any, *args: Any) -> Any:
         ddp = sys._getframe(1).f_locals.get("self")  # DDP calls it itself, unless under no_sync()
-        coming.group = getattr(ddp, "process_group", None)
+        next_pass.group = getattr(ddp, "process_group", None)
         return prepare(self, *args)
 
     @functools.wraps(backward)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        group, coming.group = coming.group, None
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        group, next_pass.group = next_pass.group, None
         slot, failed = (recorder.begin_pass(group) if group else 0), True
         try:
             result = backward(*args, **kwargs)
@@ -98,4 +98,4 @@ def watch_backward(torch: Any, recorder: PassRecorder) -> None:
             recorder.end_work(slot, failed=failed)
 
     reducer.prepare_for_backward = prepare_for_backward
-    torch.autograd.backward = noted
+    torch.autograd.backward = recorded

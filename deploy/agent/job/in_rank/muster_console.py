@@ -1,11 +1,11 @@
-"""Answers, inside a rank, what the user of its job asks: the value of an expression, a console, a debugger.
+"""Serves the user of a job inside a rank: the value of an expression, a console, a debugger.
 
 `sitecustomize.py` loads this into a rank of a job with `--record`. A thread waits at the Unix socket
 `console-RANK` in the agent's private folder, and talks to processes of the same user only, in lines of JSON.
 
-An expression is evaluated in a thread of its own, with the variables that the main thread's frames have at
-that moment. The program continues meanwhile. No name of it is bound anew: names live in a copy, and only the
-objects that they name are the program's own.
+An expression is evaluated in a new thread, with the variables that the main thread's frames have at that
+moment. The program continues meanwhile. Assignments do not reach it: names live in a copy, and only their
+objects are the program's own.
 
 A mistake in here must not reach the program. Standard library only, Python 3.9.
 """
@@ -29,7 +29,7 @@ from importlib.util import module_from_spec
 from types import FrameType, ModuleType
 from typing import Any
 
-MOST_LINE = 1 << 16  # bytes of what is asked
+MOST_LINE = 1 << 16  # bytes of a request
 MOST_TEXT = 1 << 14  # characters of an answer
 MOST_FRAMES = 200
 FORK_SECONDS = 1.0
@@ -53,7 +53,7 @@ class Console:
         self._listener.listen(8)
         self._reader, self._writer = os.pipe()
         self._forking, self._left = threading.RLock(), False
-        os.register_at_fork(before=self._pause, after_in_parent=self._go_on, after_in_child=self._leave)
+        os.register_at_fork(before=self._pause, after_in_parent=self._resume, after_in_child=self._leave)
         self._wait()
 
     def _wait(self) -> None:
@@ -74,7 +74,7 @@ class Console:
                 connection, _ = self._listener.accept()
                 threading.Thread(target=_converse, args=(connection,), daemon=True).start()
 
-    # A fork copies one thread only, and Python warns of it where there are more: the thread stands aside.
+    # A fork copies one thread only, and Python warns if there are more: the thread ends before, and restarts.
 
     def _pause(self) -> None:
         if self._left:
@@ -84,7 +84,7 @@ class Console:
             os.write(self._writer, b"x")
             self._thread.join(FORK_SECONDS)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if not self._left:
             self._wait()
             self._forking.release()
@@ -147,7 +147,7 @@ def send(stream: Any, frame: dict[str, Any]) -> None:
 
 
 def evaluate(expression: str, code: str, seconds: float) -> dict[str, str]:
-    """The value of an expression as text, or the error that it raised; `at`: where the program was."""
+    """The value of an expression as text, or the error that it raised; `at`: the line of the program."""
     frames = program_frames(code)
     at = location(frames[0], code) if frames else ""
 
@@ -157,18 +157,17 @@ def evaluate(expression: str, code: str, seconds: float) -> dict[str, str]:
             return {"at": at, "value": shown(value)}
         except TooLongError:
             raise
-        except BaseException as error:  # noqa: BLE001  # whatever the user's expression raises is the answer
+        except BaseException as error:  # noqa: BLE001  # an error of the user's expression is the answer
             return {"at": at, "error": named(error)}
 
-    late = f"it took longer than {seconds:g} s and was broken off"
     answer: dict[str, str] | None = bounded(act, seconds)
-    return answer if answer is not None else {"at": at, "error": late}
+    return answer or {"at": at, "error": f"it took longer than {seconds:g} s and was interrupted"}
 
 
 def bounded(act: Callable[[], Any], seconds: float) -> Any:
-    """What a function returns in a thread of its own; None if it is not done in time, or ends the thread.
+    """The result of a function in a new thread; None if it takes too long, or ends the thread.
 
-    It is broken off at its next line of Python. A function of C that runs on cannot be broken off.
+    It is interrupted at its next line of Python. A function of C that runs on cannot be interrupted.
     """
     done: list[Any] = []
     worker = threading.Thread(target=_work, args=(act, done), name="muster-eval", daemon=True)
@@ -199,7 +198,7 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:MOST_TEXT]
 
 
-# -- where the program is --
+# -- the frames of the program --
 
 
 def program_frames(code: str) -> list[FrameType]:
@@ -230,7 +229,7 @@ def _is_foreign(path: str) -> bool:
 def stack(code: str) -> list[list[Any]]:
     """The main thread's frames, innermost first: function, file, line, whether it is of the user's files.
 
-    For hosts where py-spy is not there, or may not read. Files are named as py-spy names them.
+    For hosts without py-spy, or where it may not read. Files are named as by py-spy.
     """
     folders = sorted({os.path.abspath(path) + os.sep for path in sys.path}, key=len, reverse=True)
     own = (code + os.sep, os.path.realpath(code) + os.sep)
@@ -245,9 +244,9 @@ def stack(code: str) -> list[list[Any]]:
 
 
 def namespace(frames: Sequence[FrameType]) -> dict[str, Any]:
-    """All names that these frames see: the innermost frame's first, then its callers', then global ones.
+    """All names of these frames: the innermost frame's first, then its callers', then global ones.
 
-    It is one dictionary, so that a comprehension or a lambda sees what the expression sees.
+    It is one dictionary, so that a comprehension or a lambda has the names of the expression.
     """
     names: dict[str, Any] = {"__builtins__": builtins}
     for frame in reversed(frames):
@@ -259,7 +258,7 @@ def namespace(frames: Sequence[FrameType]) -> dict[str, Any]:
 
 
 def _locals(frame: FrameType) -> dict[str, Any]:
-    """A frame's variables; its thread runs on, and may remove one while they are read."""
+    """A frame's variables; its thread runs, and may remove one while they are read."""
     for _ in range(5):
         with contextlib.suppress(KeyError, RuntimeError):
             return dict(frame.f_locals)

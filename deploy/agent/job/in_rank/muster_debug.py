@@ -1,8 +1,8 @@
-"""A console beside a running rank, and pdb that holds it. muster_console.py loads this when it is asked.
+"""A console beside a running rank, and pdb that holds it. muster_console.py loads this on request.
 
-The console runs statements in a thread of its own, with the variables of a frame of the main thread, while
-the program continues. pdb begins in the main thread, between two lines of the program, and holds the program
-until it is let go. Both speak through `Wire`. Standard library only, Python 3.9.
+The console runs statements in a new thread, with the variables of a frame of the main thread, while the
+program continues. pdb begins in the main thread, between two lines of the program, and holds the program
+until it is released. Both use `Wire`. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import muster_console as base
-else:  # it has loaded this module, so it need not be found
+else:  # it has loaded this module, and is in sys.modules
     import muster_console as base
 
 STATEMENT_SECONDS = 60.0
@@ -41,7 +41,7 @@ change in an object is changed in the program.
 
 
 class Wire:
-    """The connection as a file: what is written goes to the user, and a line that is read is asked for."""
+    """The connection as a file: writes go to the user, and reading a line asks the user for it."""
 
     encoding = "utf-8"
 
@@ -49,7 +49,7 @@ class Wire:
         self._stream, self.prompt = stream, ">>> "
 
     def write(self, text: str) -> int:
-        """Pass on a text, in parts. Where the user has left, it is lost: pdb must not fail in the program."""
+        """Send a text, in parts. If the user has left, it is lost: pdb must not fail in the program."""
         with contextlib.suppress(OSError, ValueError):
             for at in range(0, len(text), WRITE_CHARACTERS):
                 base.send(self._stream, {"text": text[at : at + WRITE_CHARACTERS]})
@@ -72,7 +72,7 @@ class Wire:
 
 
 def serve(connection: socket.socket, stream: Any, request: dict[str, Any]) -> None:
-    """Talk until the user leaves."""
+    """Serve the user until the connection ends."""
     wire = Wire(stream)
     if request.get("hold"):
         _hold(connection, wire, request["code"])
@@ -120,7 +120,7 @@ class Beside:
             self._write("".join(traceback.format_exception_only(type(error), error)))
             return ""
         if source and base.bounded(lambda: self._run(source), STATEMENT_SECONDS) is None:
-            self._write(f"it took longer than {STATEMENT_SECONDS:.0f} s and was broken off\n")
+            self._write(f"it took longer than {STATEMENT_SECONDS:.0f} s and was interrupted\n")
         return ""
 
     def _run(self, source: str) -> bool:
@@ -183,7 +183,7 @@ class Beside:
 
 
 class Holder(pdb.Pdb):
-    """pdb on the wire. To quit is to let the program go on; it never ends the program."""
+    """pdb on the wire. `quit` releases the program, and does not end it."""
 
     def __init__(self, wire: Wire) -> None:
         # It begins in functions of these modules, and must hold the program, not them.
@@ -193,7 +193,7 @@ class Holder(pdb.Pdb):
         wire.prompt, self.prompt = "(Pdb) ", ""
         self.over = threading.Event()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove every breakpoint, and let the program run at full speed."""
         self.clear_all_breaks()
         self.set_continue()
@@ -201,20 +201,20 @@ class Holder(pdb.Pdb):
         self.over.set()
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """What Python calls at each line; a mistake in pdb must not reach the program."""
+        """Called by Python at each line; an error in pdb must not reach the program."""
         try:
             return super().trace_dispatch(frame, event, arg)
         except Exception:  # noqa: BLE001
-            self.let_go()
+            self.release()
             return None
 
     def do_quit(self, arg: str) -> bool:
-        """q(uit): let the program go on without the debugger."""
-        self.let_go()
+        """q(uit): let the program continue without the debugger."""
+        self.release()
         return True
 
     def do_continue(self, arg: str) -> bool | None:
-        """c(ontinue): go on to the next breakpoint; without any, let the program go."""
+        """c(ontinue): continue to the next breakpoint; without any, without the debugger."""
         if not self.breaks:
             return self.do_quit(arg)
         return super().do_continue(arg)
@@ -242,7 +242,7 @@ def _hold(connection: socket.socket, wire: Wire, code: str) -> None:
     while not holder.over.is_set():
         if watched.poll(WATCH_MILLISECONDS):
             left.set()
-            in_main_thread(holder.let_go)
+            in_main_thread(holder.release)
             return
 
 

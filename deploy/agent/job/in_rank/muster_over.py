@@ -6,7 +6,7 @@ exception is reported at once, and the rank is ended after GRACE_SECONDS.
 
 When the program is over, Python calls `threading._shutdown`, which waits for threads, and has set
 `sys.last_value` by then if an exception ended it. So the program's own hooks (`sys.excepthook`) stay as they
-are. Python does not tell the status of SystemExit: such a rank is reported, and is not ended.
+are. Python does not keep the status of SystemExit: such a rank is reported, and is not ended.
 
 `sitecustomize.py` loads this when a rank starts: at its end the disk may not answer, or have another Python.
 Standard library only, Python 3.9.
@@ -28,7 +28,7 @@ GRACE_SECONDS = 60.0
 share of a large checkpoint is about 15 GB, which a disk of 250 MB/s takes in that time; meanwhile the other
 ranks wait for this one. When the job ends, every rank has 2 s (agent/processes.py)."""
 QUIET_SECONDS = 10.0  # the same for a program that ended without one, until its rank is reported
-TOLD_SECONDS = 1.0  # the most that the end of a failed rank waits for its report
+REPORT_SECONDS = 1.0  # the most that the end of a failed rank waits for its report
 FLUSH_SECONDS = 1.0
 MOST_NAMED, MOST_LINES, MOST_TEXT = 8, 20, 2000
 _FOREIGN = (os.path.dirname(os.__file__) + os.sep, "<", __file__)
@@ -73,7 +73,7 @@ class Over:
             return
         self._at, self._error = time.clock_gettime(time.CLOCK_BOOTTIME), error
         if error:
-            self._tell()
+            self._report()
         self._waits = True
         # A signal, since Python 3.12 starts no thread any more. It interrupts the wait for threads.
         _signal.signal(_signal.SIGALRM, self._on_alarm)
@@ -81,7 +81,7 @@ class Over:
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         """The process still lives: report it, and end it after an exception."""
-        self._tell(ended=self._error is not None)
+        self._report(ended=self._error is not None)
         if self._error:
             # A thread that hangs may hold the lock of a stream: then SIGALRM ends the process.
             _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)
@@ -89,7 +89,7 @@ class Over:
             self.flush()
             os._exit(130 if isinstance(self._error, KeyboardInterrupt) else 1)
 
-    def _tell(self, *, ended: bool = False) -> None:
+    def _report(self, *, ended: bool = False) -> None:
         """Report to the agent of this host (deploy/agent/job/local_socket.py), if it can be reached."""
         error = self._error
         frame = {"hello": "over", "rank": int(self._rank), "time": self._at, "ended": ended}
@@ -100,7 +100,7 @@ class Over:
             import socket  # noqa: PLC0415
 
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(TOLD_SECONDS)
+                connection.settimeout(REPORT_SECONDS)
                 connection.connect(os.path.join(self._agent, "agent"))
                 connection.sendall(json.dumps(frame).encode() + b"\n")
 

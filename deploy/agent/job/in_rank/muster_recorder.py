@@ -1,11 +1,11 @@
-"""Records what a rank asks of torch.distributed, in a small file that its agent can read at any time.
+"""Records a rank's calls of torch.distributed in a small file that its agent can read at any time.
 
 `sitecustomize.py` loads this into a rank of a job with `--record`. It imports nothing of torch: it acts when
 the program itself imports torch.distributed. From the start of the process group on, each collective and
 message of the rank is noted in the file `ring-RANK` of the agent's private folder (muster_ring.py), and
 torch's own server, where torch has one, answers on the Unix socket `torch-RANK` there.
 
-A mistake in here must not reach the program: what goes wrong while recording ends the recording.
+A mistake in here must not reach the program: an error while recording ends the recording.
 Standard library only, Python 3.9.
 """
 
@@ -36,7 +36,7 @@ SETUP = "setup"
 
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _C10D = "torch.distributed.distributed_c10d"
-# The functions of torch.distributed, and where each has the tensors that it sends.
+# The functions of torch.distributed, each with the argument that has the tensors to send.
 _COLLECTIVES = {
     "all_reduce": "tensor",
     "broadcast": "tensor",
@@ -62,7 +62,7 @@ _SETUP = ("init_process_group", "new_group")
 
 
 class Recorder:
-    """What `torch.distributed` is wrapped with, and what Muster's MPI backend calls."""
+    """Wraps the functions of `torch.distributed`; Muster's MPI backend calls it too."""
 
     def __init__(self, folder: str, rank: str) -> None:
         self._folder, self._rank = folder, rank
@@ -74,7 +74,7 @@ class Recorder:
         self._has_works = False
 
     def wrap(self, c10d: ModuleType) -> None:
-        """Put a recording function in the place of each function of torch.distributed."""
+        """Replace each function of torch.distributed by one that records."""
         self._c10d = c10d
         functions = {
             **dict.fromkeys(_SETUP, self._setup),
@@ -111,7 +111,7 @@ class Recorder:
 
         return recorded
 
-    # -- what each function does, as the part of a slot --
+    # -- the description of each function, as a part of a slot --
 
     def _setup(self, name: str, call: CallArguments) -> tuple[Group, bytes] | None:
         if self._ring is None:
@@ -123,21 +123,21 @@ class Recorder:
     def _collective(self, name: str, call: CallArguments) -> tuple[Group, bytes] | None:
         group, side = self._group(call("group")), _ROOTS.get(name)
         # Where a program names no root, torch takes rank 0.
-        root = (self._rank_given(side, call) or 0) if side else None
+        root = (self._rank_argument(side, call) or 0) if side else None
         extra = b"" if root is None else b',"root":%d' % root
         if group is None:
             return None
         return group, text_of(name, self._where(), *sizes_of(call(_COLLECTIVES[name]))) + extra
 
     def _message(self, name: str, call: CallArguments) -> tuple[Group, bytes] | None:
-        group, peer = self._group(call("group"), "message"), self._rank_given(_MESSAGES[name], call)
+        group, peer = self._group(call("group"), "message"), self._rank_argument(_MESSAGES[name], call)
         extra = b',"peer":%d,"tag":%d' % (-1 if peer is None else peer, call("tag") or 0)
         if group is None:
             return None
         return group, text_of(name, self._where(), *sizes_of(call("tensor"))) + extra
 
-    def _rank_given(self, side: str, call: CallArguments) -> int | None:
-        """The rank in the argument `src` or `dst`, or of which `group_src` or `group_dst` has the number."""
+    def _rank_argument(self, side: str, call: CallArguments) -> int | None:
+        """The rank in the argument `src` or `dst`, or by its group number, `group_src` or `group_dst`."""
         rank, inner = call(side), call("group_" + side)
         if rank is not None or inner is None:
             return None if rank is None else int(rank)
@@ -159,14 +159,14 @@ class Recorder:
     # -- for Muster's MPI backend --
 
     def begin_pass(self, group: Any) -> int:
-        """A backward pass of DDP that sums gradients; returns what `end_work` takes. Raises nothing."""
+        """A backward pass of DDP that sums gradients; returns the slot for `end_work`. Raises nothing."""
         with contextlib.suppress(Exception):
             if self._ring and not self._has_works and (counted := self._group(group)):
                 return self._ring.begin(counted, text_of("all_reduce", self._where(), "", 0, 0))
         return 0
 
     def begin_work(self, group: Any, op: str, tensors: Any) -> int:
-        """A collective that a backend in Python has begun; returns what `end_work` takes. Raises nothing."""
+        """A collective that a Python backend has begun; returns the slot for `end_work`. Raises nothing."""
         self._has_works = True
         with contextlib.suppress(Exception):
             counted = self._group(group, "work")
@@ -188,7 +188,7 @@ class Recorder:
         self._ring.head({"torch": str(torch.__version__)[:64], "pid": os.getpid()})
         os.register_at_fork(after_in_child=self._forget)
         with contextlib.suppress(AttributeError):
-            if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):  # its recorder knows NCCL alone
+            if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):  # its recorder supports only NCCL
                 watch_backward(torch, self)
         with contextlib.suppress(Exception), _Quiet():  # this torch has no such server
             start = torch._C._distributed_c10d._WorkerServer
@@ -204,7 +204,7 @@ class Recorder:
     def _forget(self) -> None:
         """In a forked child: the record is the parent's, and so are the threads of its server."""
         self._ring = None
-        _kept.append(self._server)  # its destructor would join threads that are not here
+        _kept.append(self._server)  # its destructor would join threads that the fork did not copy
         self._server = None
 
     def _where(self) -> str:
@@ -220,7 +220,7 @@ class Recorder:
         return ""
 
     def _short(self, path: str) -> str:
-        """A file as a reader knows it; empty for a file of torch, of Muster's backend, or this one."""
+        """The short name of a file; empty for a file of torch, of Muster's backend, or this one."""
         short = self._names.get(path)
         if short is None:
             foreign = (
@@ -236,7 +236,7 @@ _kept: list[Any] = []
 
 
 class _Quiet:
-    """Meanwhile torch's C++ prints errors only: its server would announce itself on standard error."""
+    """Lets torch's C++ print only errors: its server would print a line at its start."""
 
     def __enter__(self) -> None:
         library = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "lib", "libc10.so")

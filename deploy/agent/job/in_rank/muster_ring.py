@@ -18,11 +18,11 @@ from typing import Any
 SLOT = 512
 GROUPS, ENTRIES = 64, 256
 MOST_NAME = 64  # bytes of the name of a group
-MOST_SPANS = 180  # characters of the list of a group's ranks; a slot has room for no more
+MOST_SPANS = 180  # characters of the list of a group's ranks: the room in a slot
 OMITTED = "?"
-"""In slot of a longer list: then its members are the ranks that have recorded the group."""
-IN, BEGUN, DONE, FAILED = b"i", b"a", b"d", b"f"
-"""In the call; the call returned and the work goes on; complete; the call raised an error."""
+"""In place of a longer list: then the members are the ranks that have recorded the group."""
+BEGUN, DONE, FAILED = b"a", b"d", b"f"
+"""After `i`, in the call: the call returned and the work continues; complete; the call raised an error."""
 
 
 class Ring:
@@ -37,11 +37,11 @@ class Ring:
         self.groups: dict[tuple[str, str], Group] = {}
 
     def head(self, text: dict[str, Any]) -> None:
-        """Write who records, with which torch."""
+        """Write the process that records, and its torch."""
         self._put(0, json.dumps(text).encode())
 
     def group(self, kind: str, name: str, ranks: Sequence[int]) -> Group:
-        """The group of this name; `kind` says whose collectives are counted: of calls or of a backend."""
+        """The group of this name; `kind`: whether it counts calls, messages or a backend's collectives."""
         group = self.groups.get((kind, name))
         if group is None:
             slot = len(self.groups) + 1
@@ -60,7 +60,7 @@ class Ring:
         return slot
 
     def end(self, slot: int, state: bytes) -> None:
-        """Write how a collective or message went on."""
+        """Write the next state of a collective or message."""
         at = slot * SLOT
         self._memory[at + 10 : at + 11] = state
         self._memory[at + 19 : at + 36] = b"%17.6f" % time.time()
@@ -85,7 +85,7 @@ class Group:
 def quoted(text: str, most: int, *, last: bool = False) -> bytes:
     """The first or last characters of a text, as JSON with at most so many bytes between the quotes.
 
-    What does not fit is left out by whole characters: a slot that is too long is not written at all.
+    Whole characters are left out: a slot that is too long is not written at all.
     """
     kept: list[bytes] = []
     for character in reversed(text) if last else text:

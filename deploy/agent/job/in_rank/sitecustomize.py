@@ -5,7 +5,7 @@ It imports muster_over.py, and with `--record` the recorder and the console, whi
 Three kinds of failure look like success, or like no end, from outside:
 
 * A rank under torchrun is not a rank to MPI: each has a world of size 1. N models are trained, and all end
-  with 0. Such a rank leaves a file, which tells `rank.py` that the rank has failed.
+  with 0. Such a rank leaves a file, by which `rank.py` reports a failure.
 * A rank that fails waits in MPI_Finalize for the others, which wait for it. `python -m mpi4py` makes that an
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
@@ -29,11 +29,11 @@ from typing import Any
 
 ALONE = "world-of-one"  # the file of rank 3: world-of-one-3 (deploy/agent/job/rank.py)
 RUNNERS = ("<frozen runpy>", "/runpy.py", "/mpi4py/__main__.py", "/mpi4py/run.py")
-STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # what a launcher of MPI tells its ranks
+STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # variables of MPI launchers
 
 
 class _End:
-    """Looks at the rank when its program, and all that it registered for its exit, have ended."""
+    """Judges the rank when its program and all its exit functions have ended."""
 
     def __init__(self, environment: dict[str, str], over: Any) -> None:
         # Read now: the program may change the environment, and MPI does.
@@ -52,7 +52,7 @@ class _End:
         self._status = (status & 0xFF) if isinstance(status, int) else int(status is not None)
 
     def judge(self) -> None:
-        """Python calls this last of all at exit: it is registered first."""
+        """Python calls this last at exit, because it is registered first."""
         status = self._over.judge(self._status)
         library = _loaded_mpi()
         if library is None or not _flag(library, "MPI_Initialized"):
@@ -112,7 +112,7 @@ def _met_by_torch() -> bool:
     return "mpi4py.MPI" in sys.modules or not c10d.is_mpi_available()
 
 
-def _hear_mpi4py(end: _End) -> None:
+def _watch_mpi4py(end: _End) -> None:
     """Under `python -m mpi4py`, note the status of a program that ends by SystemExit, as mpi4py does."""
     with open("/proc/self/cmdline", "rb") as file:
         if file.read().split(b"\0")[1:3] != [b"-m", b"mpi4py"]:
@@ -129,7 +129,7 @@ def _hear_mpi4py(end: _End) -> None:
 
 
 def _show_the_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an exception without the seven frames of `python -m mpi4py`, which no reader of it needs."""
+    """Print an exception without the seven frames of `python -m mpi4py`, which explain nothing."""
     while trace and trace.tb_frame.f_code.co_filename.endswith(RUNNERS):
         trace = trace.tb_next
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
@@ -155,7 +155,7 @@ def _run_next() -> None:
 
 
 def _record() -> None:
-    """Have the rank recorded, if the job is one with --record."""
+    """Start the recorder and the console, in a job with --record."""
     if os.environ.pop("MUSTER_RECORD", "") != "1":
         return
     import_module("muster_recorder")
@@ -169,6 +169,6 @@ if __name__ == "sitecustomize":
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
     the_end = _End(dict(os.environ), the_over)
     atexit.register(the_end.judge)
-    with contextlib.suppress(Exception):  # whatever is wrong with mpi4py, its user will see it
-        _hear_mpi4py(the_end)
+    with contextlib.suppress(Exception):  # the program reports an error of mpi4py itself
+        _watch_mpi4py(the_end)
     _run_next()
