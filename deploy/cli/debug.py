@@ -56,7 +56,7 @@ class Eval(RunningJobOptions):
             gathered = gather(
                 state.job,
                 channels,
-                state.places,
+                state.hosts_by_rank,
                 self.expression,
                 ranks,
                 seconds=self.timeout,
@@ -89,8 +89,9 @@ class Debug(RunningJobOptions):
         """Connect the terminal to the rank until the user leaves."""
         with running(self) as (state, channels, silent):
             rank = require_rank(self.rank, state.ranks)
-            exit_if_silent({host: reason for host, reason in silent.items() if host == state.places[rank]})
-            channel = open_console(state.job, channels, state.places, rank, hold=self.hold)
+            host = state.hosts_by_rank[rank]
+            exit_if_silent({host: silent[host]} if host in silent else {})
+            channel = open_console(state.job, channels, state.hosts_by_rank, rank, hold=self.hold)
             sys.stdout.write((HELD if self.hold else BESIDE).format(job=state.job, rank=rank))
             run_console(channel, _write, _read)
             sys.stdout.write(f"rank {rank} continues without you\n")

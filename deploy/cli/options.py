@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..common.variables import tells_rank
+from ..common.variables import is_of_ranks
 from ..console.text import clip, count
 from ..errors import UsageError
 from ..hosts.bounds import MOST_RANKS
@@ -60,7 +60,7 @@ def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tu
             raise UsageError(
                 f"--env {setting}: write NAME=value, or NAME to take its value from this machine"
             )
-        if tells_rank(name):
+        if is_of_ranks(name):
             raise UsageError(
                 f"--env {name}: Muster and its launcher set {name} in every rank; leave it out"
                 f"{_SET_BY.get(name, '')}"

@@ -59,7 +59,7 @@ def job_hosts(
     lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
     unlisted = dict.fromkeys(lacking, f"not in {options.hosts_file}")
     with connected(wanted, access, found) as (channels, silent):
-        expect_ranks(channels, state.places)
+        expect_ranks(channels, state.hosts_by_rank)
         yield Running(state, channels, {**silent, **unlisted})
 
 

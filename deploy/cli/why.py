@@ -53,7 +53,7 @@ class Why(RunningJobOptions):
             name = state.job
             ranks, problems = gather(name, channels)
             silent = {**unasked, **problems}
-            ranks = with_silent(ranks, state.places, silent)
+            ranks = with_silent(ranks, state.hosts_by_rank, silent)
             if not ranks:
                 raise Exit(no_rank(state), UnfitError.exit_status)
             verdict = explain(ranks)

@@ -1,4 +1,4 @@
-"""How a certificate names a host: in a few letters and digits, because its own name may have others."""
+"""The name of a host in a certificate: letters and digits, because its own name may have other characters."""
 
 from __future__ import annotations
 

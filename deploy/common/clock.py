@@ -9,7 +9,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady() -> float:
-    """Seconds since some moment of this machine's past; deploy/agent/job/rank.py reads the same clock."""
+    """Seconds since this machine was started; deploy/agent/job/rank.py reads the same clock."""
     return time.clock_gettime(_CLOCK)
 
 

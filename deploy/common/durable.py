@@ -1,9 +1,9 @@
 """Files that a crash leaves whole, and content that is checked against its SHA-256 before it is used.
 
 After a power cut, a file that was renamed into place can be empty: the name reached the disk before the
-bytes. So bytes are synced before the rename, and the folder after it. And whoever uses content by its SHA-256
-compares it: disks lose and change bytes in other ways too. docs/explanation/trust.md lists what is kept, and
-how each is verified.
+bytes. So bytes are synced before the rename, and the folder after it. And each use of content by its SHA-256
+compares it: disks lose and change bytes in other ways too. docs/explanation/trust.md lists the kept files,
+and how each is verified.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 
 def _remove_seen(path: Path, seen: tuple[int, int, int] | None) -> None:
-    """Remove what was seen at a path, but nothing that a host with the same home has put there since."""
+    """Remove the entry that was seen at a path, but not a newer one of a host with the same home."""
     if seen is not None and _identity(path) == seen:
         remove(path)
 

@@ -1,4 +1,4 @@
-"""Files and folders for `fab put` and `fab get`: what is in them, their parts, and how they are completed."""
+"""Files and folders for `fab put` and `fab get`: their entries, their parts, and their completion."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def digest(path: str | os.PathLike[str]) -> str:
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """Everything in a folder, however deep; ValueError for what cannot be copied to another host."""
+    """All entries below a folder; ValueError for one that cannot be copied to another host."""
 
     def fail(error: OSError) -> None:
         raise error
 
-    for place, folders, names in os.walk(folder, onerror=fail):
+    for parent, folders, names in os.walk(folder, onerror=fail):
         folders.sort()  # two readings of the same folder have the same order
         for name in sorted(folders + names):
-            path = os.path.join(place, name)
+            path = os.path.join(parent, name)
             inner = os.path.relpath(path, folder)
             status = os.lstat(path)
             mode = status.st_mode & 0o777
@@ -102,17 +102,17 @@ def entries(folder: str) -> Iterator[Entry]:
 
 
 def newest_in(folder: str | os.PathLike[str]) -> float:
-    """When something in a folder was last written, in seconds since 1970; 0 if it is not there."""
+    """The time of the last write in a folder, in seconds since 1970; 0 if it does not exist."""
     times = [0.0]
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in ("", *names):
             with contextlib.suppress(OSError):
-                times.append(os.lstat(os.path.join(place, name)).st_mtime)
+                times.append(os.lstat(os.path.join(parent, name)).st_mtime)
     return max(times)
 
 
 def listing_digest(listed: Iterable[Entry]) -> str:
-    """The same word for folders that have the same in them."""
+    """A digest that is equal for folders with equal contents."""
     return hashlib.sha256(json.dumps(sorted(listed)).encode()).hexdigest()
 
 
@@ -141,7 +141,7 @@ def append(draft: str, path: str, content: bytes) -> None:
 def complete(draft: str, wanted: Iterable[Entry]) -> None:
     """Check the files of a folder, and make the rest: links last, so that nothing is written through a link.
 
-    ValueError for an entry that would reach out of the folder: the sender may be lying.
+    ValueError for an entry that would reach out of the folder: the sender is not trusted.
     """
     made = list(wanted)
     require_harmless(made)
@@ -174,17 +174,17 @@ def require_harmless(made: Iterable[Entry]) -> None:
             raise ValueError(f"{entry.path} is not a path in the folder")
         if entry.kind == "link":
             # Whether a path stays inside depends on the links on its way, so there must be none.
-            place = os.path.dirname(entry.path).split(os.sep) if os.sep in entry.path else []
+            names = os.path.dirname(entry.path).split(os.sep) if os.sep in entry.path else []
             for name in entry.link.split(os.sep):
-                if os.sep.join(place) in links:
+                if os.sep.join(names) in links:
                     raise ValueError(f"{entry.path} links to {entry.link}: through another link")
-                place = place[:-1] if name == ".." else [*place, name] if name not in {"", "."} else place
+                names = names[:-1] if name == ".." else [*names, name] if name not in {"", "."} else names
 
 
 def _link(draft: str, entry: Entry) -> None:
-    place = os.path.join(os.path.realpath(draft), os.path.dirname(entry.path)).rstrip(os.sep)
-    os.makedirs(place, exist_ok=True)
-    if os.path.realpath(place) != place:
+    folder = os.path.join(os.path.realpath(draft), os.path.dirname(entry.path)).rstrip(os.sep)
+    os.makedirs(folder, exist_ok=True)
+    if os.path.realpath(folder) != folder:
         raise ValueError(f"{entry.path} is below another link")
     path = os.path.join(draft, entry.path)
     if not (os.path.islink(path) and os.readlink(path) == entry.link):  # made by an interrupted put
@@ -194,14 +194,14 @@ def _link(draft: str, entry: Entry) -> None:
 def _set_mode(draft: str, entry: Entry) -> None:
     """Give a file or folder its mode, from folder to folder; OSError where a link is on the way."""
     with contextlib.ExitStack() as opened:
-        place = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
-        opened.callback(os.close, place)
+        descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, descriptor)
         for name in entry.path.split(os.sep):
-            place = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
-            opened.callback(os.close, place)
-        os.fchmod(place, entry.mode & 0o777)
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+            opened.callback(os.close, descriptor)
+        os.fchmod(descriptor, entry.mode & 0o777)
 
 
 def path_of(path: str) -> str:
-    """A path as a user writes it; a relative one begins at the user's home."""
+    """The absolute path for a user's argument; a relative one begins at the user's home."""
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))

@@ -40,6 +40,6 @@ def identity_of_folder(path: Path) -> str:
 
 
 def _start_of(path: Path) -> str:
-    """What a file begins with, one character more than its text has: any host of the folder may write it."""
+    """The beginning of a file, one character longer than its text: any host of the folder may write it."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(_LENGTH + 1)

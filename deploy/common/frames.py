@@ -29,10 +29,10 @@ class Writable(Protocol):
 def read_frame(
     stream: Readable, most: int = -1, room: Callable[[Frame], int] | None = None
 ) -> tuple[Frame, bytes] | None:
-    """The next frame and its payload; None at the end of the stream, ValueError for what is no frame.
+    """The next frame and its payload; None at the end of the stream, ValueError for a malformed frame.
 
     For a sender that is not trusted: a line has at most `most` bytes and MOST_VALUES values; -1 for any.
-    `room`: gives the most bytes that may follow a frame; without it, any number may follow.
+    `room`: returns the most bytes that may follow a frame; without it, any number may follow.
     """
     line = stream.readline(most)
     if not line.endswith(b"\n"):
@@ -61,18 +61,18 @@ def read_frame(
 def write_frame(stream: Writable, frame: Frame, payload: bytes = b"") -> None:
     """Write one frame. Strings may hold undecodable bytes as lone surrogates: JSON escapes keep them."""
     if "size" in frame:
-        raise ValueError("size is what announces a payload; no frame has one of its own")
+        raise ValueError("size announces a payload, and no frame may set it")
     if payload:
         frame = {**frame, "size": len(payload)}
     stream.write(json.dumps(frame).encode() + b"\n")
     if payload:
-        # A write of its own: many hosts are sent the same payload at once, and no copy is made for each.
+        # A separate write: many hosts get the same payload at once, and no copy is made for each.
         stream.write(payload)
     stream.flush()
 
 
 def values_in(line: bytes) -> int:
-    """How many values a JSON text has at most, but for the first; commas in strings count as well."""
+    """A bound on the values of a JSON text, without the first; commas in strings count as well."""
     return line.count(b"{") + line.count(b"[") + line.count(b",")
 
 

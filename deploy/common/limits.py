@@ -1,4 +1,4 @@
-"""What a job needs of a host before it starts there; `fab check` examines the same."""
+"""The limits of a host that a job needs to start; `fab check` examines the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_INODES = 1000
 
 
 def open_files() -> int:
-    """How many open files a job may have. A limit below LEAST_FILES is raised as far as possible."""
+    """The limit of open files of a job. A limit below LEAST_FILES is raised as far as possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < LEAST_FILES:
         wanted = LEAST_FILES if hard < 0 else min(hard, LEAST_FILES)

@@ -1,4 +1,4 @@
-"""What an error of the operating system means, and what to do: one table, for hosts and for the driver."""
+"""Explains errors of the operating system, with remedies: one table, for hosts and for the driver."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import errno
 import os
 import pwd
 
-# What is wrong, and what to do; {path} is the file or folder, {user} the user who tried, {mount} where the
-# file system of the path is mounted.
+# The fault, and the remedy; {path} is the file or folder, {user} the user who tried, {mount} the mount point
+# of its file system.
 _TABLE = {
     errno.ENOSPC: (
         "no space left on the disk of {path}",
@@ -75,14 +75,14 @@ def naming(error: OSError, path: str) -> OSError:
     return error
 
 
-def _sentence(what: str, remedy: str, path: str) -> str:
-    text = f"{what}; {remedy}" if remedy else what
+def _sentence(fault: str, remedy: str, path: str) -> str:
+    text = f"{fault}; {remedy}" if remedy else fault
     mount = mount_of(path) if "{mount}" in text else ""
     return text.format(path=path, user=_user(), files=_open_files(), mount=mount)
 
 
 def mount_of(path: str) -> str:
-    """Where the file system of a path is mounted; the path need not exist."""
+    """The mount point of a path's file system; the path need not exist."""
     path = os.path.realpath(path)
     while not os.path.ismount(path):
         path = os.path.dirname(path)

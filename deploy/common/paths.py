@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class MusterPaths(NamedTuple):
-    """The folder of this program in a user's home."""
+    """Muster's folder in a user's home."""
 
     root: str
 
@@ -51,7 +51,7 @@ class MusterPaths(NamedTuple):
 
     @property
     def containers(self) -> str:
-        """What was found in images that ranks ran in (deploy/agent/container)."""
+        """The surveys of images (deploy/agent/container)."""
         return posixpath.join(self.root, "containers")
 
     @property
@@ -65,7 +65,7 @@ class MusterPaths(NamedTuple):
 
 
 class JobPaths(NamedTuple):
-    """The folder of one job on one host, and what is in it."""
+    """The folder of one job on one host, and its contents."""
 
     folder: str
 
@@ -101,7 +101,7 @@ class JobPaths(NamedTuple):
 
     @property
     def out(self) -> str:
-        """What the program leaves: metrics, checkpoints."""
+        """The output files of the program: metrics, checkpoints."""
         return posixpath.join(self.folder, "out")
 
     @property
@@ -111,7 +111,7 @@ class JobPaths(NamedTuple):
 
     @property
     def run(self) -> str:
-        """On the head: what the driver records, and its logs if it is detached (deploy/common/runs.py)."""
+        """On the head: the driver's records, and its logs if it is detached (deploy/common/runs.py)."""
         return posixpath.join(self.folder, "run")
 
     @property
@@ -120,9 +120,9 @@ class JobPaths(NamedTuple):
         return posixpath.join(self.folder, "driver")
 
     def lock(self, host: str) -> str:
-        """The lock that a host's agent holds as long as the job is there; hosts may share a home."""
+        """The lock that a host's agent holds as long as the job runs there; hosts may share a home."""
         return posixpath.join(self.folder, f"lock.{host}")
 
     def agent(self, host: str) -> str:
-        """A file with the folder where a host's agent has its local socket."""
+        """A file with the path of the folder of the local socket of a host's agent."""
         return posixpath.join(self.folder, f"agent.{host}")

@@ -1,11 +1,11 @@
-"""Reads jobs from their folders: which there are, what they print, how they ended; and stops a job.
+"""Reads jobs from their folders: their list, their output, their results; and stops a job.
 
 A run's folder is `runs/JOB` on the machine of its driver, and `~/.muster/jobs/JOB/run` on the job's head:
 
-    job.json         what was started, by which driver
-    lock.driver      held by that driver as long as it lives (flock(2)); absent where the driver is elsewhere
-    logs/order       which log got how many bytes next, so that all logs can be read in the order of writing
-    result.json      how it ended, written last; verdict.txt is the same for people
+    job.json         the record of the job and its driver
+    lock.driver      held by that driver as long as it lives (flock(2)); absent if the driver is elsewhere
+    logs/order       the log and the bytes of each write, so that all logs can be read in the order of writing
+    result.json      the result, written last; verdict.txt is the same for people
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESERVES = ("reserve", "reserve.2")
 """Files that reserve disk space and inodes while a run goes on (deploy/jobs/run_folder.py)."""
 LAST_BYTES = 4096
 MOST_BYTES = 1 << 24  # of a file that are read at once: a host may have made it
-# What job.json and result.json hold at least.
+# The fields of job.json and result.json that must exist.
 RECORD: dict[str, Any] = {
     **dict.fromkeys(("job", "launcher", "driver_folder"), str),
     **{
@@ -61,22 +61,22 @@ class JobFolders:
         return self.root / job / self.inside
 
     def do_jobs(self, request: Frame, payload: bytes) -> Frame:
-        """What every job here is and how it is going, or only the job that the request names."""
+        """The description of every job here, or only of the job that the request names."""
         names = [request["job"]] if request.get("job") else _folders(self.root)
         return {"jobs": [described for name in names if (described := self._describe(name))]}
 
     def _describe(self, name: str) -> Frame:
-        """What a job is; {} for what another version or a person has left there: it hides no other job."""
+        """The description of a job; {} for a malformed folder, which must not hide other jobs."""
         try:
             return describe(self.run(name))
         except (OSError, LookupError, TypeError, ValueError, AttributeError):
             return {}
 
     def do_output(self, request: Frame, payload: bytes) -> Frame:
-        """What ranks printed next, `[[log, text], ...]`; empty if there is no more so far.
+        """The next output of ranks, `[[log, text], ...]`; empty if there is no more so far.
 
-        `skip` passes over what there is already; `rank` leaves out the other ranks. `start`: where an earlier
-        agent stopped to read (`at`).
+        `skip`: pass over the present output. `rank`: leave out the other ranks. `start`: the position (`at`)
+        at which an earlier agent stopped.
         """
         job = request["job"]
         if job not in self._outputs:
@@ -95,9 +95,10 @@ class JobFolders:
         return {}
 
     def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
-        """Tell the driver of a job to stop the job; answers whether it could be told."""
+        """Ask the driver of a job to stop the job; answers whether the driver was reached."""
         run, by = self.run(request["job"]), request["by"]
-        return {"told": end_driver(run, by, force=request.get("force", False)) or tell_agent(run.parent, by)}
+        reached = end_driver(run, by, force=request.get("force", False)) or stop_by_agent(run.parent, by)
+        return {"told": reached}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         """The files of a run with their sizes."""
@@ -123,7 +124,7 @@ class RunOutput:
         self._read: dict[str, int] = {}
 
     def skip(self, end: int = 1 << 62) -> None:
-        """Pass over everything that is there, but not beyond so many bytes of `logs/order`."""
+        """Pass over the present output, at most to this position of `logs/order`."""
         for size, name in self._next(1 << 62, end):
             self._read[name] = self._read.get(name, 0) + size
 
@@ -154,18 +155,18 @@ class RunOutput:
 
 
 def describe(run: Path) -> Frame:
-    """What a run is, and whether it is running, done, failed, or lost with its driver; {} for no run."""
+    """The description of a run: running, done, failed, or lost with its driver; {} for no run."""
     record = _load(run / "job.json")
     if not _is_record(record):  # no run, or a run of another version of this program
         return {}
-    alive = is_held(run)  # asked first: a driver writes its result before it goes
+    alive = is_held(run)  # checked first: a driver writes its result before it ends
     result = _load(run / "result.json")
     result = result if _has(result, RESULT) else {}
     if result.get("attempt", 0) != record.get("attempt", 0):
         result = {}  # of an earlier attempt
     waits = str(record.pop("waiting", "")) if not result else ""
-    going = "waiting" if waits else "running"
-    state = ("failed" if result["exit_status"] else "done") if result else going if alive else "lost"
+    unfinished = "waiting" if waits else "running"
+    state = ("failed" if result["exit_status"] else "done") if result else unfinished if alive else "lost"
     why = (
         waits
         if state == "waiting"
@@ -202,19 +203,19 @@ def is_held(run: Path) -> bool:
 
 
 def identity() -> Frame:
-    """Which process this is, so that no other can be taken for it: host, boot, pid and start time."""
+    """The unique identity of this process: host, boot, pid and start time."""
     return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "start": start_of(os.getpid())}
 
 
 def start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (proc(5), stat field 22); None if unknown."""
+    """The start of a process, in clock ticks since boot (proc(5), stat field 22); None if unknown."""
     with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
     return None
 
 
 def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
-    """Tell the driver of a run to stop its job, if it lives and is on this machine; else False."""
+    """Ask the driver of a run to stop its job, if it lives and is on this machine; else False."""
     driver = _load(run / "job.json")["driver"]
     if not (run / "lock.driver").exists() or not is_held(run) or start_of(driver["pid"]) != driver["start"]:
         return False
@@ -223,8 +224,8 @@ def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
     return True
 
 
-def tell_agent(folder: Path, by: str) -> bool:
-    """Have the agent that a job has on this host tell its driver, which is elsewhere, to stop the job."""
+def stop_by_agent(folder: Path, by: str) -> bool:
+    """Ask the driver of a job, which is elsewhere, to stop the job, through the job's agent on this host."""
     for record in folder.glob("agent.*"):
         # On a home that hosts share, the files of other hosts' agents name sockets that are not here.
         with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
@@ -280,12 +281,12 @@ def _why_lost(run: Path, record: dict[str, Any]) -> str:
     if driver["host"] == socket.gethostname() and driver["boot"] != _boot():
         return f"{driver['host']} was restarted while the job ran there"
     message = _tail(run / "driver.log")
-    gone = f"its driver on {driver['host']} (process {driver['pid']}) went without a result"
+    gone = f"its driver on {driver['host']} (process {driver['pid']}) ended without a result"
     return f"{gone}: {message}" if message else gone
 
 
 def _last_line(run: Path) -> str:
-    """What rank 0 printed last; its host is the head, which has its log in any case."""
+    """The last line of rank 0; its host is the head, which has its log in any case."""
     logs = [
         path
         for folder in (run, run.parent)
@@ -295,7 +296,7 @@ def _last_line(run: Path) -> str:
 
 
 def _tail(path: Path) -> str:
-    """The last line of a file that says something."""
+    """The last line of a file that is not blank."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
         lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")

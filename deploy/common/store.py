@@ -1,4 +1,4 @@
-"""Code on this host: contents by their hash, a copy of the tree for each job, removal of old copies."""
+"""Code on this host: contents by their SHA-256, a copy of the tree for each job, removal of old copies."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class DamagedError(OSError):
 class Store:
     """Files by their SHA-256 under ~/.muster/store: every content travels to a host once.
 
-    What a disk has lost or changed is noticed where a content is used: `check_out` compares its hash.
+    `check_out` compares the SHA-256 of each content, and so detects loss and damage on the disk.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def path(self, digest: str) -> Path:
-        """The path where a content is, or would be."""
+        """The path of a content."""
         return self.root / digest[:2] / digest[2:]
 
     def missing(self, digests: list[str], *, verify: bool = False) -> list[str]:
-        """Those of the digests that are not here yet. `verify`: read the others, and remove damaged ones."""
+        """The digests of missing contents. `verify`: read the others, and remove damaged ones."""
         wanted = {*digests}
         if verify:
             return sorted(digest for digest in wanted if not keep_if_intact(self.path(digest), digest))
         return sorted(digest for digest in wanted if not self.path(digest).is_file())
 
     def add(self, archive: bytes) -> None:
-        """Take in a tar archive whose members are named by their digest; each is verified.
+        """Store the members of a tar archive, which are named by their digest; each is verified.
 
         All are written, then synced at once, then renamed: thousands of small files are synced as one. The
         names are not synced: a content whose name is lost is sent again.
@@ -90,11 +90,11 @@ class Store:
         os.replace(draft, path)
 
     def do_missing(self, request: Frame, payload: bytes) -> Frame:
-        """Which contents the driver has to send."""
+        """The contents that the driver must send."""
         return {"missing": self.missing(request["digests"], verify=request.get("verify", False))}
 
     def do_store(self, request: Frame, payload: bytes) -> Frame:
-        """Take in contents."""
+        """Store contents."""
         self.add(payload)
         return {}
 
@@ -123,7 +123,7 @@ class Store:
 
 
 def sweep_old_jobs(jobs: Path) -> None:
-    """Remove the code of old jobs that no agent or driver holds; whatever a job wrote itself stays."""
+    """Remove the code of old jobs that no agent or driver holds; the files of the job itself stay."""
     for folder in sorted((path for path in jobs.iterdir() if path.is_dir()), reverse=True)[OLD_JOBS_KEPT:]:
         with contextlib.suppress(OSError, ValueError), every_lock_held(folder):
             paths = JobPaths(str(folder))

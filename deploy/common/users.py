@@ -1,4 +1,4 @@
-"""Names and homes of users, also of those that no user database knows, as after `docker run --user 12345`."""
+"""Names and homes of users, also of those that are not in the user database (`docker run --user 12345`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def name_of(user: int) -> str:
 
 
 def own_name() -> str:
-    """What the user of this process is called: by its environment, else by the user database."""
+    """The name of the user of this process: from its environment, else from the user database."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError since Python 3.13
@@ -24,7 +24,7 @@ def own_name() -> str:
 
 
 def home() -> str:
-    """The home folder of the user of this process; OSError that says what to do if there is none."""
+    """The home folder of the user of this process; OSError with a remedy if there is none."""
     folder = os.path.expanduser("~")
     if folder == "~":
         raise OSError(f"user {own_name()} has no home folder; set HOME")

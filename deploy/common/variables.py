@@ -1,4 +1,4 @@
-"""The environment variables that tell a rank who it is and where the others are.
+"""The environment variables with a rank's position and its rendezvous.
 
 Muster and its launchers set them, so a user cannot, and the values of a host or of an outer launcher must not
 reach a rank.
@@ -16,17 +16,17 @@ OF_RANKS = (
 """Names, and beginnings of names with a star."""
 SETTINGS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
 """The beginnings of names that tune Open MPI. A user may set them."""
-# Whatever else a host's login, or an outer launcher, says of Open MPI and of its session is foreign too.
+# Other variables of Open MPI and of the session, from a host's login or an outer launcher, are foreign too.
 FOREIGN = ("OMPI_", "PRTE_", "SSH_")
 
 
-def tells_rank(name: str) -> bool:
+def is_of_ranks(name: str) -> bool:
     """Whether Muster or its launcher sets this variable in every rank."""
     return not name.startswith(SETTINGS) and any(
-        name.startswith(known[:-1]) if known.endswith("*") else name == known for known in OF_RANKS
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in OF_RANKS
     )
 
 
 def is_foreign(name: str) -> bool:
     """Whether this variable of a host's login must not reach a rank."""
-    return name.startswith((*FOREIGN, *SETTINGS)) or tells_rank(name)
+    return name.startswith((*FOREIGN, *SETTINGS)) or is_of_ranks(name)

@@ -1,4 +1,4 @@
-"""Opens http(s) addresses, and follows redirects only to where a stranger's server may lead this machine."""
+"""Opens http(s) addresses, and follows no redirect from a public server into a private network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_REDIRECTS = 5
 def open_url(request: urllib.request.Request, seconds: float) -> Any:
     """The answer to a request. No redirect is followed from https to http, or into a private network.
 
-    Otherwise any server could let this machine ask what it alone reaches, such as the metadata service of a
+    Otherwise any server could make this machine query internal services, such as the metadata service of a
     cloud. If the first address is itself in a private network or on this machine, the others may be too.
     """
     opener = urllib.request.OpenerDirector()
@@ -44,7 +44,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class _Connections(urllib.request.AbstractHTTPHandler):
-    """Looks at the address of each connection: a name may have another address each time it is resolved."""
+    """Checks the address of each connection: a name may have another address each time it is resolved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Connections(urllib.request.AbstractHTTPHandler):
     http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
 
     def http_open(self, req: urllib.request.Request) -> Any:
-        """Connect, as urllib asks for it."""
+        """Connect; urllib calls this."""
         return self.do_open(self._judged(http.client.HTTPConnection, req), req)
 
     def https_open(self, req: urllib.request.Request) -> Any:

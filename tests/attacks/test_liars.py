@@ -242,7 +242,7 @@ def test_a_host_that_says_when_ranks_of_others_came_loses_its_connection(
     job_of_three("arrivals:all-arrivals")
     state = jobs.jobs_at([LocalRuns(Path("runs"))])[0].state
     with Cluster(hostfile.parse("node[1-3]"), lambda host: Access().open(host), facts=False) as hosts:
-        expect_ranks(hosts.channels, state.places)
+        expect_ranks(hosts.channels, state.hosts_by_rank)
         gather_pace(RECORD["job"], hosts.channels)
         lost = {host: channel.lost.reason for host, channel in hosts.channels.items() if channel.lost}
     assert list(lost) == ["node2"]

@@ -133,7 +133,7 @@ def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
     wait_until(lambda: state_of(project, job) == "lost", "the state lost")
     attached = project.fab("attach", job)
     assert attached.returncode == 3
-    assert f"LOST    its driver on node1 (process {driver}) went without a result" in attached.stderr
+    assert f"LOST    its driver on node1 (process {driver}) ended without a result" in attached.stderr
     no_job_is_left(cluster)
 
 

@@ -85,7 +85,7 @@ SMALL = Manifest(
 def test_a_manifest_is_what_it_was_when_it_has_travelled() -> None:
     assert unpack(SMALL.packed()) == SMALL
     assert Chunks(SMALL).lengths == [3, CHUNK, 1]
-    assert Chunks(SMALL).places == [[(0, 0)], [(1, 0)], [(1, CHUNK)]]
+    assert Chunks(SMALL).positions == [[(0, 0)], [(1, 0)], [(1, CHUNK)]]
 
 
 def change(deed: Callable[[dict[str, Any]], object]) -> bytes:

@@ -97,7 +97,7 @@ def test_a_job_runs_as_long_as_its_driver_holds_the_lock(tmp_path: Path) -> None
     os.close(descriptor)
     lost = only(tmp_path).state
     assert lost.state == "lost"
-    assert lost.why == "its driver on laptop (process 7) went without a result"
+    assert lost.why == "its driver on laptop (process 7) ended without a result"
 
 
 def test_where_its_driver_is_elsewhere_a_job_runs_as_long_as_a_agent_does(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_where_its_driver_is_elsewhere_a_job_runs_as_long_as_a_agent_does(tmp_pa
 def test_the_words_of_a_driver_that_crashed_are_told(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "driver.log").write_text("Traceback ...\nMemoryError\n\n")
-    assert only(tmp_path).state.why.endswith("went without a result: MemoryError")
+    assert only(tmp_path).state.why.endswith("ended without a result: MemoryError")
 
 
 def test_a_result_says_how_it_ended(tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ def test_a_log_of_a_rank_is_of_the_host_that_the_plan_gives_it(tmp_path: Path, l
 def test_a_job_of_another_version_does_not_say_where_its_ranks_are(tmp_path: Path) -> None:
     make_run(tmp_path, placed=[])
     with pytest.raises(MusterError, match="does not list the hosts of its ranks: it was launched by"):
-        assert only(tmp_path).state.places
+        assert only(tmp_path).state.hosts_by_rank
     make_run(tmp_path / "new", placed=[3, 1])
-    assert only(tmp_path / "new").state.places == {0: "node1", 1: "node1", 2: "node1", 3: "node2"}
+    assert only(tmp_path / "new").state.hosts_by_rank == {0: "node1", 1: "node1", 2: "node1", 3: "node2"}
 
 
 def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> None:

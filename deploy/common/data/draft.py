@@ -1,7 +1,7 @@
-"""A data set that is being made in a folder: takes chunks in any order, and knows which it lacks.
+"""A data set that is being made in a folder: accepts chunks in any order, and tracks the missing ones.
 
-The folder is the only record of what has come. After an interruption, `adopt` reads it and believes only what
-has the right SHA-256.
+The folder is the only record of the chunks that have arrived. After an interruption, `adopt` reads it and
+keeps only chunks with the right SHA-256.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIME_NS = 315532800 * 10**9
 
 
 class Draft:
-    """The wanted files of a manifest in a folder. `lacking`: by chunk, the places that do not have it yet."""
+    """The wanted files of a manifest in a folder. `lacking`: by chunk, the positions without it."""
 
     def __init__(self, folder: str, manifest: Manifest, chunks: Chunks, wanted: Sequence[int]) -> None:
         self.folder, self.manifest, self.chunks = os.fsencode(folder), manifest, chunks
@@ -34,14 +34,14 @@ class Draft:
                 self.lacking.setdefault(chunks.number[digest], []).append((index, offset))
                 offset += CHUNK
         self._made = {self.folder}
-        """The folders that are known to be there."""
+        """The folders that exist."""
 
     def path(self, name: str) -> bytes:
-        """Where something of the set is."""
+        """The path of an entry of the set."""
         return os.path.join(self.folder, encoded(name))
 
     def adopt(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Keep what an interrupted attempt has left, and remove what does not belong to the set.
+        """Keep the chunks of an interrupted attempt, and remove everything that is not of the set.
 
         `alive`: called for each file; may raise to end the work.
         """
@@ -52,18 +52,18 @@ class Draft:
             raise OSError(f"{os.fsdecode(self.folder)} is there already, and no folder of yours; remove it")
         files = {encoded(self.manifest.files[index].path): index for index in self.wanted}
         ordered = sorted(files)
-        for place, _, _ in os.walk(self.folder):
-            os.chmod(place, 0o700)  # it may have been about to be put into place
-        for place, folders, names in os.walk(self.folder, topdown=False):
-            for name in names + [name for name in folders if os.path.islink(os.path.join(place, name))]:
+        for folder, _, _ in os.walk(self.folder):
+            os.chmod(folder, 0o700)  # `close_folders` may have made it read-only
+        for folder, folders, names in os.walk(self.folder, topdown=False):
+            for name in names + [name for name in folders if os.path.islink(os.path.join(folder, name))]:
                 alive()
-                path = os.path.join(place, name)
+                path = os.path.join(folder, name)
                 index = files.get(os.path.relpath(path, self.folder))
                 if index is None or not self._keeps(path, index):
                     os.unlink(path)
-            if place != self.folder and not has_below(ordered, os.path.relpath(place, self.folder) + b"/"):
-                with contextlib.suppress(OSError):  # what is in it came later
-                    os.rmdir(place)
+            if folder != self.folder and not has_below(ordered, os.path.relpath(folder, self.folder) + b"/"):
+                with contextlib.suppress(OSError):  # its entries are newer
+                    os.rmdir(folder)
 
     def _keeps(self, path: bytes, index: int) -> bool:
         """Decide whether to keep a file of the draft; if it is kept, its correct chunks count as present."""
@@ -85,22 +85,22 @@ class Draft:
         length = min(CHUNK, file.size - number * CHUNK)
         return hashlib.sha256(read_part(path, number * CHUNK, length)).hexdigest() == digest
 
-    def _got(self, number: int, place: tuple[int, int]) -> None:
-        places = self.lacking.get(number, [])
-        if place in places:
-            places.remove(place)
-        if not places:
+    def _got(self, number: int, position: tuple[int, int]) -> None:
+        positions = self.lacking.get(number, [])
+        if position in positions:
+            positions.remove(position)
+        if not positions:
             self.lacking.pop(number, None)
 
     def has(self, index: int) -> bool:
         """Whether all chunks of a file are in it."""
-        file = self.manifest.files[index]
-        places = ((self.chunks.number[one], (index, at * CHUNK)) for at, one in enumerate(file.chunks))
-        return all(place not in self.lacking.get(number, ()) for number, place in places)
+        digests = enumerate(self.manifest.files[index].chunks)
+        positions = ((self.chunks.number[digest], (index, at * CHUNK)) for at, digest in digests)
+        return all(position not in self.lacking.get(number, ()) for number, position in positions)
 
     def read(self, number: int) -> bytes:
-        """A chunk that is here; OSError if it is not what it should be."""
-        for index, offset in self.chunks.places[number]:
+        """A chunk that has arrived; OSError if it is missing or damaged."""
+        for index, offset in self.chunks.positions[number]:
             if index in self.wanted:
                 path = self.path(self.manifest.files[index].path)
                 content = read_part(path, offset, self.chunks.lengths[number])
@@ -109,7 +109,7 @@ class Draft:
         raise OSError(f"the chunk {self.chunks.digests[number]} is not here")
 
     def link(self, index: int, source: bytes) -> bool:
-        """Let a file be one that is on this disk already; False if it cannot be linked."""
+        """Make a file a hard link of one on this disk; False if it cannot be linked."""
         file = self.manifest.files[index]
         path = self.path(file.path)
         self._make_room(path)
@@ -117,7 +117,7 @@ class Draft:
             os.unlink(path)
         try:
             os.link(source, path, follow_symlinks=False)
-        except OSError:  # too many names, or a disk without them: it is copied
+        except OSError:  # too many links, or a disk without hard links: it is copied
             return False
         for number, digest in enumerate(file.chunks):
             self._got(self.chunks.number[digest], (index, number * CHUNK))
@@ -179,9 +179,9 @@ class Draft:
 
     def close_folders(self) -> None:
         """Make every folder read-only, except the set's own, which has yet to be moved."""
-        for place, folders, _ in os.walk(self.folder):
+        for folder, folders, _ in os.walk(self.folder):
             for name in folders:
-                if not os.path.islink(path := os.path.join(place, name)):
+                if not os.path.islink(path := os.path.join(folder, name)):
                     os.chmod(path, 0o500)
 
 
@@ -192,7 +192,7 @@ def _settle(descriptor: int, file: File) -> None:
 
 
 def is_intact(path: bytes, file: File) -> bool:
-    """Whether a file looks as when it was made: size, time and mode; its bytes are not read."""
+    """Whether a file has the size, time and mode that it was made with; its bytes are not read."""
     with contextlib.suppress(OSError):
         status = os.lstat(path)
         mode = stat.S_IFREG | (0o555 if file.executable else 0o444)
@@ -201,7 +201,7 @@ def is_intact(path: bytes, file: File) -> bool:
 
 
 def same_link(path: bytes, link: ManifestLink) -> bool:
-    """Whether a link is as when it was made."""
+    """Whether a link has its target."""
     with contextlib.suppress(OSError):
         return os.readlink(path) == encoded(link.target)
     return False

@@ -1,9 +1,8 @@
-"""What is in a data set: its files, links and empty folders, and the chunks of each file by their SHA-256.
+"""The manifest of a data set: its files, links and empty folders, and the SHA-256 of each file's chunks.
 
 A file is cut into chunks of CHUNK bytes from its beginning; the last is shorter. A small file is one chunk.
-Equal chunks are one chunk, in whichever files they are. The same content gives the same manifest, byte for
-byte: it holds no times and no owners, and one read-only mode for all files that may be executed, another for
-all others.
+Equal chunks of any files are one chunk. The same content gives the same manifest, byte for byte: it holds no
+times and no owners, and one read-only mode for all executable files, another for all others.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Manifest(NamedTuple):
     files: tuple[File, ...]
     links: tuple[ManifestLink, ...] = ()
     folders: tuple[str, ...] = ()
-    """Folders without anything in them."""
+    """Empty folders."""
 
     @property
     def size(self) -> int:
@@ -81,7 +80,7 @@ class Manifest(NamedTuple):
         return json.dumps(document, separators=(",", ":")).encode()
 
     def packed(self) -> bytes:
-        """The manifest as it travels."""
+        """The manifest, compressed for transfers."""
         return zlib.compress(self.text(), 1)
 
     @property
@@ -100,8 +99,8 @@ class Chunks:
     def __init__(self, manifest: Manifest) -> None:
         self.digests: list[str] = []
         self.lengths: list[int] = []
-        self.places: list[list[tuple[int, int]]] = []
-        """For each chunk, the files that have it: the number of the file, and the offset there."""
+        self.positions: list[list[tuple[int, int]]] = []
+        """For each chunk, the files that have it: the number of the file, and the offset in it."""
         self.number: dict[str, int] = {}
         for index, file in enumerate(manifest.files):
             offset = 0
@@ -109,15 +108,15 @@ class Chunks:
                 self._add(digest, length, (index, offset))
                 offset += length
 
-    def _add(self, digest: str, length: int, place: tuple[int, int]) -> None:
+    def _add(self, digest: str, length: int, position: tuple[int, int]) -> None:
         number = self.number.setdefault(digest, len(self.digests))
         if number == len(self.digests):
             self.digests.append(digest)
             self.lengths.append(length)
-            self.places.append([])
+            self.positions.append([])
         if self.lengths[number] != length:
             raise ValueError(f"the chunk {digest} has two lengths in this manifest")
-        self.places[number].append(place)
+        self.positions[number].append(position)
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -134,7 +133,7 @@ class Chunks:
 
 
 def unpack(packed: bytes) -> Manifest:
-    """The manifest that came from elsewhere; ValueError for one that no Muster made."""
+    """The manifest from another machine, which is not trusted; ValueError if it is malformed."""
     inflate = zlib.decompressobj()
     try:
         text = inflate.decompress(packed, MOST_TEXT)
@@ -146,7 +145,7 @@ def unpack(packed: bytes) -> Manifest:
 
 
 def parse(text: bytes) -> Manifest:
-    """The manifest in a text; ValueError for what could reach out of its folder, or is none."""
+    """The manifest in a text; ValueError if it is malformed, or could reach out of its folder."""
     if sum(map(text.count, (b"{", b"[", b","))) > MOST_SIGNS:
         raise ValueError("a manifest that is too large to read safely; put small files into archives")
     try:
@@ -185,12 +184,12 @@ def has_below(ordered: Sequence[AnyStr], folder: AnyStr) -> bool:
 
     A set of all folders could fill the memory: a manifest of 1 MB may unpack to very many long paths.
     """
-    place = bisect_left(ordered, folder)
-    return place < len(ordered) and ordered[place].startswith(folder)
+    index = bisect_left(ordered, folder)
+    return index < len(ordered) and ordered[index].startswith(folder)
 
 
 def encoded(path: str) -> bytes:
-    """The bytes of a path, whatever the locale of this host: Linux has bytes, which are mostly UTF-8."""
+    """The bytes of a path, in any locale of this host: paths of Linux are bytes, mostly UTF-8."""
     return path.encode("utf-8", "surrogateescape")
 
 
@@ -243,9 +242,9 @@ def numbers(bits: str, size: int) -> set[int]:
     content = bytes.fromhex(bits)
     if len(content) != -(-size // 8):
         raise ValueError(f"a bitmap of {len(content)} bytes for {size} numbers")
-    found = {
+    decoded = {
         start * 8 + bit for start, byte in enumerate(content) if byte for bit in range(8) if byte >> bit & 1
     }
-    if found and max(found) >= size:
+    if decoded and max(decoded) >= size:
         raise ValueError("a bitmap with a number that is too high")
-    return found
+    return decoded

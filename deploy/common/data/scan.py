@@ -1,4 +1,4 @@
-"""Reads a folder that shall become a data set: its manifest, and later the bytes of its chunks."""
+"""Reads the source folder of a data set: its manifest, and later the bytes of its chunks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..os_errors import explain, naming
 from .manifest import CHUNK, Chunks, File, Manifest, ManifestLink, encoded, require_sound
 
 MOST_REFUSALS = 10
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-class FoundFiles(NamedTuple):
+class FolderContents(NamedTuple):
     """The files, links and empty folders below a folder, and the bytes of all files."""
 
     files: list[str]
@@ -25,24 +25,24 @@ class FoundFiles(NamedTuple):
     size: int
 
 
-def scan(root: str, tell: Tell = lambda done, total: None) -> Manifest:
-    """The manifest of a folder, or of one file. Reads everything; `tell` hears how many bytes are read.
+def scan(root: str, on_progress: OnProgress = lambda done, total: None) -> Manifest:
+    """The manifest of a folder, or of one file. Reads everything; `on_progress` gets the bytes read.
 
-    ValueError, with every reason at once, for what cannot become a data set; OSError for what cannot be read.
+    ValueError, with every reason at once, if a data set cannot hold the content; OSError if it is unreadable.
     """
     if stat.S_ISREG(os.stat(root).st_mode):
         name = os.path.basename(root.rstrip("/"))
         return Manifest((_read(os.fsencode(root), name, lambda size: None),))
-    found = find(root)
+    contents = find(root)
     done = 0
 
     def add(size: int) -> None:
         nonlocal done
         done += size
-        tell(done, found.size)
+        on_progress(done, contents.size)
 
-    files = tuple(_read(_join(root, path), path, add) for path in found.files)
-    manifest = Manifest(files, tuple(found.links), tuple(found.folders))
+    files = tuple(_read(_join(root, path), path, add) for path in contents.files)
+    manifest = Manifest(files, tuple(contents.links), tuple(contents.folders))
     try:
         require_sound(manifest)
     except ValueError as error:
@@ -50,15 +50,15 @@ def scan(root: str, tell: Tell = lambda done, total: None) -> Manifest:
     return manifest
 
 
-def find(root: str) -> FoundFiles:
-    """Everything in a folder, in the order of paths; ValueError names what no data set may hold."""
-    found, refused = FoundFiles([], [], [], 0), []
+def find(root: str) -> FolderContents:
+    """Everything in a folder, in the order of paths; ValueError names entries that no data set may hold."""
+    contents, refused = FolderContents([], [], [], 0), []
     size = 0
     top = os.path.realpath(os.fsencode(root))
     for path, entry in _walk(top, b""):
         name = path.decode("utf-8", "surrogateescape")
         if entry is None:
-            found.folders.append(name)
+            contents.folders.append(name)
         elif entry.is_symlink():
             target = os.readlink(entry.path).decode("utf-8", "surrogateescape")
             inside = os.path.normpath(os.path.join(os.path.dirname(name), target))
@@ -66,16 +66,16 @@ def find(root: str) -> FoundFiles:
                 refused.append(
                     f"{name!r} is a link to {target!r}, outside of the folder: copy the file there"
                 )
-            found.links.append(ManifestLink(name, target))
+            contents.links.append(ManifestLink(name, target))
         elif entry.is_file(follow_symlinks=False):
-            found.files.append(name)
+            contents.files.append(name)
             size += entry.stat(follow_symlinks=False).st_size
         else:
             refused.append(f"{name!r} is neither file, folder nor link: a socket, pipe or device")
     if refused:
         more = [f"and {len(refused) - MOST_REFUSALS} more"] if len(refused) > MOST_REFUSALS else []
         raise ValueError("\n".join(f"{root}: {text}" for text in refused[:MOST_REFUSALS] + more))
-    return found._replace(size=size)
+    return contents._replace(size=size)
 
 
 def _walk(top: bytes, below: bytes) -> Iterator[tuple[bytes, os.DirEntry[bytes] | None]]:
@@ -122,26 +122,26 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def changed(name: str) -> OSError:
-    """The error for a file that is not what it was."""
+    """The error for a file that has changed."""
     return OSError(f"{name!r} changes while it is read; push again when nothing writes to the folder")
 
 
 class Reader:
-    """Gives the chunks of a manifest out of a folder that has its files, or those of `wanted`."""
+    """Reads the chunks of a manifest from a folder that has its files, or those of `wanted`."""
 
     def __init__(
         self, root: str, manifest: Manifest, chunks: Chunks, wanted: Container[int] | None = None
     ) -> None:
         self._root, self._manifest, self._chunks, self._wanted = root, manifest, chunks, wanted
-        self._one = os.path.isfile(root)
+        self._is_file = os.path.isfile(root)
 
     def read(self, number: int) -> bytes:
-        """The bytes of a chunk; OSError if they are not what the manifest says."""
-        places = self._chunks.places[number]
-        here = (place for place in places if self._wanted is None or place[0] in self._wanted)
-        index, offset = next(here, places[0])
+        """The bytes of a chunk; OSError if they do not match the manifest."""
+        positions = self._chunks.positions[number]
+        readable = (at for at in positions if self._wanted is None or at[0] in self._wanted)
+        index, offset = next(readable, positions[0])
         name = self._manifest.files[index].path
-        path = os.fsencode(self._root) if self._one else _join(self._root, name)
+        path = os.fsencode(self._root) if self._is_file else _join(self._root, name)
         try:
             content = read_part(path, offset, self._chunks.lengths[number])
         except OSError as error:
@@ -154,7 +154,7 @@ class Reader:
 
 
 def read_part(path: bytes, offset: int, length: int) -> bytes:
-    """Bytes of a file; fewer where it ends before, and never through a link in its last name."""
+    """Bytes of a file; fewer if it ends before, and never through a link in its last name."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         content = os.pread(descriptor, length, offset)

@@ -1,10 +1,10 @@
-"""The data sets of a host, below ~/.muster/data, where ranks find them as $MUSTER_DATA/NAME.
+"""The data sets of a host, below ~/.muster/data; ranks read them as $MUSTER_DATA/NAME.
 
-NAME                        a link to the version that counts
+NAME                        a link to the current version
 .sets/NAME@DIGEST           a version: its files, read-only
-.sets/NAME@DIGEST.json      its manifest, and which shard of it is here
+.sets/NAME@DIGEST.json      its manifest, and the shard of it on this host
 .drafts/NAME@DIGEST         a version that still arrives (draft.py)
-.chunks/                    what other hosts still have to get
+.chunks/                    bundles for other hosts
 .lock.NAME                  held by the agent that changes NAME
 """
 
@@ -37,7 +37,7 @@ class Version(NamedTuple):
     of: int = 1
 
     @property
-    def word(self) -> str:
+    def folder_name(self) -> str:
         """The name of its folder."""
         part = f"-{self.shard}of{self.of}" if self.of > 1 else ""
         return f"{self.name}@{self.digest[:16]}{part}"
@@ -52,7 +52,7 @@ class Kept(NamedTuple):
 
     @property
     def wanted(self) -> range:
-        """The numbers of the files that are here."""
+        """The numbers of its files."""
         return self.manifest.shard(self.version.shard, self.version.of)
 
 
@@ -63,10 +63,10 @@ class Sets:
         self.root, self._jobs = root, jobs
 
     def draft_folder(self, version: Version) -> str:
-        """Where a version is made: what an attempt for another version of this name has left goes there."""
+        """The folder in which a version is made; a draft of another version of this name is moved there."""
         drafts = self.root / ".drafts"
         drafts.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = drafts / version.word
+        folder = drafts / version.folder_name
         for other in sorted(drafts.glob(f"{version.name}@*")):
             if other != folder and not folder.exists():
                 os.chmod(other, 0o700)
@@ -102,22 +102,22 @@ class Sets:
         """A set that is in place; ValueError if there is none, or if its manifest is damaged."""
         require_name(name)
         try:
-            word = os.path.basename(os.readlink(self.root / name))
-            return self._version(word)
+            return self._version(os.path.basename(os.readlink(self.root / name)))
         except OSError:
             raise ValueError(f"there is no data set {name}") from None
 
     def all_kept(self) -> Iterator[Kept]:
-        """Every version that is here, also those that no name points to."""
+        """Every version of this host, also those that no name points to."""
         for path in sorted((self.root / ".sets").glob("*.json")):
             with contextlib.suppress(OSError, ValueError):
                 yield self._version(path.stem)
 
-    def _version(self, word: str) -> Kept:
-        folder = self.root / ".sets" / word
-        text = (self.root / ".sets" / f"{word}.json").read_bytes()
+    def _version(self, folder_name: str) -> Kept:
+        folder = self.root / ".sets" / folder_name
+        text = (self.root / ".sets" / f"{folder_name}.json").read_bytes()
         manifest, record = parse(text), json.loads(text)
-        version = Version(word.partition("@")[0], manifest.digest, int(record["shard"]), int(record["of"]))
+        name = folder_name.partition("@")[0]
+        version = Version(name, manifest.digest, int(record["shard"]), int(record["of"]))
         return Kept(version, manifest, str(folder))
 
     def publish(self, version: Version, draft: Draft) -> None:
@@ -126,12 +126,11 @@ class Sets:
         draft.close_folders()
         sets = self.root / ".sets"
         sets.mkdir(mode=0o700, exist_ok=True)
-        folder = sets / version.word
+        folder = sets / version.folder_name
         record = {"shard": version.shard, "of": version.of, **json.loads(draft.manifest.text())}
-        write_atomically(sets / f"{version.word}.json", json.dumps(record).encode(), 0o444)
-        sync_file_system(
-            os.fsdecode(draft.folder)
-        )  # later pushes and ranks take a set by its name, without reading it
+        write_atomically(sets / f"{version.folder_name}.json", json.dumps(record).encode(), 0o444)
+        # Later pushes and ranks trust a set by its name, without reading it.
+        sync_file_system(os.fsdecode(draft.folder))
         damaged = self._set_aside(folder)  # this version, which the draft repairs; a job may be reading it
         os.rename(draft.folder, folder)
         os.chmod(folder, 0o500)
@@ -140,13 +139,13 @@ class Sets:
         self.point_to(version)
 
     def point_to(self, version: Version) -> None:
-        """Let the name be that of this version, and remove other versions that no job may be reading."""
+        """Point the name to this version, and remove other versions that no job may be reading."""
         link = self.root / f".link.{secrets.token_hex(8)}"
-        os.symlink(f".sets/{version.word}", link)
+        os.symlink(f".sets/{version.folder_name}", link)
         os.replace(link, self.root / version.name)
         sync_folder(self.root)
         if not self.running_jobs():
-            self._sweep(version.name, version.word)
+            self._sweep(version.name, version.folder_name)
 
     def remove(self, name: str) -> int:
         """Remove a set with all its versions; returns its bytes. ValueError while a job runs on this host."""
@@ -164,10 +163,10 @@ class Sets:
             remove_tree(draft)
         return size
 
-    def _sweep(self, name: str, word: str) -> None:
-        """Remove the versions of a name, except one; and what an interrupted removal has left."""
+    def _sweep(self, name: str, kept: str) -> None:
+        """Remove the versions of a name, except one; and the rest of interrupted removals."""
         for record in (self.root / ".sets").glob(f"{name}@*.json"):
-            if record.stem != word:
+            if record.stem != kept:
                 record.unlink()
                 if gone := self._set_aside(record.with_suffix("")):
                     remove_tree(gone)
@@ -196,7 +195,7 @@ class Sets:
 
 
 class KnownChunks:
-    """Where chunks of a new manifest are on this disk already, in sets that are in place."""
+    """The chunks of a new manifest that are on this disk already, in sets that are in place."""
 
     def __init__(self, sets: Sets, chunks: Chunks) -> None:
         self._chunks = chunks
@@ -219,18 +218,18 @@ class KnownChunks:
         for at, number in ours:
             if number not in self._parts:
                 self._parts[number] = (path, at * CHUNK)
-                self.read(number)  # forgets what is not right
+                self.read(number)  # forgets a wrong chunk
 
     def whole(self, digests: tuple[str, ...], *, executable: bool) -> bytes | None:
         """The path of a file that has just these chunks."""
         return self._whole.get((digests, executable))
 
     def numbers(self) -> set[int]:
-        """The chunks that are here."""
+        """The chunks on this disk."""
         return {*self._parts}
 
     def read(self, number: int) -> bytes | None:
-        """A chunk; None if it is not here, or no longer what it was."""
+        """A chunk; None if it is missing or has changed."""
         if number in self._parts:
             path, offset = self._parts[number]
             with contextlib.suppress(OSError):
@@ -242,7 +241,7 @@ class KnownChunks:
 
 
 def intact(kept: Kept) -> bool:
-    """Whether a version looks as when it was put into place; no bytes are read."""
+    """Whether all entries of a version have their size, time and mode; no bytes are read."""
     folder, manifest = os.fsencode(kept.folder), kept.manifest
     files = (manifest.files[index] for index in kept.wanted)
     return (
@@ -254,7 +253,7 @@ def intact(kept: Kept) -> bool:
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder with read-only folders in it."""
-    for place, _, _ in os.walk(folder):
+    for inner, _, _ in os.walk(folder):
         with contextlib.suppress(OSError):
-            os.chmod(place, 0o700)
+            os.chmod(inner, 0o700)
     shutil.rmtree(folder, ignore_errors=True)

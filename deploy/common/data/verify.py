@@ -1,4 +1,4 @@
-"""Reads every byte of a data set that is in place, and says what is not as its manifest says."""
+"""Reads every byte of a data set that is in place, and compares it with the manifest."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_NAMED = 20
 
 
 def damage(kept: Kept, alive: Callable[[], object] = lambda: None) -> list[str]:
-    """What is wrong with each damaged file, at most MOST_NAMED lines. Marks the files: a push repairs them.
+    """The damage of each file, at most MOST_NAMED lines. Marks the files: a push repairs them.
 
     `alive`: called for each file; may raise to end the work.
     """
-    found: list[str] = []
+    lines: list[str] = []
     top = os.fsencode(kept.folder)
     expected = set()
     for file in (kept.manifest.files[index] for index in kept.wanted):
@@ -28,23 +28,23 @@ def damage(kept: Kept, alive: Callable[[], object] = lambda: None) -> list[str]:
         expected.add(path := os.path.join(top, encoded(file.path)))
         if wrong := _wrong(path, file):
             _mark(path)
-            found.append(f"{file.path!r}: {wrong}")
+            lines.append(f"{file.path!r}: {wrong}")
     for link in kept.manifest.links:
         expected.add(path := os.path.join(top, encoded(link.path)))
         if not same_link(path, link):
-            found.append(f"{link.path!r}: the link is gone, or another")
-    for place, _, names in os.walk(top):
-        extra = (os.path.join(place, name) for name in names)
-        found += [
+            lines.append(f"{link.path!r}: the link is gone, or another")
+    for folder, _, names in os.walk(top):
+        extra = (os.path.join(folder, name) for name in names)
+        lines += [
             f"{os.fsdecode(os.path.relpath(path, top))!r}: is not of the set"
             for path in extra
             if path not in expected
         ]
-    return found if len(found) <= MOST_NAMED else [*found[:MOST_NAMED], f"and {len(found) - MOST_NAMED} more"]
+    return lines if len(lines) <= MOST_NAMED else [*lines[:MOST_NAMED], f"and {len(lines) - MOST_NAMED} more"]
 
 
 def _wrong(path: bytes, file: File) -> str:
-    """What is wrong with a file; empty if nothing is."""
+    """The damage of a file; empty if it is right."""
     if not os.path.lexists(path):
         return "it is gone"
     try:
@@ -58,6 +58,6 @@ def _wrong(path: bytes, file: File) -> str:
 
 
 def _mark(path: bytes) -> None:
-    """Give a damaged file another time: no push takes it as unchanged then."""
+    """Give a damaged file another time, so that a push does not take it as unchanged."""
     with contextlib.suppress(OSError):
         os.utime(path)

@@ -48,7 +48,7 @@ class JobState:
     """How many ranks each host has; the first ranks are on the first host."""
 
     @cached_property
-    def places(self) -> dict[int, str]:
+    def hosts_by_rank(self) -> dict[int, str]:
         """The host of each rank. `MusterError` for a record of an older version, which lacks that."""
         if len(self.placed) != len(self.hosts) or sum(self.placed) != self.ranks:
             text = "its record does not list the hosts of its ranks: it was launched by another version"
@@ -58,7 +58,7 @@ class JobState:
 
     def require_own(self, rank: int, host: str, attempt: int) -> None:
         """`MusterError` for a record of this attempt that has a rank on a host which does not have it."""
-        if self.placed and attempt == self.attempt and self.places.get(rank) != host:
+        if self.placed and attempt == self.attempt and self.hosts_by_rank.get(rank) != host:
             raise MusterError(
                 f"{self.job}: a record of rank {rank} on {host}, where the plan does not have it"
             )
