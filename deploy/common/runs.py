@@ -28,7 +28,7 @@ from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
 from .rank_logs import RankLog
 
 RESERVES = ("reserve", "reserve.2")
-"""Files that reserve disk space and inodes while a run goes on (deploy/jobs/run_folder.py)."""
+"""Files that reserve disk space and inodes during a run (deploy/jobs/run_folder.py)."""
 LAST_BYTES = 4096
 MOST_BYTES = 1 << 24  # of a file that are read at once: a host may have made it
 # The fields of job.json and result.json that must exist.

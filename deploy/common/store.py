@@ -101,7 +101,7 @@ class Store:
     def check_out(self, files: list[list[Any]], target: Path) -> None:
         """Put each (path, executable, digest, link) under the target; files are copies that the job owns.
 
-        `DamagedError` if contents are not what their digest says. The copies are not synced: no process of
+        `DamagedError` if contents do not match their digests. The copies are not synced: no process of
         the job outlives a crash.
         """
         damaged: list[str] = []

@@ -112,7 +112,7 @@ class Sampled:
 
     @classmethod
     def of(cls, frame: Frame) -> Sampled:
-        """The sample in a frame. The driver gives it its time and host (deploy/launch/measurements.py)."""
+        """The sample in a frame. The driver adds its time and host (deploy/launch/measurements.py)."""
         try:
             return cls(samples.of_json({**frame["sample"], "at": 0, "host": "", "attempt": 0}))
         except MALFORMED:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..why.verdict import Verdict
 
 
-# An agent gives each py-spy 8 s. An agent that is slower than this is silent, and its host gets a problem.
+# An agent waits 8 s for each py-spy. An agent that is slower than this is silent, and its host has a problem.
 STACKS_SECONDS = 12.0
 _REMEDIES = {
     "Permission": "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE",

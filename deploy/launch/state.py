@@ -49,7 +49,7 @@ class Deadlines:
 SHOWN_SECONDS = 3.0
 """From an exception to the line about it: by then ranks that fail have ended, also on a busy machine."""
 LATE_SECONDS = 10.0
-"""After the time that a rank gives itself, the driver ends it: its interpreter may no longer run."""
+"""The driver ends a rank this long after the rank should have ended itself: its interpreter may hang."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class ContainerEngine(NamedTuple):
         self.run("pull", "--quiet", reference, seconds=None)
 
     def nature(self) -> dict[str, bool]:
-        """Whether it runs as the user, and whether it gives containers other numbers of users."""
+        """Whether it runs as the user, and whether it maps the user ids of containers."""
         if self.name == "docker":
             options = self.run("info", "--format", "{{json .SecurityOptions}}")
             return {"rootless": "name=rootless" in options, "remapped": "name=userns" in options}

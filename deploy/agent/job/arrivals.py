@@ -78,7 +78,7 @@ def summary(ring: Frame, trace: list[Frame]) -> Frame:
             key,
             {"group": key[0], "kind": key[1], "ranks": ranks, "count": 0, "seqs": [], "at": [], "sites": []},
         )
-        # Does not wait: a call that returned while its work goes on, and a backend's work outside any
+        # Does not wait: a call that returned while its work continues, and a backend's work outside any
         # recorded call.
         waits = entry["state"] != "a" if entry["kind"] == "call" else bool(entry.get("where"))
         site = entry["op"], entry.get("where", ""), entry.get("bytes", 0), waits

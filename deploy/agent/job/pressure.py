@@ -74,7 +74,7 @@ def _quotas(pid: int, root: str) -> Iterator[tuple[str, tuple[int, int]]]:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         mounts = [V2] if controllers == "" else [*V1] if "cpu" in controllers.split(",") else []
         for mount in mounts if path else []:
-            for group in _above(path):  # a container sees its own cgroup as the root of the mount
+            for group in _above(path):  # in a container the cgroup is the root of the mount
                 counted = _counted(peek(f"{root}{mount}{group}/cpu.stat", 1024))
                 if counted:
                     yield f"{mount}{group}", counted

@@ -80,7 +80,7 @@ class Log:
         try:
             with open(self._path, "ab", buffering=0) as file:
                 while part := self._next():
-                    while part:  # a disk that is nearly full takes a part of it before it gives an error
+                    while part:  # a disk that is nearly full accepts a part of it before the error
                         count = file.write(part)
                         part = part[count:]
                         self._note(count)

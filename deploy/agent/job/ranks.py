@@ -124,7 +124,7 @@ def memory_limit(group: str = "self") -> int | None:
 
 
 def group_files(name_v2: str, name_v1: str, group: str = "self") -> Iterator[str]:
-    """Where a file of a process's memory group may be; a container sees its group at the mount's root."""
+    """Possible paths of a file of a process's memory group; in a container the group is the mount's root."""
     with contextlib.suppress(OSError), open(f"/proc/{group}/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)

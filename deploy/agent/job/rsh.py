@@ -16,13 +16,13 @@ import shlex
 import socket
 import sys
 
-# mpirun gives every daemon the name of its own control interface. Names differ: each host puts in its own.
+# mpirun passes the name of its control interface to every daemon. Names differ, so each host replaces it.
 INTERFACE = re.compile(r'((?:prte_if|oob_tcp_if)_include) "?[^" ]+"?')
 OWN_INTERFACE = r'\1 "$MUSTER_INTERFACE"'
 
 
 def for_sh(command: str, login_shell: str) -> str:
-    """mpirun's command, for the agent's sh. mpirun writes it for the login shell of its own user.
+    """mpirun's command, for the agent's sh. mpirun writes it for the login shell of its user.
 
     (PRRTE, src/mca/plm/ssh/plm_ssh_module.c, setup_shell: it assumes the same shell on the other hosts.)
     """

@@ -35,7 +35,7 @@ MOST_SECONDS = 8.0  # between two samples: a longer gap would look like a lost h
 class Sampler:
     """Measures in a thread, until it is closed.
 
-    `wrappers` gives the process of each rank's wrapper; `out` is the job's folder for outputs.
+    `wrappers` returns the process of each rank's wrapper; `out` is the job's folder for outputs.
     """
 
     def __init__(

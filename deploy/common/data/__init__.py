@@ -1,1 +1,1 @@
-"""Data sets: what is in one, how it is cut into chunks, and how chunks become files. On both sides."""
+"""Data sets: their manifests, their chunks, and the files made of chunks. On both sides."""

@@ -76,7 +76,7 @@ class RecordedCall:
     """
 
     state: Literal["i", "a", "d", "f"]
-    """In the call; the call has returned and the work goes on; complete; failed."""
+    """In the call; the call has returned and the work continues; complete; failed."""
     group: Name
     kind: Literal["call", "message", "work", "torch"]
     seq: Count

@@ -108,7 +108,7 @@ class Sender:
 
 
 def _report_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> None:
-    """Report why a host did not take a piece: a full disk, say."""
+    """Report why a host refused a piece, such as a full disk."""
     error = future.exception()
     if isinstance(error, MusterError) and not isinstance(error, LostError):
         channel.report(FileSent(digest, error=error.reason))

@@ -76,7 +76,8 @@ class OpenSshPipe(ProcessPipe):
     """An agent as the command of `ssh HOST`.
 
     `ssh_config`: read in place of the user's own configuration. `head`: the host that logs in, if this is a
-    detached driver; the user's connections are shared as the configuration says, a detached driver's are not.
+    detached driver. The configuration decides whether the user's connections are shared; a detached driver
+    shares none.
     """
 
     def __init__(self, host: Host, python: str, *, ssh_config: Path | None = None, head: str = "") -> None:

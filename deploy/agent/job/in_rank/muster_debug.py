@@ -136,7 +136,7 @@ class Beside:
                 self._write(base.shown(result) + "\n")
         except base.TooLongError:
             raise
-        except BaseException as error:  # noqa: BLE001  # the user sees it
+        except BaseException as error:  # noqa: BLE001  # it is shown to the user
             frames = traceback.extract_tb(error.__traceback__)[1:]
             self._write("".join(traceback.format_list(frames)) + base.named(error) + "\n")
         return True
