@@ -1,4 +1,4 @@
-"""A finding: one thing that is wrong with a host. And helpers for the texts of findings."""
+"""A finding: one problem of a host. And helpers for the texts of findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, where, and what to do. `peer`: the other host of a pair. Without a host: the driver."""
+    """A problem, its host, and its remedy. `peer`: the other host of a pair. Without a host: the driver."""
 
     id: str
     host: str

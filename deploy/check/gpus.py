@@ -1,6 +1,6 @@
-"""What is wrong with the GPUs of one host, from the PCI bus to nvidia-smi, and what to do about it.
+"""Judges the GPUs of one host, from the PCI bus to nvidia-smi: problems with their remedies.
 
-`fab check` uses this, and so does Ansible's role `gpu` (ansible/roles/gpu/filter_plugins/gpu_findings.py).
+`muster check` uses this, and so does Ansible's role `gpu` (ansible/roles/gpu/filter_plugins/gpu_findings.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Needs:
 
 
 def of_gpus(host: str, report: GpuReport, needs: Needs, expected: int = 0) -> tuple[Finding, ...]:
-    """Everything that is wrong; `expected`: how many GPUs the driver counts."""
+    """All problems of the GPUs. `expected`: the number of GPUs by the driver's count."""
     rules = _GpuRules(host, report, needs)
     return (*rules.driver(), *rules.missing(expected), *rules.each(), *rules.around())
 
@@ -94,13 +94,13 @@ class _GpuRules:
             yield error("gpu.failing", self.name, text, LOOK)
 
     def _lost(self) -> Iterator[Card]:
-        """GPUs on the PCI bus that nvidia-smi does not list, or names as the reason of its failure."""
+        """GPUs on the PCI bus that nvidia-smi does not list, or that its error names."""
         if self.host.container or self.host.module is None:
             return  # a container may have only some of the GPUs
-        known, message = {gpu.bus for gpu in self.gpus}, (self.error or "").lower()
+        listed, message = {gpu.bus for gpu in self.gpus}, (self.error or "").lower()
         for card in self.cards:
             if card.driver in {"nvidia", ""} and (
-                card.address in message or (known and card.address not in known)
+                card.address in message or (listed and card.address not in listed)
             ):
                 yield card
 
@@ -110,12 +110,12 @@ class _GpuRules:
             yield from self._memory(gpu)
             if gpu.mig:
                 text = f"MIG divides GPU {gpu.index} into {gpu.instances} instances: a process sees only one"
-                none = f"MIG is on for GPU {gpu.index}, without an instance: no program can compute on it"
+                empty = f"MIG is on for GPU {gpu.index}, without an instance: no program can compute on it"
                 remedy = f"nvidia-smi -i {gpu.index} -mig 0 when nothing runs on it, or make instances"
                 if gpu.instances:
                     yield warning("gpu.mig", self.name, text, remedy)
                 else:
-                    yield error("gpu.mig", self.name, none, remedy)
+                    yield error("gpu.mig", self.name, empty, remedy)
         slow = [gpu.index for gpu in self.gpus if gpu.persistence is False]
         if slow:
             text = (
@@ -142,7 +142,7 @@ class _GpuRules:
             yield warning("gpu.busy", self.name, text, "wait for them, or end them if they are left over")
 
     def around(self) -> Iterator[Finding]:
-        """Findings about what GPUs need besides their driver."""
+        """Findings about software and hardware that GPUs need besides their driver."""
         host = self.host
         if host.module and host.switches:
             yield from self._fabric()

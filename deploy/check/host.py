@@ -1,4 +1,4 @@
-"""What is wrong with one host on its own: software, slots, room, GPUs, its name, jobs left there."""
+"""Judges one host on its own: software, slots, disk space, GPUs, its name, processes of old jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .finding import GIB, MIB, Finding, error, of_error, warning
 from .gpus import Needs, of_gpus
 from .measurements import Measured
 
-# A launch brings up to 1 GiB of code and a copy of it. Below DISK_FULL there is no room even for logs.
+# A launch brings up to 1 GiB of code and a copy of it. Below DISK_FULL even logs do not fit.
 DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB
-# NCCL, Open MPI and data loaders share memory there; 64 MiB, a container's default, is too little.
+# For NCCL, Open MPI and data loaders: 64 MiB, a container's default, is too little.
 SHM_PER_RANK = 128 * MIB
 # A rank and its launcher need sockets and log pipes, and a rank needs one socket to each other rank.
 NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
@@ -61,13 +61,13 @@ def _room(host: Host, measured: Measured, ranks: int) -> Iterator[Finding]:
     health = measured.health
     yield from _start(host, measured)
     for folder in health.folders:
-        there = shlex.quote(folder.path)
+        path = shlex.quote(folder.path)
         if folder.inodes is not None and folder.inodes < LEAST_INODES:
             text = f"{count(folder.inodes, 'more file')} at most can be made for {folder.path}"
-            yield error("disk.no-inodes", host.name, text, f"remove some: df -i {there}")
+            yield error("disk.no-inodes", host.name, text, f"remove some: df -i {path}")
         elif folder.free is not None and folder.free < DISK_FULL:
             text = f"{size(folder.free)} free for {folder.path}"
-            yield error("disk.full", host.name, text, f"remove files there: df {there}")
+            yield error("disk.full", host.name, text, f"remove files there: df {path}")
         elif folder.error:
             yield error(
                 "disk.not-writable",
@@ -77,7 +77,7 @@ def _room(host: Host, measured: Measured, ranks: int) -> Iterator[Finding]:
             )
         elif folder.free is not None and folder.free < DISK_LOW:
             text = f"{size(folder.free)} free for {folder.path}"
-            yield warning("disk.low", host.name, text, f"remove files there: df {there}")
+            yield warning("disk.low", host.name, text, f"remove files there: df {path}")
     needed = host.slots * SHM_PER_RANK
     if health.shm_free is not None and health.shm_free < needed:
         yield warning(
@@ -124,7 +124,7 @@ def _start(host: Host, measured: Measured) -> Iterator[Finding]:
 def _gpus(host: Host, measured: Measured) -> Iterator[Finding]:
     facts, health = measured.facts, measured.health
     report = GpuReport(health.gpus, health.gpu_error, health.gpu_host)
-    # Where libcuda does not say which CUDA it runs, the version of the kernel module is compared.
+    # Without the CUDA version of libcuda, the version of the kernel module is compared.
     needs = Needs(cuda=health.torch_cuda if health.driver_cuda is None else None)
     yield from of_gpus(host.name, report, needs, facts.gpus)
     torch, driver = health.torch_cuda, health.driver_cuda
@@ -145,7 +145,7 @@ def _gpus(host: Host, measured: Measured) -> Iterator[Finding]:
 
 
 def own_name(host: Host, measured: Measured) -> Iterator[Finding]:
-    """Findings for a host whose own name is unknown there, or resolves to loopback only."""
+    """Findings for a host that does not resolve its own name, or resolves it to loopback only."""
     name, addresses = measured.facts.hostname, measured.health.own_addresses
     if not addresses:
         yield warning(

@@ -28,7 +28,7 @@ CLOCK_SECONDS = 0.1
 
 
 def _image_name(measured: Measured) -> str | None:
-    """The image of a host as it records itself: `cpu of track cpu`. None if it is not an image of Muster."""
+    """The image of a host by its own record: `cpu of track cpu`. None if it is not an image of Muster."""
     image = measured.health.image
     return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
 
@@ -150,23 +150,23 @@ def images(
 ) -> Iterator[Finding]:
     """Findings for versions that differ from the track of a host's image. Without tracks: no comparison.
 
-    `reported`: host and id of the findings that exist already.
+    `reported`: host and id of earlier findings.
     """
-    known = targets(tracks.values())
+    by_target = targets(tracks.values())
     for host, measured in by_host.items():
         image = measured.health.image
         if "flavor" in image and tracks:
-            target, track = _track(image, known)
+            target, track = _track(image, by_target)
             if track is None:
                 text = f"its image is {_image_name(measured)}, which docker/versions.json here does not have"
-                yield warning("image.unknown", host, text, _build(next(iter(known))))
+                yield warning("image.unknown", host, text, _build(next(iter(by_target))))
             else:
                 yield from _differences(host, measured, target, track, reported)
 
 
-def _track(image: Mapping[str, str], known: Mapping[str, tuple[str, Track]]) -> tuple[str, Track | None]:
+def _track(image: Mapping[str, str], by_target: Mapping[str, tuple[str, Track]]) -> tuple[str, Track | None]:
     """The target that builds such an image, and its track. Images of older builds record no track."""
-    for target, (flavor, track) in known.items():
+    for target, (flavor, track) in by_target.items():
         if image["flavor"] == flavor and image.get("track", track.name) == track.name:
             return target, track
     return "", None

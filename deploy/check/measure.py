@@ -1,4 +1,4 @@
-"""Asks all hosts at once about their state. A host that fails is left out, and its error is kept."""
+"""Asks all hosts at once about their state. A host that fails is left out with its error."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .network import rank_addresses
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
-# An agent gives up an address after 3 s. It tries at most MOST_PEERS hosts (deploy/hosts/rendezvous.py).
+# An agent gives up on an address after 3 s. It tries at most MOST_PEERS hosts (deploy/hosts/rendezvous.py).
 REACH_SECONDS = 15.0
 QUESTIONS = 5
-"""What each host is asked: to connect, its health, a port, its clock, which hosts it reaches."""
-Tell = Callable[[int, int], None]
-"""Gets the answers so far, and how many shall come."""
+"""Of each host: to connect, its health, a port, its clock, which hosts it reaches."""
+Progress = Callable[[int, int], None]
+"""Gets the number of answers so far, and of all."""
 
 
-def measure(cluster: Cluster, tell: Tell = lambda done, total: None) -> Measurements:
+def measure(cluster: Cluster, progress: Progress = lambda done, total: None) -> Measurements:
     """Connect to every host, and measure those that answer. The cluster stays connected."""
-    asked = _Asked(cluster, tell)
-    asked.connect()
-    health = asked.all(HEALTH, HEALTH_SECONDS)
-    ports = asked.ports()
-    clocks = asked.clocks()
-    reached = asked.reach(ports)
+    survey = _Survey(cluster, progress)
+    survey.connect()
+    health = survey.all(HEALTH, HEALTH_SECONDS)
+    ports = survey.ports()
+    clocks = survey.clocks()
+    reached = survey.reach(ports)
     return Measurements(
         hosts={
             host.name: Measured(
@@ -45,19 +45,19 @@ def measure(cluster: Cluster, tell: Tell = lambda done, total: None) -> Measurem
                 reached=reached[host.name],
             )
             for host in cluster.hosts
-            if host.name not in asked.errors
+            if host.name not in survey.errors
         },
-        errors=asked.errors,
+        errors=survey.errors,
     )
 
 
-class _Asked:
-    """Asks all hosts. A host that does not answer, or one that makes no sense, is not asked again."""
+class _Survey:
+    """Asks all hosts. A host without a valid answer is not asked again."""
 
-    def __init__(self, cluster: Cluster, tell: Tell) -> None:
+    def __init__(self, cluster: Cluster, progress: Progress) -> None:
         self.cluster = cluster
         self.errors: dict[str, HostError] = {}
-        self._tell, self._question, self._answers = tell, 0, 0
+        self._progress, self._question, self._answers = progress, 0, 0
         self._answering = threading.Lock()
         self._nonces = {host.name: secrets.token_hex(8) for host in cluster.hosts}
 
@@ -68,23 +68,23 @@ class _Asked:
 
     def connect(self) -> None:
         """Start an agent on every host."""
-        errors = self.cluster.connect(self._heard())
+        errors = self.cluster.connect(self._count_answers())
         self.errors = {name: _as_host_error(name, error) for name, error in errors.items()}
 
     def all(
         self,
         request: Request[Answer],
         seconds: float,
-        words: Callable[[str], Mapping[str, Any]] = lambda host: {},
+        arguments: Callable[[str], Mapping[str, Any]] = lambda host: {},
     ) -> dict[str, Answer]:
         """The answer of each host to a request."""
         channels = {name: self.cluster.channels[name] for name in self.names}
-        return self._note(ask_every(channels, request, seconds, words, self._heard()))
+        return self._note(ask_every(channels, request, seconds, arguments, self._count_answers()))
 
     def ports(self) -> dict[str, int | HostError]:
-        """For each host, a port where the others can try to reach it, or the error that it has none."""
-        words = {name: {"nonce": nonce, "probe": True} for name, nonce in self._nonces.items()}
-        answers = self.all(OPEN_PORT, REACH_SECONDS, words.__getitem__)
+        """For each host, a port that the others can try to reach, or the error that it has none."""
+        arguments = {name: {"nonce": nonce, "probe": True} for name, nonce in self._nonces.items()}
+        answers = self.all(OPEN_PORT, REACH_SECONDS, arguments.__getitem__)
         return {name: answer.port or no_port(answer.refused) for name, answer in answers.items()}
 
     def clocks(self) -> dict[str, Clock]:
@@ -94,7 +94,7 @@ class _Asked:
             self.names,
             lambda name: Clock(*channels[name].measure_clock()),
             at_once=CLOCKS_AT_ONCE,
-            heard=self._heard(),
+            heard=self._count_answers(),
         )
         return self._note(measured)
 
@@ -110,41 +110,40 @@ class _Asked:
             for host in self.cluster.hosts
             if host.name not in self.errors and not isinstance(ports[host.name], HostError)
         ]
-        places = {target["host"]: place for place, target in enumerate(targets)}
+        indexes = {target["host"]: index for index, target in enumerate(targets)}
         reached: dict[str, dict[str, Reached]] = {name: {} for name in self.names}
 
-        def words(name: str) -> dict[str, Any]:
-            return {"targets": [targets[number] for number in peers(places.get(name, 0), len(targets))]}
+        def arguments(name: str) -> dict[str, Any]:
+            return {"targets": [targets[index] for index in peers(indexes.get(name, 0), len(targets))]}
 
-        answers = self.all(REACH, REACH_SECONDS, words)
+        answers = self.all(REACH, REACH_SECONDS, arguments)
         reached |= {name: dict(answer.reached) for name, answer in answers.items()}
         return self._again(targets, reached)
 
     def _again(
         self, targets: Sequence[dict[str, Any]], reached: dict[str, dict[str, Reached]]
     ) -> dict[str, dict[str, Reached]]:
-        """The same, after a second try at the addresses of ranks that were not reached.
+        """Try the unreached addresses of ranks a second time.
 
         The first try gives the other addresses of a host little time once one of them was reached.
         """
-        places = rank_addresses(
+        addresses = rank_addresses(
             self.cluster.hosts[0].name,
             self.cluster.facts,
             {target["host"]: target["addresses"] for target in targets},
             {name: reached[name] for name in self.names},
         )
-        late = {
+        again = {
             name: [
-                {**target, "addresses": list(places[target["host"]])}
+                {**target, "addresses": list(addresses[target["host"]])}
                 for target in targets
-                if target["host"] in places and _is_open(reached[name], target["host"], places)
+                if target["host"] in addresses and _is_open(reached[name], target["host"], addresses)
             ]
             for name in self.names
         }
-        late = {name: those for name, those in late.items() if those}
-        channels = {name: self.cluster.channels[name] for name in late}
-        asked = ask_every(channels, REACH, REACH_SECONDS, lambda name: {"targets": late[name]})
-        for name, answer in self._note(asked).items():
+        channels = {name: self.cluster.channels[name] for name, retried in again.items() if retried}
+        outcomes = ask_every(channels, REACH, REACH_SECONDS, lambda name: {"targets": again[name]})
+        for name, answer in self._note(outcomes).items():
             for target, seen in answer.reached.items():
                 first = reached[name].get(target, Reached())
                 reached[name][target] = Reached(
@@ -152,8 +151,8 @@ class _Asked:
                 )
         return reached
 
-    def _heard(self) -> Callable[[], object]:
-        """Begin the next question; what is returned counts an answer to it, from any thread.
+    def _count_answers(self) -> Callable[[], object]:
+        """Begin the next question; returns a function that counts an answer to it, from any thread.
 
         Hosts that failed before answer nothing, and count as if they had.
         """
@@ -164,7 +163,7 @@ class _Asked:
         def count() -> None:
             with self._answering:
                 self._answers += 1
-                self._tell(self._answers, QUESTIONS * hosts)
+                self._progress(self._answers, QUESTIONS * hosts)
 
         return count
 
@@ -174,12 +173,12 @@ class _Asked:
         return outcome.results
 
 
-def _is_open(reached: Mapping[str, Reached], target: str, places: Mapping[str, Sequence[str]]) -> bool:
+def _is_open(reached: Mapping[str, Reached], target: str, addresses: Mapping[str, Sequence[str]]) -> bool:
     """Whether a host was reached, but the addresses of its ranks neither answered nor refused."""
     seen = reached.get(target)
     if seen is None or not seen.interfaces:
         return False
-    return not any(place in seen.interfaces or place in seen.refused for place in places[target])
+    return not any(address in seen.interfaces or address in seen.refused for address in addresses[target])
 
 
 def _as_host_error(name: str, error: MusterError) -> HostError:

@@ -1,4 +1,4 @@
-"""What `fab check` measures on the hosts. Pure: `measure` gathers it, `judge` judges it."""
+"""The measurements of `muster check` on the hosts. Pure: `measure` makes them, `judge` judges them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Clock:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured on a host that answered."""
+    """The measurements of a host that answered."""
 
     facts: Facts
     health: HostHealth
     clock: Clock
     addresses: tuple[str, ...]
-    """The addresses where other hosts tried to reach it."""
+    """The addresses at which other hosts tried to reach it."""
     rendezvous: int | HostError
-    """The port where they tried, or the error that it could open none."""
+    """The port that they tried, or the error that it could open none."""
     reached: Mapping[str, Reached]
-    """How this host reaches itself and the other hosts."""
+    """For each host, also itself: at which addresses this host reaches it."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured on each host, or the error of a host that could not be asked."""
+    """The measurements of each host, or the error of a host that does not answer."""
 
     hosts: Mapping[str, Measured]
     errors: Mapping[str, HostError]

@@ -20,27 +20,27 @@ def ports(head: str, by_host: Mapping[str, Measured]) -> Iterator[Finding]:
     """Findings for hosts without a free port where others could connect."""
     for name, measured in by_host.items():
         if isinstance(measured.rendezvous, HostError):
-            none, severity = measured.rendezvous, error if name == head else warning
-            yield severity(none.kind, name, none.text, none.remedy)
+            reason, severity = measured.rendezvous, error if name == head else warning
+            yield severity(reason.kind, name, reason.text, reason.remedy)
 
 
 def network(hosts: Sequence[Host], by_host: Mapping[str, Measured]) -> Iterator[Finding]:
     """Findings for pairs of hosts that do not reach each other, and about the address of the rendezvous."""
-    given = {host.name: host.addr for host in hosts}
+    configured = {host.name: host.addr for host in hosts}
     wrong = {
         name
         for name, measured in by_host.items()
-        if given[name] and name in measured.reached and not measured.reached[name].interfaces
+        if configured[name] and name in measured.reached and not measured.reached[name].interfaces
     }
     for name in sorted(wrong):
         yield error(
             "address.wrong",
             name,
-            f"addr={given[name]} is not an address of this host: {_reason(by_host[name], name)}",
+            f"addr={configured[name]} is not an address of this host: {_reason(by_host[name], name)}",
             f"give one of {', '.join(by_host[name].facts.addresses)}",
         )
     head = hosts[0].name
-    places = rank_addresses(
+    addresses = rank_addresses(
         head,
         {name: measured.facts for name, measured in by_host.items()},
         {name: measured.addresses for name, measured in by_host.items()},
@@ -50,7 +50,7 @@ def network(hosts: Sequence[Host], by_host: Mapping[str, Measured]) -> Iterator[
         (source, target)
         for source in by_host
         for target in by_host
-        if source != target and target not in wrong and not _reaches(by_host[source], target, places)
+        if source != target and target not in wrong and not _reaches(by_host[source], target, addresses)
     ]
     yield from _unreached(pairs, by_host)
     if head in by_host and head not in wrong and not any(target == head for _, target in pairs):
@@ -91,7 +91,7 @@ def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]
 def _to_blame(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]) -> tuple[set[str], set[str]]:
     """The hosts that reach none of several others, and those that none of several others reaches.
 
-    A host is not to blame where all the hosts at the other end of its pairs are.
+    A host is not to blame if all the hosts at the other end of its pairs are.
     """
     tried = [(source, target) for source in by_host for target in by_host[source].reached]
     tried = [(source, target) for source, target in tried if source != target and target in by_host]
@@ -142,12 +142,12 @@ def _data_network(head: str, by_host: Mapping[str, Measured]) -> Iterator[Findin
         )
 
 
-def _reaches(measured: Measured, target: str, places: Mapping[str, Sequence[str]]) -> bool:
+def _reaches(measured: Measured, target: str, addresses: Mapping[str, Sequence[str]]) -> bool:
     """Whether a host reaches the addresses of another's ranks. True if the other has no port to try."""
     if target not in measured.reached:
         return True
     seen = measured.reached[target].interfaces
-    return any(place in seen for place in places[target]) if target in places else bool(seen)
+    return any(address in seen for address in addresses[target]) if target in addresses else bool(seen)
 
 
 def _reason(measured: Measured, target: str) -> str:

@@ -1,4 +1,4 @@
-"""The result of `fab check`: a table and what to do for people, JSON for programs."""
+"""The result of `muster check`: a table with remedies for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clo
 
 
 def as_text(hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding]) -> str:
-    """A line for each host, then each finding with what to do. Equal findings of several hosts are one."""
+    """A line for each host, then each finding with its remedy. Equal findings of several hosts are one."""
     table = _table(hosts, measurements, findings) if hosts else []
     lines = [*table, *_explained(findings), "", summary(hosts, findings)]
     return "\n".join(harmless(line) for line in lines) + "\n"
@@ -58,7 +58,7 @@ def _table(hosts: Sequence[Host], measurements: Measurements, findings: Sequence
 
 
 def cells(host: Host, measured: Measured | None) -> tuple[str, ...]:
-    """What the table has of a host, a text for each of COLUMNS."""
+    """The row of a host, a text for each of COLUMNS."""
     if measured is None:
         return (host.name, str(host.slots), *["-"] * (len(COLUMNS) - 2))
     facts, health = measured.facts, measured.health
@@ -88,7 +88,7 @@ def verdict(name: str, findings: Sequence[Finding]) -> str:
 
 
 def _explained(findings: Sequence[Finding]) -> list[str]:
-    """Each finding, and what to do."""
+    """Each finding with its remedy."""
     lines = []
     for finding in folded(findings):
         lines += ["", f"{finding.severity.upper():<8}{finding.host}: {finding.text}  [{finding.id}]"]

@@ -1,4 +1,4 @@
-"""Judges a Slurm site from what its own programs say. Pure: their output in, findings out."""
+"""Judges a Slurm site by the output of its own programs. Pure: output in, findings out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OVERLAP = (20, 11)
 """The first version whose srun has --overlap (Slurm's RELEASE_NOTES of 20.11)."""
 SHORT_KILL_WAIT = 10
 SITE = "Slurm"
-"""What the findings have in place of a host."""
+"""In place of a host in the findings."""
 WELL = frozenset({"idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "plnd", "planned"})
 
 
@@ -39,7 +39,7 @@ class SlurmSite:
     """The plugins of `srun --mpi=list`."""
     groups: Sequence[NodeGroup] = ()
     partition: str = ""
-    """The partition that the user named; else all are judged."""
+    """The partition that the user named; empty for all."""
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ def parse_groups(text: str) -> list[NodeGroup]:
 
 
 def judge_site(site: SlurmSite, launcher: LauncherName = "mpirun") -> tuple[Finding, ...]:
-    """What keeps launches with --slurm and this launcher from working there, and what makes them worse."""
+    """Problems of the site that prevent launches with --slurm and this launcher, or make them worse."""
     if site.error:
         remedy = "work on a login node of the site; there: scontrol ping"
         return (error("slurm.no-controller", SITE, site.error, remedy),)

@@ -19,7 +19,7 @@ from ..hosts.hostfile import Host
 from ..hosts.hostfile_edit import appended, lines_of, without_local
 from ..hosts.slots import slot_rule
 from ..roster import candidates, report
-from ..roster.additions import Additions, Seen, additions
+from ..roster.additions import Additions, ScannedHost, additions
 from ..roster.candidates import Candidate
 from ..roster.sources import aliases, load_inventory
 from .command import Command, Exit, flag
@@ -106,7 +106,7 @@ class HostsScan(RosterOptions):
             wanted, refused = roster.candidates(self.name, self.from_inventory)
             chosen = [candidate.host for candidate in wanted]
         else:
-            others = candidates.of_words([alias for alias in roster.aliases if alias not in names], ())
+            others = candidates.of_patterns([alias for alias in roster.aliases if alias not in names], ())
             chosen, refused = [*listed, *(candidate.host for candidate in others)], {}
         if not chosen:
             raise UsageError(
@@ -149,11 +149,11 @@ class _Roster:
     def candidates(self, names: Sequence[str], source: str) -> tuple[list[Candidate], dict[str, str]]:
         """The hosts that the user named, and the hosts of an inventory that are refused, with the reason."""
         if not source:
-            return candidates.of_words(names, self.aliases), {}
+            return candidates.of_patterns(names, self.aliases), {}
         read = load_inventory(Path(source))
         return candidates.of_inventory(read, names, self.aliases, Path(source).name)
 
-    def scan(self, hosts: Sequence[Host]) -> dict[str, Seen]:
+    def scan(self, hosts: Sequence[Host]) -> dict[str, ScannedHost]:
         """Ask hosts. Hosts that setup has not configured yet are reached by the user's SSH configuration."""
         from ..roster.scan import scan  # noqa: PLC0415  # 120 ms: the SSH library
 

@@ -16,8 +16,8 @@ MOST_HOSTS, MOST_RANKS = 4096, 1 << 20  # deploy/hosts/hostfile.py
 Words = Annotated[str, AtMost(1 << 16)]
 """A message, a command."""
 Printed = Annotated[str, AtMost(1 << 18), Parsed(lambda text: text.encode(errors="surrogateescape"))]
-"""What a program printed, as text that stands for bytes. Lines come in chunks of 64 KiB with at most as much
-before them (deploy/agent/job/rank.py)."""
+"""Output of a program, with undecodable bytes as surrogates. Lines come in chunks of 64 KiB, with at most as
+much before them (deploy/agent/job/rank.py)."""
 Name = Annotated[str, AtMost(256)]
 """The name of a host, user, job or program. It is only shown, never used as a path here."""
 Path = Annotated[str, AtMost(4096)]

@@ -1,4 +1,4 @@
-"""What hosts say about the image in which ranks are to run, and about the engine that starts it. Pure."""
+"""The image of the ranks on each host, and the engine that starts it. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 12  # characters of an image's id
 
 @dataclass(frozen=True)
 class ImageContents(Interpreter):
-    """What ranks find in the image."""
+    """The software in the image."""
 
     mpi_error: Words | None
     passwd: Annotated[str, AtMost(1 << 16)]
@@ -57,41 +57,41 @@ class HostImage:
     devices: Annotated[tuple[AbsolutePath, ...], AtMost(16)]
     """Devices of the host that ranks need: RDMA, and GPUs of AMD."""
     home: Annotated[str, Like(r"[0-9a-f]{32}")]
-    """Equal on hosts that share a home folder: whose containers may be swept."""
+    """Equal on hosts that share a home folder: containers with it may be swept."""
 
 
-def inside(facts: Facts, there: HostImage) -> Facts:
-    """What a launch finds on a host if its ranks run in the image. Without an Open MPI there, the host's.
+def inside(facts: Facts, image: HostImage) -> Facts:
+    """The facts for ranks in the image. An image without Open MPI gets the host's.
 
-    In that case the image's mpi4py, if any, has no library that fits to it, so ranks start without it.
+    The image's mpi4py, if any, has no library that fits to the host's Open MPI, so ranks start without it.
     """
-    found = there.inside
-    if found is None:
+    contents = image.inside
+    if contents is None:
         return facts
-    usable = found if found.mpirun else replace(found, mpi4py=None)
-    return with_interpreter(facts, usable, found.mpi_error)
+    usable = contents if contents.mpirun else replace(contents, mpi4py=None)
+    return with_interpreter(facts, usable, contents.mpi_error)
 
 
-def require_same(image: str, there: Mapping[str, HostImage]) -> None:
-    """`UnfitError` for hosts whose image is another than that of the first host, or has too old a Python."""
-    first, model = next(iter(there.items()))
+def require_same(image: str, images: Mapping[str, HostImage]) -> None:
+    """`UnfitError` for hosts whose image differs from that of the first host, or has too old a Python."""
+    first, model = next(iter(images.items()))
     of_first = f"{model.id[:SHOWN]} on {first}"
     reasons = [
-        (host, f"{image} is {known.id[:SHOWN]} here, but {of_first}; {_same_again(image, known)}")
-        for host, known in there.items()
-        if known.id != model.id and not {*known.digests} & {*model.digests}
+        (host, f"{image} is {held.id[:SHOWN]} here, but {of_first}; {_remedy(image, held)}")
+        for host, held in images.items()
+        if held.id != model.id and not {*held.digests} & {*model.digests}
     ]
     reasons += [
-        (host, f"{image} has Python {found.python}; ranks need 3.9 or newer in it")
-        for host, known in there.items()
-        if (found := known.inside) and tuple(map(int, found.python.split(".")[:2])) < LEAST_PYTHON
+        (host, f"{image} has Python {contents.python}; ranks need 3.9 or newer in it")
+        for host, held in images.items()
+        if (contents := held.inside) and tuple(map(int, contents.python.split(".")[:2])) < LEAST_PYTHON
     ]
     if reasons:
         raise UnfitError(reasons)
 
 
-def what_brings(image: str, engine: EngineName) -> str:
-    """The commands that bring an image from here. `image.push` loads it through the API of docker."""
+def push_commands(image: str, engine: EngineName) -> str:
+    """The commands that bring an image from here. `image.push` loads it through docker's API."""
     image = shlex.quote(image)
     if engine == "podman":
         return (
@@ -100,8 +100,8 @@ def what_brings(image: str, engine: EngineName) -> str:
     return "muster put" if engine == "apptainer" else f"muster image.push --image {image}"
 
 
-def _same_again(image: str, known: HostImage) -> str:
-    bring = what_brings(image, known.engine)
-    if known.engine == "apptainer":
+def _remedy(image: str, held: HostImage) -> str:
+    bring = push_commands(image, held.engine)
+    if held.engine == "apptainer":
         return f"copy one file to all hosts: {bring}"
-    return f"pull it on both hosts ({known.engine}), name it by its digest, or bring it from here: {bring}"
+    return f"pull it on both hosts ({held.engine}), name it by its digest, or bring it from here: {bring}"

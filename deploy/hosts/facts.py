@@ -1,4 +1,4 @@
-"""What hosts report of themselves before a launch: their software, and the environments made there. Pure."""
+"""The facts of hosts before a launch: their software, and their environments. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = Annotated[str, Like(KEY)]
 
 @dataclass(frozen=True)
 class Facts:
-    """A host, as its agent describes it. None means that the software is not installed there."""
+    """A host, as its agent describes it. None: the software is not installed."""
 
     hostname: Name
     home: AbsolutePath
@@ -34,7 +34,7 @@ class Facts:
     interfaces: Annotated[Mapping[Address, Interface], AtMost(4096)]
     """The interface of each address."""
     mpi_error: Words | None = None
-    """Why mpirun could not say its version."""
+    """Why mpirun did not print its version."""
     memory: Bytes | None = None
     """Bytes of the machine's memory."""
 
@@ -53,14 +53,14 @@ class Interpreter:
 
 
 def with_interpreter(facts: Facts, own: Interpreter, mpi_error: str | None = None) -> Facts:
-    """What a launch finds on a host if its ranks run with this Python; without an Open MPI, with the host's.
+    """The facts of a host for ranks with this Python; without an Open MPI, with the host's.
 
     `mpi_error`: why its own Open MPI does not work.
     """
-    known = replace(facts, executable=own.executable, python=own.python, torch=own.torch, mpi4py=own.mpi4py)
+    changed = replace(facts, executable=own.executable, python=own.python, torch=own.torch, mpi4py=own.mpi4py)
     if own.mpirun is None:
-        return known
-    return replace(known, mpirun=own.mpirun, mpi=own.mpi, mpi_error=mpi_error)
+        return changed
+    return replace(changed, mpirun=own.mpirun, mpi=own.mpi, mpi_error=mpi_error)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Environment(Interpreter):
     """
 
     source: Name
-    """The file that it was made from, as the user named it."""
+    """The user's name of the file of requirements."""
     packages: Count
     bytes: Bytes
     used: Seconds
@@ -80,7 +80,7 @@ class Environment(Interpreter):
 
 @dataclass(frozen=True)
 class HostEnvironments:
-    """The environments of a host, and what decides which wheels run there."""
+    """The environments of a host, and the properties that decide which wheels run on it."""
 
     home: Annotated[str, Like(r"[0-9a-f]{32}")]
     """Equal on hosts that share a home folder."""

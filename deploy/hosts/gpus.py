@@ -43,11 +43,11 @@ class Card:
 
 @dataclass(frozen=True)
 class GpuHost:
-    """What the GPUs of a host depend on. Known even if no driver is loaded."""
+    """The devices and software that the GPUs of a host depend on, also without a loaded driver."""
 
     cards: Annotated[tuple[Card, ...], AtMost(MOST_GPUS)] = ()
     devices: Count = 0
-    """The number of device files of GPUs; in a container, those that it was given."""
+    """The number of device files of GPUs; in a container, of its GPUs."""
     switches: Count = 0
     """The number of NVSwitches on the PCI bus."""
     architecture: Name = ""
@@ -71,7 +71,7 @@ class GpuHost:
 
 @dataclass(frozen=True)
 class GpuReport:
-    """The GPUs that answer, the error of nvidia-smi about others, and what the GPUs depend on."""
+    """The GPUs that answer, the error of nvidia-smi about others, and their host."""
 
     gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
     gpu_error: Words | None

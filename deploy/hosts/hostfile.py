@@ -55,7 +55,7 @@ class Host:
 
 
 class _Invalid(ValueError):
-    """An invalid value. The text says what was expected."""
+    """An invalid value. The text names the expected one."""
 
 
 def load(path: Path) -> tuple[Host, ...]:
@@ -72,8 +72,8 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
         line_hosts, complaints = _parse_line(line)
         for host in line_hosts:
             # Name servers and most programs make no difference between Node1 and node1.
-            here = (number, host.name)
-            if (earlier := first.setdefault(host.name.lower(), here)) is not here:
+            this = (number, host.name)
+            if (earlier := first.setdefault(host.name.lower(), this)) is not this:
                 spelled = f", as {earlier[1]}" if earlier[1] != host.name else ""
                 column = len(line) - len(line.lstrip()) + 1
                 complaints.append((column, f"{host.name} is already on line {earlier[0]}{spelled}"))
@@ -116,13 +116,13 @@ def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
         raise UsageError(f"{option} {clip(pattern)}: {invalid}") from None
     if "" in names:
         raise UsageError(f"{option} {pattern}: a name between commas is missing")
-    known = {host.name for host in hosts}
-    if unknown := sorted(names - known):
+    listed = {host.name for host in hosts}
+    if unknown := sorted(names - listed):
         digits = str.maketrans("", "", "0123456789")  # node9 is no mistyped node1
-        similar = [name for name in known if name.translate(digits) != unknown[0].translate(digits)]
+        similar = [name for name in listed if name.translate(digits) != unknown[0].translate(digits)]
         raise UsageError(
             f"{option}: {clip(', '.join(unknown), 1000)} not in the hosts file, which has "
-            f"{clip(', '.join(sorted(known)), 1000)}{nearest(unknown[0], similar)}"
+            f"{clip(', '.join(sorted(listed)), 1000)}{nearest(unknown[0], similar)}"
         )
     return names
 
@@ -143,7 +143,7 @@ def _parse_line(line: str) -> tuple[list[Host], list[tuple[int, str]]]:
     """The hosts of a line, and (column, complaint) for each mistake in it."""
     if byte := hostfile_text.undecoded(line):
         return [], [(byte[0], f"the byte {byte[1]} is not UTF-8; outside of comments, names are ASCII")]
-    tokens = hostfile_text.words(line)
+    tokens = hostfile_text.tokens(line)
     if not tokens:
         return [], []
     (column, pattern), *settings = tokens
@@ -248,7 +248,7 @@ def _expand(pattern: str) -> list[str]:
 
 def _ranges(text: str) -> list[tuple[int, int, int]]:
     """`01-03,7` -> (1, 3, 2), (7, 7, 1): first, last, and the width, which is that of the first number."""
-    found: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int, int]] = []
     size = 0
     for part in text.split(","):
         if size > MAX_HOSTS:
@@ -261,9 +261,9 @@ def _ranges(text: str) -> list[tuple[int, int, int]]:
             raise _Invalid(f"a range goes upwards, got [{part}]")
         if int(last) - int(first) >= MAX_HOSTS:
             raise _Invalid(f"[{part}] is more than {MAX_HOSTS} hosts")
-        found.append((int(first), int(last), len(first)))
+        ranges.append((int(first), int(last), len(first)))
         size += int(last) - int(first) + 1
-    return found
+    return ranges
 
 
 def _numbers(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:

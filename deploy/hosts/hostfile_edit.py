@@ -1,4 +1,4 @@
-"""Adds hosts to the text of a hosts file. Every line that is there stays as it is, byte for byte. Pure."""
+"""Adds hosts to the text of a hosts file. All present lines stay the same, byte for byte. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = "# The hosts of a launch, one a line. The first one is the head. slots:
 
 
 def lines_of(entries: Sequence[tuple[Host, str]]) -> list[str]:
-    """A line for each host with its comment. Neighbours that differ in their number alone share a line."""
+    """A line for each host with its comment. Neighbours that differ only in their number share a line."""
     lines = []
     for (settings, comment), group in groupby(entries, lambda entry: (_settings(entry[0]), entry[1])):
         for pattern in _folded([host.name for host, _ in group]):
@@ -29,14 +29,14 @@ def _settings(host: Host) -> tuple[str, ...]:
 
 
 def _folded(names: list[str]) -> list[str]:
-    """Ranges that mean these names in this order, which is the order of ranks; else the names."""
+    """Ranges that expand to these names in this order, which is the order of ranks; else the names."""
     patterns = hostfile.patterns(fold_names(names))
-    meant = [host.name for host in hostfile.parse("\n".join(patterns))]
-    return patterns if meant == names else names
+    expanded = [host.name for host in hostfile.parse("\n".join(patterns))]
+    return patterns if expanded == names else names
 
 
 def appended(content: bytes, lines: Sequence[str]) -> bytes:
-    """The content of a hosts file with more lines at its end, in the way in which it ends lines."""
+    """The content of a hosts file with more lines at its end, with its own line ends."""
     end = "\r\n" if b"\r\n" in content else "\n"
     start = content or HEADER.encode()
     gap = end.encode() if not start.endswith(b"\n") else b""
@@ -49,8 +49,8 @@ def without_local(content: bytes, source: str) -> bytes:
     read = hostfile_text.without_comments(text.removeprefix("\ufeff"), source)[0]
     kept = []
     for line, bare in zip(text.splitlines(keepends=True), read.splitlines(), strict=True):
-        words = hostfile_text.words(bare)
-        if words and words[0][1].lower() in LOCAL_NAMES:
+        tokens = hostfile_text.tokens(bare)
+        if tokens and tokens[0][1].lower() in LOCAL_NAMES:
             if "/*" in line or "*/" in line:
                 raise UsageError(f"{source}: localhost can only stand alone; remove its line first")
             line = f"# {line}"  # noqa: PLW2901  # the line in its new form

@@ -20,7 +20,7 @@ def load(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such hosts file; {_instead(str(path))}") from None
+        raise UsageError(f"{path}: no such hosts file; {_remedy(str(path))}") from None
     except IsADirectoryError:
         raise UsageError(f"{path}: is a directory, not a hosts file") from None
     except OSError as error:
@@ -32,14 +32,14 @@ def load(path: Path) -> str:
     return data.decode("utf-8-sig", "surrogateescape")
 
 
-def _instead(named: str) -> str:
-    """What to do where a hosts file is missing, and its name may be a list of hosts as mpirun takes it."""
-    hosts = [re.fullmatch(r"([A-Za-z0-9_][\w.-]*)(?::(\d{1,4}))?", part) for part in named.split(",")]
-    known = [host for host in hosts if host]
-    if len(known) < len(hosts) or not (len(known) > 1 or known[0][2]):
+def _remedy(path: str) -> str:
+    """The remedy for a missing hosts file; its path may be a list of hosts, as mpirun accepts it."""
+    parts = [re.fullmatch(r"([A-Za-z0-9_][\w.-]*)(?::(\d{1,4}))?", part) for part in path.split(",")]
+    hosts = [part for part in parts if part]
+    if len(hosts) < len(parts) or not (len(hosts) > 1 or hosts[0][2]):
         return "`muster init` writes an example with one line for each host"
-    names = [host[1] for host in known]
-    slots = f" --slots {known[0][2]}" if known[0][2] else ""
+    names = [host[1] for host in hosts]
+    slots = f" --slots {hosts[0][2]}" if hosts[0][2] else ""
     add = f"muster hosts add {' '.join(names)}{slots}"
     return f"{add} writes these hosts into one; --include {','.join(names)} takes some of its hosts"
 
@@ -50,20 +50,20 @@ def without_comments(text: str, source: str) -> tuple[str, list[Problem]]:
 
     def blank(comment: re.Match[str]) -> str:
         if comment["end"] == "":
-            line, column = _place(text, comment.start())
+            line, column = _position(text, comment.start())
             problems.append(Problem(source, line, column, "this comment has no end: write */ after it"))
         return "".join(part if part.isspace() else " " for part in comment[0])
 
     return _COMMENT.sub(blank, text), problems
 
 
-def _place(text: str, index: int) -> tuple[int, int]:
+def _position(text: str, index: int) -> tuple[int, int]:
     lines = (text[:index] + "x").splitlines()
     return len(lines), len(lines[-1])
 
 
-def words(line: str) -> list[tuple[int, str]]:
-    """The words of a line, each with its column. `slots = 4` is a single word."""
+def tokens(line: str) -> list[tuple[int, str]]:
+    """The tokens of a line, each with its column. `slots = 4` is a single token."""
     return [(match.start() + 1, re.sub(r"\s*=\s*", "=", match[0])) for match in _KEY_AND_VALUE.finditer(line)]
 
 

@@ -1,8 +1,8 @@
 """The one check of paths that a host names and that become files on this machine.
 
 A git repository names commands, and git runs them: a `.git` from a host would let the host run a command here
-as soon as anyone calls git in that folder. So no part of a path may be `.git`, nor a spelling that a file
-system takes for it: `.GIT`; on NTFS `git~1`, `.git.` and `.git::$INDEX_ALLOCATION`; on HFS+ `.git` with
+as soon as git runs in that folder. So no part of a path may be `.git`, nor a spelling that a file
+system resolves to it: `.GIT`; on NTFS `git~1`, `.git.` and `.git::$INDEX_ALLOCATION`; on HFS+ `.git` with
 invisible characters in it. git itself refuses the same (is_hfs_dotgit and is_ntfs_dotgit in its source).
 """
 
@@ -21,11 +21,11 @@ REMEDY = (
 )
 _SHORT_NAME = re.compile(r"git~\d+")
 _BARE = {"head", "objects", "refs"}
-"""What git finds in a folder that it takes for a repository without `.git`."""
+"""The entries by which git recognizes a repository without `.git`."""
 
 
 def is_dot_git(name: str) -> bool:
-    """Whether a file system may take a name for `.git`."""
+    """Whether a file system may resolve a name to `.git`."""
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     plain = unicodedata.normalize("NFKC", visible).casefold()
     plain = plain.partition(":")[0].rstrip(". ")
@@ -33,7 +33,7 @@ def is_dot_git(name: str) -> bool:
 
 
 def inner_path(path: str, host: str = "") -> PurePosixPath:
-    """A path below some folder of ours; `MusterError` if it leads out of it or into a git repository."""
+    """A path inside the target folder; `MusterError` if it leads out of it or into a git repository."""
     inner = PurePosixPath(path)
     if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in path:
         raise MusterError(f"{path!r:.200} is not a path inside the requested folder", host=host)
@@ -43,7 +43,7 @@ def inner_path(path: str, host: str = "") -> PurePosixPath:
 
 
 def inner_paths(paths: Iterable[str], host: str = "") -> None:
-    """The same for everything in a folder, which must not be a repository without `.git` either."""
+    """The same for all paths of a folder, which must not be a repository without `.git` either."""
     found: dict[str, set[str]] = {}
     for path in paths:
         folder, names = "", inner_path(path, host).parts

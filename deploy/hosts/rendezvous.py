@@ -1,6 +1,6 @@
-"""Where ranks meet, and which hosts try to reach each other. Pure.
+"""The address at which ranks meet, and which hosts try to reach each other. Pure.
 
-A launch, a check, and the search for broken pairs in a job that stands still decide this here.
+For a launch, a check, and the search for broken pairs in a stalled job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rendezvous:
     ) -> dict[str, tuple[str, ...]]:
         """The addresses where the ranks of each host listen: those of its interface towards the rendezvous.
 
-        A host has no entry if that interface is not known, for example if `addr=` names another address.
+        A host has no entry if that interface is unknown, for example if `addr=` names another address.
         """
         listening: dict[str, tuple[str, ...]] = {head: (self.address,)}
         for name, interface in self.interfaces.items():
@@ -44,7 +44,7 @@ class Rendezvous:
     def require_network(self, network: str, facts: Mapping[str, Facts]) -> None:
         """`UnfitError` for hosts that reach the head by another network than --network, through a router."""
         if "/" not in network:
-            return  # the name of the head's interface means nothing on other hosts
+            return  # other hosts may name their interfaces otherwise
         outside = []
         for name, interface in self.interfaces.items():
             own = facts[name]
@@ -72,14 +72,14 @@ def on_network(facts: Facts, network: str) -> tuple[str, ...]:
 
 
 def addresses_of(host: Host, facts: Facts, *, alone: bool) -> list[str]:
-    """Where other hosts may reach a host: its addr= if it has that, else all its own addresses."""
+    """The addresses at which other hosts may reach a host: its addr= if it has that, else all its own."""
     if host.addr:
         return [host.addr]
     return ["127.0.0.1"] if alone else list(facts.addresses)
 
 
 def head_addresses(head: Host, facts: Facts, network: str, *, alone: bool) -> list[str]:
-    """The addresses of the head where ranks may meet; `UnfitError` if it has none on the data network."""
+    """The addresses of the head for the rendezvous; `UnfitError` if it has none on the data network."""
     if not network:
         return addresses_of(head, facts, alone=alone)
     if addresses := on_network(facts, network):
@@ -91,7 +91,7 @@ def head_addresses(head: Host, facts: Facts, network: str, *, alone: bool) -> li
 def meet(
     addresses: Sequence[str], port: int, reached: Mapping[str, Mapping[str, str | None]]
 ) -> Rendezvous | None:
-    """The rendezvous at the first address of the head that all hosts reach; None if there is none.
+    """The rendezvous at the first address of the head that all hosts reach; None without such an address.
 
     `reached`: for each host, its own interface by the address of the head.
     """
@@ -105,7 +105,7 @@ def meet(
 def unreached(
     head: str, addresses: Sequence[str], port: int, reached: Mapping[str, Mapping[str, str | None]]
 ) -> UnfitError:
-    """The error that no address of the head is reached by all. It names the hosts that reach the fewest."""
+    """The error that not all hosts reach one address of the head. It names those that reach the fewest."""
     own = {name: [address for address in addresses if address in seen] for name, seen in reached.items()}
     fewest = min(map(len, own.values()))
     return UnfitError(
@@ -120,7 +120,7 @@ def unreached(
 
 
 def no_port(refused: str | None) -> HostError:
-    """The error of a host that has no port where others could reach it."""
+    """The error of a host without a port that others could reach."""
     return HostError(
         "port.none-free", refused or "it gave no port", f"free a port of {PORTS} there: ss -ltnp"
     )

@@ -1,7 +1,7 @@
-"""Samples: what a host and its ranks did at one moment, as its agent measured it.
+"""Samples: figures of a host and its ranks at one moment, as its agent measured them.
 
 `runs/JOB/samples.jsonl.gz` has a line for each (deploy/jobs/sample_file.py); docs/reference/samples.md
-describes the fields. Everything but the time and the host may be None: not measured, or not there.
+describes the fields. All fields except the time and the host may be None: not measured, or not present.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RankSample:
     state: Name | None = None
     """As in proc(5): R runs, S sleeps, D waits in the kernel, T is stopped."""
     read: Rate | None = None
-    """Bytes per second from file systems, pipes and sockets, also what was cached."""
+    """Bytes per second from file systems, pipes and sockets, also from the cache."""
     written: Rate | None = None
 
 
@@ -113,7 +113,7 @@ def of_json(value: Any) -> HostSample:
 
 
 def of_line(line: str | bytes) -> HostSample:
-    """The sample of a line of samples.jsonl; ValueError for what is no sample."""
+    """The sample of a line of samples.jsonl; ValueError for any other line."""
     try:
         return of_json(json.loads(line))
     except RecursionError:
@@ -121,7 +121,7 @@ def of_line(line: str | bytes) -> HostSample:
 
 
 def as_line(sample: HostSample) -> str:
-    """A sample as a line of samples.jsonl, with its newline; what was not measured is left out."""
+    """A sample as a line of samples.jsonl, with its newline, without fields that were not measured."""
     return json.dumps(asdict(sample, dict_factory=_measured), separators=(",", ":")) + "\n"
 
 

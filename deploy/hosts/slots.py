@@ -1,4 +1,4 @@
-"""How many slots hosts get by `--slots`: one for each GPU or core that they have, or a number. Pure."""
+"""The slots of hosts by `--slots`: one for each of their GPUs or cores, or a number. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .facts import Facts
 from .hostfile import MAX_SLOTS, Host
 
 SlotRule = Literal["gpus", "cores", "auto"] | int
-"""What counts: GPUs, cores, GPUs where there are any and else cores, or a number for every host."""
-_WORDS: Mapping[str, SlotRule] = {"gpus": "gpus", "cores": "cores", "auto": "auto"}
+"""`gpus`, `cores`, `auto` for GPUs or, without any, cores; or a number for every host."""
+_RULES: Mapping[str, SlotRule] = {"gpus": "gpus", "cores": "cores", "auto": "auto"}
 NO_GPU = HostError(
     "slots.no-gpu",
     "no GPU to count for --slots gpus",
@@ -22,8 +22,8 @@ NO_GPU = HostError(
 
 def slot_rule(text: str) -> SlotRule:
     """The rule that the value of `--slots` names; `UsageError` for anything else."""
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _RULES:
+        return _RULES[text]
     if (
         text.isascii()
         and text.isdecimal()
@@ -35,7 +35,7 @@ def slot_rule(text: str) -> SlotRule:
 
 
 def slots_of(facts: Facts, rule: SlotRule) -> int:
-    """The slots of a host; `NO_GPU` where GPUs are to be counted and there is none."""
+    """The slots of a host; `NO_GPU` for a host without GPUs if they are counted."""
     if isinstance(rule, int):
         return rule
     counted = facts.cores if rule == "cores" else facts.gpus
@@ -49,7 +49,7 @@ def slots_of(facts: Facts, rule: SlotRule) -> int:
 def counted_slots(
     hosts: Sequence[Host], facts: Mapping[str, Facts], rule: SlotRule
 ) -> tuple[tuple[Host, ...], dict[str, HostError]]:
-    """The hosts with the slots that the rule gives them, and the error of each host with nothing to count.
+    """The hosts with their slots by the rule, and the error of each host with nothing to count.
 
     Such a host keeps its slots, and so does a host without facts.
     """

@@ -22,7 +22,7 @@ from ..connect.requests.hosts import FREE_PORT, LOAD
 from ..connect.requests.launch import CONTAINER, CONTAINER_START, MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
 from ..errors import MusterError, UnfitError
-from ..hosts.containers import EngineName, HostImage, require_same, what_brings
+from ..hosts.containers import EngineName, HostImage, push_commands, require_same
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
@@ -78,7 +78,7 @@ class LaunchImages:
             login = (
                 f"log in to its registry there ({engine} login), or " if _REFUSED.search(error.reason) else ""
             )
-            bring = what_brings(self._image, engine)
+            bring = push_commands(self._image, engine)
             raise MusterError(
                 f"{error.reason}; {login}bring it from here: {bring}", host=channel.host
             ) from None
@@ -88,10 +88,10 @@ class LaunchImages:
 
     def _lacks(self, image: HostImage) -> str:
         if image.engine == "apptainer":
-            return f"there is no {self._image}; bring it: {what_brings(self._image, image.engine)}"
+            return f"there is no {self._image}; bring it: {push_commands(self._image, image.engine)}"
         return (
             f"{image.engine} has no image {self._image}; a launch lets the host fetch it, a dry run "
-            f"does not; or bring it from here: {what_brings(self._image, image.engine)}"
+            f"does not; or bring it from here: {push_commands(self._image, image.engine)}"
         )
 
 

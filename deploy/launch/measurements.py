@@ -153,7 +153,7 @@ class PaceWatch:
         unsent = mean_unsent(list(self._unsent))
         surroundings = Surroundings(gathered.pressures, dict(self._samples), unsent=unsent)
         late = stragglers(gathered.pace, surroundings)
-        if any(self.summary.wants_stacks(straggler.rank) for straggler in late):
+        if any(self.summary.needs_stacks(straggler.rank) for straggler in late):
             late = stragglers(gathered.pace, replace(surroundings, looks=self._looks(job, channels)))
         took = time.thread_time() - began
         return _Look(now(), gathered, late, max(gathered.cost / MOST_SHARE, took / MOST_DRIVER_SHARE))

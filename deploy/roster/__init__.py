@@ -1,1 +1,1 @@
-"""Which machines a user has, where they are listed, and what of them goes into the hosts file."""
+"""The machines of a user: where they are listed, and which of them go into the hosts file."""

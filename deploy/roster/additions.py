@@ -1,4 +1,4 @@
-"""What of scanned hosts goes into a hosts file: no host twice, by name or by machine. Pure."""
+"""Which scanned hosts go into a hosts file: no host twice, by name or by machine. Pure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from .candidates import Candidate
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a scan found out about a host: its facts if it answered, else the error."""
+class ScannedHost:
+    """The result of the scan of a host: its facts if it answered, else the error."""
 
     address: str = ""
-    """Where SSH connects to: an address or name, with its port if that is not 22."""
+    """The address or name to which SSH connects, with its port if that is not 22."""
     key: str = ""
-    """The fingerprint of its host key; empty for this machine, and where no connection was made."""
+    """The fingerprint of its host key; empty for this machine, and without a connection."""
     facts: Facts | None = None
     error: HostError | None = None
 
     @property
     def machine(self) -> tuple[str, str] | None:
-        """Equal for two names of one machine. Machines that were cloned may share a key, but not the name."""
+        """Equal for two names of one machine. Cloned machines may share a key, but not the name."""
         return (self.key, self.facts.hostname) if self.facts and self.key else None
 
 
 @dataclass
 class Additions:
-    """The outcome: lines to write, and why the other hosts are not among them."""
+    """The outcome: lines to write, and why other hosts are not added."""
 
     entries: list[tuple[Host, str]] = field(default_factory=list)
     """Hosts with their slots, each with the comment for its line."""
     present: list[str] = field(default_factory=list)
-    """Hosts that the file has already."""
+    """Hosts that are in the file already."""
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class Additions:
 def additions(
     candidates: Sequence[Candidate],
     listed: Sequence[Host],
-    seen: Mapping[str, Seen],
+    scanned: Mapping[str, ScannedHost],
     rule: SlotRule,
     *,
     ask: bool = True,
@@ -53,11 +53,11 @@ def additions(
     """Judge each candidate. `listed`: the hosts of the file. `ask`: hosts that did not answer are refused."""
     result = Additions()
     names, added = {host.name.lower() for host in listed}, set[str]()
-    machines = {machine: host.name for host in listed if (machine := _machine(seen, host.name))}
+    machines = {machine: host.name for host in listed if (machine := _machine(scanned, host.name))}
     keys = {machine[0]: name for machine, name in machines.items()}
     for candidate in candidates:
         name = candidate.host.name
-        known, machine = seen.get(name, Seen()), _machine(seen, name)
+        scan, machine = scanned.get(name, ScannedHost()), _machine(scanned, name)
         if name.lower() in names:
             result.present.append(name)
             continue
@@ -66,33 +66,33 @@ def additions(
             result.refused[candidate.origin or name] = twice
             continue
         try:
-            if ask and known.facts is None:
-                raise known.error or HostError("host.failed", "it was not asked")
-            slots = slots_of(known.facts, rule) if known.facts else rule
+            if ask and scan.facts is None:
+                raise scan.error or HostError("host.failed", "it was not asked")
+            slots = slots_of(scan.facts, rule) if scan.facts else rule
         except HostError as error:
             result.refused[name] = "; ".join(filter(None, (error.reason, candidate.note)))
             continue
         if machine in machines:
-            result.refused[name] = f"the same machine as {machines[machine]} (host key {known.key})"
+            result.refused[name] = f"the same machine as {machines[machine]} (host key {scan.key})"
             continue
         notes = [candidate.note] if candidate.note else []
         if machine:
-            if other := keys.get(known.key):
+            if other := keys.get(scan.key):
                 notes.append(f"has the host key of {other}, another machine: give each host a key of its own")
-            machines[machine] = keys[known.key] = name
+            machines[machine] = keys[scan.key] = name
         added.add(name.lower())
         if notes:
             result.notes[name] = "; ".join(notes)
         assert isinstance(slots, int)  # noqa: S101  # without facts, the command takes a number only
-        result.entries.append((replace(candidate.host, slots=slots), _comment(candidate, known.facts)))
+        result.entries.append((replace(candidate.host, slots=slots), _comment(candidate, scan.facts)))
     return result
 
 
-def _machine(seen: Mapping[str, Seen], name: str) -> tuple[str, str] | None:
-    return seen[name].machine if name in seen else None
+def _machine(scanned: Mapping[str, ScannedHost], name: str) -> tuple[str, str] | None:
+    return scanned[name].machine if name in scanned else None
 
 
 def _comment(candidate: Candidate, facts: Facts | None) -> str:
     """`8 GPUs`, `64 cores`; with its name in an inventory."""
-    has = (count(facts.gpus, "GPU") if facts.gpus else count(facts.cores, "core")) if facts else ""
-    return ", ".join(part for part in (candidate.origin, has) if part)
+    hardware = (count(facts.gpus, "GPU") if facts.gpus else count(facts.cores, "core")) if facts else ""
+    return ", ".join(filter(None, (candidate.origin, hardware)))

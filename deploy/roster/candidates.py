@@ -1,4 +1,4 @@
-"""Which hosts a user means: names, ranges, patterns of SSH aliases, hosts of an Ansible inventory. Pure."""
+"""The hosts that a user names: names, ranges, patterns of SSH aliases, an Ansible inventory. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_TAKEN = {
     "ansible_ssh_common_args": "ProxyJump, or what else it says,",
     "ansible_ssh_extra_args": "what it says",
 }
-"""Variables that a hosts file has no word for, and what to write into the SSH configuration instead."""
+"""Variables without a key in a hosts file, and the SSH configuration that replaces them."""
 _SSH = {"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", ""}
 
 
@@ -29,35 +29,35 @@ class Candidate:
 
     host: Host
     origin: str = ""
-    """Its name where it comes from, if that is not the name of the host: `web1 of inventory.ini`."""
+    """Its name in its source, if that differs from the name of the host: `web1 of inventory.ini`."""
     note: str = ""
-    """What of its settings a hosts file cannot say, and where to write it."""
+    """Its settings that a hosts file cannot contain, and what to write into the SSH configuration."""
 
 
-def of_words(words: Sequence[str], aliases: Sequence[str]) -> list[Candidate]:
+def of_patterns(patterns: Sequence[str], aliases: Sequence[str]) -> list[Candidate]:
     """The hosts of names, ranges such as `node[01-16]`, and patterns such as `gpu-*` of SSH aliases."""
     names: list[str] = []
-    for word in words:
-        if {*word} & {*"*?"}:
-            if not (matching := [alias for alias in aliases if fnmatchcase(alias, word)]):
-                raise UsageError(f"{word}: no Host of the SSH configuration is like that")
+    for pattern in patterns:
+        if {*pattern} & {*"*?"}:
+            if not (matching := [alias for alias in aliases if fnmatchcase(alias, pattern)]):
+                raise UsageError(f"{pattern}: no Host of the SSH configuration is like that")
             names += matching
         else:
-            names.append(word)
+            names.append(pattern)
     return [Candidate(host) for host in _hosts("\n".join(dict.fromkeys(names)))] if names else []
 
 
 def of_inventory(
-    inventory: Mapping[str, Any], words: Sequence[str], aliases: Sequence[str], source: str
+    inventory: Mapping[str, Any], patterns: Sequence[str], aliases: Sequence[str], source: str
 ) -> tuple[list[Candidate], dict[str, str]]:
     """The hosts of an Ansible inventory, and those that cannot be taken, each with its reason.
 
-    `inventory`: the JSON of `ansible-inventory --list`. `words`: hosts, groups or patterns; all if empty.
+    `inventory`: the JSON of `ansible-inventory --list`. `patterns`: hosts, groups or patterns; all if empty.
     """
     variables = inventory.get("_meta", {}).get("hostvars", {})
     names = list(dict.fromkeys(_in_group(inventory, "all", frozenset())))
-    if words:
-        names = [name for word in words for name in _named(inventory, names, word, source)]
+    if patterns:
+        names = [name for pattern in patterns for name in _named(inventory, names, pattern, source)]
     taken: list[Candidate] = []
     refused: dict[str, str] = {}
     for name in dict.fromkeys(names):
@@ -68,12 +68,12 @@ def of_inventory(
     return taken, refused
 
 
-def _named(inventory: Mapping[str, Any], names: Sequence[str], word: str, source: str) -> list[str]:
-    if word in inventory:
-        return list(_in_group(inventory, word, frozenset()))
-    if not (matching := [name for name in names if fnmatchcase(name, word)]):
+def _named(inventory: Mapping[str, Any], names: Sequence[str], pattern: str, source: str) -> list[str]:
+    if pattern in inventory:
+        return list(_in_group(inventory, pattern, frozenset()))
+    if not (matching := [name for name in names if fnmatchcase(name, pattern)]):
         groups = ", ".join(sorted(inventory.keys() - {"_meta"}))
-        raise UsageError(f"{word}: no host and no group of {source}, which has the groups {groups}")
+        raise UsageError(f"{pattern}: no host and no group of {source}, which has the groups {groups}")
     return matching
 
 
@@ -87,24 +87,24 @@ def _in_group(inventory: Mapping[str, Any], group: str, above: frozenset[str]) -
 
 
 def _of_variables(name: str, variables: Mapping[str, Any], aliases: set[str], source: str) -> Candidate:
-    """A host by its variables; `UsageError` for what no hosts file can say."""
+    """A host by its variables; `UsageError` for a host that no hosts file can describe."""
     connection = _value(variables, ("ansible_connection",))
     if connection not in _SSH:
         raise UsageError(f"ansible_connection={connection}: Muster reaches hosts by SSH")
     address = _value(variables, _HOST)
-    called = address if address and name not in aliases else name
+    host_name = address if address and name not in aliases else name
     settings = [
         f"{key}={value}"
         for key, names in (("user", _USER), ("port", _PORT))
         if (value := _value(variables, names))
     ]
-    (host,) = _hosts(" ".join([called, *settings]))
-    left = [
+    (host,) = _hosts(" ".join([host_name, *settings]))
+    notes = [
         f"{key}: write {instead} into ~/.ssh/config"
         for key, instead in _NOT_TAKEN.items()
         if key in variables
     ]
-    return Candidate(host, f"{name} of {source}" if called != name else "", "; ".join(left))
+    return Candidate(host, f"{name} of {source}" if host_name != name else "", "; ".join(notes))
 
 
 def _value(variables: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -121,7 +121,7 @@ def _value(variables: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def _hosts(text: str) -> tuple[Host, ...]:
-    """The hosts of lines as a hosts file has them; a mistake is one of the command line, not of a file."""
+    """The hosts of lines of a hosts file; a mistake is a `UsageError`: the lines are of the command line."""
     try:
         return hostfile.parse(text)
     except HostfileError as error:

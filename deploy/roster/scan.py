@@ -1,4 +1,4 @@
-"""Asks machines over SSH what they are: which answer, their host keys, and what they have."""
+"""Scans machines over SSH: which answer, their host keys, and their facts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..connect.transports.ssh import SshPipe
 from ..connect.transports.ssh_config import Route, resolve
 from ..errors import HostError, MusterError
 from ..hosts.hostfile import Host
-from .additions import Seen
+from .additions import ScannedHost
 
 
 def scan(
     hosts: Sequence[Host], config_of: Callable[[str], Path | None], python_of: Callable[[str], str]
-) -> dict[str, Seen]:
+) -> dict[str, ScannedHost]:
     """Connect to all hosts at once. `config_of`: the SSH configuration of a host; None for the user's own."""
     routes: dict[str, Route] = {}
     keys: dict[str, str] = {}
@@ -34,7 +34,7 @@ def scan(
     with contextlib.closing(Cluster(hosts, open_pipe)) as cluster:
         errors = cluster.connect()
         return {
-            host.name: Seen(
+            host.name: ScannedHost(
                 _address(routes.get(host.name)),
                 keys.get(host.name, ""),
                 cluster.facts.get(host.name),

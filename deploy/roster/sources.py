@@ -1,4 +1,4 @@
-"""Where hosts are named: an SSH configuration, and an Ansible inventory as Ansible itself reads it."""
+"""Sources of host names: an SSH configuration, and an Ansible inventory as Ansible itself reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..common.users import expanded
 from ..connect.ownership import require_own, within
 from ..errors import UsageError
 
-# A file that no plugin can read is an error, not an inventory of nobody; nothing but JSON is printed.
+# A file that no plugin can read is an error, not an empty inventory; only JSON is printed.
 _SETTINGS = {
     "ANSIBLE_INVENTORY_UNPARSED_FAILED": "true",
     "ANSIBLE_DEPRECATION_WARNINGS": "false",
@@ -27,7 +27,7 @@ DEEPEST = 16  # ssh(1) follows as many files that include each other
 
 
 def aliases(config: Path, folder: Path) -> tuple[str, ...]:
-    """The names of the Host lines of a configuration and of what it includes, in order, without patterns.
+    """The names of the Host lines of a configuration and its included files, in order, without patterns.
 
     `folder`: where relative paths of Include begin, ~/.ssh for a user's own configuration (ssh_config(5)).
     """
@@ -40,10 +40,10 @@ def _names(config: Path, folder: Path, deep: int) -> Iterator[str]:
     except OSError:  # no configuration names no hosts; ssh itself reports one that it cannot read
         return
     for line in lines:
-        word, *values = _words(line)
-        if word == "host":
+        keyword, *values = _tokens(line)
+        if keyword == "host":
             yield from (value for value in values if not {*value} & {*"*?!"})
-        elif word == "include" and deep:
+        elif keyword == "include" and deep:
             for value in values:
                 path = Path(expanded(value))
                 base, pattern = (Path("/"), str(path)[1:]) if path.is_absolute() else (folder, str(path))
@@ -51,7 +51,7 @@ def _names(config: Path, folder: Path, deep: int) -> Iterator[str]:
                     yield from _names(included, folder, deep - 1)
 
 
-def _words(line: str) -> list[str]:
+def _tokens(line: str) -> list[str]:
     """The keyword of a line in lower case, and its values; `Host=a` is read as `Host a`."""
     keyword, _, rest = line.strip().replace("=", " ", 1).replace("\t", " ").partition(" ")
     if not keyword or keyword.startswith("#"):
@@ -65,8 +65,9 @@ def _words(line: str) -> list[str]:
 def require_own_variables(inventory: Path) -> None:
     """`UsageError` if another user may have written the variables beside an inventory, or in its folder."""
     folder = inventory if inventory.is_dir() else inventory.parent
-    places = (folder / name for name in _VARIABLES)
-    require_own((path for place in places for path in within(place)), "Ansible's lookups run commands here")
+    require_own(
+        (path for name in _VARIABLES for path in within(folder / name)), "Ansible's lookups run commands here"
+    )
 
 
 def load_inventory(path: Path) -> dict[str, Any]:
@@ -90,12 +91,12 @@ def load_inventory(path: Path) -> dict[str, Any]:
     if done.returncode:
         raise UsageError(f"{path}: ansible-inventory cannot read it:\n{done.stderr.strip()}")
     try:
-        read = json.loads(done.stdout)
+        inventory = json.loads(done.stdout)
     except ValueError:
-        read = None
-    if not isinstance(read, dict):
+        inventory = None
+    if not isinstance(inventory, dict):
         raise UsageError(f"{path}: ansible-inventory printed no JSON object:\n{done.stdout[:500]}")
-    return read
+    return inventory
 
 
 def _program() -> str:

@@ -1,4 +1,4 @@
-"""Why a rank is late: what its processor, host and stacks show, and those of the others do not. Pure."""
+"""Why a rank is late: what its processor, host and stacks show, unlike those of the other ranks. Pure."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ THROTTLED, QUEUED = 0.2, 0.15
 UNSENT = 0.4
 """From this share of the time on, data that waits to be sent explains a lateness."""
 MORE = 2.0
-"""A share explains a lateness only if it is at least so many times that of the others."""
+"""A share explains a lateness only if it is at least this many times that of the others."""
 OTHERS_CORES = 0.5
 HOT_CPU, HOT_GPU = 95.0, 87.0  # degrees Celsius
 SLOW_CLOCK = 0.85
-OFTEN_THERE = 0.25
-"""A line explains a rank that is there in so much more of the looks than the other ranks."""
+OFTEN = 0.25
+"""A line explains a rank that is in it in this much more of the looks than the other ranks."""
 _WAITS = ("torch/distributed", "mpi_backend")
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known of the ranks and hosts beside the times of arrival.
+    """Measurements of ranks and hosts, beside the times of arrival.
 
-    `looks`: what all ranks did at some moments, each with its stack. `unsent`: how often data waited on a
-    host to be sent, a share of the time.
+    `looks`: what all ranks did at some moments, each with its stack. `unsent`: the share of the time in which
+    data waited on a host to be sent.
     """
 
     pressures: Mapping[int, Pressure]
@@ -44,17 +44,17 @@ class Surroundings:
 
 
 def likely_cause(rank: RankPace, late: set[int], surroundings: Surroundings) -> str:
-    """What explains the lateness of a rank and is not so of the others; empty if nothing does.
+    """The measurement that explains the lateness of a rank and differs from the others; empty if none does.
 
     `late`: the ranks that are late, which are not compared with each other.
     """
     location = usual_location(surroundings.looks, rank.rank, late)
-    kept = (
+    cause = (
         _kept_from_running(rank, late, surroundings)
         or _heat(rank.host, surroundings.samples)
         or slow_link(rank.host, surroundings.unsent)
     )
-    return f"{kept}; it {location}" if kept and location else kept or (f"it {location}" if location else "")
+    return "; ".join(filter(None, (cause, f"it {location}" if location else "")))
 
 
 def _kept_from_running(rank: RankPace, late: set[int], surroundings: Surroundings) -> str:
@@ -76,7 +76,7 @@ def _exceeds(mine: float | None, others: Sequence[float | None], least: float) -
 
 
 def _neighbours(host: str, surroundings: Surroundings) -> str:
-    """Whose work has the processors of a host: that of others, or that of its own ranks."""
+    """Which work occupies the processors of a host: that of its own ranks, or other work."""
     sample = surroundings.samples.get(host)
     if sample is None or sample.cpu is None or not sample.cpus:
         return f"other work on {harmless(host)} has them"
@@ -103,9 +103,9 @@ def _heat(host: str, samples: Mapping[str, HostSample]) -> str:
 
 
 def slow_link(host: str, unsent: Mapping[str, float]) -> str:
-    """The host out of which a link is slow, if data waits there to be sent and hardly on the others.
+    """The host with a slow outgoing link, if data waits there to be sent and hardly on the others.
 
-    In a ring, the rank that is late then is the next one: what it waits for comes last.
+    In a ring, the rank that is late is then the next one, because its data arrives last.
     """
     slowest = max(unsent, key=lambda name: unsent[name], default="")
     others = [share for name, share in unsent.items() if name != slowest]
@@ -123,32 +123,32 @@ def mean_unsent(readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def usual_location(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> str:
-    """Where a rank is in many more looks than the ranks that are not late; empty if there is no such line."""
+    """The line of a rank in many more looks than of the ranks that are not late; empty if there is none."""
     mine, others = Counter[str](), Counter[str]()
     descriptions: dict[str, str] = {}
     counts = [0, 0]
     for look in looks:
-        for one in look:
-            if one.evidence is None or not one.evidence.frames or (one.number in late - {rank}):
+        for seen in look:
+            if seen.evidence is None or not seen.evidence.frames or (seen.number in late - {rank}):
                 continue
-            counter, which = (mine, 0) if one.number == rank else (others, 1)
+            counter, which = (mine, 0) if seen.number == rank else (others, 1)
             counts[which] += 1
-            line = own_line(one.evidence.frames)
-            if line is None or waits(one.evidence):
+            line = own_line(seen.evidence.frames)
+            if line is None or waits(seen.evidence):
                 continue
             key = f"{line.file}:{line.function}"
             counter[key] += 1
             if which == 0:
-                descriptions[key] = doing(one.evidence)
+                descriptions[key] = doing(seen.evidence)
     more = {key: mine[key] / counts[0] - others[key] / max(1, counts[1]) for key in mine}
     best = max(more, key=lambda key: more[key], default="")
-    return descriptions[best] if best and more[best] >= OFTEN_THERE else ""
+    return descriptions[best] if best and more[best] >= OFTEN else ""
 
 
 def waits(evidence: Evidence) -> bool:
-    """Whether a rank is in a collective: by its stack inside the user's line.
+    """Whether a rank is in a collective, by the frames that the user's line has called.
 
-    Frames outside of that line say nothing: torch's `@record` is below every line of a program.
+    The frames below that line do not count: torch's `@record` is below every line of a program.
     """
     at = own_line(evidence.frames)
     inside = evidence.frames[: evidence.frames.index(at) + 1] if at else evidence.frames

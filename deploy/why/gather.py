@@ -1,4 +1,4 @@
-"""Asks the hosts of a job for the evidence of their ranks, and when these came to collectives."""
+"""Asks the hosts of a job for the evidence of their ranks, and for the times of their collectives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def own_py_spy() -> bytes | None:
 
 
 def send_py_spy(channel: Channel, tool: bytes | None, seconds: float) -> str | None:
-    """Send it to a host that lacks it; returns its digest. A host that has py-spy itself uses that."""
+    """Send py-spy to a host that lacks it; returns its digest. A host with py-spy uses its own."""
     digest = hashlib.sha256(tool).hexdigest() if tool else None
     if digest and tool and channel.ask(MISSING, digests=[digest], verify=True, seconds=seconds).missing:
         channel.ask(STORE, _archive(digest, tool), seconds=seconds)
@@ -53,25 +53,25 @@ WHY_SECONDS = 15.0
 
 
 def gather(job: str, channels: Mapping[str, Channel]) -> tuple[list[Rank], dict[str, str]]:
-    """The ranks of a job in their order, and why a host gave no evidence. All hosts are asked at once."""
+    """The ranks of a job in their order, and the error of each host without evidence."""
     tool = own_py_spy()
-    asked = on_every(channels, lambda host: _ask_evidence(job, channels[host], tool))
+    outcomes = on_every(channels, lambda host: _ask_evidence(job, channels[host], tool))
     ranks = [
         Rank(int(number), host, evidence)
-        for host, found in asked.results.items()
-        for number, evidence in found.items()
+        for host, of_host in outcomes.results.items()
+        for number, evidence in of_host.items()
     ]
-    problems = {host: error.reason for host, error in asked.errors.items()}
+    problems = {host: error.reason for host, error in outcomes.errors.items()}
     return sorted(ranks, key=lambda rank: rank.number), problems
 
 
 def with_silent(ranks: Sequence[Rank], placement: Mapping[int, str], silent: Collection[str]) -> list[Rank]:
-    """The ranks, and those of hosts without an answer, with nothing known of them."""
-    known = {rank.number for rank in ranks}
+    """The ranks, and those of hosts that do not answer, without evidence."""
+    answered = {rank.number for rank in ranks}
     unknown = [
         Rank(number, host, None)
         for number, host in placement.items()
-        if host in silent and number not in known
+        if host in silent and number not in answered
     ]
     return sorted([*ranks, *unknown], key=lambda rank: rank.number)
 
@@ -83,16 +83,16 @@ def _ask_evidence(job: str, channel: Channel, tool: bytes | None) -> Mapping[str
 
 ARRIVALS_SECONDS = 10.0
 RATES_SECONDS = 1.0
-"""Between two readings of what only grows."""
+"""Between two readings of counters, which become rates."""
 LOOKS = 12
-"""How often the stacks are read to see where a late rank is, and the others are not."""
+"""How often the stacks are read, to learn where a late rank is, unlike the others."""
 
 
 @dataclass(frozen=True)
 class GatheredPace:
-    """The pace of a job, and what kept its ranks from running.
+    """The pace of a job, and the pressures that kept its ranks from running.
 
-    `cost`: seconds of processor time that it took, of the host where it took most.
+    `cost`: seconds of processor time of the host on which the answer took most.
     """
 
     pace: Pace | None
@@ -111,50 +111,49 @@ class _HostArrivals:
 
 def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
     """Ask all hosts at once. A host that does not answer is left out."""
-    asked = on_every(channels, lambda host: _ask_arrivals(job, channels[host]))
+    answers = on_every(channels, lambda host: _ask_arrivals(job, channels[host])).results
     arriving = [
         Arriving(int(number), host, arrivals)
-        for host, answer in asked.results.items()
+        for host, answer in answers.items()
         for number, arrivals in answer.ranks.items()
     ]
     arriving.sort(key=lambda rank: rank.number)
     return GatheredPace(
-        pace(arriving, {host: answer.clock for host, answer in asked.results.items()}),
+        pace(arriving, {host: answer.clock for host, answer in answers.items()}),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
-        {host: answer.unsent for host, answer in asked.results.items()},
-        max((answer.cost for answer in asked.results.values()), default=0.0),
+        {host: answer.unsent for host, answer in answers.items()},
+        max((answer.cost for answer in answers.values()), default=0.0),
     )
 
 
 def _ask_arrivals(job: str, channel: Channel) -> _HostArrivals:
     answer = channel.ask(ARRIVALS, job=job, host=channel.host, seconds=ARRIVALS_SECONDS)
-    ahead, wrong = channel.measure_clock() if answer.ranks else (0.0, 0.0)
-    return _HostArrivals(answer.ranks, HostClock(ahead, wrong), answer.unsent, answer.cost)
+    ahead, uncertainty = channel.measure_clock() if answer.ranks else (0.0, 0.0)
+    return _HostArrivals(answer.ranks, HostClock(ahead, uncertainty), answer.unsent, answer.cost)
 
 
 def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggler]:
-    """The ranks that are late twice, with what their hosts, processors and stacks show in the meantime."""
+    """The ranks that are late twice, with the samples of their hosts and their stacks in between."""
     first = gather_pace(job, channels).pace
     if first is None or not first.late:
         return []
     gather_samples(channels)
     time.sleep(RATES_SECONDS)  # before the looks, which use the processors too
-    samples, found = gather_samples(channels), gather_pace(job, channels)
-    if found.pace is None or not found.pace.late:
+    samples, second = gather_samples(channels), gather_pace(job, channels)
+    if second.pace is None or not second.pace.late:
         return []
-    looks, unsent = [], [found.unsent]
+    looks, unsent = [], [second.unsent]
     for _ in range(LOOKS):
         looks.append(gather(job, channels)[0])
         unsent.append(gather_pace(job, channels).unsent)
-    known = Surroundings(found.pressures, samples, looks, mean_unsent(unsent))
-    return stragglers(found.pace, known)
+    return stragglers(second.pace, Surroundings(second.pressures, samples, looks, mean_unsent(unsent)))
 
 
 def gather_samples(channels: Mapping[str, Channel]) -> dict[str, HostSample]:
     """The newest sample of each host that answers."""
-    asked = on_every(channels, lambda host: channels[host].ask(SAMPLE).sample)
+    outcomes = on_every(channels, lambda host: channels[host].ask(SAMPLE).sample)
     samples = {}
-    for host, text in asked.results.items():
-        with contextlib.suppress(ValueError):
+    for host, text in outcomes.results.items():
+        with contextlib.suppress(ValueError):  # a malformed sample counts as none
             samples[host] = of_line(text)
     return samples

@@ -1,7 +1,7 @@
-"""Which ranks come late to collectives, how late, and since when. Pure: times of arrival in, lateness out.
+"""Which ranks begin collectives late, how late, and since when. Pure: times of arrival in, lateness out.
 
 The lateness of a rank is its arrival time minus the median arrival time of the other ranks. The lateness of
-a step is the sum over its collectives that wait for all ranks, and the most of those that go on in the
+a step is the sum over its collectives that wait for all ranks, and the most of those that run in the
 background, as the buckets of a backward do: a rank that is late for the first bucket is as late for the next.
 """
 
@@ -18,14 +18,14 @@ from ..connect.requests.why import CallSite
 from .meetings import Arriving, HostClock, Meetings, groups, join, with_distinct_groups
 
 STEPS = 30
-"""The steps that are judged: the last of those that are known."""
+"""The number of the last steps that are judged."""
 LEAST_STEPS = 8
 SLOW = 0.1
 """A rank is late in a step if the others wait for it for more than this share of the step."""
 MOST_STEPS = 0.75
 """A rank is late if it is late in at least this share of the steps."""
 SURE = 4.0
-"""Lateness below this multiple of what noise alone would show is ignored."""
+"""Lateness below this multiple of the noise is ignored."""
 _REGULAR = 0.9
 _BLOCKS = 10
 
@@ -34,8 +34,8 @@ _BLOCKS = 10
 class RankPace:
     """How a rank goes through a step, in seconds. `late`: how long the others wait for it.
 
-    `own`: what it does itself, without waiting for others. `often`: in which share of the steps it is late.
-    `since`: the number of the collective from which on it is late, and `since_at` its time on the driver's
+    `own`: the part of the step without waits for others. `often`: in which share of the steps it is late.
+    `since`: the number of the first collective that it begins late, and `since_at` its time by the driver's
     clock; 0 for a rank that is not late.
     """
 
@@ -48,14 +48,14 @@ class RankPace:
     since: int = 0
     since_at: float = 0.0
     site: CallSite | None = None
-    """The collective to which it comes late."""
+    """The collective that it begins late."""
 
 
 @dataclass(frozen=True)
 class Pace:
     """How the ranks of a group go through their steps. `per_step`: collectives in a step.
 
-    `regular` is false where the collectives do not repeat: then a step is just so many of them.
+    `regular` is false if the collectives do not repeat: then a step is just this number of them.
     """
 
     group: str
@@ -88,9 +88,9 @@ def _weight(found: Pace) -> tuple[float, int, int]:
 
 
 def _judge(meetings: Meetings) -> Pace | None:
-    """By the steps that the program repeats; if nobody is late by these, perhaps by equal parts.
+    """Judge the steps that the program repeats; if no rank is late in these, perhaps equal parts.
 
-    That is where it repeats none, or where a step seems to be one collective, which may be several.
+    Equal parts count if the program repeats nothing, or if a step seems to be one collective: it may be more.
     """
     total = len(meetings.seqs)
     period = _period(meetings.sites)
@@ -107,20 +107,20 @@ def _judge(meetings: Meetings) -> Pace | None:
 
 
 def _period(sites: Sequence[CallSite]) -> int | None:
-    """After how many collectives the program now makes the same again; None if it does not repeat them.
+    """The number of collectives after which the program now repeats itself; None if it does not.
 
-    What it did before the steps that are judged does not matter: it may be another part of the program.
+    Collectives before the judged steps do not matter: they may be of another part of the program.
     """
     for period in range(1, len(sites) // LEAST_STEPS + 1):
         lately = sites[-(STEPS + 1) * period :]
-        same = sum(one == later for one, later in zip(lately, lately[period:], strict=False))
+        same = sum(site == again for site, again in zip(lately, lately[period:], strict=False))
         if same >= _REGULAR * (len(lately) - period):
             return period
     return None
 
 
 def _new_lateness(meetings: Meetings) -> list[list[float]]:
-    """For each rank and collective, how late it is; if nobody has waited since the last, what that adds."""
+    """For each rank and collective, its lateness; if no rank has waited since the last one, the increase."""
     count = len(meetings.ranks)
     new: list[list[float]] = [[] for _ in range(count)]
     carried = [0.0] * count
@@ -141,7 +141,7 @@ def _new_lateness(meetings: Meetings) -> list[list[float]]:
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """The median of sorted numbers, one of them left out."""
+    """The median of sorted numbers without one of them."""
     index, rest = bisect_left(ordered, value), len(ordered) - 1
     middle = rest // 2
     upper = ordered[middle + (middle >= index)]
@@ -159,14 +159,14 @@ class _Steps:
 
     @property
     def starts(self) -> range:
-        """The place of the first meeting of each step."""
+        """The index of the first meeting of each step."""
         total = len(self.meetings.seqs)
         return range(total % self.size, total, self.size)
 
     def seconds(self) -> float:
         """How long a step takes."""
         begins = [max(row[start] for row in self.meetings.at) for start in self.starts]
-        return median(later - one for one, later in pairwise(begins))
+        return median(end - begin for begin, end in pairwise(begins))
 
     def excess(self, new: Sequence[Sequence[float]]) -> list[list[float]]:
         """For each rank and step, how much later it is than the median of the others."""
@@ -180,7 +180,7 @@ class _Steps:
 
 
 def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, regular: bool) -> Pace | None:
-    """Add up what is new over steps of `size` collectives; None if these are too few."""
+    """Add up the new lateness over steps of `size` collectives; None if these are too few."""
     cut = _Steps(meetings, size)
     if len(cut.starts) < LEAST_STEPS:
         return None
@@ -206,7 +206,7 @@ def _whole(new: Sequence[float], sites: Sequence[CallSite], start: int, end: int
 
 @dataclass(frozen=True)
 class _RankSteps:
-    """What a rank is later than the others in each step; only the `last` steps are judged."""
+    """By how much a rank is later than the others in each step; only the `last` steps are judged."""
 
     excess: Sequence[float]
     tolerance: float
@@ -218,7 +218,7 @@ class _RankSteps:
         return sum(value > self.tolerance for value in self.excess[-self.last :]) / self.last
 
     def is_late(self, ranks: int) -> bool:
-        """Late in most steps, in the newest as in those before, and by more than noise makes it seem."""
+        """Whether it is late in most steps, the newest and those before, and by more than the noise."""
         values = self.excess[-self.last :]
         middle = median(values)
         half, newest = self.last // 2, values[-max(2, self.last // 4) :]
@@ -231,7 +231,7 @@ class _RankSteps:
         return middle > (SURE + math.log(ranks) / 2) * 1.86 * spread / math.sqrt(self.last)
 
     def first(self) -> int:
-        """The step from which on it is late in most steps."""
+        """The first step of those in most of which it is late."""
         late = [value > self.tolerance for value in self.excess]
         total, first = 0, len(late) - 1
         for step in range(len(late) - 1, -1, -1):
@@ -242,7 +242,7 @@ class _RankSteps:
 
 
 def _located(found: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[float]) -> RankPace:
-    """The pace of a rank that is late, with the collective to which it comes late, and from which on."""
+    """The pace of a rank that is late, with the collective that it begins late, and since which one."""
     meetings, starts = cut.meetings, cut.starts
     by_site: dict[CallSite, float] = {}
     for index in range(starts[-measured.last], len(new)):

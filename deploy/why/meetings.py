@@ -1,4 +1,4 @@
-"""The collectives that every rank of a group has come to, each with the times on the driver's clock. Pure."""
+"""The collectives that every rank of a group has begun, with the times by the driver's clock. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_SECONDS = 0.0005
 
 @dataclass(frozen=True)
 class HostClock:
-    """How far the time of day of a host is ahead of the driver's, and how wrong that may be. Seconds."""
+    """By how much a host's time of day is ahead of the driver's, and the uncertainty of that. Seconds."""
 
     ahead: float = 0.0
     uncertainty: float = 0.0
@@ -34,7 +34,7 @@ class Arriving:
 
 @dataclass(frozen=True)
 class Meetings:
-    """The collectives of a group that every rank has: `at[rank][place]` on the driver's clock."""
+    """The collectives of a group that every rank has: `at[rank][index]` by the driver's clock."""
 
     group: str
     ranks: tuple[Arriving, ...]
@@ -42,7 +42,7 @@ class Meetings:
     sites: tuple[CallSite, ...]
     at: tuple[tuple[float, ...], ...]
     guard: tuple[float, ...]
-    """For each rank, what is no lateness: clocks, and a little."""
+    """For each rank, the lateness that is ignored: the uncertainty of clocks, and jitter."""
 
 
 def with_distinct_groups(ranks: Sequence[Arriving]) -> list[Arriving]:
@@ -57,14 +57,14 @@ def with_distinct_groups(ranks: Sequence[Arriving]) -> list[Arriving]:
 
 
 def groups(ranks: Sequence[Arriving]) -> list[str]:
-    """The names of all groups but that in which groups are made."""
+    """The names of all groups except SETUP."""
     return list(
         dict.fromkeys(track.group for rank in ranks for track in rank.arrivals.tracks if track.group != SETUP)
     )
 
 
 def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Meetings | None:
-    """What all ranks of a group have in common; None if that is one rank."""
+    """The collectives that all ranks of a group have in common; None for fewer than two ranks."""
     kind = compared_kind(
         {track.kind: track.count for track in rank.arrivals.tracks if track.group == group} for rank in ranks
     )
@@ -74,8 +74,8 @@ def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock])
     rows = [dict(zip(track.seqs, track.at, strict=False)) for _, track in tracks]
     seqs = sorted(set(rows[0]).intersection(*rows[1:]))
     first, of_first = tracks[0]
-    known = dict(zip(of_first.seqs, of_first.sites, strict=False))
-    sites = tuple(_site(first, known.get(seq, -1)) for seq in seqs)
+    site_of = dict(zip(of_first.seqs, of_first.sites, strict=False))
+    sites = tuple(_site(first, site_of.get(seq, -1)) for seq in seqs)
     ahead = [clocks.get(rank.host, HostClock()).ahead for rank, _ in tracks]
     at = tuple(tuple(row[seq] - ahead[index] for seq in seqs) for index, row in enumerate(rows))
     members = tuple(rank for rank, _ in tracks)

@@ -1,4 +1,4 @@
-"""How far each rank has come in each group, joined from the counts of calls, backends and torch."""
+"""The position of each rank in each group, joined from the counts of calls, backends and torch."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def compared_kind(counts: Iterable[Mapping[str, int]]) -> str:
 
     `counts`: for each rank, how many collectives each kind has counted.
     """
-    known = [*counts]
+    of_ranks = [*counts]
     for kind in _BACKENDS:
-        if any(of_rank.get(kind, 0) > of_rank.get("call", 0) for of_rank in known):
+        if any(of_rank.get(kind, 0) > of_rank.get("call", 0) for of_rank in of_ranks):
             return kind
     return "call"
 
@@ -82,31 +82,31 @@ class Positions:
         }
 
     def members(self, group: str) -> list[int]:
-        """The ranks of a group; all ranks where nobody has said."""
+        """The ranks of a group; all ranks if no record has them."""
         if group not in self._members:
             self._members[group] = self._find_members(group)
         return self._members[group]
 
     def reached(self, rank: int, group: str) -> int | None:
-        """How many collectives of a group a rank has begun; None if that is not known."""
+        """How many collectives of a group a rank has begun; None if that is unknown."""
         if (rank, group) not in self._reached:
             self._reached[rank, group] = self._find_reached(rank, group)
         return self._reached[rank, group]
 
     def _find_members(self, group: str) -> list[int]:
         for rank in self.ranks.values():
-            for known in rank.evidence.groups if rank.evidence else ():
-                if known.group == group and known.ranks == OMITTED:
+            for entry in rank.evidence.groups if rank.evidence else ():
+                if entry.group == group and entry.ranks == OMITTED:
                     return [number for number in sorted(self.ranks) if self._has(number, group)]
-                if known.group == group and known.ranks:
-                    spans = _spans(known.ranks)
+                if entry.group == group and entry.ranks:
+                    spans = _spans(entry.ranks)
                     return [number for number in sorted(self.ranks) if _is_in(spans, number)]
         return sorted(self.ranks)
 
     def _has(self, rank: int, group: str) -> bool:
         """Whether a rank has recorded a group."""
         evidence = self.ranks[rank].evidence
-        return evidence is not None and any(known.group == group for known in evidence.groups)
+        return evidence is not None and any(entry.group == group for entry in evidence.groups)
 
     def _find_reached(self, rank: int, group: str) -> int | None:
         evidence = self.ranks[rank].evidence
@@ -125,7 +125,9 @@ class Positions:
 
     def arrived(self, rank: int, entry: RecordedCall) -> bool:
         """Whether the other side of a message has begun its part."""
-        if entry.peer is not None and entry.peer < 0:  # a receive from whoever sends: no one is waited for
+        if (
+            entry.peer is not None and entry.peer < 0
+        ):  # a receive from any rank: it waits for none in particular
             return entry.state != "i"
         if entry.peer is None or entry.peer not in self.ranks:
             return False
@@ -134,15 +136,15 @@ class Positions:
             return entry.state != "i"
         receives = entry.op.endswith("recv")
         before = [
-            one
-            for one in mine
-            if _same(one, entry, receives=receives, peer=entry.peer) and one.seq <= entry.seq
+            message
+            for message in mine
+            if _same(message, entry, receives=receives, peer=entry.peer) and message.seq <= entry.seq
         ]
-        answers = [one for one in theirs if _same(one, entry, receives=not receives, peer=rank)]
+        answers = [message for message in theirs if _same(message, entry, receives=not receives, peer=rank)]
         return len(answers) >= len(before)
 
     def _is_whole(self, rank: int) -> bool:
-        """Whether a rank's record has all that it has begun, and not the last of it alone."""
+        """Whether a rank's record has every call that it has begun, and not only the last ones."""
         evidence = self.ranks[rank].evidence
         numbers = [entry.number for entry in evidence.entries] if evidence else []
         return not numbers or len(numbers) > max(numbers)
@@ -153,14 +155,14 @@ class Positions:
         return sorted([*entries, *self.messages(rank)], key=lambda entry: entry.at)
 
     def usual_gap(self) -> float | None:
-        """The longest time that a rank has lately had between two collectives; None if they are few.
+        """The longest time between two collectives of a rank; None if there are few.
 
-        Lately: in the later half of the record, as the first steps of a program take longer.
+        Only the later half of the record counts, as the first steps of a program take longer.
         """
         longest, seen = 0.0, 0
         for rank in self.ranks:
             entries = [entry for entry in self.all_entries(rank) if entry.group != SETUP]
-            gaps = [later.at - one.at for one, later in pairwise(entries)]
+            gaps = [after.at - before.at for before, after in pairwise(entries)]
             longest, seen = max([longest, *gaps[len(gaps) // 2 :]]), max(seen, len(gaps))
         return longest if seen >= 3 else None
 
@@ -227,14 +229,14 @@ def _with_names(evidence: Evidence, names: Mapping[str, str]) -> Evidence:
 def _counted(evidence: Evidence, group: str, kind: str) -> int:
     if kind == "torch":
         return max((entry.seq for entry in evidence.trace if entry.group == group), default=0)
-    counted = (known.count for known in evidence.groups if (known.group, known.kind) == (group, kind))
-    # A record has room for the counts of so many groups; of others it has what they began last.
+    counted = (entry.count for entry in evidence.groups if (entry.group, entry.kind) == (group, kind))
+    # A record has room for the counts of some groups; of others it has the last calls.
     began = (entry.seq for entry in evidence.entries if (entry.group, entry.kind) == (group, kind))
     return next(counted, None) or max(began, default=0)
 
 
 def _even(evidence: Evidence, group: str) -> bool:
-    """Whether the backend has counted as many as were called, so that the numbers are the same."""
+    """Whether the backend has counted every call, so that both have the same numbers."""
     calls = _counted(evidence, group, "call")
     return group != SETUP and any(_counted(evidence, group, kind) == calls for kind in _BACKENDS)
 
@@ -243,17 +245,17 @@ def _during(entry: RecordedCall, call: RecordedCall) -> bool:
     return call.at - _CLOCK <= entry.at <= (call.end or entry.at) + _CLOCK
 
 
-def _same(one: RecordedCall, entry: RecordedCall, *, receives: bool, peer: int) -> bool:
-    """Whether a message goes the same way between the same ranks of the same group, with the same tag."""
+def _same(message: RecordedCall, entry: RecordedCall, *, receives: bool, peer: int) -> bool:
+    """Whether a message has this direction and peer, and the group and tag of another one."""
     return (
-        one.op.endswith("recv") == receives
-        and (one.group, one.tag) == (entry.group, entry.tag)
-        and one.peer in {peer, -1}
+        message.op.endswith("recv") == receives
+        and (message.group, message.tag) == (entry.group, entry.tag)
+        and message.peer in {peer, -1}
     )
 
 
 def _spans(text: str) -> list[range]:
-    """The ranks of each part of `0-3,6,8-126/2`; none for a text that is no such list."""
+    """The ranks of each part of `0-3,6,8-126/2`; none for any other text."""
     if not re.fullmatch(rf"{_PART}(,{_PART})*", text):
         return []
     parts = [re.split("[-/]", part) for part in text.split(",")]

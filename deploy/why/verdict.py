@@ -24,9 +24,9 @@ SURE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a job stands still: two lines, the ranks that cause it, and what is known of each rank.
+    """Why a job stands still: two lines, the ranks that cause it, and the evidence of each rank.
 
-    `hang` is false where the job may well go on. `where`: the lines of the program in which culprits are.
+    `hang` is false if the job may well continue. `where`: the lines of the program in which culprits are.
     """
 
     kind: Kind
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def explain(ranks: Sequence[Rank], *, stalled: bool = False) -> Verdict:
-    """The verdict on a job. `stalled`: it is known that nothing has moved for long."""
+    """The verdict on a job. `stalled`: no rank has made progress for long."""
     return _Case(ranks, stalled=stalled).verdict()
 
 
@@ -75,12 +75,12 @@ class _Case:
             return self._absent(culprits)
         if circle := waiting.cycle(self.waits):
             return self._deadlock(circle)
-        return self._nobody_is_missing()
+        return self._all_present()
 
     # -- the kinds of verdict --
 
     def _different(self, found: Mismatch) -> Verdict:
-        """Ranks that call different things as the same collective: the smaller part is the odd one."""
+        """Ranks that call the same collective with different properties: the smaller part is the odd one."""
         sides = fold((rank, found.meaning(entry)) for rank, entry in sorted(found.entries.items()))
         most, others = sides[0][0], sides[1:]
         shape = found.what in {"size", "type"}
@@ -107,13 +107,13 @@ class _Case:
         )  # fmt: skip
 
     def _absent(self, culprits: list[int]) -> Verdict:
-        """Ranks that others wait for, and that wait for nobody."""
+        """Ranks that others wait for, and that do not wait themselves."""
         wait = next(wait for wait in self.waits if {*wait.awaited} & {*culprits})
         culprits = [rank for rank in culprits if rank in wait.awaited]
         reasons = fold((rank, fate(self.ranks[rank]) or self._where(rank)) for rank in culprits)
         cause = "; ".join(
-            f"{named([self.ranks[rank] for rank in numbers])} {self._coming(numbers, words)}"
-            for numbers, words in reasons
+            f"{named([self.ranks[rank] for rank in numbers])} {self._coming(numbers, text)}"
+            for numbers, text in reasons
         )
         fated = [rank for rank in culprits if fate(self.ranks[rank])]
         sure = any(self._is_certain(rank) for rank in culprits)
@@ -137,7 +137,7 @@ class _Case:
             wait=oldest, certain=True,
         )  # fmt: skip
 
-    def _nobody_is_missing(self) -> Verdict:
+    def _all_present(self) -> Verdict:
         wait = self.waits[0]
         if held := self._fated():
             cause = f"every rank has come, but {self._fates(held)}"
@@ -150,11 +150,11 @@ class _Case:
         )
 
     def _without_waits(self) -> Verdict:
-        """No rank waits in anything that is recorded: stacks and processes are left."""
+        """No rank waits in a recorded call: stacks and processes are left."""
         fated = self._fated()
         recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
         locations = fold((number, self._where(number)) for number in self.ranks if number not in fated)
-        parts = [f"{span(numbers)} {plural(numbers, words)}" for numbers, words in locations[:4]]
+        parts = [f"{span(numbers)} {plural(numbers, text)}" for numbers, text in locations[:4]]
         missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
         note = "no rank waits in a collective" if recorded else f"only stacks and /proc are known ({missing})"
         odd = [rank for numbers, _ in locations[1:] for rank in numbers]
@@ -213,13 +213,13 @@ class _Case:
         )  # fmt: skip
 
     def _culprits(self) -> list[int]:
-        """The ranks that are awaited and wait for nobody themselves, or cannot go on."""
-        still = {wait.rank for wait in self.waits if wait.awaited}
+        """The ranks that are awaited and do not wait themselves, or cannot continue."""
+        blocked = {wait.rank for wait in self.waits if wait.awaited}
         awaited = {rank for wait in self.waits for rank in wait.awaited}
-        return sorted(rank for rank in awaited if rank not in still or self._is_certain(rank))
+        return sorted(rank for rank in awaited if rank not in blocked or self._is_certain(rank))
 
     def _is_certain(self, rank: int) -> bool:
-        """Whether a rank cannot come any more on its own."""
+        """Whether a rank can certainly not begin the collective any more."""
         evidence = self.ranks[rank].evidence
         return evidence is not None and bool(
             evidence.end or (evidence.process and evidence.process.state == "T")
@@ -241,15 +241,14 @@ class _Case:
             f"{span(sorted(ranks))} {waits_or_wait(ranks)} in {text}" for ranks, text in fold(same.items())
         )
 
-    def _coming(self, numbers: Sequence[int], words: str) -> str:
-        """What is said of culprits: their fate, or that they never came, where they are and since when."""
+    def _coming(self, numbers: Sequence[int], text: str) -> str:
+        """Culprits in text: their fate, or that they never came, where they are and since when."""
         if fate(self.ranks[numbers[0]]):
             after = self._last(numbers[0])
-            return words + (f", after {operation(after)}" if after else "")
-        last = [self._since(number) for number in numbers]
-        known = [seconds for seconds in last if seconds is not None]
-        since = f", {max(known):.0f} s" if known else ""
-        return f"never came: {'it' if len(numbers) == 1 else 'each'} {words}{since}"
+            return text + (f", after {operation(after)}" if after else "")
+        ages = [seconds for number in numbers if (seconds := self._since(number)) is not None]
+        since = f", {max(ages):.0f} s" if ages else ""
+        return f"never came: {'it' if len(numbers) == 1 else 'each'} {text}{since}"
 
     def _since(self, rank: int) -> float | None:
         """Seconds since a rank ended its last collective or message."""
@@ -277,7 +276,7 @@ class _Case:
         return max(0.0, evidence.now - wait.entry.at) if evidence else 0.0
 
     def _age(self, group: str, seq: int) -> float:
-        """Seconds for which somebody has waited in a collective of this group, from this number on."""
+        """The longest wait of a rank in a collective of this group from this number on, in seconds."""
         return max(
             (
                 self._waited(wait)

@@ -1,4 +1,4 @@
-"""Which rank waits in what, and for whom."""
+"""In which call each rank waits, and for which ranks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..connect.requests.why import SETUP, RecordedCall
 from .positions import Positions
 from .words import stack_line
 
-# Of these, ranks may well pass tensors of different sizes or types.
+# To these, ranks may pass tensors of different sizes or types.
 _UNEVEN = frozenset({"all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier"})
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank waits in a collective or message for other ranks; for none, if all have come."""
+    """A rank waits in a collective or message for other ranks; for none, if all have begun it."""
 
     rank: int
     entry: RecordedCall
@@ -24,7 +24,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The collective of a group with one number, of which the ranks make different things."""
+    """The collective of a group and number that the ranks call with different properties."""
 
     group: str
     seq: int
@@ -43,7 +43,7 @@ class Mismatch:
 
 
 def waits(positions: Positions) -> list[Wait]:
-    """Every wait of every rank that is still there, the oldest first."""
+    """Every wait of every rank that has not ended, the oldest first."""
     found = []
     absent: dict[tuple[str, int], tuple[int, ...]] = {}
     for number, rank in positions.ranks.items():
@@ -58,7 +58,7 @@ def waits(positions: Positions) -> list[Wait]:
                 if awaited is None:
                     awaited = absent[group, entry.seq] = _absent(positions, group, entry)
                 shown = entry if entry.where else replace(entry, where=stack_line(rank.evidence))
-                # A collective that goes on in the background ends on its own once every rank has come.
+                # A collective in the background ends without this rank once every rank has begun it.
                 if (entry.state == "i" and not ended) or (
                     entry.state in ("f" if ended else "af") and awaited
                 ):
@@ -94,7 +94,7 @@ def _died_in(positions: Positions, rank: int, group: str, seq: int) -> bool:
 
 
 def _is_silent(positions: Positions, rank: int) -> bool:
-    """Whether a rank of unknown position cannot have gone on: it is gone, stopped, or its host is silent."""
+    """Whether a rank of unknown position cannot continue: it is gone, stopped, or its host is silent."""
     evidence = positions.ranks[rank].evidence
     return (
         evidence is None
@@ -130,7 +130,7 @@ def differences(positions: Positions) -> list[Mismatch]:
 
 
 def _difference(entries: list[RecordedCall], *, strict: bool) -> str:
-    """What is not the same; sizes matter only in a collective that does not end."""
+    """The property that differs; sizes matter only in a collective that does not end."""
     if len({entry.op for entry in entries}) > 1:
         return "operation"
     if len({entry.root for entry in entries if entry.root is not None}) > 1:
@@ -155,13 +155,13 @@ def cycle(found: list[Wait]) -> list[Wait]:
 
 
 def _path_back(start: int, by_rank: Mapping[int, Wait]) -> list[int]:
-    """The shortest way from a rank, along what it waits for, to itself."""
-    ways, seen = [[start]], {start}
-    for way in ways:  # grows meanwhile
-        for awaited in by_rank[way[-1]].awaited:
+    """The shortest path from a rank, along the ranks that it waits for, back to itself."""
+    paths, seen = [[start]], {start}
+    for path in paths:  # grows meanwhile
+        for awaited in by_rank[path[-1]].awaited:
             if awaited == start:
-                return way
+                return path
             if awaited in by_rank and awaited not in seen:
                 seen.add(awaited)
-                ways.append([*way, awaited])
+                paths.append([*path, awaited])
     return []

@@ -1,4 +1,4 @@
-"""Collectives, ranks and places as text for people."""
+"""Collectives, ranks and lines of code as text for people."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def named(ranks: Sequence[Rank]) -> str:
 
 
 def fate(rank: Rank) -> str:
-    """Why a rank does not come, if its process shows it; else nothing."""
+    """Why a rank does not come, if its process shows it; else empty."""
     evidence = rank.evidence
     if evidence is None:
         return f"cannot be asked: {harmless(rank.host)} does not answer"
@@ -68,7 +68,7 @@ def fate(rank: Rank) -> str:
 
 
 def _of_process(process: ProcessState) -> str:
-    """`is stopped (SIGSTOP)`, `is in the kernel (D, nfs_wait)`, `is swapping (...)`, or nothing."""
+    """`is stopped (SIGSTOP)`, `is in the kernel (D, nfs_wait)`, `is swapping (...)`; else empty."""
     if process.state == "T":
         return "is stopped (SIGSTOP)"
     if process.state == "D" and process.faults < SWAPPING:
@@ -87,14 +87,14 @@ def doing(evidence: Evidence) -> str:
     if at is None:
         return "runs no Python"
     above = evidence.frames[: evidence.frames.index(at)]
-    does = next((words for sign, words in _DOES if any(sign in line.file for line in above)), "")
+    does = next((text for sign, text in _DOES if any(sign in line.file for line in above)), "")
     if not does and evidence.process and evidence.process.busy >= BUSY:
         does = "computes"
     return f"{does}, in {location(at)}" if does else f"is in {location(at)}"
 
 
 def own_line(frames: Sequence[StackLine]) -> StackLine | None:
-    """The innermost line of the user's project; without one, of what is neither torch nor part of Python."""
+    """The innermost line of the user's project; without one, of code other than torch and Python's own."""
     for line in frames:
         if line.own and not line.file.startswith("<"):
             return line
@@ -103,7 +103,7 @@ def own_line(frames: Sequence[StackLine]) -> StackLine | None:
 
 
 def stack_line(evidence: Evidence) -> str:
-    """`train.py:88`: where a rank is by its stack; empty without one."""
+    """`train.py:88`: the line of a rank by its stack; empty without one."""
     line = own_line(evidence.frames)
     return f"{line.file}:{line.line}" if line else ""
 
@@ -118,13 +118,13 @@ def waits_or_wait(ranks: Sequence[int]) -> str:
     return "waits" if len(ranks) == 1 else "wait"
 
 
-def plural(numbers: Sequence[int], words: str) -> str:
+def plural(numbers: Sequence[int], text: str) -> str:
     """`are in f (a.py:3)` for several ranks, where one `is in f (a.py:3)`."""
-    return words.replace("is ", "are ", 1) if len(numbers) > 1 and words.startswith("is ") else words
+    return text.replace("is ", "are ", 1) if len(numbers) > 1 and text.startswith("is ") else text
 
 
 def evidence_lines(ranks: Sequence[Rank], last: dict[int, RecordedCall | None]) -> list[str]:
-    """What is known of each rank, equal ranks together; the odd ones last."""
+    """The evidence of each rank in a line, equal ranks together; the odd ones last."""
     lines = {rank.number: _evidence_line(rank, last.get(rank.number)) for rank in ranks}
     return [f"{span(numbers)}: {line}" for numbers, line in fold(lines.items())]
 

@@ -229,7 +229,7 @@ def test_the_hosts_file_is_written_from_what_the_hosts_have(project: Project) ->
     assert [name for name, row in known.items() if row["listed"]] == ["node3"]
     done = project.fab("hosts.add", "node[1-3]", "nowhere.invalid")
     assert done.returncode == 3
-    assert "there already: node3\n" in done.stdout
+    assert "already listed: node3\n" in done.stdout
     assert "    nowhere.invalid: the name nowhere.invalid is not known" in done.stdout
     text = (project.path / "hosts.txt").read_text()
     cores = known["node1"]["facts"]["cores"]

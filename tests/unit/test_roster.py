@@ -16,8 +16,8 @@ from muster.deploy.hosts.hostfile import Host
 from muster.deploy.hosts.hostfile_edit import HEADER, appended, lines_of, without_local
 from muster.deploy.hosts.slots import NO_GPU
 from muster.deploy.roster import report, scan
-from muster.deploy.roster.additions import Seen, additions
-from muster.deploy.roster.candidates import Candidate, of_inventory, of_words
+from muster.deploy.roster.additions import ScannedHost, additions
+from muster.deploy.roster.candidates import Candidate, of_inventory, of_patterns
 from muster.deploy.roster.sources import aliases
 from tests.unit.plans import NODE
 
@@ -25,9 +25,9 @@ ALIASES = ("gpu-a", "gpu-b", "login")
 SILENT = HostError("ssh.port-refused", "cannot connect", "does sshd run there?")
 
 
-def seen(name: str, key: str = "", **changes: Any) -> Seen:
+def seen(name: str, key: str = "", **changes: Any) -> ScannedHost:
     facts = dataclasses.replace(NODE, hostname=name, **changes)
-    return Seen(f"{name}.lan", key or f"SHA256:{name}", facts)
+    return ScannedHost(f"{name}.lan", key or f"SHA256:{name}", facts)
 
 
 def candidates(*names: str) -> list[Candidate]:
@@ -48,7 +48,7 @@ def candidates(*names: str) -> list[Candidate]:
     ],
 )
 def test_names_ranges_and_patterns_of_aliases(words: list[str], names: list[str]) -> None:
-    assert [candidate.host.name for candidate in of_words(words, ALIASES)] == names
+    assert [candidate.host.name for candidate in of_patterns(words, ALIASES)] == names
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_names_ranges_and_patterns_of_aliases(words: list[str], names: list[str]
 )
 def test_a_name_that_cannot_be(word: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        of_words([word], ALIASES)
+        of_patterns([word], ALIASES)
 
 
 def test_aliases_of_an_ssh_configuration_and_of_what_it_includes(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_machines_that_were_cloned_with_their_key_are_two_and_are_told_so() -> N
 
 
 def test_hosts_that_do_not_answer_are_named_with_the_reason_and_the_others_are_added() -> None:
-    known = {"a": Seen(error=SILENT), "b": seen("b", gpus=0)}
+    known = {"a": ScannedHost(error=SILENT), "b": seen("b", gpus=0)}
     made = additions(candidates("a", "b"), (), known, "gpus")
     assert made.refused == {"a": SILENT.reason, "b": NO_GPU.reason}
     assert additions(candidates("b"), (), known, 3).entries == [(Host("b", slots=3), "8 cores")]
@@ -224,7 +224,7 @@ def test_localhost_becomes_a_comment_because_it_can_only_stand_alone() -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
-    known = {"a": seen("a", gpus=8), "b": Seen(error=SILENT), "c": seen("c")}
+    known = {"a": seen("a", gpus=8), "b": ScannedHost(error=SILENT), "c": seen("c")}
     monkeypatch.setattr(scan, "scan", lambda hosts, *words: {host.name: known[host.name] for host in hosts})
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -250,7 +250,7 @@ def test_hosts_are_added_and_a_second_time_changes_nothing(
     assert [(host.name, host.slots) for host in hostfile.parse(text)] == [("a", 8), ("c", 8)]
     assert add("a", "c") == 0
     assert (project / "hosts.txt").read_text() == text
-    assert "there already: a,c\n" in capsys.readouterr().out
+    assert "already listed: a,c\n" in capsys.readouterr().out
     assert [path.name for path in project.iterdir() if "hosts" in path.name] == ["hosts.txt"]
     assert (project / "hosts.txt").stat().st_mode & 0o777 == 0o640
 
@@ -296,7 +296,11 @@ def test_a_file_behind_a_link_is_changed_there(project: Path) -> None:
 
 def test_a_scan_shows_what_answers_and_which_names_are_one_machine() -> None:
     hosts = [Host("a"), Host("b"), Host("c")]
-    known = {"a": seen("a", gpus=8, memory=64 << 30), "b": Seen("10.0.0.9", error=SILENT), "c": seen("a")}
+    known = {
+        "a": seen("a", gpus=8, memory=64 << 30),
+        "b": ScannedHost("10.0.0.9", error=SILENT),
+        "c": seen("a"),
+    }
     known["c"] = dataclasses.replace(known["c"], key=known["a"].key)
     assert report.as_table(hosts, known, ["a"], "hosts.txt") == (
         "host  address   reachable  cores  GPUs  memory  Python  note\n"

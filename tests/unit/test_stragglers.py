@@ -220,14 +220,14 @@ def test_a_rank_that_has_become_slow_at_last_is_named() -> None:
 
 def test_stacks_are_read_until_the_cause_is_known_but_not_for_ever() -> None:
     summary = Summary()
-    assert summary.wants_stacks(2)
+    assert summary.needs_stacks(2)
     for _ in range(3):
         summary.add([LATE])
-    assert not summary.wants_stacks(2)
+    assert not summary.needs_stacks(2)
     known = Summary()
     known.add([replace(LATE, cause="its CPU quota")])
-    assert not known.wants_stacks(2)
-    assert known.wants_stacks(1)
+    assert not known.needs_stacks(2)
+    assert known.needs_stacks(1)
 
 
 def test_a_line_of_the_pace_has_the_slowest_of_very_many_ranks() -> None:

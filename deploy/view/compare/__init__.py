@@ -1,1 +1,1 @@
-"""The comparison of runs: what differs between them first, then their results."""
+"""The comparison of runs: their differences, then their results."""

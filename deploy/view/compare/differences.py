@@ -1,6 +1,6 @@
 """What differs between runs: code, arguments, environment, versions, hosts, options. Pure.
 
-Each run has a record of what was launched. Only what may change its course is compared: no job id, no port.
+Each run has a record of its launch. Only values that may change its course are compared: no job id, no port.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _ORDER = ("arguments", "environment", "launch", "versions", "hosts", "options", 
 
 
 def unrecorded(runs: Sequence[Records]) -> list[str]:
-    """The runs without a record of what was launched, as an older version left them."""
+    """The runs without a record of their launch, as older versions left them."""
     return [run.name for run in runs if not run.launches]
 
 
 def _described(launch: RunRecord) -> dict[tuple[str, str], str]:
-    """Everything that a launch was given, as texts by section and name."""
+    """All inputs of a launch, as texts by section and name."""
     described = {("launch", name): _plain(launch[name]) for name in PLAIN if name in launch}
     arguments = launch.get("args")
     for name, value in options_of([str(token) for token in arguments] if isinstance(arguments, list) else []):
@@ -68,16 +68,16 @@ def _described(launch: RunRecord) -> dict[tuple[str, str], str]:
     for name, key in (("Muster", "muster"), ("driver's Python", "driver_python")):
         if key in launch:
             described["versions", name] = _plain(launch[key])
-    for name in launch.keys() - _ELSEWHERE:  # what a later version records
+    for name in launch.keys() - _ELSEWHERE:  # records of a later version
         described["other", str(name)] = _plain(launch[name])
     return described
 
 
 def options_of(tokens: Sequence[str]) -> list[tuple[str, str]]:
-    """The options of a command line with their values; words without an option are one entry.
+    """The options of a command line with their values; other tokens are one entry.
 
-    `--lr 0.1`, `--lr=0.1` and `-v` are options; an option that is given twice has both values.
-    A word after an option is taken for its value.
+    `--lr 0.1`, `--lr=0.1` and `-v` are options; a repeated option has all its values.
+    A token after an option counts as its value.
     """
     options: dict[str, list[str]] = {}
     left = list(tokens)
@@ -110,7 +110,7 @@ def _of_hosts(hosts: Sequence[RunRecord]) -> Iterator[tuple[tuple[str, str], str
 
 
 def _by_host(values: Sequence[tuple[str, str]]) -> str:
-    """`2.6.0` where all hosts have the same, otherwise `2.6.0; node3: 2.5.1`."""
+    """`2.6.0` if all hosts have the same, otherwise `2.6.0; node3: 2.5.1`."""
     groups = fold(values)
     return "; ".join(
         value if not index else f"{fold_names(names)}: {value}" for index, (names, value) in enumerate(groups)
@@ -130,7 +130,7 @@ def _plain(value: object) -> str:
 
 
 def _code(runs: Sequence[Records]) -> Iterator[RunDifference]:
-    """Files that differ by their contents, with the changed lines where the texts were kept."""
+    """Files with different contents, with the changed lines if the texts were kept."""
     files = [_files(run) for run in runs]
     if not all(files):
         return
@@ -147,7 +147,7 @@ def _files(run: Records) -> Mapping[str, str]:
 
 
 def _versions(digests: Sequence[str | None]) -> Iterator[str]:
-    """A letter for each content: `A`, `B`, or that there is no such file."""
+    """A letter for each content: `text A`, `text B`; else `no such file`."""
     letters: dict[str, str] = {}
     for digest in digests:
         if digest is None:
@@ -157,7 +157,7 @@ def _versions(digests: Sequence[str | None]) -> Iterator[str]:
 
 
 def _diff(path: str, digests: Sequence[str | None], runs: Sequence[Records]) -> Iterator[str]:
-    """The changed lines between the first run that has another content than the first, and the first."""
+    """The changed lines from the first run to the first one with another content."""
     other = next(index for index, digest in enumerate(digests) if digest != digests[0])
     texts = [
         "" if digest is None else run.texts.get(digest)

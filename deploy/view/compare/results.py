@@ -16,7 +16,7 @@ from .differences import RunDifference, unrecorded
 
 RATES = ("tokens_per_second", "samples_per_second", "step_seconds")
 WARM_UP = 0.1
-"""The share of the first steps that is left out of a rate: memory and caches are made then."""
+"""The share of the first steps that a rate leaves out: they fill memory and caches."""
 MOST_CHARTS = 24
 
 
@@ -29,7 +29,7 @@ class StepRate:
     low: float
     high: float
     change: float | None
-    """The median by that of the first run, less 1; None for the first run."""
+    """The median divided by that of the first run, less 1; None for the first run."""
 
     @property
     def text(self) -> str:
@@ -58,7 +58,7 @@ class Comparison:
     rates: tuple[str, ...]
     last: tuple[str, ...]
     sources: tuple[str, ...]
-    """The files that the last values are from."""
+    """The files of the last values."""
     rows: tuple[RunFigures, ...]
     charts: tuple[Chart, ...]
 
@@ -107,7 +107,7 @@ def _rate(run: Records, name: str, first: StepRate | None) -> StepRate | None:
 
 
 def _metrics(run: Records) -> tuple[str, Sequence[RunRecord]]:
-    """The lines that have the last values of a run, and the file that they are from."""
+    """The file with the last values of a run, and its lines."""
     files = (("metrics.jsonl", run.metrics), ("steps.jsonl", run.steps), (PRINTED, run.printed))
     return next(((file, lines) for file, lines in files if lines), ("", ()))
 
@@ -140,7 +140,7 @@ COMPARED = "code, arguments, environment, launch, versions, hosts and options"
 
 
 def as_text(runs: Sequence[Records], found: Sequence[RunDifference], came: Comparison) -> str:
-    """What differs, then a row of figures for each run."""
+    """The differences, then a row of figures for each run."""
     lines = (
         [f"What differs ({COMPARED} are compared):"] if found else [f"Nothing differs: {COMPARED} are equal."]
     )

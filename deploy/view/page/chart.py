@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 360, 150
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 20
 MOST_POINTS = 240
 SERIES = 6
-"""Number of colours in style.css; further series use them again."""
+"""Number of colours in style.css; further series repeat them."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Series:
     least: str
     most: str
     dot: Point | None = None
-    """The place of the only point of a series, which a path would not show."""
+    """The position of the only point of a series, which a path would not show."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart. Ticks are a place in the view box and a text."""
+    """One chart. A tick is a coordinate in the view box and a text."""
 
     title: str
     x_name: str
@@ -112,7 +112,7 @@ def path_of(points: Sequence[Point]) -> str:
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most so many points, with the least and the greatest of each part, so that no peak is lost."""
+    """At most `most` points, with the least and the greatest of each part, so that no peak is lost."""
     if len(points) <= most:
         return points
     parts = most // 2
@@ -133,7 +133,7 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers between two bounds, about so many."""
+    """Round numbers between two bounds, `about` of them."""
     raw = (high - low) / about
     if not raw > 0 or not math.isfinite(raw):
         return []

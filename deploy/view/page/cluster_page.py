@@ -1,4 +1,4 @@
-"""The page of a cluster as a value: every host with what was measured, its findings and remedies. Pure."""
+"""The page of a cluster as a value: every host with its measurements, findings and remedies. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HostRow:
 
 @dataclass(frozen=True)
 class ClusterPage:
-    """What the page of a cluster shows."""
+    """The content of the page of a cluster."""
 
     title: str
     tone: str
@@ -39,15 +39,15 @@ class ClusterPage:
     """For each host, how it reaches each other host: an interface, `refused`, or `-` for not tried."""
     names: tuple[str, ...]
     links: tuple[LinksSection, ...]
-    """The heat maps of the links between these hosts, where they have been measured."""
+    """The heat maps of the measured links between these hosts."""
     made: str
 
 
 MOST_IN_MATRIX = 64
-"""Hosts of the table of who reaches whom; of more hosts, not every pair is tried."""
+"""Hosts of the table of who reaches whom: of more hosts, not every pair is tried."""
 
 
-def cluster_page(  # noqa: PLR0917  # what a check knows
+def cluster_page(  # noqa: PLR0917  # the parts of a check
     hosts: Sequence[Host],
     measurements: Measurements,
     findings: Sequence[Finding],
@@ -55,8 +55,9 @@ def cluster_page(  # noqa: PLR0917  # what a check knows
     made: str,
     links: Sequence[Links] = (),
 ) -> ClusterPage:
-    """The page of a check. `links`: what the benchmark of links measured last, also between other hosts."""
-    measured = [found.among([host.name for host in hosts]) for found in links]
+    """The page of a check. `links`: the newest benchmarks of links, also between other hosts."""
+    names = [host.name for host in hosts]
+    measured = [benchmark.among(names) for benchmark in links]
     bad = unfit(findings)
     shown = [host.name for host in hosts if host.name in measurements.hosts]
     matrix = shown if 1 < len(shown) <= MOST_IN_MATRIX else []
@@ -68,10 +69,10 @@ def cluster_page(  # noqa: PLR0917  # what a check knows
         hosts=tuple(_row(host, measurements.hosts.get(host.name), findings) for host in hosts),
         findings=tuple(folded(findings)),
         reached=tuple(
-            (name, tuple(_way(measurements.hosts[name], other) for other in matrix)) for name in matrix
+            (name, tuple(_path(measurements.hosts[name], other) for other in matrix)) for name in matrix
         ),
         names=tuple(matrix),
-        links=tuple(section(found) for found in measured if found.links),
+        links=tuple(section(benchmark) for benchmark in measured if benchmark.links),
         made=f"{made}, {count(len(hosts), 'host')}",
     )
 
@@ -82,8 +83,8 @@ def _row(host: Host, measured: Measured | None, findings: Sequence[Finding]) -> 
     return HostRow(cells(host, measured), verdict(host.name, findings), tone)
 
 
-def _way(measured: Measured, other: str) -> str:
-    """How a host reaches another one."""
+def _path(measured: Measured, other: str) -> str:
+    """How a host reaches another one: its interface, `refused`, or `-` for not tried."""
     reached = measured.reached.get(other)
     if reached is None:
         return "-"

@@ -14,7 +14,7 @@ RankOutcome = Literal["done", "failed", "ended with it", "cut off", "running", "
 
 @dataclass
 class RankCourse:
-    """One rank in one attempt. Times are seconds since the epoch, None for what did not happen."""
+    """One rank in one attempt. Times are seconds since the epoch, None for an event that did not happen."""
 
     rank: int
     host: str
@@ -55,7 +55,7 @@ class FirstFailure:
 
 
 def course(records: Records, now: float) -> list[Attempt]:
-    """Every attempt of a job. Of a job without events, what its results say."""
+    """Every attempt of a job, by its events; without events, by its results."""
     results = _results(records.result)
     by_attempt: dict[int, list[RunRecord]] = {}
     for event in records.events:
@@ -77,7 +77,11 @@ def _results(result: RunRecord) -> dict[int, RunRecord]:
     """The result of each attempt by its number."""
     earlier = result.get("earlier_attempts")
     every = [*(earlier if isinstance(earlier, list) else ()), result]
-    return {one["attempt"]: one for one in every if isinstance(one, dict) and type(one.get("attempt")) is int}
+    return {
+        entry["attempt"]: entry
+        for entry in every
+        if isinstance(entry, dict) and type(entry.get("attempt")) is int
+    }
 
 
 def _placement(launches: Sequence[RunRecord], attempt: int) -> Iterator[tuple[int, str]]:
@@ -139,7 +143,7 @@ def _take(attempt: Attempt, event: RunRecord) -> None:
 
 
 def _take_result(attempt: Attempt, rank: RunRecord) -> None:
-    """What a result says about a rank; its events say more."""
+    """Take the end of a rank from a result if there is no event of it."""
     number = rank.get("rank")
     if isinstance(number, int):
         row = attempt.ranks.setdefault(number, RankCourse(number, str(rank.get("host"))))
@@ -188,7 +192,7 @@ def _outcome(row: RankCourse, attempt: Attempt) -> RankOutcome:
 
 
 def how(row: RankCourse) -> str:
-    """How a rank ended, in words: `exit status 1`, `SIGTERM (15), ended with it`."""
+    """How a rank ended, as text: `exit status 1`, `SIGTERM (15), ended with it`."""
     if row.code is None or row.outcome == "done":
         return row.outcome
     described = describe_code(row.code)

@@ -1,7 +1,7 @@
 """The page of a benchmark of links as a value: heat maps, and the slow links. Pure.
 
-A heat map has a square for each pair of hosts, in the units of an SVG's view box. The colour shows how fast
-a link is beside the median of all, so that bandwidth and latency have one scale. Squares of one colour are
+A heat map has a square for each pair of hosts, in the units of an SVG's view box. The colour is the speed of
+a link divided by the median of all, so that bandwidth and latency have one scale. Squares of one colour are
 one path, in which neighbours of a row are one rectangle: 256 hosts have 65,280 pairs.
 """
 
@@ -40,7 +40,7 @@ class Shade:
 
 @dataclass(frozen=True)
 class Label:
-    """A text of the map, at a place in the view box."""
+    """A text of the map, at a position in the view box."""
 
     x: float
     y: float
@@ -104,10 +104,10 @@ def _shades(grid: Sequence[Sequence[int]], size: int) -> tuple[Shade, ...]:
     for index, row in enumerate(grid):
         start, top = LABELS, TOP + index * size
         for step, run in groupby(row):
-            wide = len([*run]) * size
+            width = len([*run]) * size
             if step >= 0:
-                paths.setdefault(step, []).append(f"M{start} {top}h{wide}v{size}h-{wide}z")
-            start += wide
+                paths.setdefault(step, []).append(f"M{start} {top}h{width}v{size}h-{width}z")
+            start += width
     return tuple(Shade(step, "".join(paths[step])) for step in sorted(paths))
 
 
@@ -149,7 +149,7 @@ class LinksSection:
 
 @dataclass(frozen=True)
 class LinksPage:
-    """What the page of links shows."""
+    """The content of the page of links."""
 
     title: str
     tone: str
@@ -165,9 +165,9 @@ def section(links: Links) -> LinksSection:
     return LinksSection(title, f"{links.made}, job {links.job}", tuple(maps), tuple(slow[:MOST_NAMED]), more)
 
 
-def links_page(found: Sequence[Links]) -> LinksPage:
+def links_page(benchmarks: Sequence[Links]) -> LinksPage:
     """The page of one or several benchmarks."""
-    runs = tuple(map(section, found))
+    runs = tuple(map(section, benchmarks))
     number = sum(len(run.slow) + run.more for run in runs)
     title = f"slow links and hosts: {number}" if number else "no link is slow beside the others"
     return LinksPage(title, "bad" if number else "good", runs)

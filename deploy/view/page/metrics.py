@@ -1,4 +1,4 @@
-"""Curves of everything that a program measured, the times of its steps, and which ranks were late. Pure."""
+"""Curves of all metrics of a program, the times of its steps, and which ranks were late. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .chart import Chart, Point, chart
 from .records import Records, RunRecord, number_of
 
 AXES = ("step", "epoch", "iteration", "time")
-"""What may be the horizontal axis, the first that the records have."""
+"""Keys for the horizontal axis; the first that every record has is used."""
 MOST_CHARTS = 40
 SLOW = 1.1
-"""A rank is slow if its median step takes so many times as long as that of most."""
+"""A rank is slow if its median step takes this many times as long as the usual one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def keys_of(records: Sequence[RunRecord]) -> list[str]:
 
 
 def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
-    """A chart for each key with numbers, and how many more keys there were than are drawn."""
+    """A chart for each key with numbers, and the number of keys without a chart."""
     axis = axis_of(records)
     by_rank = _by_rank(records)
     drawn = next(iter(by_rank.values()), ()) if len(by_rank) > 1 else records
@@ -74,7 +74,7 @@ def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
 
 
 def step_times(records: Sequence[RunRecord]) -> list[RankSteps]:
-    """The times of the steps of each rank, for records that say their rank."""
+    """The times of the steps of each rank, for records with a rank."""
     times = {
         rank: [value for record in of_rank if (value := number_of(record.get("step_seconds"))) is not None]
         for rank, of_rank in _by_rank(records).items()
@@ -127,7 +127,7 @@ def slow_lines(records: Records, at: float) -> list[str]:
 
 def _stragglers(record: RunRecord) -> list[Straggler]:
     try:
-        found = from_json(tuple[Straggler, ...], record.get("late") or [])
+        late = from_json(tuple[Straggler, ...], record.get("late") or [])
     except MALFORMED:
         return []
-    return [one for one in found if 0 <= one.often <= 1 and 0 <= one.steps <= MOST_STEPS]
+    return [rank for rank in late if 0 <= rank.often <= 1 and 0 <= rank.steps <= MOST_STEPS]

@@ -1,4 +1,4 @@
-"""Reads the folder of a run. It may be unfinished, damaged, or of an older version: what is there counts."""
+"""Reads the folder of a run, which may be unfinished, damaged, or of an older version."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from ...jobs.printed import figures_of
 
 RunRecord = Mapping[str, Any]
 MOST_LINES = 200_000
-"""Lines of a file of metrics or events that are read; the rest of a larger file is left out, and said so."""
+"""Lines of a file of metrics or events that are read; a note names a file whose rest is left out."""
 MOST_SAMPLES = 50_000
 """Samples that are read, spread over the whole run: an hour of 256 hosts has ten times as many."""
 TAIL_BYTES = 6000
 LONGEST_LINE = 500
-"""Characters of a line in which figures are looked for."""
+"""Characters of a line that are searched for figures."""
 PRINTED = "the output of rank 0"
 MOST_MEMORY = 1 << 29
-"""Bytes of memory that the records of one run may take, but for its samples."""
+"""Bytes of memory that the records of one run may take, without its samples."""
 MOST_SAMPLE_MEMORY = 5 << 27
 """Bytes of memory that its samples may take: MOST_SAMPLES of hosts with 8 ranks and 8 GPUs."""
 MOST_NUMBER = 1e100
@@ -59,14 +59,14 @@ class Tail:
 
 @dataclass(frozen=True)
 class Records:
-    """What a run's folder has. Nothing in it is trusted: texts come from hosts."""
+    """The records in a run's folder. Nothing in it is trusted: texts come from hosts."""
 
     name: str
     state: RunRecord
-    """What `fab status` says: job.json with state, ended, why. Empty for a folder without job.json."""
+    """As `muster status` prints it: job.json with state, ended, why. Empty for a folder without job.json."""
     result: RunRecord
     launches: tuple[RunRecord, ...]
-    """What was launched, an entry for each attempt."""
+    """The launch of each attempt."""
     plan: str
     verdict: str
     events: tuple[RunRecord, ...]
@@ -75,27 +75,27 @@ class Records:
     printed: tuple[RunRecord, ...]
     """Steps and losses that rank 0 printed; read only without metrics.jsonl and steps.jsonl."""
     pace: tuple[RunRecord, ...]
-    """How the ranks of a recorded job went through their steps, a line for each look."""
+    """The pace of the ranks of a recorded job, a line for each look."""
     samples: tuple[RunRecord, ...]
     tails: tuple[Tail, ...]
     texts: Mapping[str, str] = field(default_factory=dict)
     """Texts of source files by their SHA-256."""
     notes: tuple[str, ...] = ()
-    """What could not be read, and what was left out."""
+    """Files that could not be read, and parts that were left out."""
 
 
 def number_of(value: object) -> float | None:
-    """A number of a record; None for anything else, also for a number beyond all reason."""
+    """A number of a record; None for anything else, also for one beyond MOST_NUMBER."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if -MOST_NUMBER < value < MOST_NUMBER else None
 
 
 def read(folder: Path) -> Records:
-    """The records of a run. What cannot be read becomes a note."""
+    """The records of a run. A file that cannot be read becomes a note."""
     notes: list[str] = []
     room = Room(MOST_MEMORY)
-    first = sorted(folder.glob("launch*.json"), key=lambda path: attempt_in(path.name))
+    launches = sorted(folder.glob("launch*.json"), key=lambda path: attempt_in(path.name))
     metrics = tuple(_lines(folder / "metrics.jsonl", room, notes))
     steps = tuple(_lines(folder / "steps.jsonl", room, notes))
     plans = sorted(folder.glob("plan*.txt"), key=lambda path: attempt_in(path.name))
@@ -103,7 +103,7 @@ def read(folder: Path) -> Records:
         name=folder.name,
         state=_state(folder, notes),
         result=_object(folder / "result.json", room, notes),
-        launches=tuple(_object(path, room, notes) for path in first),
+        launches=tuple(_object(path, room, notes) for path in launches),
         plan=_text(plans[-1], notes) if plans else "",
         verdict=_text(folder / "verdict.txt", notes),
         events=tuple(event for event in _lines(folder / "events.jsonl", room, notes) if _is_event(event)),
@@ -125,7 +125,7 @@ def _state(folder: Path, notes: list[str]) -> RunRecord:
         notes.append(f"job.json cannot be read: {error}")
         return {}
     if not state:
-        _object(folder / "job.json", Room(MOST_MEMORY), notes)  # says why, where it is damaged or too large
+        _object(folder / "job.json", Room(MOST_MEMORY), notes)  # adds a note if it is damaged or too large
     return state
 
 
@@ -203,7 +203,7 @@ def _decoded(lines: Iterable[bytes], name: str, room: Room, notes: list[str]) ->
 
 
 def _samples(path: Path, notes: list[str]) -> Iterator[RunRecord]:
-    """Samples, evenly thinned out where there are too many. A running or killed driver leaves a cut file."""
+    """The samples, evenly thinned out if there are too many. A running or killed driver leaves a cut file."""
     if not path.is_file():
         return
     mask, held = 0, 0
@@ -217,7 +217,7 @@ def _samples(path: Path, notes: list[str]) -> Iterator[RunRecord]:
                 mask = mask << 1 | 1
                 kept = [line for line in kept if not zlib.crc32(line) & mask]
                 held = sum(map(memory_of, kept))
-            if mask == _EVERY_BIT:  # lines that are made to have one hash cannot be thinned out
+            if mask == _EVERY_BIT:  # lines forged to have one hash cannot be thinned out
                 notes.append(f"{path.name} is not a file of samples: the rest is left out")
                 break
     if mask:
@@ -253,8 +253,8 @@ def _tails(logs: Path, room: Room, notes: list[str]) -> Iterator[Tail]:
 
 def _printed(logs: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
     """The losses that rank 0 printed in its last attempt, each with its step, or the step before it."""
-    found = (RankLog.of_name(path.name) for path in logs.glob("rank-0000@*.out"))
-    last = max((log for log in found if log and not log.rank), key=lambda log: log.attempt, default=None)
+    parsed = (RankLog.of_name(path.name) for path in logs.glob("rank-0000@*.out"))
+    last = max((log for log in parsed if log and not log.rank), key=lambda log: log.attempt, default=None)
     if last is None:
         return
     step: int | None = None

@@ -1,4 +1,4 @@
-"""Makes HTML of values, by the templates beside this file, and writes it. One file that loads nothing.
+"""Renders values as HTML by the templates in this folder, and writes it: one file that loads nothing.
 
 Every text is escaped: it may come from a host. The page's policy forbids scripts and external resources.
 """
@@ -9,21 +9,21 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...common.durable import write_atomically
 from ...console.terminal import harmless
 from ...console.text import duration, number
 from ...errors import MusterError
+from .records import read
+from .run_page import run_page
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-from ...common.durable import write_atomically
-from .records import read
-from .run_page import run_page
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(template: str, **values: Any) -> str:
-    """The page of a template. `MusterError` where jinja2 is not installed: it is where muster is."""
+    """The page of a template. `MusterError` if jinja2 is not installed."""
     return _environment().get_template(template).render(values)
 
 
@@ -56,7 +56,7 @@ NAME = "report.html"
 
 def write_page(html: str, path: Path) -> None:
     """Write a page for its user alone. OSError names the file."""
-    write_atomically(path, html.encode(errors="replace"), durable=False)  # it can be made again
+    write_atomically(path, html.encode(errors="replace"), durable=False)  # it can be written again
 
 
 def write_report(folder: Path, path: Path | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""What the hosts had to do, by their samples: figures and small curves, a row for each host. Pure."""
+"""The load of the hosts by their samples: figures and small curves, a row for each host. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POINTS_IN_ALL = 24_000
 
 @dataclass(frozen=True)
 class Cell:
-    """What a host did of one kind: mean and peak as text, and its course as a path."""
+    """One kind of figure of a host: mean and peak as text, and its course as a path."""
 
     mean: str
     peak: str
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Resources:
-    """A table: the kinds of its columns, and a row of cells for each host; None: nothing was measured."""
+    """A table: the kinds of its columns, and a row of cells for each host; None without a measurement."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
@@ -72,8 +72,8 @@ def _of_gpus(name: str, join: Callable[[list[float]], float]) -> Callable[[RunRe
             if isinstance(gpus, list)
             else []
         )
-        known = [one for one in values if one is not None]
-        return join(known) if known else None
+        numbers = [number for number in values if number is not None]
+        return join(numbers) if numbers else None
 
     return value
 

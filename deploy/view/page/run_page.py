@@ -1,4 +1,4 @@
-"""The page of a run as a value: everything that its template shows, in the order of the page. Pure."""
+"""The page of a run as a value: the content of its template, in the order of the page. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Curves:
-    """The charts of one file of metrics, or of what rank 0 printed."""
+    """The charts of one file of metrics, or of the output of rank 0."""
 
     file: str
     charts: tuple[Chart, ...]
@@ -49,7 +49,7 @@ class LogExcerpt:
 
 @dataclass(frozen=True)
 class RunPage:
-    """What the page of a run shows."""
+    """The content of the page of a run."""
 
     job: str
     state: str
@@ -57,7 +57,7 @@ class RunPage:
     headline: str
     tail: tuple[str, ...]
     why: tuple[str, ...]
-    """Why a recorded job stood still, in two lines, and then what is known of each rank."""
+    """Why a recorded job stood still: two lines, and the evidence of each rank."""
     facts: tuple[tuple[str, str], ...]
     timeline: Timeline | None
     attempts: tuple[Attempt, ...]
@@ -66,9 +66,9 @@ class RunPage:
     curves: tuple[Curves, ...]
     steps: tuple[RankSteps, ...]
     without_waits: bool
-    """Whether these are the times that each rank works itself, not those of the whole step."""
+    """Whether these are the times without waits for other ranks, not those of the whole step."""
     slow: tuple[str, ...]
-    """Who was late, and the likely cause."""
+    """The late ranks, and the likely cause."""
     resources: Resources | None
     environment: tuple[tuple[str, str], ...]
     versions: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -80,7 +80,7 @@ class RunPage:
 
 
 def run_page(records: Records, at: float | None = None) -> RunPage:
-    """The page. `at`: the time of its making, for a job that still runs."""
+    """The page. `at`: the time for which it is made, which matters for a running job."""
     made = now() if at is None else at
     attempts = course(records, made)
     launch = records.launches[-1] if records.launches else {}
@@ -146,10 +146,10 @@ def _facts(
     ended = number_of(state.get("ended"))
     ranks, hosts = state.get("ranks"), _list(state.get("hosts"))
     program = " ".join(map(str, [launch.get("program", ""), *_list(launch.get("args"))])).strip()
-    where = fold_names(map(str, hosts))
+    names = fold_names(map(str, hosts))
     facts = [
         ("program", hidden_values(program)),
-        ("ranks", f"{ranks} on {count(len(hosts), 'host')}: {where}" if isinstance(ranks, int) else ""),
+        ("ranks", f"{ranks} on {count(len(hosts), 'host')}: {names}" if isinstance(ranks, int) else ""),
         ("launcher", str(state.get("launcher") or "")),
         ("started", _date(started) if started is not None else ""),
         ("took" if ended is not None else "so far", duration((ended or made) - started) if started else ""),
@@ -183,7 +183,7 @@ def _curves(records: Records) -> Sequence[Curves]:
 
 
 def _versions(launch: RunRecord) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:
-    """Equal hosts together, with what each has."""
+    """The properties of the hosts, equal hosts together."""
     hosts = [host for host in _list(launch.get("hosts")) if isinstance(host, dict)]
     described = [
         (
@@ -207,7 +207,7 @@ def _outputs(
 ) -> Sequence[LogExcerpt]:
     """The last lines of every rank, those that failed first; fewer lines of each where there are many.
 
-    `shown`: the last lines of the failed rank, which the head of the page has. They are not repeated.
+    `shown`: the last lines of the failed rank, which the head of the page shows; they are not repeated.
     """
     ranks = max(1, len({tail.rank for tail in tails}))
     lines = max(3, min(30, LOG_CHARACTERS // (ranks * 160)))

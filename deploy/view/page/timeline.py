@@ -1,4 +1,4 @@
-"""The time line of a job as places in an SVG: attempts side by side, a row for each rank. Pure."""
+"""The time line of a job as coordinates of an SVG: attempts side by side, a row for each rank. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Scale = Callable[[float], float]
 WIDTH, LEFT, RIGHT, TOP, FOOT = 1000, 120, 26, 30, 24
 MOST_ROWS = 512
 MOST_TITLES = 1500
-"""Bars with a text of their own under the pointer: more would make the page large. The table has all."""
+"""Bars with a text under the pointer: more would make the page large. The table has all."""
 CLASSES: dict[RankOutcome, str] = {
     "done": "done",
     "failed": "failed",
@@ -38,7 +38,7 @@ QUIET_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Bar:
-    """What a rank did in one attempt: waited from `wait`, ran from `x`, was quiet from `quiet`."""
+    """A rank in one attempt: it waited from `wait`, ran from `x`, and was quiet from `quiet`."""
 
     y: float
     height: float
@@ -63,12 +63,12 @@ class Band:
 
 @dataclass(frozen=True)
 class FailureMark:
-    """The first failure of an attempt; `y` is the row of its rank or host, None for neither."""
+    """The first failure of an attempt; `y`: the row of its rank or host; None for neither."""
 
     x: float
     left: float
     width: float
-    """Where its attempt is."""
+    """Of its attempt, as `left`."""
     y: float | None
     height: float
     text: str
@@ -95,7 +95,7 @@ class Timeline:
 
 
 def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
-    """The time line; None for a job in which nothing has happened yet."""
+    """The time line; None for a job without an event."""
     rows = _rows(attempts)
     if not rows:
         return None

@@ -1,1 +1,1 @@
-"""`muster top`: hosts and ranks live. Sources give records, history keeps them, the screen shows them."""
+"""`muster top`: hosts and ranks live. Sources give records, the history keeps them, the screen shows them."""

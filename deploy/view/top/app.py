@@ -1,4 +1,4 @@
-"""Draws the screen of `muster top` with textual, and turns keys into the user's view."""
+"""Draws the screen of `muster top` with textual, and changes the view by keys."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ STYLES = {
 }
 
 TakeStacks = Callable[[], str]
-"""Reads where every rank is, as text; may take seconds, and may raise MusterError."""
+"""Reads the stacks of all ranks, as text; may take seconds, and may raise MusterError."""
 
 
 class Table(ScrollView, can_focus=True):
-    """Lines, of which only those on the screen are drawn: there may be thousands. The first one stays."""
+    """Lines, of which only those on the screen are drawn: there may be thousands. The first one is fixed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,11 +52,11 @@ class Table(ScrollView, can_focus=True):
 
     @property
     def key(self) -> str:
-        """What the line under the cursor is about."""
+        """The host or rank of the line under the cursor."""
         return self.lines[self.cursor].key if self.cursor < len(self.lines) else ""
 
     def show(self, lines: list[ScreenLine]) -> None:
-        """Show other lines; the cursor stays with what it was about."""
+        """Show other lines; the cursor stays at its host or rank."""
         key = self.key
         self.lines = lines
         keys = [line.key for line in lines]
@@ -65,13 +65,13 @@ class Table(ScrollView, can_focus=True):
         self.refresh()
 
     def on_resize(self) -> None:
-        """Keep the cursor on the screen: the head takes lines when the first records come."""
+        """Keep the cursor on the screen: the head grows when the first records come."""
         self.move(0)
 
     def move(self, by: int) -> None:
         """Move the cursor, and scroll if it would leave the screen.
 
-        `force`: Textual drops a scroll before it has drawn the scroll bar, which is when a key comes early.
+        `force`: without it, textual drops a scroll before it has drawn the scroll bar.
         """
         self.cursor = max(0, min(len(self.lines) - 1, self.cursor + by))
         top, rows = self.scroll_offset.y, max(1, self.size.height - 1)
@@ -84,13 +84,13 @@ class Table(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
         left, top = self.scroll_offset
-        place = 0 if y == 0 else y + top
-        if place >= len(self.lines):
+        index = 0 if y == 0 else y + top
+        if index >= len(self.lines):
             return Strip.blank(self.size.width)
-        line = self.lines[place]
+        line = self.lines[index]
         strip = Strip([Segment(span.text, STYLES[span.style]) for span in line.spans])
         strip = strip.crop_extend(left, left + self.size.width, None)
-        chosen = place == self.cursor and line.key and self.has_focus
+        chosen = index == self.cursor and line.key and self.has_focus
         return strip.apply_style(Style(reverse=True)) if chosen else strip
 
 
@@ -130,8 +130,8 @@ class TopApp(App[None]):
         self.problem = ""
         """Why the last look failed."""
         self._ended = threading.Event()
-        self._instead: list[ScreenLine] = []
-        """What is shown in place of the table: stacks."""
+        self._stack_lines: list[ScreenLine] = []
+        """Shown in place of the table."""
 
     def compose(self) -> ComposeResult:
         """The parts of the screen."""
@@ -141,7 +141,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look. SIGTERM is as `q`: an exception would leave threads and the terminal as they are."""
+        """Begin to look. SIGTERM acts as `q`: an exception would leave threads and the terminal mode."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.query_one(Table).focus()
         self.run_worker(self._look, thread=True, exit_on_error=False)
@@ -152,7 +152,7 @@ class TopApp(App[None]):
         self._ended.set()
 
     def _look(self) -> None:
-        """In a thread: take in records until the end. A place that does not answer is asked again."""
+        """In a thread: add records until the end. After an error the source is asked again."""
         look = self.source.begin
         while not self._ended.is_set():
             try:
@@ -162,11 +162,11 @@ class TopApp(App[None]):
                 records, self.problem = [], str(error)
             if self._ended.is_set():
                 return
-            self.call_from_thread(self.take, records)
+            self.call_from_thread(self.add, records)
             self._ended.wait(LOOK_SECONDS)
 
-    def take(self, records: list[TopRecord]) -> None:
-        """Take in records, and draw."""
+    def add(self, records: list[TopRecord]) -> None:
+        """Add records, and draw."""
         now = time.monotonic()
         for record in records:
             self.history.take(record, now)
@@ -181,7 +181,7 @@ class TopApp(App[None]):
         if self.problem:
             head = [*head, ScreenLine((Span(harmless_lines(self.problem), "bad"),))]
         self.query_one("#head", Static).update(_drawn(head))
-        self.query_one(Table).show(self._instead or screen.body(self.history, self.view, now))
+        self.query_one(Table).show(self._stack_lines or screen.body(self.history, self.view, now))
 
     # -- keys --
 
@@ -195,15 +195,15 @@ class TopApp(App[None]):
         self.notify(f"sorted by {self.view.sort}", timeout=2)
 
     def action_choose(self) -> None:
-        """Show what is under the cursor in full."""
+        """Show the host or rank under the cursor in full."""
         if key := self.query_one(Table).key:
             self._change(chosen=key)
 
     def action_leave(self) -> None:
-        """Leave what is shown in full, or the filter."""
+        """Leave the full view, or the filter."""
         self.query_one(Input).remove_class("open")
         self.query_one(Table).focus()
-        self._change(chosen="", wanted=self.view.wanted if self.view.chosen or self._instead else "")
+        self._change(chosen="", wanted=self.view.wanted if self.view.chosen or self._stack_lines else "")
 
     def action_filter(self) -> None:
         """Ask for the text of the filter."""
@@ -212,11 +212,11 @@ class TopApp(App[None]):
         field.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show only what has the text."""
+        """Show only hosts and ranks with the text."""
         self._change(wanted=event.value)
 
     def on_input_submitted(self) -> None:
-        """Keep the filter, and go back to the table."""
+        """Keep the filter, and focus the table."""
         self.query_one(Input).remove_class("open")
         self.query_one(Table).focus()
 
@@ -225,7 +225,7 @@ class TopApp(App[None]):
         self.query_one(Table).move(by)
 
     def action_stacks(self) -> None:
-        """Read where every rank is."""
+        """Read the stacks of all ranks."""
         if self.take_stacks is None:
             self.notify("no job, so there are no stacks", severity="warning")
             return
@@ -241,12 +241,12 @@ class TopApp(App[None]):
         self.call_from_thread(self._show_text, [ScreenLine((Span(line),)) for line in lines])
 
     def _show_text(self, lines: list[ScreenLine]) -> None:
-        self._instead = [ScreenLine((Span("where every rank is; Escape goes back", "dim"),)), *lines]
+        self._stack_lines = [ScreenLine((Span("where every rank is; Escape goes back", "dim"),)), *lines]
         self.draw()
 
-    def _change(self, **what: object) -> None:
-        self._instead = []
-        self.view = replace(self.view, **what)  # type: ignore[arg-type]
+    def _change(self, **fields: object) -> None:
+        self._stack_lines = []
+        self.view = replace(self.view, **fields)  # type: ignore[arg-type]
         self.draw()
 
 

@@ -11,13 +11,13 @@ from ...hosts.samples import HostSample, RankSample, TrainingSample
 from ...jobs.printed import figures_of, seconds_left
 from ...jobs.sample_file import PaceLook
 
-KEPT = 64  # samples of a host or rank: what a sparkline can show
+KEPT = 64  # samples of a host or rank: the length of a sparkline
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
 
 
 @dataclass(frozen=True)
 class PrintedText:
-    """What a rank has printed: whole lines. `old`: before anybody watched."""
+    """Output of a rank: whole lines. `old`: printed before this program watched."""
 
     rank: int
     host: str
@@ -38,7 +38,7 @@ TopRecord = HostSample | PrintedText | Unreached | PaceLook | JobState
 
 @dataclass
 class HostTrack:
-    """A host: its last samples, oldest first, and why it cannot be asked, if so."""
+    """A host: its last samples, oldest first, and why it does not answer, if so."""
 
     name: str
     samples: deque[HostSample] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -52,7 +52,7 @@ class HostTrack:
 
 @dataclass
 class RankTrack:
-    """A rank: its host, its last samples, what it printed last and when, in seconds of the reader's clock."""
+    """A rank: its host, its last samples, its last output and when, in seconds of the reader's clock."""
 
     rank: int
     host: str
@@ -62,11 +62,11 @@ class RankTrack:
     step: int | None = None
     loss: float | None = None
     own: float | None = None
-    """Seconds of a step that it does not wait for others, of a job that records."""
+    """Seconds of a step without waits for others, of a recorded job."""
     late: float = 0.0
     """Seconds of each step that the others wait for it."""
     progress: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRESS))
-    """When it had done which share of its steps or epochs."""
+    """A time, and the share of its steps or epochs that was done then."""
     running: bool = True
     """Whether the newest sample of its host had it."""
 
@@ -76,7 +76,7 @@ class RankTrack:
         return self.samples[-1] if self.samples else None
 
     def seconds_left(self, now: float) -> float | None:
-        """The time until it has done everything, by the pace since this reader began to watch."""
+        """The time to the end, by the pace since this reader began to watch."""
         if not self.progress:
             return None
         (began, before), (last, done) = self.progress[0], self.progress[-1]
@@ -97,7 +97,7 @@ class TopHistory:
         self._heard = 0.0
 
     def take(self, record: TopRecord, heard: float) -> None:
-        """Note a record. `heard`: when it came, in seconds of the reader's own clock."""
+        """Add a record. `heard`: the time of its arrival, in seconds of the reader's own clock."""
         if isinstance(record, HostSample):
             self._sample(record, heard)
         elif isinstance(record, PrintedText):
@@ -152,7 +152,7 @@ class TopHistory:
                 track.late = entry.late_seconds if entry and entry.late else 0.0
 
     def _begin_again(self, attempt: int) -> None:
-        """Forget the ranks of an earlier attempt, and the hosts that are not used any more."""
+        """Forget the ranks of an earlier attempt, and the hosts that are no longer used."""
         self._attempt, self.ranks, self.training = attempt, {}, None
         used = self.job.hosts if self.job else ()
         self.hosts = {name: track for name, track in self.hosts.items() if not used or name in used}

@@ -1,4 +1,4 @@
-"""What is wrong or slow with a host or a rank, in one or two words. Pure."""
+"""The worst problem of a host or a rank, in one or two words. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .history import HostTrack, RankTrack, TopHistory
 
 # A host that sends every 2 seconds is missed after 8; with 1 second between two looks, within 10.
 SILENT_SECONDS, SILENT_GAPS = 8.0, 2.5
-QUIET_SECONDS = 60.0  # a rank that prints nothing, where others did meanwhile
+QUIET_SECONDS = 60.0  # a rank that prints nothing while others do
 BEHIND_STEPS = 2
 NEARLY_FULL, OVERLOAD = 0.95, 2.0
 BUSY_GPU = 0.3
 
 
 class Note(NamedTuple):
-    """A remark. `bad`: somebody must act; otherwise it is only unusual."""
+    """A remark. `bad`: the user must act; otherwise it is only unusual."""
 
     text: str
     bad: bool
 
 
 class Judge:
-    """Judges each host and rank beside the others, at a time of the reader's clock."""
+    """Judges each host and rank in relation to the others, at a time of the reader's clock."""
 
     def __init__(self, history: TopHistory, now: float) -> None:
         self._history, self._now = history, now
@@ -92,7 +92,7 @@ def gpu_share(sample: HostSample | None) -> float | None:
 
 
 def _patience(track: HostTrack) -> float:
-    """Seconds of silence that are usual: samples may be taken seldom (`--sample-every`)."""
+    """The usual silence, in seconds: samples may be rare (`--sample-every`)."""
     if len(track.samples) < 2:
         return SILENT_SECONDS
     return max(SILENT_SECONDS, SILENT_GAPS * (track.samples[-1].at - track.samples[-2].at))

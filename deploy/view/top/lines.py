@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 class ScreenLine(NamedTuple):
-    """A line of the screen. `key`: the host or `rank N` that it is about; empty for others."""
+    """A line of the screen. `key`: its host or `rank N`; empty for other lines."""
 
     spans: tuple[Span, ...]
     key: str = ""
@@ -33,7 +33,7 @@ class ScreenLine(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What the user wants to see."""
+    """The user's choice of lines."""
 
     ranks: bool = False
     """The ranks, not the hosts."""
@@ -45,17 +45,17 @@ class View:
 
 
 def noted(note: Note | None) -> Sequence[Span]:
-    """What is noted, as spans."""
+    """A note as spans."""
     return [Span(harmless(note.text), style_of(note))] if note else []
 
 
 def style_of(note: Note | None, usual: str = "plain") -> str:
-    """The style of what a note is about."""
+    """The style of a line with this note."""
     return usual if note is None else "bad" if note.bad else "odd"
 
 
 def has(wanted: str, text: str, note: Note | None) -> bool:
-    """Whether a text, or the note beside it, has what the filter wants."""
+    """Whether a text, or the note beside it, contains the filter's text."""
     return wanted.lower() in f"{text} {note.text if note else ''}".lower()
 
 
@@ -65,7 +65,7 @@ UNITS = ("", "K", "M", "G", "T", "P")
 
 
 def bar(share: float | None, width: int) -> str:
-    """A bar of so many characters for a share from 0 to 1; blank for None."""
+    """A bar of `width` characters for a share from 0 to 1; blank for None."""
     if share is None:
         return " " * width
     eighths = round(max(0.0, min(1.0, share)) * width * 8)

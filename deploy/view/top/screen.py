@@ -39,12 +39,12 @@ def head(history: TopHistory, now: float, clock: float) -> list[ScreenLine]:
 
 
 def _should_have(job: JobState, clock: float) -> bool:
-    """Whether a job should have samples by now: it is over, or has run for some time."""
+    """Whether a job should have samples by now: it has ended, or has run for some time."""
     return not job.running or clock - job.started > PATIENCE
 
 
 def body(history: TopHistory, view: View, now: float) -> list[ScreenLine]:
-    """The table, or what is chosen in full; the first line names the columns."""
+    """The table, or the chosen host or rank in full; the first line names the columns."""
     judge = Judge(history, now)
     if view.chosen.startswith("rank ") and (rank := history.ranks.get(int(view.chosen[5:]))):
         return rank_in_full(rank, judge)
@@ -54,7 +54,7 @@ def body(history: TopHistory, view: View, now: float) -> list[ScreenLine]:
 
 
 def everything(history: TopHistory, now: float, clock: float) -> str:
-    """All of it as plain text, for `--once`."""
+    """All hosts and ranks as plain text, for `--once`."""
     hosts, ranks = body(history, View(), now), body(history, View(ranks=True), now)
     parts = [head(history, now, clock), hosts, ranks if history.ranks else []]
     return "\n\n".join("\n".join(map(str, part)) for part in parts if part) + "\n"
@@ -76,11 +76,11 @@ def _training(history: TopHistory, now: float) -> str:
 
 
 def _trouble(history: TopHistory, now: float) -> Sequence[Span]:
-    """How many hosts and ranks need somebody."""
+    """The number of hosts and ranks with a bad note."""
     judge = Judge(history, now)
     hosts = sum(bool(note and note.bad) for note in map(judge.host, history.hosts.values()))
     ranks = sum(bool(note and note.bad) for note in map(judge.rank, history.ranks.values()))
-    counts = [count(number, word) for number, word in ((hosts, "host"), (ranks, "rank")) if number]
+    counts = [count(number, noun) for number, noun in ((hosts, "host"), (ranks, "rank")) if number]
     return [Span(f"  in trouble: {', '.join(counts)}", "bad")] if counts else []
 
 
@@ -111,7 +111,7 @@ class RankFigures:
     loss: float | None
     last_line: str | None
     own_seconds: float | None
-    """Of a step, without waiting for others; of a job that records."""
+    """Of a step, without waits for others; of a recorded job."""
     note: str | None
     bad: bool
     sample: RankSample | None
@@ -130,7 +130,7 @@ class TopFigures:
 
 
 def as_json(history: TopHistory, now: float) -> dict[str, object]:
-    """Plain values. `now`: of the clock by which the records were heard."""
+    """Plain values. `now`: by the clock of the records' arrivals."""
     judge, job = Judge(history, now), history.job
     figures = TopFigures(
         job=job.job if job else None,

@@ -29,36 +29,36 @@ from .history import PrintedText, TopRecord, Unreached
 PART = 1 << 20
 BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
 TAIL, MOST_TAILS = 1 << 12, 256  # bytes of a log, and logs, from before
-ROUNDS = 8  # of output at one look: what ranks print faster than that is passed over
+ROUNDS = 8  # of output at one look; faster output is skipped
 LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
 
 
 class RecordSource(Protocol):
-    """Gives records. Both methods wait for hosts, so a thread of their own calls them."""
+    """Gives records. Both methods wait for hosts, so a separate thread calls them."""
 
     def begin(self) -> Iterator[TopRecord]:
-        """What was before."""
+        """Earlier records."""
         ...
 
     def look(self) -> Iterator[TopRecord]:
-        """What is new since the last call."""
+        """Records since the last call."""
         ...
 
 
 class JobSource:
-    """A job: its samples, its output, its state, asked of the place that keeps its folder."""
+    """A job: its samples, its output, its state, from the machine with its folder."""
 
-    def __init__(self, known: LocatedJob) -> None:
-        self._known, self._job, self._state = known, known.state.job, known.state
+    def __init__(self, located: LocatedJob) -> None:
+        self._located, self._job, self._state = located, located.state.job, located.state
         self._reader, self._start = SampleReader(), 0
         self._pace_start, self._pace_rest = 0, b""
 
     def begin(self) -> Iterator[TopRecord]:
         """Its state, its last samples, and the last line of each rank."""
-        yield self._known.state
-        # Before the logs are read: a line may be seen twice then, but none is missed.
-        self._known.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
-        files = dict(self._known.records.ask(FILES, job=self._job).files)
+        yield self._located.state
+        # Before the logs are read: a line may come twice then, but none is missed.
+        self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
+        files = dict(self._located.records.ask(FILES, job=self._job).files)
         self._start = max(0, files.get(SAMPLES, 0) - BACK)
         self._pace_start = max(0, files.get(PACE, 0) - LONGEST_PACE)
         yield from self._samples()
@@ -69,18 +69,18 @@ class JobSource:
 
     def look(self) -> Iterator[TopRecord]:
         """The state first, as it may begin another attempt; then new samples and lines."""
-        self._state = state_of(self._known)
+        self._state = state_of(self._located)
         yield self._state
         yield from self._samples()
         yield from self._pace()
         for _ in range(ROUNDS):
-            answer = self._known.records.ask(OUTPUT, job=self._job, rank=None, skip=False)
+            answer = self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=False)
             for name, text in answer.output:
                 yield from self._printed(f"logs/{name}", text)
             if not answer.more:
                 break
         else:
-            self._known.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
+            self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
 
     def _samples(self) -> Iterator[HostSample]:
         while content := self._read(SAMPLES, self._start, PART):
@@ -106,10 +106,10 @@ class JobSource:
         yield from looks[-1:]
 
     def _read(self, name: str, start: int, most: int) -> bytes:
-        """A part of a file of the run; nothing where there is no such file, as in runs of older versions."""
+        """A part of a file of the run; empty without the file, as in runs of older versions."""
         with contextlib.suppress(MusterError):
-            place = self._known.records
-            return place.ask(READ, job=self._job, name=name, start=start, most=most).payload[:most]
+            records = self._located.records
+            return records.ask(READ, job=self._job, name=name, start=start, most=most).payload[:most]
         return b""
 
 
@@ -131,25 +131,25 @@ def look_of(line: bytes) -> PaceLook | None:
 class HostSource:
     """Hosts without a job: each is asked for a sample, again and again.
 
-    A host whose connection is lost is connected to again for a minute.
+    A lost connection is opened again, with retries for a minute.
     """
 
     def __init__(self, cluster: Cluster, errors: Mapping[str, MusterError]) -> None:
         self._cluster, self._errors = cluster, errors
         self._asked: dict[str, Future[HostSampled]] = {}
         self._again: dict[str, Future[Channel]] = {}
-        """The hosts that are connected to again."""
+        """The hosts with a new connection under way."""
         self._until: dict[str, float] = {}
-        """The hosts whose connection is lost, and until when it is tried again."""
+        """The hosts with a lost connection, and the time of the last retry."""
 
     def begin(self) -> Iterator[TopRecord]:
-        """The hosts that cannot be reached; the others are asked, for a first reading."""
+        """The unreachable hosts; the others are asked for a first reading."""
         for name, error in self._errors.items():
             yield Unreached(name, error.reason)
         self._ask()
 
     def look(self) -> Iterator[TopRecord]:
-        """The sample of each host that has answered since the last call, and each that is lost."""
+        """The sample of each host that has answered since the last call, and each lost host."""
         self._cluster.look_at_clocks()
         lost: dict[str, MusterError] = {
             name: error for name, error in self._cluster.losses().items() if name not in self._until
@@ -172,7 +172,7 @@ class HostSource:
         self._ask()
 
     def _connect_again(self, name: str, error: MusterError) -> str:
-        """Connect to a host again, or leave it; returns what to say of it."""
+        """Connect to a host again, or give it up; returns the reason for the user."""
         why = why_lost(error, error.reason) if isinstance(error, LostError) else error.reason
         self._asked.pop(name, None)
         if time.monotonic() >= self._until.setdefault(name, time.monotonic() + TRY_SECONDS):

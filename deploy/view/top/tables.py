@@ -26,7 +26,7 @@ from .lines import (
 
 
 def host_table(history: TopHistory, view: View, judge: Judge) -> list[ScreenLine]:
-    """A line for each host that is wanted, below the names of the columns."""
+    """A line for each host that passes the filter, below the names of the columns."""
     gpus = any(track.last and track.last.gpus for track in history.hosts.values())
     gpu = "GPU".ljust(11) if gpus else ""
     title = f"{'host':<{NAME}} {'CPU':<{11 + SPARK}} {'memory B':<10} {gpu}{'in/out B/s':<10}"
@@ -105,7 +105,7 @@ def _ranks(ranks: Sequence[object]) -> str:
 
 
 def _filled(used: int | None, whole: int | None) -> str:
-    """A bar with both numbers of bytes; `unknown` without them."""
+    """A bar with both sizes; `unknown` without them."""
     if used is None or not whole:
         return "unknown"
     return f"{bar(used / whole, 20)} {size(used)} of {size(whole)}"
@@ -118,7 +118,7 @@ def _natural(name: str) -> tuple[object, ...]:
 
 
 def rank_table(history: TopHistory, view: View, judge: Judge) -> list[ScreenLine]:
-    """A line for each rank that is wanted, below the names of the columns."""
+    """A line for each rank that passes the filter, below the names of the columns."""
     rows = [(track, judge.rank(track)) for track in history.ranks.values()]
     rows = [
         (track, note)
@@ -142,7 +142,7 @@ def rank_title() -> ScreenLine:
 
 
 def rank_line(track: RankTrack, judge: Judge) -> ScreenLine:
-    """One rank: its figures, what is odd, and what it printed last."""
+    """One rank: its figures, its note, and its last line of output."""
     last, note = track.last, judge.rank(track)
     cpu = f"{last.cpu:4.1f}" if last and last.cpu is not None else "    "
     most = max(1.0, max((entry.cpu or 0.0 for entry in track.samples), default=1.0))
