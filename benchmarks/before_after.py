@@ -1,10 +1,10 @@
-"""What a start costs now and before: this checkout beside another one, which has a `.venv` too.
+"""The cost of a start now and before: this checkout beside another one, which has a `.venv` too.
 
     .venv/bin/python benchmarks/before_after.py ../base --hosts hosts.txt
 
 The contestants run in turn (A B C A B C ...) in one run; figures are medians, and ratios are medians of the
 ratios within the rounds, so that other load on the machine counts for all alike. The hosts file is that of
-three hosts, such as the practice cluster; lab.py makes the simulated hosts. By hand is as in launch.py.
+three hosts, such as the practice cluster; lab.py makes the simulated hosts. "By hand" is as in launch.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""all_reduce and a DDP step on the MPI backend, beside Gloo, raw mpi4py and, where there, torch's own MPI.
+"""all_reduce and a DDP step on the MPI backend, beside Gloo, raw mpi4py and, if available, torch's own MPI.
 
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --rounds 9
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --rounds 9 --ddp

@@ -1,10 +1,10 @@
-"""What it costs to bring a data set to many hosts: Muster, scp -r, rsync and clush --copy, in one run.
+"""The cost of bringing a data set to many hosts: Muster, scp -r, rsync and clush --copy, in one run.
 
     .venv/bin/python benchmarks/data.py --hosts 3 16 --megabytes 1000 --files 100000
 
 The hosts are simulated (lab.py). This machine's disk holds a copy for each host: choose sizes by that.
 Figures that carry over: the bytes that left the client, and each time as a multiple of scp's in the same run.
-scp and rsync run for all hosts at once. What is not installed is left out.
+scp and rsync run for all hosts at once. Programs that are not installed are left out.
 """
 
 from __future__ import annotations

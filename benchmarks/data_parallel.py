@@ -1,9 +1,9 @@
-"""Threads of one process, as torch.nn.DataParallel has them, against a process for each part of the batch.
+"""Threads of one process, as in torch.nn.DataParallel, against a process for each part of the batch.
 
     torchrun --nproc-per-node 2 benchmarks/data_parallel.py
 
-Without GPUs torch.nn.DataParallel calls the model as it is, and its parallel_apply refuses to work. So
-"threads" does what it does with two GPUs, on two cores: in each step copy the weights to a replica, take the
+Without GPUs torch.nn.DataParallel calls the model directly, and its parallel_apply refuses to work. So
+"threads" repeats its work with two GPUs on two cores: in each step copy the weights to a replica, take the
 passes of two halves of the batch in two threads of one process, and add up the gradients.
 "DDP" is a process for each half. All of them train in turn, on the same global batch.
 """

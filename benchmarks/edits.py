@@ -1,9 +1,9 @@
-"""What a change of one file costs the next launch: bytes that leave this machine, and time to the first line.
+"""The cost of a change of one file in the next launch: bytes from this machine, and time to the first line.
 
     .venv/bin/python benchmarks/edits.py                       # this machine
     .venv/bin/python benchmarks/edits.py --hosts hosts.txt     # after make cluster
 
-Each round launches the same tree three times, in turns: unchanged, after a change of one file, after a new
+Each round launches the same tree three times, in turn: unchanged, after a change of one file, after a new
 file. The tree is a git repository of `--files` files of 4 KiB. Times are from the command to the first line
 of the last rank; bytes are those of the frames to all hosts, without the source of the agent, which every
 launch sends. The first launch, which sends the whole tree, is shown apart.

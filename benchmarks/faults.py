@@ -1,8 +1,8 @@
 """Writes docs/faults.md from several rounds of the fault tests: `python benchmarks/faults.py [ROUNDS]`.
 
-Each round is a run of tests/cluster/test_faults.py, which appends what it measured to the file that
-MUSTER_FAULTS_RECORD names. The first round begins that file anew; with 0 rounds,
-the document is made of what is in it.
+Each round is a run of tests/cluster/test_faults.py, which appends its measurements to the file that
+MUSTER_FAULTS_RECORD names. The first round empties that file; with 0 rounds, the document is made of the
+present file.
 """
 
 from __future__ import annotations

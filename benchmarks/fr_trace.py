@@ -1,14 +1,14 @@
-"""What torch's own `fr_trace` makes of the seeded hangs, on the records on which `muster why` judges.
+"""The verdicts of torch's own `fr_trace` on the seeded hangs, on the same records as `muster why`.
 
     python benchmarks/fr_trace.py
 
-`fr_trace` (torch.distributed.flight_recorder) compares dumps that ranks have written. Each golden record of
-tests/golden/hangs is given to it as such dumps: every collective and message that the ranks have begun, with
-groups, sizes, types and states. It gets more than torch itself would have written: torch records what its
-backends start, and messages and collectives here come with the calls of the program too.
+`fr_trace` (torch.distributed.flight_recorder) compares dumps of ranks. It gets each golden record of
+tests/golden/hangs as such dumps: every collective and message that the ranks have begun, with groups, sizes,
+types and states. That is more than torch itself would have written: torch records only the starts of its
+backends, and these records have the calls of the program too.
 
-A hang counts as found if the ranks that `fr_trace` calls missing or culprits are those of
-tests/hangs/table.py, no more and no less. Torch 2.13 is needed, and no network.
+A hang counts as found if `fr_trace` names exactly the ranks of tests/hangs/table.py as missing or culprits.
+It needs torch 2.13, and no network.
 """
 
 from __future__ import annotations

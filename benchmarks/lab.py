@@ -1,7 +1,7 @@
 """Simulated hosts for benchmarks, and the cost of a command that asks them.
 
-One container of an image with sshd, on a network that leads nowhere else, has an address for each host and a
-user with its own home. All hosts and the client share the cores of this machine, so wall time contains the
+One container of an image with sshd, on an isolated network, has an address for each host and a user with its
+own home. All hosts and the client share the cores of this machine, so wall time contains the
 work of both ends, and client CPU is the figure that carries over to real hosts.
 """
 

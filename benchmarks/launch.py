@@ -1,14 +1,14 @@
-"""How long a launch takes to its ranks: `fab` and `muster launch` against mpirun and torchrun by hand.
+"""The time of a launch to its ranks: `fab` and `muster launch` against mpirun and torchrun by hand.
 
     make cluster && .venv/bin/python benchmarks/launch.py --rounds 9
 
 It runs on the nodes of a hosts file, in one run, with the contestants in turn (A B C D A B C D ...), and
 prints medians and ratios. Each starts the same program, which prints a line at once and does not import
-torch. By hand means: the code is on the hosts already, and one `ssh` to the first host runs mpirun, or one
+torch. "By hand" means: the code is on the hosts already, and one `ssh` to the first host runs mpirun, or one
 `ssh` to each host runs torchrun. Times are from the command to the first line of the first rank, to that of
 the last, and to the end of the command; `fab launch` runs with unchanged files, so it sends nothing, after
 one round that is not counted. "mpirun through Fabric" is a program of six lines that imports Fabric and runs
-that mpirun on the first host: what any driver takes that stands on Fabric. "over shared connections" is a
+that mpirun on the first host: the least time of any driver on top of Fabric. "over shared connections" is a
 launch with MUSTER_SSH=openssh and ControlMaster in the SSH configuration, after its first round.
 `--before FOLDER` names a folder that holds another checkout under the name `muster`; the `fab launch` of that
 checkout takes part too.

@@ -4,7 +4,7 @@
 
 The contestants alternate (A B C A B C ...) on the first two hosts of the file, a rank on each, and the table
 has medians with their ranges. Latency is half of a round trip of 8 bytes. Bandwidth is that of messages of 8
-MiB: one at a time in the ping-pong of mpi4py.bench, two under way in a measurement of links.
+MiB: one at a time in the ping-pong of mpi4py.bench, two at a time in a measurement of links.
 """
 
 from __future__ import annotations

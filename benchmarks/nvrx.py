@@ -1,17 +1,16 @@
-"""What NVIDIA's resiliency extension makes of the seeded hangs, on the records on which `muster why` judges.
+"""The verdicts of NVIDIA's resiliency extension on the seeded hangs, on the same records as `muster why`.
 
     git clone https://github.com/NVIDIA/nvidia-resiliency-ext
     PYTHONPATH=nvidia-resiliency-ext/src python benchmarks/nvrx.py
 
 Its `CollectiveAnalyzer` (attribution/trace_analyzer/fr_attribution.py) reads dumps of NCCL's flight recorder,
-and lists the ranks that are missing in each process group. It needs the standard library alone; what it does
-with a language model is left out, so it needs no network. The figures of docs/why.md are of commit d8686d9,
+and lists the missing ranks of each process group. It needs only the standard library; its use of a language
+model is left out, so it needs no network. The figures of docs/why.md are of commit d8686d9,
 89 commits after v0.7.0-main. The wheel of 0.4.1 does not contain the analyser.
 
-It gets the dumps of fr_trace.py as NCCL would have written them. It counts only what is `scheduled`, so
-each collective that has not completed is that, also if Gloo has given it up and NCCL would still wait in
-it. A hang counts as found if the ranks that it calls hanging are those of tests/hangs/table.py, no more and
-no less.
+It gets the dumps of fr_trace.py as NCCL would have written them. It counts only `scheduled` collectives, so
+each incomplete collective has that state, also if Gloo has given up on it and NCCL would still wait. A hang
+counts as found if it names exactly the ranks of tests/hangs/table.py as hanging.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What it costs to bring packages to hosts without an index: `muster launch --requirements`, and pip by hand.
+"""The cost of bringing packages to hosts without an index: `muster launch --requirements`, and pip by hand.
 
     .venv/bin/python benchmarks/packages.py --image IMAGE --wheels FOLDER --requirements requirements.txt
 
-The hosts are simulated (lab.py), on a network that leads nowhere else. The image needs sshd, iproute2
-and a Python with venv for which the wheels are. By hand means: `scp -r` of the wheels to all hosts at once,
+The hosts are simulated (lab.py), on an isolated network. The image needs sshd, iproute2 and a Python with
+venv that fits to the wheels. "By hand" means: `scp -r` of the wheels to all hosts at once,
 and on each host a virtual environment, `pip install --no-index` and the program. `muster launch` takes the
 same wheels, and starts the same program under torchrun; a first round, which is not counted, fills the caches
-here. The contestants run in turn; figures are medians. The last line says what `--requirements` adds to a
-launch whose hosts have the environment: the difference to `--python` with the environment made by hand.
+here. The contestants run in turn; figures are medians. The last line is the time that `--requirements` adds
+to a launch whose hosts have the environment: the difference to `--python` with the environment made by hand.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What `--record` costs: step times of DDP with and without the recorder, by turns.
+"""The cost of `--record`: step times of DDP with and without the recorder, in turn.
 
     python benchmarks/recording.py --pairs 31
 
 Two jobs of two ranks are alive at the same time, one with the recorder in its ranks and one without. They
-train by turns: a block of steps each, in the order A B B A, so that what changes slowly on this machine is in
-both. A pair of blocks gives a ratio of median step times, and one of processor times of both ranks,
+train in turn: a block of steps each, in the order A B B A, so that slow changes of this machine affect both.
+A pair of blocks gives a ratio of median step times, and one of processor times of both ranks,
 which other work on the machine changes less. The spread is that between the quartiles.
 """
 

@@ -1,8 +1,8 @@
-"""What samples cost: an agent's sampler on this host, and a driver that takes in those of many hosts.
+"""The cost of samples: an agent's sampler on this host, and a driver that gets those of many hosts.
 
     python benchmarks/sampling.py host --seconds 60     # processor time of the sampler of a host
     python benchmarks/sampling.py driver --hosts 256    # processor time of a driver
-    python benchmarks/sampling.py steps --seconds 120   # step times with and without samples, by turns
+    python benchmarks/sampling.py steps --seconds 120   # step times with and without samples, in turn
 
 The first two print the share of one core. Nothing here needs torch or a network.
 """

@@ -1,4 +1,4 @@
-"""What it costs to ask many hosts, and to bring code there: Muster, pdsh, clush, Fabric's ThreadingGroup.
+"""The cost of asking many hosts, and of bringing code to them: Muster, pdsh, clush, Fabric's ThreadingGroup.
 
     .venv/bin/python benchmarks/scale.py --sizes 3 64 256 --rounds 3
 

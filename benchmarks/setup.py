@@ -1,4 +1,4 @@
-"""What setup.yml costs on hosts that are set up already: wall and client CPU, and the tasks that dominate.
+"""The cost of setup.yml on hosts that are set up already: wall and client CPU, and the tasks that dominate.
 
     .venv/bin/python benchmarks/setup.py --hosts 3 16 64 --rounds 5
 

@@ -1,7 +1,7 @@
 """Writes the tables of docs/slurm.md beside plain srun and sbatch: `python benchmarks/slurm.py [ROUNDS]`.
 
-It starts a Slurm cluster of three containers of its own (docker/slurm), and takes it down. First: how long
-until the first and the last of six ranks run, with nodes that are idle. Then each fault of
+It starts its own Slurm cluster of three containers (docker/slurm), and takes it down. First: the time until
+the first and the last of six ranks run, with idle nodes. Then each fault of
 tests/cluster/slurm_faults.py once.
 """
 

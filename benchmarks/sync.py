@@ -1,4 +1,4 @@
-"""What each strategy adds to a training step: medians, and ratios to DDP and to no communication.
+"""The cost of each strategy in a training step: medians, and ratios to DDP and to no communication.
 
     mpirun -n 2 --bind-to none .venv/bin/python benchmarks/sync.py --rounds 9
 

@@ -6,9 +6,9 @@
 Models are examples/gpt.py and the convolutional network of the other benchmarks, on two ranks of one thread
 each, under torchrun. The loops train in one job, in turn (A B C D A B C D ...): a round of a loop is a few
 steps after an uncounted step, and its time is that of the slowest rank. "CPU" is the processor time of both
-ranks in it, which other work on the machine changes little. Start-up and memory are of jobs of
-their own, in turn as well: from the start of torchrun to the end of the second step, and the peak of resident
-memory of rank 0. Lines are those of the loop: without model, data, imports and comments.
+ranks in it, which other work on the machine changes little. Start-up and memory are of separate jobs, in turn
+as well: from the start of torchrun to the end of the second step, and the peak of resident
+memory of rank 0. "Lines" are those of the loop: without model, data, imports and comments.
 """
 
 from __future__ import annotations

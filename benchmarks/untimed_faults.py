@@ -1,4 +1,4 @@
-"""Faults of docs/faults.md whose tests check messages and what remains, without measuring time."""
+"""Faults of docs/faults.md whose tests check messages and leftovers, without measuring time."""
 
 from __future__ import annotations
 

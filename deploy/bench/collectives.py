@@ -18,8 +18,6 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 TYPES = ("int8", "uint8", "int32", "int64", "half", "bfloat16", "float", "double")
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
-WORDS = {"op": REDUCTIONS, "datatype": TYPES}
-"""The words that an option may have."""
 MOST_ROWS = 10_000
 Positive = Annotated[float, Between(0, 1e15)]
 
@@ -57,7 +55,7 @@ class Refusal:
 
 
 def as_json(job: str, host: str, printed: Mapping[int, str]) -> dict[str, Any]:
-    """The sweep that rank 0 on `host` printed. MusterError if it printed something else."""
+    """The sweep that rank 0 on `host` printed. MusterError for any other output."""
     text = printed.get(0, "")
     about, first = values(text, "collectives", About, 1)
     rows, second = values(text, "collective", Row, MOST_ROWS)

@@ -1,4 +1,4 @@
-"""What a benchmark found slow, as findings of a check: warnings, because a launch works. Pure."""
+"""Slow links and hosts of a benchmark as findings of a check: warnings, because a launch works. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from .hosts import describe as describe_host
 from .links import Slow
 from .links_text import describe
 
-_LOOK = "cable, switch port, driver, MTU and other traffic; muster bench links measures them in full"
-
+_LINK = "look at cable, switch port, driver, MTU and other traffic; muster bench links measures them in full"
 _HOST = "look at what else runs there, clock rate and cooling; muster bench hosts measures it in full"
 
 
@@ -21,7 +20,7 @@ def of_links(slow: Iterable[Slow]) -> Iterator[Finding]:
         kind = "bench.slow-link" if each.where == "link" else "bench.slow-network"
         host, peer = each.source or each.target, each.target if each.where == "link" else ""
         text = describe(each).removeprefix(f"{host}: ")
-        yield Finding(kind, host, "warning", text, f"look at {_LOOK}", peer)
+        yield Finding(kind, host, "warning", text, _LINK, peer)
 
 
 def of_hosts(slow: Iterable[SlowHost]) -> Iterator[Finding]:
@@ -32,5 +31,5 @@ def of_hosts(slow: Iterable[SlowHost]) -> Iterator[Finding]:
 
 
 def failed(host: str, reason: str) -> Finding:
-    """`bench.failed`: the benchmark itself did not come to its end."""
+    """`bench.failed`: the benchmark itself failed."""
     return Finding("bench.failed", host, "warning", reason, "muster bench links shows it with its logs")

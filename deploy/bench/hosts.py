@@ -1,4 +1,4 @@
-"""What hosts do by themselves, as values; and which host is slow beside the others. Pure."""
+"""The figures of each host alone, and which host is slow compared with the others. Pure."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ FiguresOfHost = Annotated[tuple[FigureLine, ...], AtMost(MOST_FIGURES)]
 
 @dataclass(frozen=True)
 class Speeds:
-    """What was measured on each host in one run. `figures` has the hosts in their order."""
+    """The figures of each host in one run, in the order of `hosts`."""
 
     job: Name
     made: Annotated[str, AtMost(40)]
     hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
-    figures: Annotated[
-        tuple[Annotated[tuple[FigureLine, ...], AtMost(MOST_FIGURES)], ...], AtMost(MOST_HOSTS)
-    ]
+    figures: Annotated[tuple[FiguresOfHost, ...], AtMost(MOST_HOSTS)]
 
     def rows(self) -> dict[tuple[str, str], dict[str, float]]:
         """For each figure, by name and unit, its value on each host that has it."""
@@ -57,7 +55,7 @@ class Speeds:
 
     @staticmethod
     def of_json(value: Any) -> Speeds:
-        """What `as_json` made this of. Raises one of MALFORMED for anything else."""
+        """Reads the values of `as_json`. Raises one of MALFORMED for any others."""
         speeds: Speeds = from_json(Speeds, value)
         if len(speeds.hosts) != len(speeds.figures):
             raise ValueError("hosts and figures differ in number")
@@ -78,7 +76,7 @@ class SlowHost:
 def read(
     job: str, made: str, hosts: Sequence[str], printed: Mapping[int, str]
 ) -> tuple[Speeds, dict[str, str]]:
-    """The figures of a job with a rank on each host, and the hosts that print something else or nothing."""
+    """The figures of a job with a rank on each host, and the problem of each host without valid ones."""
     figures, problems = [], {}
     for rank, host in enumerate(hosts):
         lines, problem = values(printed.get(rank, ""), "host", FigureLine, MOST_FIGURES)
@@ -89,7 +87,7 @@ def read(
 
 
 def slow_hosts(speeds: Speeds) -> tuple[SlowHost, ...]:
-    """The figures that are slow beside the median of the other hosts."""
+    """The figures that are slow compared with the median of the other hosts."""
     found = []
     for (name, unit), row in speeds.rows().items():
         for host, value in row.items():
@@ -100,7 +98,7 @@ def slow_hosts(speeds: Speeds) -> tuple[SlowHost, ...]:
 
 
 def slower_hosts(now: Speeds, before: Speeds) -> tuple[SlowHost, ...]:
-    """The figures that the same hosts had in an earlier run, and that are less now."""
+    """The figures of hosts that are less than their own in an earlier run."""
     old = before.rows()
     return tuple(
         SlowHost(host, name, unit, value, earlier)
@@ -130,7 +128,7 @@ def as_text(
     baseline: str,
     problems: Mapping[str, str],
 ) -> str:
-    """A line for each figure, with the median and the least host; then what is slow."""
+    """A line for each figure, with the median and the least host; then the slow hosts."""
     lines = [f"{count(len(speeds.hosts), 'host')}, {speeds.made}", "", *figures_table(speeds)]
     named = [f"SLOW    {describe(each, 'the others have')}" for each in slow]
     if len(speeds.hosts) > 1 and not named:

@@ -1,4 +1,4 @@
-"""Results that stay beside the hosts file, in .muster/bench: the newest of each kind, and a baseline."""
+"""Results in .muster/bench beside the hosts file: the newest of each kind, and a baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result", Links, Speeds)
 
 
 def folder_beside(hosts_file: Path) -> Path:
-    """Where the results of these hosts are."""
+    """The folder of the results of these hosts."""
     return hosts_file.parent / ".muster" / "bench"
 
 
@@ -29,7 +29,7 @@ def newest_of(folder: Path, kind: str) -> Path:
 
 
 def baseline_of(folder: Path, kind: str) -> Path:
-    """`links-gloo.baseline.json`: the result that later ones are compared with."""
+    """`links-gloo.baseline.json`: the result to compare later ones with."""
     return folder / f"{kind}.baseline.json"
 
 
@@ -56,7 +56,7 @@ def keep(path: Path, result: dict[str, Any]) -> None:
 
 
 def read(path: Path, kind: type[Result]) -> Result | None:
-    """The result in a file; None if there is no file. `UsageError` if it is something else."""
+    """The result in a file; None without the file. `UsageError` for any other content."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"{path}: too large for a result of muster bench")

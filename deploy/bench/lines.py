@@ -1,4 +1,4 @@
-"""Reads what the programs of a benchmark print: JSON lines from hosts, which may be anything. Pure."""
+"""Reads the output of the programs of a benchmark: JSON lines, untrusted as all output of hosts. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..decode import MALFORMED, AtMost, Between, Like, from_json
 RankNumber = Annotated[int, Between(0, 1 << 20)]
 Seconds = Annotated[float, Between(1e-9, 1e6)]
 Rate = Annotated[float, Between(1e-9, 1e18)]
-"""Of something in a second."""
+"""Per second."""
 Count = Annotated[int, Between(0, 1 << 62)]
 Word = Annotated[str, AtMost(16), Like(r"[a-z0-9_]+")]
 MOST_LINE = 4096
@@ -23,7 +23,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True)
 class About:
-    """What rank 0 says about a benchmark between ranks."""
+    """The line of rank 0 about a benchmark between ranks."""
 
     ranks: Annotated[int, Between(1, 1 << 20)]
     backend: Word
@@ -32,7 +32,7 @@ class About:
 
 @dataclass(frozen=True)
 class LinkLine:
-    """What a rank says about its link to rank `to`."""
+    """The line of a rank about its link to rank `to`."""
 
     to: RankNumber
     latency_s: Seconds
@@ -40,9 +40,9 @@ class LinkLine:
 
 
 def values(text: str, bench: str, kind: type[_Kind], most: int) -> tuple[list[_Kind], str]:
-    """The values of the lines of one kind, at most so many, and why a line was no such value; empty if none.
+    """The values of the lines of one kind, at most `most`, and the problem of the first wrong line, if any.
 
-    Other lines, such as warnings of a library, are passed over.
+    Other lines, such as warnings of a library, are skipped.
     """
     found: list[_Kind] = []
     for line in _named(text, bench):

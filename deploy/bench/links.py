@@ -62,7 +62,7 @@ class Links:
 
     @staticmethod
     def of_json(value: Any) -> Links:
-        """What `as_json` made this of. Raises one of MALFORMED for anything else."""
+        """Reads the values of `as_json`. Raises one of MALFORMED for any others."""
         links: Links = from_json(Links, value)
         return links
 
@@ -72,8 +72,8 @@ def read(
 ) -> tuple[Links, dict[str, str]]:
     """The links of a job, and the hosts whose lines are missing or untrue, with the reason.
 
-    hosts: the host of each rank. printed: the output of each rank. A rank speaks about the links that begin
-    at it, so a host that lies spoils its own row alone. MusterError if rank 0 does not say what was measured.
+    `hosts`: the host of each rank. `printed`: the output of each rank. A rank reports the links that begin at
+    it, so false figures of a host affect only its own row. MusterError without the line of rank 0.
     """
     about, problem = values(printed.get(0, ""), "links", About, 1)
     if not about:
@@ -122,14 +122,14 @@ class Slow:
 
 
 def outliers(links: Links, quantity: Quantity) -> tuple[Slow, ...]:
-    """What is slow beside the other links of the same run. Nothing, if there are fewer than three hosts."""
+    """The links and hosts that are slow compared with the others of the run; none of two hosts."""
     run = _Speeds(links, quantity)
     hosts = [slow for name in links.hosts if (slow := run.slow_host(name))]
     return (*hosts, *run.slow_links())
 
 
 def slower(now: Links, before: Links, quantity: Quantity) -> tuple[Slow, ...]:
-    """The links that an earlier run measured too, and that are slower now."""
+    """The links that are slower than in an earlier run."""
     new, old, limit = now.of(quantity), before.of(quantity), SLOWER[quantity]
     return tuple(
         Slow(quantity, "link", *pair, value, old[pair])
@@ -139,7 +139,7 @@ def slower(now: Links, before: Links, quantity: Quantity) -> tuple[Slow, ...]:
 
 
 def _speed(value: float, quantity: Quantity) -> float:
-    """The greater, the faster; and back."""
+    """Bandwidth, or the inverse of latency: the greater, the faster. Also the inverse function."""
     return value if quantity == "bandwidth" or not value else 1 / value
 
 
@@ -158,7 +158,7 @@ class _Speeds:
         self._all = sorted(self._speeds.values())
 
     def slow_links(self) -> Iterator[Slow]:
-        """The links that are slow beside both the others of their row and the others of their column."""
+        """The links that are slow compared with the others of their row, and with those of their column."""
         rows, columns = (
             {name: self._ordered(pairs) for name, pairs in lines.items()}
             for lines in (self._rows, self._columns)
@@ -173,22 +173,24 @@ class _Speeds:
                 yield Slow(self._quantity, "link", *pair, value, _speed(usual, self._quantity))
 
     def slow_host(self, name: str) -> Slow | None:
-        """The host, if most links from it or to it are slow beside those between all other hosts."""
-        ways: dict[Where, list[Pair]] = {
+        """The host, if most links from it or to it are slow compared with those between all other hosts."""
+        directions: dict[Where, list[Pair]] = {
             "from": self._rows.get(name, []),
             "to": self._columns.get(name, []),
         }
-        usual = median_of_rest(self._all, self._ordered([*ways["from"], *ways["to"]]))
+        usual = median_of_rest(self._all, self._ordered([*directions["from"], *directions["to"]]))
         slow: list[Where] = [
             where
-            for where, pairs in ways.items()
+            for where, pairs in directions.items()
             if pairs
             and sum(self._speeds[pair] < self._limit * usual for pair in pairs) >= MOST_OF * len(pairs)
         ]
         if not slow:
             return None
         where: Where = "host" if len(slow) == 2 else slow[0]
-        value = statistics.median(self._measured[pair] for way in slow for pair in ways[way])
+        value = statistics.median(
+            self._measured[pair] for direction in slow for pair in directions[direction]
+        )
         source, target = ("" if where == "to" else name), ("" if where == "from" else name)
         return Slow(self._quantity, where, source, target, value, _speed(usual, self._quantity))
 

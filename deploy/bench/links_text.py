@@ -1,4 +1,4 @@
-"""The benchmark of links in words and tables, for people and for programs. Pure."""
+"""The benchmark of links as text and tables, for people and for programs. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_text(
     baseline: str = "",
     problems: Mapping[str, str] | None = None,
 ) -> str:
-    """The matrices, then what is slow, then what is slower than in `baseline` (`worse`)."""
+    """The matrices, then the slow links and hosts, then those slower than in `baseline` (`worse`)."""
     lines = [f"links of {count(len(links.hosts), 'host')}: {links.backend} on {links.device}, {links.made}"]
     for quantity in QUANTITIES:
         lines += ["", *matrix(links, quantity)]
@@ -60,7 +60,7 @@ def as_json(
 
 
 def matrix(links: Links, quantity: Quantity) -> list[str]:
-    """The figures of every pair: rows are where a link begins. Of many hosts, a line for each row."""
+    """The figures of every pair, a row for each host at which links begin; of many hosts, its summary."""
     unit, scale = unit_of(links, quantity)
     figures = {pair: value * scale for pair, value in links.of(quantity).items()}
     if len(links.hosts) > MOST_COLUMNS:
@@ -82,7 +82,7 @@ def _summed(values: Sequence[float]) -> list[str]:
 
 
 def unit_of(links: Links, quantity: Quantity) -> tuple[str, float]:
-    """The unit in which a run is shown, and the number by which SI values become figures in it."""
+    """The unit of a run, and the factor from SI values to it."""
     if quantity == "latency":
         return "µs", 1e6
     fastest = max((link.bytes_per_s for link in links.links), default=0.0)
@@ -100,13 +100,13 @@ def amount(value: float, quantity: Quantity) -> str:
 def describe(slow: Slow) -> str:
     """`node1 -> node2: 95.7 Mbit/s; the others of its row and column: 9.41 Gbit/s`."""
     value, usual = amount(slow.value, slow.quantity), amount(slow.usual, slow.quantity)
-    words = {
+    texts = {
         "link": f"{slow.source} -> {slow.target}: {value}; the others of its row and column: {usual}",
         "from": f"{slow.source}: links from it, median {value}; those between other hosts: {usual}",
         "to": f"{slow.target}: links to it, median {value}; those between other hosts: {usual}",
         "host": f"{slow.source}: links from it and to it, median {value}; those between other hosts: {usual}",
     }
-    return words[slow.where]
+    return texts[slow.where]
 
 
 def describe_slower(slow: Slow) -> str:

@@ -1,4 +1,4 @@
-"""Runs a program of muster.train as an ordinary job, and brings what its ranks printed."""
+"""Runs a program of muster.train as an ordinary job, and returns the output of its ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_PRINTED = 16 << 20
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """A benchmark that is over: its result, its folder, and for each rank its host and what it printed."""
+    """A finished benchmark: its result, its folder, and the host and output of each rank."""
 
     result: LaunchResult
     folder: RunFolder
@@ -39,7 +39,7 @@ def one_rank_each(hosts: Sequence[Host]) -> tuple[Host, ...]:
     return tuple(replace(host, slots=1, slots_by_default=False) for host in hosts)
 
 
-def run(  # noqa: PLR0917  # what a benchmark's job has
+def run(  # noqa: PLR0917  # the parts of a job
     spec: LaunchSpec,
     open_pipe: OpenPipe,
     runs: Path,
@@ -56,10 +56,9 @@ def run(  # noqa: PLR0917  # what a benchmark's job has
         spec, open_pipe, folder, (folder, *observers), lambda plan: keep(record, folder.path), blame=blame
     )
     result = attempts.run()
-    placement = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]
-    placement.sort(key=lambda place: place[1])
-    printed = {rank: _head_of(folder.log_of(rank, host, "out")) for host, rank in placement}
-    return BenchmarkRun(result, folder, tuple(host for host, _ in placement), printed)
+    placement = sorted((place.rank, host.host.name) for host in result.plan.hosts for place in host.ranks)
+    printed = {rank: _head_of(folder.log_of(rank, host, "out")) for rank, host in placement}
+    return BenchmarkRun(result, folder, tuple(host for _, host in placement), printed)
 
 
 def _head_of(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""Data sets on their way to the hosts and back."""
+"""Data sets: push to the hosts, and pull from them."""

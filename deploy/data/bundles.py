@@ -1,8 +1,8 @@
-"""Bundles of chunks: which chunks travel together, to which hosts, and from where.
+"""Bundles of chunks: which chunks go together, to which hosts, and from which source.
 
-A bundle comes from a host that has its chunks, else from this machine. A host that gives a bundle names its
-digest, so only the chunks in it show whether the bundle is right. If another host reports that they are
-wrong, the bundle is brought here and checked: one of the two has lied.
+A bundle comes from a host that has its chunks, else from this machine. Its source names its digest, so only
+the chunks in it show whether the bundle is right. If another host reports that they are wrong, the bundle is
+brought here and verified: one of the two is at fault.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 29
 
 @dataclass(frozen=True)
 class Bundle:
-    """The numbers of chunks that the same hosts lack, their bytes in all, and the hosts that have them."""
+    """The numbers of chunks that the same hosts lack, their total bytes, and the hosts that have them."""
 
     chunks: tuple[int, ...]
     size: int
@@ -44,7 +44,7 @@ def bundles(
 ) -> Iterator[Bundle]:
     """Every missing chunk, in the order of numbers, in bundles of at most CHUNK bytes.
 
-    The same arguments give the same bundles: so a push continues with the bundle that was interrupted.
+    The same arguments give the same bundles, so a push resumes with the interrupted bundle.
     """
     growing: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[list[int], int]] = {}
     for number, length in enumerate(lengths):
@@ -121,7 +121,7 @@ class BundleSource:
         return None if content is None else _from_here(content, bundle)
 
     def _checked(self, source: Channel, made: DataBundle, bundle: Bundle) -> bytes | None:
-        """The bytes of a bundle from the host that gives it; the host is given up if they are not right."""
+        """The bytes of a bundle from its source; None for wrong bytes, which end the use of that host."""
         if source.host in self._transfers.lost:
             return None
         try:
@@ -137,13 +137,16 @@ class BundleSource:
 def bring_manifest(transfers: Transfers, packed: bytes, hosts: Sequence[str], source: str = "") -> str:
     """Bring a manifest to hosts, from the host that has it or from here; returns its digest."""
     from_here = _from_here(packed, Bundle((), len(packed), tuple(hosts)))
-    again = partial(_for_host, from_here)
-    transfers.bring([replace(from_here, source=source, replacement=again)])
+
+    def replacement(host: str) -> Transfer:
+        return replace(from_here, hosts=(host,))
+
+    transfers.bring([replace(from_here, source=source, replacement=replacement)])
     return from_here.digest
 
 
 def bring_here(channel: Channel, bundle: DataBundle) -> bytes:
-    """The bytes of a bundle, from the host that has it; `MusterError` if they are not what it announced."""
+    """The bytes of a bundle, from the host that has it; `MusterError` if they do not match its digest."""
     if bundle.bytes > MOST_BYTES:
         raise MusterError(f"a manifest of {bundle.bytes} bytes; at most {MOST_BYTES}", host=channel.host)
     content = b""
@@ -166,7 +169,3 @@ def _from_here(content: bytes, bundle: Bundle) -> Transfer:
         arguments={"chunks": bundle.chunks},
         forget=bool(bundle.chunks),
     )
-
-
-def _for_host(transfer: Transfer, host: str) -> Transfer:
-    return replace(transfer, hosts=(host,))

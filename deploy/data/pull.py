@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -15,20 +15,20 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.requests.data import DATA_OPEN, DATA_READ, DataSet
 from ..connect.requests.request import Payload
+from ..connect.transfer.transfers import OnProgress
 from ..errors import MusterError, UsageError
 from ..hosts.received_paths import inner_paths
 from .bundles import bring_here, bundles
 from .push import BUNDLE_SECONDS, LONG_SECONDS, read_manifest
 
-AT_ONCE = 2  # bundles that a host is asked for before the first one is here
-Tell = Callable[[int, int], None]
+AT_ONCE = 2  # requests for bundles that a host has at a time
 
 
-def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path, tell: Tell) -> int:
+def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path, tell: OnProgress) -> int:
     """Bring the set into the folder `target`, from hosts that hold it; returns its bytes.
 
-    `MusterError` if the hosts have different versions, or not all shards. What has come before an
-    interruption is beside the target, and is used again.
+    `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
+    draft beside the target, and the next one resumes from it.
     """
     hosts = _host_of_each_shard(name, held)
     if os.path.lexists(target):
@@ -50,8 +50,8 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
         if host != first:
             cluster.channels[host].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
         files = (manifest.files[index] for index in manifest.shard(shard, len(hosts)))
-        here = {chunks.number[digest] for file in files for digest in file.chunks}
-        _receive(cluster.channels[host], draft, here & draft.lacking.keys(), tell)
+        of_shard = {chunks.number[digest] for file in files for digest in file.chunks}
+        _receive(cluster.channels[host], draft, of_shard & draft.lacking.keys(), tell)
     draft.finish()
     _make_writable(folder)
     sync_file_system(folder)
@@ -64,28 +64,28 @@ def _host_of_each_shard(name: str, held: Mapping[str, DataSet]) -> dict[int, str
     """A host for each shard; 0 alone if hosts have the whole set."""
     if not held:
         raise UsageError(f"no host has a data set {name}; what there is: muster data list")
-    if damaged := [f"{host}: {one.error}" for host, one in held.items() if one.error]:
+    if damaged := [f"{host}: {copy.error}" for host, copy in held.items() if copy.error]:
         raise MusterError("\n".join(damaged))
-    kinds = {(one.digest, one.of) for one in held.values()}
+    kinds = {(copy.digest, copy.of) for copy in held.values()}
     if len(kinds) > 1:
         raise MusterError(f"the hosts have different versions of {name}; choose one: --include HOST")
     ((_, of),) = kinds
     hosts: dict[int, str] = {}
-    for host, one in held.items():
-        hosts.setdefault(one.shard, host)
+    for host, copy in held.items():
+        hosts.setdefault(copy.shard, host)
     if lacking := sorted({*range(of)} - hosts.keys()):
         raise MusterError(f"no host here has the shards {', '.join(map(str, lacking))} of {of} of {name}")
     return {shard: hosts[shard] for shard in range(of)}
 
 
-def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: Tell) -> None:
-    """Bring chunks from one host; each is checked before it is written."""
+def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: OnProgress) -> None:
+    """Bring chunks from one host; each is verified before it is written."""
     lengths = draft.chunks.lengths
     total, done = sum(lengths[number] for number in wanted), 0
-    asked: deque[tuple[tuple[int, ...], Future[Payload]]] = deque()
+    requests: deque[tuple[tuple[int, ...], Future[Payload]]] = deque()
 
     def take() -> int:
-        numbers, future = asked.popleft()
+        numbers, future = requests.popleft()
         content = channel.wait(future, BUNDLE_SECONDS).payload
         try:
             for number, chunk in draft.chunks.parts(numbers, content):
@@ -95,15 +95,15 @@ def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: Tell) -> No
         return len(content)
 
     for bundle in bundles(lengths, {channel.host: wanted}, {}):
-        if len(asked) == AT_ONCE:
+        if len(requests) == AT_ONCE:
             tell(done := done + take(), total)
-        asked.append((bundle.chunks, channel.post(DATA_READ, chunks=bundle.chunks)))
-    while asked:
+        requests.append((bundle.chunks, channel.post(DATA_READ, chunks=bundle.chunks)))
+    while requests:
         tell(done := done + take(), total)
 
 
 def _make_writable(folder: Path) -> None:
-    """Here it is the user's own: let its owner write to it."""
+    """Let the owner write to the set, which is read-only on hosts."""
     for path in folder.rglob("*"):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | 0o200)

@@ -1,8 +1,8 @@
 """Brings a data set to every host. Each chunk that no host has leaves this machine once.
 
 A host that lacks chunks gets them in bundles from a host that has them, or this machine sends them to a first
-host; from there they go through a tree of hosts (connect/transfer/files.py) while they still arrive. What has
-arrived stays: the next push asks each host what it lacks, and continues from there.
+host; from there they go through a tree of hosts (connect/transfer/files.py) while they still arrive. Chunks
+that have arrived stay: the next push asks each host for its missing chunks, and resumes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ..errors import MusterError, UnfitError, UsageError
 from .bundles import Bundle, BundleSource, bring_here, bring_manifest, bundles
 from .source import DataSource
 
-LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; one that is silent or stuck is lost before
+LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent or stuck one is lost earlier
 BUNDLE_SECONDS = 600.0  # for 4 MiB, which may be thousands of files
 SLOWEST = 2e6  # bytes a second that any disk reads and writes
 
 
 @dataclass
 class DataPushOutcome:
-    """The outcome on a host. `files`, `size`: of its part; `came`: the bytes that it lacked."""
+    """The outcome on a host. `files`, `size`: of its part; `received`: the bytes that it lacked."""
 
     files: int = 0
     size: int = 0
-    came: int = 0
+    received: int = 0
     same_as: str = ""
     """Another host with the same folder of data sets: they share a home."""
     error: str = ""
@@ -65,7 +65,7 @@ class DataPushResult:
 
 @dataclass(frozen=True)
 class Content:
-    """A manifest as it travels, and where its chunks are read: here, or nowhere if the head has them."""
+    """A manifest, also packed, and the reader of its chunks; None if the head has them."""
 
     manifest: Manifest
     packed: bytes
@@ -73,7 +73,7 @@ class Content:
 
 
 def read_here(source: DataSource, tell: OnProgress) -> Content:
-    """Read the folder here; `UsageError` for what cannot become a data set."""
+    """Read the folder here; `UsageError` if it cannot become a data set."""
     try:
         manifest = scan(source.here, tell)
     except ValueError as error:
@@ -94,7 +94,7 @@ class DataTransfer:
         self.pushed = DataPushResult(source.name, {host: DataPushOutcome() for host in cluster.channels})
 
     def push(self, content: Content | None) -> DataPushResult:
-        """Bring every host what it lacks, and put it into place there. `content`: None if the head has it."""
+        """Bring every host its missing chunks, and publish the set. `content`: None if the head has it."""
         transfers = Transfers(self._cluster, self._serve(), self._tell)
         transfers.take_other = self._take_other
         hosts = [host for host, outcome in self.pushed.hosts.items() if not outcome.same_as]
@@ -114,7 +114,7 @@ class DataTransfer:
         return self.pushed
 
     def _take_other(self, host: str, report: Report) -> bool:
-        """Show how much of its source the head has read."""
+        """Show the bytes of its source that the head has read."""
         if isinstance(report, DataRead):
             self._tell(report.done, report.total)
         return isinstance(report, DataRead)
@@ -133,7 +133,7 @@ class DataTransfer:
         return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
 
     def _read_by_head(self, transfers: Transfers, head: str) -> Content:
-        """Let the head read its folder, or fetch the file; its manifest is checked here as a host's word."""
+        """Let the head read its folder, or fetch the file; its manifest is untrusted input."""
         if self._source.url:
             arguments = {"url": self._source.url, "most": self._most, "sha256": self._source.sha256}
             bundle = transfers.answer(head, DATA_FETCH, LONG_SECONDS, **arguments)
@@ -143,7 +143,7 @@ class DataTransfer:
         return Content(read_manifest(packed, head), packed, None)
 
     def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:
-        """Learn what each host lacks; `UnfitError` names those that have no room for it."""
+        """Ask each host for its missing chunks; `UnfitError` names hosts with too little disk space."""
         parts = {host: (shard, len(hosts)) if self._shard else (0, 1) for shard, host in enumerate(hosts)}
 
         def arguments(host: str) -> dict[str, Any]:
@@ -163,12 +163,12 @@ class DataTransfer:
                 sets[host] = numbers(answer.lacking, len(chunks)), numbers(answer.have, len(chunks))
             except ValueError as error:
                 raise UnfitError([(host, f"its list of chunks: {error}")]) from None
-            self.pushed.hosts[host].came = sum(chunks.lengths[number] for number in sets[host][0])
+            self.pushed.hosts[host].received = sum(chunks.lengths[number] for number in sets[host][0])
         lacking = {host: lack for host, (lack, _) in sets.items()}
         return list(bundles(chunks.lengths, lacking, {host: have for host, (_, have) in sets.items()}))
 
     def _publish(self, hosts: list[str], lost: Mapping[str, str], seconds: float) -> None:
-        """Put the set into place where all of it is; hosts that share a home have the first one's outcome."""
+        """Publish the set on hosts with all chunks; hosts that share a home have the first one's outcome."""
         channels = {host: self._cluster.channels[host] for host in hosts if host not in lost}
         published = ask_every(channels, DATA_PUBLISH, seconds)
         errors = {**lost, **{host: error.reason for host, error in published.errors.items()}}
@@ -181,7 +181,7 @@ class DataTransfer:
 
 
 def _seconds_for(manifest: Manifest) -> float:
-    """The time in which a host must have done with a set, at the longest."""
+    """The time limit of a host for a set."""
     return BUNDLE_SECONDS + len(manifest.files) * 0.01 + manifest.size / SLOWEST
 
 

@@ -1,4 +1,4 @@
-"""What `fab data` prints. Pure."""
+"""The output of `muster data`. Pure."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ def _outcome(outcome: DataPushOutcome) -> str:
     if outcome.same_as:
         return f"has the same home as {outcome.same_as}"
     holds = f"{count(outcome.files, 'file')}, {outcome.size / 1e6:.1f} MB"
-    if not outcome.came:
+    if not outcome.received:
         return f"{holds}: already up to date"
-    return f"{holds}: {outcome.came / 1e6:.1f} MB transferred"
+    return f"{holds}: {outcome.received / 1e6:.1f} MB transferred"
 
 
 def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:
-    """A line for each set and host, by name: differences between hosts are seen side by side."""
+    """A line for each set and host, by name, so that differences between hosts are side by side."""
     rows = [("name", "host", "files", "MB", "version", "")]
-    names = sorted({one.name for sets in hosts.values() for one in sets})
+    names = sorted({held.name for sets in hosts.values() for held in sets})
     for name in names:
         for host, sets in hosts.items():
-            found = [one for one in sets if one.name == name]
-            rows += [_row(host, one) for one in found] or [(name, host, "-", "-", "-", "not here")]
+            named = [held for held in sets if held.name == name]
+            rows += [_row(host, held) for held in named] or [(name, host, "-", "-", "-", "not here")]
     if len(rows) == 1:
         return "no data sets; to bring one: muster data push FOLDER\n"
     return "".join(f"{line}\n" for line in table(rows))
 
 
-def _row(host: str, one: DataSet) -> tuple[str, str, str, str, str, str]:
-    part = f"shard {one.shard} of {one.of}" if one.of > 1 else ""
-    note = "; ".join(filter(None, [part, one.error]))
-    return one.name, host, str(one.files), f"{one.bytes / 1e6:.1f}", one.digest[:8] or "-", note
+def _row(host: str, held: DataSet) -> tuple[str, str, str, str, str, str]:
+    part = f"shard {held.shard} of {held.of}" if held.of > 1 else ""
+    note = "; ".join(filter(None, [part, held.error]))
+    return held.name, host, str(held.files), f"{held.bytes / 1e6:.1f}", held.digest[:8] or "-", note
 
 
 def verified_as_text(name: str, hosts: Mapping[str, DataVerified], errors: Mapping[str, str]) -> str:
-    """What is damaged where; versions that differ are named too."""
+    """The damaged files of each host, and a line if versions differ."""
     lines = lines_of(errors.items())
     for host, answer in hosts.items():
         if answer.damaged:

@@ -1,4 +1,4 @@
-"""Where a data set comes from: a folder here, a folder of the head, or a web server that the head asks."""
+"""The source of a data set: a folder here, a folder of the head, or a web server that the head asks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DataSource:
 
 
 def source(text: str, name: str, sha256: str = "") -> DataSource:
-    """What a user wrote, and the name of the set, by default the folder's; `UsageError` for what is none."""
+    """The source that a user named. `name`: of the set, by default the folder's."""
     if not text:
         raise UsageError("which folder? muster data push FOLDER [NAME]")
     if re.match(r"https?://", text):
@@ -49,8 +49,8 @@ def source(text: str, name: str, sha256: str = "") -> DataSource:
         raise UsageError(f"{text}: a folder here, head:/path, or a URL with http or https")
     if not Path(text).exists():
         raise UsageError(f"{text}: no such file or folder here")
-    place = os.path.realpath(text)
-    return DataSource(_named(place, name, text), here=place)
+    path = os.path.realpath(text)
+    return DataSource(_named(path, name, text), here=path)
 
 
 def _checked(url: str) -> SplitResult:

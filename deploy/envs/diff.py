@@ -1,4 +1,4 @@
-"""What differs between hosts that should be alike: facts in, differences out. Pure."""
+"""Differences between hosts that should be alike: facts in, differences out. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FIRST = ("Python", "torch", "torch's CUDA", "NCCL of torch", "driver", "kernel"
 
 @dataclass(frozen=True)
 class HostDifference:
-    """A thing that is not the same everywhere: each value, with the hosts that have it, most hosts first."""
+    """A fact that differs between hosts: each value with its hosts, most hosts first."""
 
     what: str
     values: Mapping[str, tuple[str, ...]]
 
 
 def differences(hosts: Mapping[str, Mapping[str, str]]) -> list[HostDifference]:
-    """Every thing that is not the same on all hosts. An empty value means that a host has none of it."""
+    """Every fact that differs between hosts. An empty value counts as absent."""
     found = []
     for what in sorted({name for facts in hosts.values() for name in facts}, key=_order):
         values = fold((host, facts.get(what) or ABSENT) for host, facts in hosts.items())

@@ -1,6 +1,6 @@
-"""Brings the files of a lock to this machine, for hosts that reach no index. What is here already stays.
+"""Downloads the files of a lock to this machine, for hosts that reach no index. Intact files are kept.
 
-A package without a wheel is built here, if its wheel runs anywhere.
+A package without a wheel is built here, if its wheel runs on any machine.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Wheel(LocalFile):
 def wheels(
     packages: Sequence[Package], python: str, cache: Path, tell: OnProgress = lambda done, total: None
 ) -> list[Wheel]:
-    """The wheel of each package, on this machine. `tell`: gets how many are here, and how many shall be."""
-    here: list[Wheel] = []
+    """The wheel of each package, on this machine. `tell`: gets the number of wheels so far, and of all."""
+    ready: list[Wheel] = []
     over = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             for wheel in pool.map(lambda package: _wheel(package, python, cache, over), packages):
-                here.append(wheel)
-                tell(len(here), len(packages))
-        except BaseException:  # Ctrl-C too: the pool waits for what its threads do
+                ready.append(wheel)
+                tell(len(ready), len(packages))
+        except BaseException:  # Ctrl-C too: the pool waits for its threads
             over.set()
             raise
-    return here
+    return ready
 
 
 def described(path: Path) -> LocalFile:
@@ -74,7 +74,7 @@ def _wheel(package: Package, python: str, cache: Path, over: threading.Event) ->
 
 
 def _download(package: Package, path: Path, over: threading.Event) -> None:
-    """Download a file, which appears whole and checked, or not at all; it stops when `over` is set."""
+    """Download a file, which appears whole and verified, or not at all; stops when `over` is set."""
     import requests  # noqa: PLC0415  # most launches download nothing
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def _download(package: Package, path: Path, over: threading.Event) -> None:
 
 
 def _built_before(folder: Path) -> Path | None:
-    """The wheel that an earlier launch has built; None if there is none, or if it was damaged since."""
+    """The intact wheel of an earlier launch; else None."""
     try:
         name, digest = read_sealed(folder / BUILT)
         path = folder / Path(name).name
@@ -111,19 +111,19 @@ def _built_before(folder: Path) -> Path | None:
 
 
 def _built(package: Package, python: str, cache: Path, folder: Path, over: threading.Event) -> Path:
-    """The wheel that is built of a source archive; refused if it runs only on machines like this one."""
+    """Build the wheel of a source archive; an error if it runs only on machines like this one."""
     archive = package.local or cache / "wheels" / package.sha256 / package.file
     if package.local is None and not keep_if_intact(archive, package.sha256):
         _download(package, archive, over)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    what = f"{package.name} {package.version} has no wheel for the hosts"
-    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        arguments = ["build", "--quiet", "--wheel", "--python", python, "--out-dir", place, str(archive)]
-        uv.run(arguments, f"{what}, and cannot be built here", os.environ, Path(place))
-        made = next(Path(place).glob("*.whl"))
+    problem = f"{package.name} {package.version} has no wheel for the hosts"
+    with tempfile.TemporaryDirectory(dir=folder.parent) as out:
+        arguments = ["build", "--quiet", "--wheel", "--python", python, "--out-dir", out, str(archive)]
+        uv.run(arguments, f"{problem}, and cannot be built here", os.environ, Path(out))
+        made = next(Path(out).glob("*.whl"))
         if not made.stem.endswith("-none-any"):
             raise MusterError(
-                f"{what}, and holds compiled code: build a wheel on a host, and name its folder with "
+                f"{problem}, and holds compiled code: build a wheel on a host, and name its folder with "
                 "--find-links FOLDER in the requirements"
             )
         folder.mkdir(exist_ok=True)

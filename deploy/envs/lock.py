@@ -1,7 +1,7 @@
-"""The lock of an environment: every package with its version, and the file that hosts install it from.
+"""The lock of an environment: every package with its version, and the file that hosts install.
 
 uv resolves once for the platform of all hosts. The lock is kept in the cache of this machine, so a second
-launch with the same files resolves nothing; `--relock` does it again.
+launch with the same files resolves nothing; `--relock` resolves again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .wanted import Platform, Requirements, fingerprint
 
 KEY_LENGTH = 20
 _PROJECT_NOTE = "the project itself travels as the working tree, so it is not installed"
-# An override with a marker that is never true: the host has torch, and what only torch needs is left out.
+# An override with a marker that is never true: the host has torch, so the lock has neither it nor its needs.
 _NO_TORCH = "torch ; sys_platform == 'never'\n"
 # uv needs some Python to build metadata with, and may take seconds to look for one.
 _ANY_PYTHON = ["--python", sys.executable, "--no-python-downloads"]
@@ -57,7 +57,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Lock:
-    """What an environment consists of. Its key names the environment on every host."""
+    """The packages of an environment. Its key names the environment on every host."""
 
     key: str
     source: str
@@ -72,13 +72,13 @@ class Lock:
         return next((package.version for package in self.packages if package.name == name), None)
 
 
-def locked(asked: Requirements, platform: Platform, cache: Path) -> Lock:
-    """The lock of a launch: from the cache, or resolved by uv. Raises uv's own words if it cannot be."""
-    digest = fingerprint(asked, platform, str(uv.program().stat().st_size))
+def locked(wanted: Requirements, platform: Platform, cache: Path) -> Lock:
+    """The lock of a launch: from the cache, or resolved by uv. An error has uv's own message."""
+    digest = fingerprint(wanted, platform, str(uv.program().stat().st_size))
     kept = cache / "locks" / f"{digest}.json"
-    if not asked.relock and (known := _kept(kept)):
-        return replace(known, source=asked.file.name)
-    lock = _of_pylock(_resolve(asked, platform), asked, platform)
+    if not wanted.relock and (cached := _kept(kept)):
+        return replace(cached, source=wanted.file.name)
+    lock = _of_pylock(_resolve(wanted, platform), wanted, platform)
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_sealed(kept, asdict(lock))
     return lock
@@ -92,35 +92,35 @@ def _kept(path: Path) -> Lock | None:
     return lock
 
 
-def _resolve(asked: Requirements, platform: Platform) -> str:
+def _resolve(wanted: Requirements, platform: Platform) -> str:
     """The text of the lock, as uv writes it for this platform."""
-    source = asked.file.resolve()
+    source = wanted.file.resolve()
     arguments = ["pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"]
     arguments += ["--python-version", platform.python, "--python-platform", platform.uv_name, *_ANY_PYTHON]
     environment = dict(os.environ)
-    if asked.torch_backend == "auto" and not asked.system_torch:
+    if wanted.torch_backend == "auto" and not wanted.system_torch:
         arguments += ["--torch-backend", "auto" if platform.driver else "cpu"]
         environment["UV_CUDA_DRIVER_VERSION"] = platform.driver
-    elif asked.torch_backend not in {"auto", "none"}:
-        arguments += ["--torch-backend", asked.torch_backend]
-    with tempfile.TemporaryDirectory() as place:
+    elif wanted.torch_backend not in {"auto", "none"}:
+        arguments += ["--torch-backend", wanted.torch_backend]
+    with tempfile.TemporaryDirectory() as folder:
         files = [str(source)]
         if source.name == "uv.lock":
             exported, indexes = _exported(source, environment)
             files, arguments = (
-                [_written(place, "exported.txt", exported)],
+                [_written(folder, "exported.txt", exported)],
                 [*arguments, "--no-deps", *indexes],
             )
         if platform.mpi:
-            files.append(_written(place, "mpi.txt", _MPI))
-        if asked.system_torch:
-            arguments += ["--override", _written(place, "override.txt", _NO_TORCH)]
-        doing = f"{asked.file}: cannot be locked for Python {platform.python} on {platform.uv_name}"
-        return uv.run([*arguments, *files], doing, environment, source.parent)
+            files.append(_written(folder, "mpi.txt", _MPI))
+        if wanted.system_torch:
+            arguments += ["--override", _written(folder, "override.txt", _NO_TORCH)]
+        failure = f"{wanted.file}: cannot be locked for Python {platform.python} on {platform.uv_name}"
+        return uv.run([*arguments, *files], failure, environment, source.parent)
 
 
 def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The packages of a uv.lock as requirements, and uv's options for the indexes that they are from."""
+    """The packages of a uv.lock as requirements, and uv's options for their indexes."""
     arguments = [
         "export",
         "--quiet",
@@ -135,7 +135,7 @@ def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[s
     if problems := exported_problems(source, text):
         raise UsageError("\n".join(problems))
     registries = dict.fromkeys(re.findall(r'registry = "(https?://[^"]+)"', source.read_text()))
-    options = [word for registry in registries for word in ("--index", registry)]
+    options = [token for registry in registries for token in ("--index", registry)]
     return text, [*options, "--index-strategy", "unsafe-best-match"] if options else []
 
 
@@ -145,19 +145,19 @@ def _written(folder: str, name: str, text: str) -> str:
     return str(path)
 
 
-def _of_pylock(text: str, asked: Requirements, platform: Platform) -> Lock:
+def _of_pylock(text: str, wanted: Requirements, platform: Platform) -> Lock:
     packages, notes = [], []
     for entry in toml(text).get("packages", []):
         if entry.get("directory", {}).get("path") == ".":
             notes.append(_PROJECT_NOTE)
             continue
-        packages.append(_package(entry, asked.file))
+        packages.append(_package(entry, wanted.file))
     packages.sort(key=lambda package: package.name)
-    what = [(package.name, package.version, package.sha256) for package in packages]
-    deciding = (what, platform.python, platform.machine, platform.torch, platform.own_python)
+    pins = [(package.name, package.version, package.sha256) for package in packages]
+    deciding = (pins, platform.python, platform.machine, platform.torch, platform.own_python)
     key = hashlib.sha256(repr(deciding).encode()).hexdigest()[:KEY_LENGTH]
     kept = "" if notes else text  # uv on a host would look for the project
-    return Lock(key, asked.file.name, platform.python, tuple(packages), kept, tuple(notes))
+    return Lock(key, wanted.file.name, platform.python, tuple(packages), kept, tuple(notes))
 
 
 def _package(entry: Mapping[str, Any], file: Path) -> Package:

@@ -1,4 +1,4 @@
-"""The platform of a launch, from what its hosts say; names hosts that cannot have one environment. Pure."""
+"""The platform of a launch by the facts of its hosts; hosts that cannot share one are an error. Pure."""
 
 from __future__ import annotations
 
@@ -14,27 +14,32 @@ OLDEST_GLIBC = (2, 17)
 
 
 def platform_of(
-    asked: Requirements, facts: Mapping[str, Facts], there: Mapping[str, HostEnvironments], launcher: str
+    requirements: Requirements,
+    facts: Mapping[str, Facts],
+    environments: Mapping[str, HostEnvironments],
+    launcher: str,
 ) -> Platform:
-    """What all hosts have; `UnfitError` names the hosts that differ where they must not."""
-    _require_wheels(there)
-    python = asked.python or _same(
+    """The platform of all hosts; `UnfitError` names the hosts that differ too much."""
+    _require_wheels(environments)
+    python = requirements.python or _same(
         facts, lambda host: _minor(facts[host].python), "Python", "give --python-version"
     )
-    machine = _same(there, lambda host: there[host].machine, "machine", "choose hosts with --include")
+    machine = _same(
+        environments, lambda host: environments[host].machine, "machine", "choose hosts with --include"
+    )
     torch = ""
-    if asked.system_torch:
+    if requirements.system_torch:
         _require_torch(facts)
         torch = _same(facts, lambda host: facts[host].torch or "", "torch", "leave out --system-torch")
-    drivers = [known.driver for known in there.values()]
-    needs_mpi = launcher == "mpirun" and any(known.mpi is None for known in facts.values())
+    drivers = [host.driver for host in environments.values()]
+    needs_mpi = launcher == "mpirun" and any(host.mpi is None for host in facts.values())
     return Platform(
         python=python,
         machine=machine,
-        glibc=min((known.glibc for known in there.values()), key=_numbers),
+        glibc=min((host.glibc for host in environments.values()), key=_numbers),
         driver=min(drivers, key=_numbers) if all(drivers) else "",
         torch=torch,
-        own_python=" ".join(sorted({known.executable for known in facts.values()})) if torch else "",
+        own_python=" ".join(sorted({host.executable for host in facts.values()})) if torch else "",
         mpi=needs_mpi,
     )
 
@@ -59,21 +64,21 @@ def _same(hosts: Mapping[str, object], value: Callable[[str], str], what: str, r
     return values[0][1]
 
 
-def _require_wheels(there: Mapping[str, HostEnvironments]) -> None:
+def _require_wheels(environments: Mapping[str, HostEnvironments]) -> None:
     reasons = []
-    for host, known in there.items():
-        if known.machine not in MACHINES:
-            reasons.append((host, f"uv has no packages for a machine {known.machine}"))
-        elif _numbers(known.glibc) < OLDEST_GLIBC:
-            reasons.append((host, f"--requirements needs glibc 2.17 or newer, not {known.glibc or 'musl'}"))
+    for name, host in environments.items():
+        if host.machine not in MACHINES:
+            reasons.append((name, f"uv has no packages for a machine {host.machine}"))
+        elif _numbers(host.glibc) < OLDEST_GLIBC:
+            reasons.append((name, f"--requirements needs glibc 2.17 or newer, not {host.glibc or 'musl'}"))
     if reasons:
         raise UnfitError(reasons)
 
 
 def _require_torch(facts: Mapping[str, Facts]) -> None:
-    lacking = [(host, known.executable) for host, known in facts.items() if known.torch is None]
+    lacking = [(name, host.executable) for name, host in facts.items() if host.torch is None]
     if lacking:
         raise UnfitError(
-            (host, f"{python} has no torch; leave out --system-torch, and torch comes as a wheel")
-            for host, python in lacking
+            (name, f"{python} has no torch; leave out --system-torch, and torch comes as a wheel")
+            for name, python in lacking
         )

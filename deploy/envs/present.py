@@ -1,4 +1,4 @@
-"""The environment of a launch as its hosts have it. The driver of a detached job needs no more than this."""
+"""The environment of a launch that its hosts already have, as for the driver of a detached job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENVIRONMENTS_SECONDS = 30.0
 
 
 class Packages(Protocol):
-    """What brings the packages of a launch to its hosts."""
+    """Brings the packages of a launch to its hosts."""
 
     key: str
     """The name of the environment, once the hosts have it."""
@@ -28,12 +28,12 @@ class Packages(Protocol):
         ...
 
     def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
-        """What the launch finds on each host, inside of its environment."""
+        """The facts of each host inside its environment."""
         ...
 
 
 class EnvironmentsAsked:
-    """The environments of each host: asked early, taken later."""
+    """The environments of each host: asked while hosts connect, read once all have connected."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Future[HostEnvironments]] = {}
@@ -44,12 +44,13 @@ class EnvironmentsAsked:
 
     def of(self, cluster: Cluster) -> dict[str, HostEnvironments]:
         """The environments of every host."""
-        there = {}
         for host, channel in cluster.channels.items():
             if host not in self._asked:
                 self.ask(channel)
-            there[host] = channel.wait(self._asked.pop(host), ENVIRONMENTS_SECONDS)
-        return there
+        return {
+            host: channel.wait(self._asked.pop(host), ENVIRONMENTS_SECONDS)
+            for host, channel in cluster.channels.items()
+        }
 
 
 class Present(EnvironmentsAsked):
@@ -60,15 +61,15 @@ class Present(EnvironmentsAsked):
         self.key, self.described = key, described
 
     def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
-        """What the launch finds on each host; `UnfitError` for hosts without the environment."""
-        there = self.of(cluster)
-        lacking = [host for host, known in there.items() if self.key not in known.environments]
+        """The facts of each host inside its environment; `UnfitError` for hosts without it."""
+        held = self.of(cluster)
+        lacking = [host for host, answer in held.items() if self.key not in answer.environments]
         if lacking:
             raise UnfitError(
                 (host, f"its environment {self.key} is gone; launch again, which makes it")
                 for host in lacking
             )
         return {
-            host: with_interpreter(cluster.facts[host], known.environments[self.key])
-            for host, known in there.items()
+            host: with_interpreter(cluster.facts[host], answer.environments[self.key])
+            for host, answer in held.items()
         }

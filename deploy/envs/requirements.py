@@ -1,7 +1,7 @@
-"""Reads requirements before uv does, and refuses what uv would build here.
+"""Reads requirements before uv does, and refuses those that uv would build here.
 
-To learn what a folder, a repository or a source archive needs, uv builds it. That runs its code on this
-machine, also in a dry run.
+To learn the dependencies of a folder, a repository or a source archive, uv builds it. That runs its code on
+this machine, also in a dry run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..errors import Problem, UsageError
 
 MOST_FILES = 100
 _INCLUDE = re.compile(r"(?:-[rc]|--(?:requirements?|constraints?)(?=[\s=]))[\s=]*(?P<file>.+)")
-_EDITABLE = re.compile(r"(?:-e|--editable(?=[\s=]))[\s=]*(?P<place>.+)")
+_EDITABLE = re.compile(r"(?:-e|--editable(?=[\s=]))[\s=]*(?P<target>.+)")
 _NAMED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[^\]]*\])?\s*(?P<rest>.*)")
 _ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz|txz|tlz|gz|bz2|xz|lz|lzma|zst|whl|egg)$", re.IGNORECASE)
-# What uv takes from [project] without a build, unless `dynamic` lists it: of a pyproject.toml, and of `-e .`.
+# Keys of [project] that uv reads without a build, unless `dynamic` lists them: for a file, and for `-e .`.
 _NEEDED = {"dependencies", "optional-dependencies", "requires-python"}
 _STATIC = {"name", "version", *_NEEDED}
 REMEDY = "uv would build it here, which runs its code; name a wheel of it (uv build --wheel), or its package"
@@ -36,26 +36,26 @@ def files_of(file: Path) -> Iterator[tuple[Path, str]]:
 def require_no_builds(file: Path) -> None:
     """`UsageError` with every line that names a folder, a repository or a source archive of this machine."""
     if file.name == "uv.lock":
-        return  # what it exports is checked (lock.py)
-    base = file.parent  # paths in an included file begin there too
+        return  # its exported requirements are checked (lock.py)
+    base = file.parent  # paths in an included file are relative to it too
     problems = [problem for path, text in files_of(file) for problem in _problems(path, text, base)]
     if problems:
         raise UsageError("\n".join(map(str, problems)))
 
 
 def exported_problems(source: Path, text: str) -> list[str]:
-    """What of the requirements that uv exports from a uv.lock it would build here."""
+    """The requirements exported from a uv.lock that uv would build here, as problems."""
     return [f"{source}: {problem.text}" for problem in _of_lines(source, text, source.parent)]
 
 
 def toml(text: str) -> Mapping[str, Any]:
-    """A TOML document; ValueError for what is none."""
+    """A TOML document; ValueError for any other text."""
     if sys.version_info >= (3, 11):
         import tomllib  # noqa: PLC0415  # 3.10 has none
     else:
         import tomli as tomllib  # noqa: PLC0415
-    known: Mapping[str, Any] = tomllib.loads(text)
-    return known
+    document: Mapping[str, Any] = tomllib.loads(text)
+    return document
 
 
 def _files_of(file: Path, seen: list[Path]) -> Iterator[tuple[Path, str]]:
@@ -80,7 +80,7 @@ def _files_of(file: Path, seen: list[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of requirements with the numbers of their beginnings, as uv reads them."""
+    """The lines of requirements with their first line numbers, as uv reads them."""
     carried, begin = "", 0
     for number, written in enumerate(re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff")), 1):
         line = re.sub(r"(^|\s)#.*", "", written)
@@ -94,7 +94,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _expanded(line: str) -> str:
-    """A line with the variables of the environment that uv puts into it; they may be secret."""
+    """A line with the variables of the environment that uv substitutes; they may be secret."""
     return re.sub(r"\$\{([A-Z0-9_]+)\}", lambda name: os.environ.get(name[1], name[0]), line)
 
 
@@ -117,8 +117,8 @@ def _reason(written: str, base: Path) -> str:
     """Why a line of requirements is refused; empty for one that is not."""
     line = _expanded(written)
     editable = _EDITABLE.fullmatch(line)
-    place = editable["place"].strip() if editable else line
-    if place in {".", "./"}:
+    target = editable["target"].strip() if editable else line
+    if target in {".", "./"}:
         return _own_project(base / "pyproject.toml")
     if line.startswith("-") and not editable:
         return ""
@@ -126,7 +126,7 @@ def _reason(written: str, base: Path) -> str:
 
 
 def _is_harmless(line: str, base: Path) -> bool:
-    """Whether a requirement is a package by its name, something at an address of the web, or a wheel."""
+    """Whether a requirement is a package name, a web address, or a wheel."""
     named = _NAMED.fullmatch(line)
     if named and named["rest"].startswith("@"):
         return _is_built_elsewhere(named["rest"][1:].split(";")[0].strip(), base)
@@ -136,17 +136,17 @@ def _is_harmless(line: str, base: Path) -> bool:
     return _is_built_elsewhere(line.split(maxsplit=1)[0], base)
 
 
-def _is_built_elsewhere(place: str, base: Path) -> bool:
-    """Whether a place is an address of the web, as those of an index are, or a wheel of this machine."""
-    if re.match(r"https?://", place):
+def _is_built_elsewhere(target: str, base: Path) -> bool:
+    """Whether a target is a web address, as those of an index are, or a wheel of this machine."""
+    if re.match(r"https?://", target):
         return True
-    path = unquote(re.sub(r"#.*|\[[^\]]*\]$|^file:(//(localhost)?(?=/))?", "", place))
-    # A folder may be called so, and is built.
+    path = unquote(re.sub(r"#.*|\[[^\]]*\]$|^file:(//(localhost)?(?=/))?", "", target))
+    # A folder may have such a name too, and would be built.
     return ":" not in path and path.endswith(".whl") and not (base / path).is_dir()
 
 
 def _own_project(file: Path) -> str:
-    """Why the project itself cannot be named: uv would run its build to learn what it needs."""
+    """Why the project itself cannot be named: uv would run its build to learn its dependencies."""
     try:
         text = file.read_text(errors="replace")
         reasons = _of_project(toml(text), file.parent, decisive=_STATIC)
@@ -159,26 +159,28 @@ def _own_project(file: Path) -> str:
 
 
 def _of_project(document: Mapping[str, Any], base: Path, decisive: Set[str]) -> list[str]:
-    """What of a pyproject.toml uv would build here, for instance if one of the `decisive` keys is dynamic."""
+    """The parts of a pyproject.toml that uv would build here; it builds for a dynamic key of `decisive`."""
     project, uv = _table(document, "project"), _table(document, "tool", "uv")
     if not project:
         return ["there is no [project], so uv would build it here; name what it needs in a requirements.txt"]
     dynamic = sorted(decisive & {*_texts(project.get("dynamic"))})
-    found = [f"{' and '.join(dynamic)}: dynamic, so uv would build it here"] if dynamic else []
+    reasons = [f"{' and '.join(dynamic)}: dynamic, so uv would build it here"] if dynamic else []
     lists = (project.get("dependencies"), uv.get("override-dependencies"), uv.get("constraint-dependencies"))
     needed = [text.strip() for listed in lists for text in _texts(listed) if text.strip()]
-    found += [f"{text}: {REMEDY}" for text in needed if not _is_harmless(text, base)]
+    reasons += [f"{text}: {REMEDY}" for text in needed if not _is_harmless(text, base)]
     names = {_normal(re.split(r"[\s;\[<>=!~(,@]", text, maxsplit=1)[0]) for text in needed}
     for name, listed in _table(uv, "sources").items():
         sources = listed if isinstance(listed, list) else [listed]
-        if _normal(name) in names and not all(_is_harmless_source(one, base) for one in sources):
-            found.append(f"tool.uv.sources.{name}: {REMEDY}")
-    return found
+        if _normal(name) in names and not all(_is_harmless_source(source, base) for source in sources):
+            reasons.append(f"tool.uv.sources.{name}: {REMEDY}")
+    return reasons
 
 
 def _is_harmless_source(source: object, base: Path) -> bool:
-    place = source.get("url") or source.get("path") if isinstance(source, dict) else None
-    return _is_built_elsewhere(str(place), base) if place else isinstance(source, dict) and "index" in source
+    target = source.get("url") or source.get("path") if isinstance(source, dict) else None
+    return (
+        _is_built_elsewhere(str(target), base) if target else isinstance(source, dict) and "index" in source
+    )
 
 
 def _normal(name: str) -> str:

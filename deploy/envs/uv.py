@@ -1,4 +1,4 @@
-"""uv, as a program of this machine: its binary also travels to hosts that make environments."""
+"""uv, as a program of this machine. Its binary also goes to hosts that make environments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def program() -> Path:
     return Path(found).resolve()
 
 
-def run(arguments: Sequence[str], doing: str, environment: Mapping[str, str], place: Path) -> str:
-    """What uv printed; `MusterError` with its own last lines if it failed."""
+def run(arguments: Sequence[str], failure: str, environment: Mapping[str, str], folder: Path) -> str:
+    """The output of uv; `MusterError` with `failure` and its own last lines if it failed."""
     done = subprocess.run(
         [str(program()), *arguments, "--no-progress", "--color", "never"],
-        cwd=place,
+        cwd=folder,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -35,5 +35,5 @@ def run(arguments: Sequence[str], doing: str, environment: Mapping[str, str], pl
     )
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()[-LINES:]
-        raise MusterError("\n".join([f"{doing}; uv's message:", *(f"    {line}" for line in lines)]))
+        raise MusterError("\n".join([f"{failure}; uv's message:", *(f"    {line}" for line in lines)]))
     return done.stdout.decode()

@@ -1,4 +1,4 @@
-"""What a launch asks for: a file of requirements, and choices. Its fingerprint says which lock it has."""
+"""The requirements of a launch: a file, and choices. Their fingerprint identifies the lock."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _BUILDS = "packages without a wheel that it names are built here, which runs the
 
 @dataclass(frozen=True)
 class Requirements:
-    """The packages that the ranks of a launch shall have."""
+    """The packages for the ranks of a launch."""
 
     file: Path
     """requirements.txt, pyproject.toml or uv.lock."""
     python: str = ""
     """The version of Python, `3.12`; empty for the hosts' own."""
     system_torch: bool = False
-    """Whether torch is the host's own, with what it brings."""
+    """Whether torch is the host's own, with its dependencies."""
     torch_backend: str = "auto"
-    """Which wheels of torch: uv's word, or `auto` for what the hosts have, or `none` for the index's own."""
+    """Which wheels of torch: uv's name, or `auto` for those of the hosts, or `none` for the index's own."""
     relock: bool = False
 
 
 @dataclass(frozen=True)
 class Platform:
-    """What every host of a launch has, as far as it decides which wheels run there."""
+    """The common properties of the hosts of a launch that decide which wheels run on them."""
 
     python: str
     """`3.13`"""
@@ -43,7 +43,7 @@ class Platform:
     torch: str = ""
     """The hosts' own torch, if that is used."""
     own_python: str = ""
-    """Then also the hosts' own Pythons, which have that torch."""
+    """The hosts' own Pythons, which have that torch."""
     mpi: bool = False
     """Whether Open MPI has to come as a wheel."""
 
@@ -51,8 +51,8 @@ class Platform:
     def uv_name(self) -> str:
         """The platform as uv calls it: the newest that is not newer than the hosts."""
         minor = int(self.glibc.split(".")[1])
-        known = next((known for known in _MANYLINUX if known <= minor), _MANYLINUX[-1])
-        return f"{self.machine}-manylinux_2_{known}"
+        version = next((version for version in _MANYLINUX if version <= minor), _MANYLINUX[-1])
+        return f"{self.machine}-manylinux_2_{version}"
 
 
 _MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
@@ -61,11 +61,11 @@ _MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 def wanted(
     file: str, *, python: str, system_torch: bool, torch_backend: str, relock: bool
 ) -> Requirements | None:
-    """What the flags of a launch say; None without `--requirements`. `UsageError` for what cannot be."""
+    """The requirements by the flags; None without `--requirements`. `UsageError` for wrong combinations."""
     if not file:
-        given = {"--python-version": python, "--system-torch": system_torch, "--relock": relock}
-        given["--torch-backend"] = torch_backend != Requirements.torch_backend
-        if lonely := next((flag for flag, value in given.items() if value), ""):
+        flags = {"--python-version": python, "--system-torch": system_torch, "--relock": relock}
+        flags["--torch-backend"] = torch_backend != Requirements.torch_backend
+        if lonely := next((flag for flag, value in flags.items() if value), ""):
             raise UsageError(f"{lonely} goes with --requirements FILE")
         return None
     if not Path(file).is_file():
@@ -81,15 +81,16 @@ def wanted(
 
 
 def require_own_requirements(file: Path) -> None:
-    """`UsageError` for requirements that would run code here: another user's, or what uv would build."""
+    """`UsageError` for requirements that would run code here: another user's, or packages to build."""
     read = [path for path, _ in files_of(file)]
     require_own([*read, *(file.parent / name for name in ("pyproject.toml", "uv.toml"))], _BUILDS)
     require_no_builds(file)
 
 
-def fingerprint(asked: Requirements, platform: Platform, uv: str) -> str:
-    """The digest of all that decides a lock, but the index: the same until a file or a host changes."""
-    digest = hashlib.sha256(repr((uv, astuple(platform), asked.system_torch, asked.torch_backend)).encode())
-    for path, text in files_of(asked.file):
+def fingerprint(requirements: Requirements, platform: Platform, uv: str) -> str:
+    """The digest of all inputs of a lock except the index: it changes with a file or a host."""
+    choices = (uv, astuple(platform), requirements.system_torch, requirements.torch_backend)
+    digest = hashlib.sha256(repr(choices).encode())
+    for path, text in files_of(requirements.file):
         digest.update(repr((path.name, text)).encode())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Takes apart an image from `docker save`: its configuration, and each layer as a compressed file."""
+"""Splits an image from `docker save` into its configuration and its layers as compressed files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 LEVEL = 1  # zlib's fastest: three times as fast as its default, for a tenth more bytes
 CHUNK = 1 << 20
-MOST_JSON = (
-    16 << 20
-)  # of an image's configuration, which is read whole: it has every label, variable and command
+MOST_JSON = 16 << 20  # bytes of an image's configuration: every label, variable and command
 LOCK = ".lock"
 
 
@@ -62,19 +60,19 @@ class _Stream(io.RawIOBase):
 
 
 class Archive:
-    """Compressed layers in a folder of this machine. The next push uses the same files again."""
+    """Compressed layers in a folder of this machine. The next push reuses the files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._intact: dict[Layer, int] = {}
-        """The layers whose files were compared with their SHA-256 in this push, and the time of each file."""
+        """The layers whose files this push has verified, and the modification time of each file."""
 
     def path(self, layer: Layer) -> Path:
         """The compressed file of a layer."""
         return self.folder / f"{_plain(layer.diff_id)}.gz"
 
     def layer(self, diff_id: str) -> Layer | None:
-        """A layer that is compressed already; None if it is not."""
+        """A layer that is compressed already; else None."""
         try:
             layer = Layer(**read_sealed(self.folder / f"{_plain(diff_id)}.json"))
         except TypeError:
@@ -88,7 +86,7 @@ class Archive:
         return layer
 
     def configuration(self, image_id: str) -> bytes | None:
-        """The configuration of an image that was taken apart before; None if it was not."""
+        """The configuration of an image of an earlier push; else None."""
         kept = read_sealed(self.folder / f"{_plain(image_id)}.config")
         return kept.encode(errors="surrogateescape") if isinstance(kept, str) else None
 
@@ -100,16 +98,16 @@ class Archive:
         with tarfile.open(fileobj=io.BufferedReader(_Stream(saved), CHUNK), mode="r|") as members:
             for member in members:
                 if content := members.extractfile(member) if member.isfile() else None:
-                    # No name tells the configuration: newer engines call it after its digest, like a layer.
+                    # Newer engines name the configuration by its digest, like a layer.
                     if member.size < 1 << 16 or (member.size <= MOST_JSON and _is_json(content)):
                         small[member.name] = content.read()
                         self._keep(io.BytesIO(small[member.name]), missing)
                     else:
                         self._keep(content, missing)
-        place = json.loads(small["manifest.json"])[0]["Config"]
-        if (configuration := small.get(place)) is None:
+        name = json.loads(small["manifest.json"])[0]["Config"]
+        if (configuration := small.get(name)) is None:
             raise MusterError(
-                f"the container engine saved no configuration of the image ({place}), or one of more than "
+                f"the container engine saved no configuration of the image ({name}), or one of more than "
                 f"{MOST_JSON >> 20} MiB; build it anew with shorter labels and variables"
             )
         if absent := [diff_id for diff_id in missing if self.layer(diff_id) is None]:
@@ -119,7 +117,7 @@ class Archive:
         return configuration
 
     def _keep(self, content: IO[bytes], missing: set[str]) -> None:
-        """Compress a layer if it is wanted. Which layer it is shows only from its digest, at its end."""
+        """Compress a layer if it is wanted. Its digest, which identifies it, is only known at its end."""
         with tempfile.TemporaryFile(dir=self.folder) as plain:
             diff_id = "sha256:" + _copy(_inflated(content), plain)
             if diff_id not in missing:
@@ -135,7 +133,7 @@ class Archive:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """While this lasts, the sweep of another push removes nothing."""
+        """Within this context, the sweep of another push removes nothing."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)

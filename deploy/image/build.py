@@ -13,15 +13,15 @@ from ..errors import UsageError
 from .compatibility import conflicts
 from .versions import FOLDER, Track, targets
 
-# Seconds, measured on 2 cores beside other work (docs/image.md). `cuda` has not been
-# built end to end: it has no number, which is better than a guess.
+# Seconds, measured on 2 cores beside other work (docs/image.md). `cuda` has not been built end to end, so it
+# has no number.
 FIRST_BUILD = {"cpu": 75, "cpu-source": 7000}
 MEASURED_ON = 2
 _SOURCES = ("ucx", "openmpi", "mpi4py", "pytorch", "torchvision")
 
 
 def find(target: str, tracks: Sequence[Track]) -> Track:
-    """The track of a target. `UsageError` for an unknown target, or versions that cannot work."""
+    """The track of a target. `UsageError` for an unknown target, or versions that do not work together."""
     named = targets(tracks)
     if (wanted := target.removesuffix("-devel")) not in named:
         raise UsageError(f"--target must be one of {', '.join(named)}, got '{target}'")
@@ -34,7 +34,7 @@ def find(target: str, tracks: Sequence[Track]) -> Track:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What of a build differs from the target's own recipe; the empty string changes nothing."""
+    """The differences of a build from the target's own recipe; the empty string changes nothing."""
 
     profile: str = ""
     """`proof` leaves out the kernels that take longest (docs/image.md); `full` is the default."""
@@ -59,7 +59,10 @@ class Recipe:
             "secrets": f"id=ccache,src={self.cache}" if self.cache else "",
         }
         return [
-            word for name, value in values.items() if value for word in ("--set", f"{target}.{name}={value}")
+            token
+            for name, value in values.items()
+            if value
+            for token in ("--set", f"{target}.{name}={value}")
         ]
 
 
@@ -98,7 +101,7 @@ def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
 
 
 def without_sum(target: str, track: Track) -> list[str]:
-    """The components whose build will stop, downloaded or not, because their SHA-256 is not pinned."""
+    """The components whose build will stop because their SHA-256 is not pinned."""
     if target.startswith("cpu"):
         return []
     return [name for name, part in track.components.items() if part.is_built and not part.sha256]
@@ -122,7 +125,7 @@ class Durations:
         return "a first build of this target has not been measured; expect hours"
 
     def note(self, target: str, seconds: float) -> None:
-        """Remember the duration of a build that did more than look at the cache."""
+        """Remember the duration of a build, unless everything was in the cache."""
         if seconds > 10:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text(json.dumps({**self._read(), target: round(seconds)}) + "\n")

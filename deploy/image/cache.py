@@ -1,8 +1,8 @@
 """The compilers' cache of a build, in a folder of this machine.
 
-A build cannot mount a folder of the host, and an engine empties its own cache mounts when it likes. ccache
+A build cannot mount a folder of the host, and an engine may empty its own cache mounts at any time. ccache
 reads and writes its files over HTTP as well (ccache's manual, "HTTP storage backend"), so a server here keeps
-each of them the moment a compiler is done. A build that is stopped goes on there, also by another engine.
+each file once a compiler has ended. An interrupted build resumes from them, also with another engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CompilerCache:
     """Serves a folder to ccache while a `with` block runs. `address`: for CCACHE_REMOTE_STORAGE, a secret."""
 
     def __init__(self, folder: Path, host: str | None = None) -> None:
-        """Listen at `host`; None: where containers of the engine here reach this machine.
+        """Listen at `host`; None: at the address where containers of this engine reach this machine.
 
         `UsageError` if the folder cannot be made.
         """
@@ -47,17 +47,17 @@ class CompilerCache:
         self.address = f"http://{name}:{self._server.server_address[1]}/{self._token}"
 
     def __enter__(self) -> CompilerCache:
-        """Start to serve."""
+        """Start the server."""
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop to serve; the files stay."""
+        """Stop the server; the files stay."""
         self._server.shutdown()
         self._server.server_close()
 
     def file(self, path: str) -> Path | None:
-        """The file of a request's path; None if it lacks the token or is no name that ccache makes."""
+        """The file of a request's path; None without the token, or for a name unlike those of ccache."""
         _, token, *name = path.split("/", 2)
         if not secrets.compare_digest(token, self._token) or not name or not _NAME.fullmatch(name[0]):
             return None
@@ -84,7 +84,7 @@ class _Request(BaseHTTPRequestHandler):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, content, durable=False)  # ccache verifies the checksum in each file
-        except OSError:  # a full disk: the build goes on, and this file is compiled again
+        except OSError:  # a full disk: the build continues, and the next one compiles this file again
             return self._answer(HTTPStatus.INSUFFICIENT_STORAGE)
         return self._answer(HTTPStatus.CREATED)
 
@@ -114,29 +114,29 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Print nothing: the build's own output is what people read."""
+        """Print nothing between the lines of the build."""
 
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: a build that is stopped leaves connections in the middle of a request."""
+        """Print nothing: an interrupted build leaves connections in the middle of a request."""
 
 
 def _listen(host: str) -> tuple[ThreadingHTTPServer, str]:
     """A server, and the name that a build has for this machine."""
     try:
         return _Server((host, 0), _Request), host
-    except OSError:  # the bridge is in a virtual machine, and not here
+    except OSError:  # the bridge is in a virtual machine
         return _Server(("127.0.0.1", 0), _Request), _DESKTOP
 
 
 def _gateway() -> str:
-    found = subprocess.run(_BRIDGE, capture_output=True, text=True, check=False)
-    return gateway_in(found.stdout) or _DESKTOP
+    inspected = subprocess.run(_BRIDGE, capture_output=True, text=True, check=False)
+    return gateway_in(inspected.stdout) or _DESKTOP
 
 
 def gateway_in(answer: str) -> str:
-    """Return this machine's address on the bridge, by `docker network inspect`; "" if it says none.
+    """The address of this machine on the bridge, by `docker network inspect`; empty without one.
 
     Docker 20.10 names only the subnet until its engine is restarted; the address is the first one in it.
     """

@@ -1,4 +1,4 @@
-"""What an image proved of itself (docker/prove.py), for people. Pure."""
+"""The proof of an image, as docker/prove.py prints it, for people. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Proof:
 
     @property
     def broken(self) -> int:
-        """How many promises are not kept."""
+        """The number of promises that are not kept."""
         return sum(not check.kept for check in self.checks)
 
 
@@ -47,7 +47,7 @@ def parse(text: str, image: str) -> Proof:
 
 
 def as_text(image: str, size: int, labels: Mapping[str, str], proof: Proof) -> str:
-    """The table of `fab image.check`."""
+    """The table of `muster image check`."""
     versions = " ".join(f"{name}={value}" for name, value in _own(labels) if value)
     lines = [f"{image}  {size / 1e9:.2f} GB", f"{versions}", ""]
     lines += table(("kept" if check.kept else "BROKEN", check.name, check.found) for check in proof.checks)

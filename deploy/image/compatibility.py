@@ -1,4 +1,4 @@
-"""Versions that cannot go together, and why. Each rule is a table with its source, and a sentence."""
+"""Versions that do not work together, and why. Each rule is a table with its source, and a sentence."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ DRIVER_FOR_CUDA = {"11": Range("450.80.02"), "12": Range("525.60.13"), "13": Ran
 
 
 class Conflict(NamedTuple):
-    """Two versions that do not go together."""
+    """Two versions that do not work together."""
 
     what: str
     reason: str
@@ -86,20 +86,19 @@ class Conflict(NamedTuple):
 
 
 def number(version: str) -> Version:
-    """2.13.0 -> (2, 13, 0): the numbers that a version begins with."""
-    words = re.split(r"[.+\-]", version)
-    return tuple(int(word) for word in takewhile(str.isdigit, words))
+    """2.13.0 -> (2, 13, 0): the leading numbers of a version."""
+    return tuple(int(part) for part in takewhile(str.isdigit, re.split(r"[.+\-]", version)))
 
 
 def conflicts(track: Track) -> tuple[Conflict, ...]:
-    """All conflicts in a track; empty if its versions go together."""
+    """All conflicts in a track; empty if its versions work together."""
     return tuple(conflict for rule in RULES for conflict in rule(track))
 
 
 def driver_runs(driver_cuda: str, built_cuda: str) -> bool:
     """Whether a driver that supports CUDA up to `driver_cuda` runs programs built with `built_cuda`.
 
-    Any driver of the same major version does ("minor version compatibility"). An older one needs cuda-compat.
+    Any driver of the same major version does ("minor version compatibility"); an older one needs cuda-compat.
     """
     return number(driver_cuda)[:1] >= number(built_cuda)[:1]
 
@@ -135,8 +134,8 @@ def _architectures(track: Track) -> Iterator[Conflict]:
         capability = named.removesuffix("+PTX")
         allowed = CUDA_FOR_ARCHITECTURE.get(capability)
         if allowed is None:
-            known = ", ".join(CUDA_FOR_ARCHITECTURE)
-            yield Conflict("GPU architecture", f"{capability} is none of {known}")
+            names = ", ".join(CUDA_FOR_ARCHITECTURE)
+            yield Conflict("GPU architecture", f"{capability} is none of {names}")
         elif not allowed.holds(track.cuda or ""):
             reason = f"compute capability {capability} needs CUDA {allowed}, not {track.cuda}"
             yield Conflict("GPU architecture and CUDA", reason)
@@ -163,7 +162,7 @@ def _open_mpi(track: Track) -> Iterator[Conflict]:
 
 
 def _entry(table: dict[str, Range], version: str) -> Range:
-    """The entry that applies to a version: the last one that begins at or before it."""
+    """The entry for a version: the last one that begins at or before it."""
     begun = [first for first in table if number(first) <= number(version)]
     return table[begun[-1] if begun else next(iter(table))]
 

@@ -1,6 +1,6 @@
 """The container engine of this machine, through the Docker SDK: looks up images, runs and saves them.
 
-The SDK is imported only when it is used: its import would double the start time of every command.
+The SDK is imported at its first use: its import would double the start time of every command.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LocalEngine:
         )
 
     def run(self, image: Image, argv: Sequence[str]) -> tuple[int, str]:
-        """Run a command without network. Returns its exit status and output, or why it did not start."""
+        """Run a command without network. Returns its exit status and output, or the error of its start."""
         with _explained():
             container = self._client.containers.create(
                 image.id, list(argv), entrypoint=[], network_mode="none", hostname="image", shm_size="256m"

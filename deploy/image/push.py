@@ -23,7 +23,7 @@ LOAD_SECONDS = 900.0
 
 @dataclass
 class ImagePushOutcome:
-    """The outcome on a host. `layers` and `size` (compressed bytes): what it lacked."""
+    """The outcome on a host. `layers` and `size` (compressed bytes) are of those that it lacked."""
 
     layers: int = 0
     size: int = 0
@@ -68,19 +68,19 @@ def prepare(
 ) -> bytes:
     """Compress every layer that a host lacks into the archive; returns the image's configuration.
 
-    `tell`: gets the bytes of the image that are read and compressed, and all of them.
+    `tell`: gets the number of compressed bytes of the image so far, and of all.
     """
     wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
     if all(diff_ids is None for diff_ids in lacking.values()):
         return b""
-    known = archive.configuration(image.id)
-    if known is not None and all(archive.layer(diff_id) for diff_id in wanted):
-        return known
+    configuration = archive.configuration(image.id)
+    if configuration is not None and all(archive.layer(diff_id) for diff_id in wanted):
+        return configuration
     return archive.take(_counted(engine.save(image), image.size, tell), image.id, wanted)
 
 
 def _counted(pieces: Iterable[bytes], total: int, tell: OnProgress) -> Iterator[bytes]:
-    """The pieces of an image, as an engine saves it: with a little more than the image has."""
+    """The pieces of an image, as an engine saves it: a little more than the size of the image."""
     done = 0
     for piece in pieces:
         yield piece
@@ -97,24 +97,24 @@ class ImageTransfer:
         self._cluster, self._image, self._archive = cluster, image, archive
         self._configuration, self._tell = configuration, tell
         self._layers: dict[str, list[Layer]] = {}
-        """What each host lacks."""
+        """The layers that each host lacks."""
         self._missing: dict[str, set[str]] = {}
         """The digests of those that have not arrived yet."""
 
     def push(self, lacking: Mapping[str, tuple[str, ...] | None]) -> ImagePushResult:
         """Bring every host the layers that it lacks, and let its engine load the image."""
         hosts: dict[str, ImagePushOutcome] = {}
-        for host, diff_ids in lacking.items():
-            # An image may have a layer twice: BuildKit's of a step that changes nothing is always the same.
-            layers = [self._layer(diff_id) for diff_id in dict.fromkeys(diff_ids or ())]
+        for host, lacked in lacking.items():
+            # An image may have a layer twice: BuildKit makes the same one for every step without changes.
+            layers = [self._layer(diff_id) for diff_id in dict.fromkeys(lacked or ())]
             size = sum(layer.size for layer in layers)
-            hosts[host] = ImagePushOutcome(len(layers), size, had_it=diff_ids is None)
-            if diff_ids is not None:
+            hosts[host] = ImagePushOutcome(len(layers), size, had_it=lacked is None)
+            if lacked is not None:
                 self._layers[host] = layers
         lacking_anywhere = {layer.diff_id for layers in self._layers.values() for layer in layers}
-        once = [one for one in dict.fromkeys(self._image.layers) if one in lacking_anywhere]
-        known = filter(None, map(self._archive.layer, once))  # the lowest layer goes first
-        files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in known]
+        diff_ids = [diff_id for diff_id in dict.fromkeys(self._image.layers) if diff_id in lacking_anywhere]
+        ordered = filter(None, map(self._archive.layer, diff_ids))  # the lowest layer first
+        files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in ordered]
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
         self._missing = {host: {*digests} for host, digests in needed.items()}
         self._transfers = transfers = Transfers(
@@ -163,7 +163,7 @@ class ImageTransfer:
         return layer
 
     def _tidy(self, hosts: Mapping[str, ImagePushOutcome]) -> None:
-        """Remove the files on hosts whose engine has them. Earlier, another host may still read them."""
+        """Remove the files on hosts whose engine has loaded them. Before, another host may read them."""
         for host, layers in self._layers.items():
             if not hosts[host].error:
                 with contextlib.suppress(MusterError):

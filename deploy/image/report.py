@@ -1,4 +1,4 @@
-"""The output of `fab image.push`. Pure."""
+"""The output of `muster image push`. Pure."""
 
 from __future__ import annotations
 

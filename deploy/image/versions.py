@@ -14,7 +14,7 @@ from ..errors import UsageError
 FOLDER = Path(__file__).parents[2] / "docker"
 FILE = FOLDER / "versions.json"
 UNVERIFIED = "unverified"
-"""Stands for a SHA-256 that is not pinned yet. A build that gets it stops and says what to do."""
+"""In place of a SHA-256 that is not pinned. A build with it stops and prints the remedy."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Track:
     cuda: str | None = None
     nccl: str | None = None
     triton: str | None = None
-    """For torch.compile on GPUs: what the wheel of the same PyTorch pins."""
+    """For torch.compile on GPUs: the version that the wheel of the same PyTorch pins."""
     base: str = ""
     """A Dockerfile of this checkout that makes `devel` and `runtime`; empty if a registry has them."""
     architectures: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def _track(name: str, record: Mapping[str, Any]) -> Track:
 
 
 DEFAULT = "conservative"
-"""The track that the target `cuda` stands for. Those of other tracks have a suffix: cuda-current."""
+"""The track of the target `cuda`. The targets of other tracks have a suffix: cuda-current."""
 
 
 def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:

@@ -83,13 +83,13 @@ def test_every_host_has_the_folder_and_one_copy_left_this_machine(hosts: HostsHe
 def test_what_a_host_has_is_not_sent_again(hosts: HostsHere, folder: Path) -> None:
     first = push(hosts, str(folder))
     again = push(hosts, str(folder))
-    assert [outcome.came for outcome in again.hosts.values()] == [0, 0, 0]
+    assert [outcome.received for outcome in again.hosts.values()] == [0, 0, 0]
     assert again.sent < 40_000, "the manifest alone"
     (folder / "small" / "150b.txt").write_text("new")  # in the middle of the order
     with (folder / "large.bin").open("ab") as file:
         file.write(b"more")
     grown = push(hosts, str(folder))
-    assert {outcome.came for outcome in grown.hosts.values()} == {3 + 1004}
+    assert {outcome.received for outcome in grown.hosts.values()} == {3 + 1004}
     assert grown.sent < first.sent / 100
     assert contents(hosts.data("node3") / "digits") == contents(folder)
     assert len(list((hosts.data("node3") / ".sets").iterdir())) == 2, "the old version is removed"
@@ -101,7 +101,7 @@ def test_a_host_that_lacks_everything_gets_it_from_the_others(hosts: HostsHere, 
     push(hosts, str(folder))
     hosts.hosts = whole
     pushed = push(hosts, str(folder))
-    assert pushed.hosts["node3"].came > 2 * CHUNK
+    assert pushed.hosts["node3"].received > 2 * CHUNK
     assert pushed.sent < 40_000
     assert contents(hosts.data("node3") / "digits") == contents(folder)
 
@@ -173,7 +173,7 @@ def test_a_host_whose_file_was_damaged_is_found_and_repaired(hosts: HostsHere, f
         told = ask_every(cluster.channels, DATA_VERIFY, 60, lambda host: {"name": "digits"}).require_all()
     assert (told["node1"].damaged, told["node3"].damaged) == ((), ())
     assert told["node2"].damaged[0] == f"'large.bin': other bytes than were sent, from {CHUNK} on"
-    assert push(hosts, str(folder)).hosts["node2"].came == CHUNK
+    assert push(hosts, str(folder)).hosts["node2"].received == CHUNK
     assert contents(hosts.data("node2") / "digits") == contents(folder)
 
 
