@@ -43,11 +43,11 @@ class Speeds:
 
     def rows(self) -> dict[tuple[str, str], dict[str, float]]:
         """For each figure, by name and unit, its value on each host that has it."""
-        found: dict[tuple[str, str], dict[str, float]] = {}
+        rows: dict[tuple[str, str], dict[str, float]] = {}
         for host, figures in zip(self.hosts, self.figures, strict=True):
             for each in figures:
-                found.setdefault((each.name, each.unit), {})[host] = each.value
-        return found
+                rows.setdefault((each.name, each.unit), {})[host] = each.value
+        return rows
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, which `of_json` reads."""
@@ -88,13 +88,13 @@ def read(
 
 def slow_hosts(speeds: Speeds) -> tuple[SlowHost, ...]:
     """The figures that are slow compared with the median of the other hosts."""
-    found = []
+    slow = []
     for (name, unit), row in speeds.rows().items():
         for host, value in row.items():
             others = [other for each, other in row.items() if each != host]
             if others and value < SLOW * (usual := statistics.median(others)):
-                found.append(SlowHost(host, name, unit, value, usual))
-    return tuple(found)
+                slow.append(SlowHost(host, name, unit, value, usual))
+    return tuple(slow)
 
 
 def slower_hosts(now: Speeds, before: Speeds) -> tuple[SlowHost, ...]:

@@ -56,20 +56,20 @@ class Compare(RecordOptions):
             raise UsageError("which jobs? muster compare JOB1 JOB2; muster status lists all")
         with tempfile.TemporaryDirectory(prefix="muster-compare-") as folder:
             records = [_records(job, self, Path(folder)) for job in self.job]
-        different, ends = differences(records), outcome(records)
+        changes, comparison = differences(records), outcome(records)
         if self.html:
             page = render(
                 "compare.html",
-                found=different,
-                came=ends,
+                changes=changes,
+                comparison=comparison,
                 unrecorded=unrecorded(records),
                 compared=results.COMPARED,
             )
             write_page(page, Path(self.html))
         if self.json:
-            write_json(results.as_json(records, different, ends))
+            write_json(results.as_json(records, changes, comparison))
         else:
-            sys.stdout.write(results.as_text(records, different, ends))
+            sys.stdout.write(results.as_text(records, changes, comparison))
 
 
 def _records(job: str, options: RecordOptions, copies: Path) -> Records:

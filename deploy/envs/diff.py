@@ -22,12 +22,12 @@ class HostDifference:
 
 def differences(hosts: Mapping[str, Mapping[str, str]]) -> list[HostDifference]:
     """Every fact that differs between hosts. An empty value counts as absent."""
-    found = []
+    differing = []
     for what in sorted({name for facts in hosts.values() for name in facts}, key=_order):
         values = fold((host, facts.get(what) or ABSENT) for host, facts in hosts.items())
         if len(values) > 1:
-            found.append(HostDifference(what, {value: tuple(names) for names, value in values}))
-    return found
+            differing.append(HostDifference(what, {value: tuple(names) for names, value in values}))
+    return differing
 
 
 def _order(what: str) -> tuple[int, str]:
@@ -36,12 +36,12 @@ def _order(what: str) -> tuple[int, str]:
     return len(_FIRST) + what.startswith("package "), what
 
 
-def as_text(found: Sequence[HostDifference], hosts: int) -> str:
+def as_text(differing: Sequence[HostDifference], hosts: int) -> str:
     """A line for each difference: `kernel: 6.1 on node[1-2]; 6.8 on node3`."""
-    if not found:
+    if not differing:
         return f"nothing differs between {hosts} hosts\n"
     lines = []
-    for difference in found:
+    for difference in differing:
         values = (f"{value} on {fold_names(names)}" for value, names in difference.values.items())
         lines.append(f"{difference.what}: {'; '.join(values)}\n")
     return "".join(lines)

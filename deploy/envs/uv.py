@@ -17,10 +17,10 @@ LINES = 20  # of its output in an error
 @cache
 def program() -> Path:
     """uv of this environment, else of PATH."""
-    found = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
-    if found is None:
+    path = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if path is None:
         raise MusterError("--requirements needs uv here, which is not installed: pip install uv")
-    return Path(found).resolve()
+    return Path(path).resolve()
 
 
 def run(arguments: Sequence[str], failure: str, environment: Mapping[str, str], folder: Path) -> str:

@@ -64,28 +64,5 @@ def _target(name: str, flavour: str, track: Track, stage: str) -> Mapping[str, A
     }
 
 
-def table(tracks: Iterable[Track]) -> str:
-    """The versions as a Markdown table, a track a row."""
-    names = ("pytorch", "torchvision", "openmpi", "ucx", "mpi4py")
-    lines = [
-        f"| track | targets | {' | '.join(names)} | CUDA | NCCL | GPUs | sums missing |",
-        "|---" * 11 + "|",
-    ]
-    for track in tracks:
-        missing = [name for name, part in track.components.items() if part.is_built and not part.sha256]
-        buildable = targets([track])
-        cells = [
-            track.name,
-            ", ".join(f"`{name}`" for name in buildable),
-            *(track.version(name) or "-" for name in names),
-            track.cuda or "-",
-            track.nccl or "-",
-            " ".join(track.architectures) or "-",
-            ", ".join(missing) or "-",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
     sys.stdout.write(bake(load().values()))

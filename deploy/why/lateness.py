@@ -75,16 +75,16 @@ def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | N
     """The pace of the group with the latest rank, or with most ranks; None where nothing can be compared."""
     ranks = with_distinct_groups(ranks)
     paces = [
-        found
+        judged
         for group in groups(ranks)
-        if (meetings := join(group, ranks, clocks)) and (found := _judge(meetings)) is not None
+        if (meetings := join(group, ranks, clocks)) and (judged := _judge(meetings)) is not None
     ]
     return max(paces, key=_weight, default=None)
 
 
-def _weight(found: Pace) -> tuple[float, int, int]:
-    latest = max((rank.late for rank in found.late), default=0.0)
-    return latest / (found.step_seconds or 1.0), len(found.ranks), found.steps
+def _weight(judged: Pace) -> tuple[float, int, int]:
+    latest = max((rank.late for rank in judged.late), default=0.0)
+    return latest / (judged.step_seconds or 1.0), len(judged.ranks), judged.steps
 
 
 def _judge(meetings: Meetings) -> Pace | None:
@@ -95,15 +95,15 @@ def _judge(meetings: Meetings) -> Pace | None:
     total = len(meetings.seqs)
     period = _period(meetings.sites)
     new = _new_lateness(meetings)
-    found = None
+    by_steps = None
     if total >= LEAST_STEPS * (period or 1):
-        found = _by_steps(meetings, new, period or 1, regular=period is not None)
+        by_steps = _by_steps(meetings, new, period or 1, regular=period is not None)
     part = total // _BLOCKS
-    if (found is None or not found.late) and (period or 1) == 1 < part:
+    if (by_steps is None or not by_steps.late) and (period or 1) == 1 < part:
         by_parts = _by_steps(meetings, new, part, regular=False)
-        if by_parts and (found is None or by_parts.late):
+        if by_parts and (by_steps is None or by_parts.late):
             return by_parts
-    return found
+    return by_steps
 
 
 def _period(sites: Sequence[CallSite]) -> int | None:
@@ -191,10 +191,10 @@ def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, 
     for index, rank in enumerate(meetings.ranks):
         own = max(0.0, seconds - (max(lates) - lates[index]))
         measured = _RankSteps(excess[index], max(SLOW * seconds, meetings.guard[index]), last)
-        found = RankPace(rank.number, rank.host, lates[index], own, measured.often)
+        rank_pace = RankPace(rank.number, rank.host, lates[index], own, measured.often)
         if measured.is_late(len(meetings.ranks)):
-            found = _located(found, measured, cut, new[index])
-        paces.append(found)
+            rank_pace = _located(rank_pace, measured, cut, new[index])
+        paces.append(rank_pace)
     return Pace(meetings.group, last, seconds, size, regular, tuple(paces))
 
 
@@ -241,7 +241,7 @@ class _RankSteps:
         return first
 
 
-def _located(found: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[float]) -> RankPace:
+def _located(rank_pace: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[float]) -> RankPace:
     """The pace of a rank that is late, with the collective that it begins late, and since which one."""
     meetings, starts = cut.meetings, cut.starts
     by_site: dict[CallSite, float] = {}
@@ -250,7 +250,7 @@ def _located(found: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[f
     step = starts[measured.first()]
     since = max(range(step, min(step + cut.size, len(new))), key=lambda index: new[index])
     return replace(
-        found,
+        rank_pace,
         is_late=True,
         since=meetings.seqs[since],
         since_at=median(row[since] for row in meetings.at),

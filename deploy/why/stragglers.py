@@ -69,13 +69,13 @@ def stragglers(pace: Pace | None, surroundings: Surroundings) -> list[Straggler]
     ]
 
 
-def lines(found: Sequence[Straggler], now: float, *, ended: bool = False) -> list[str]:
+def lines(ranks: Sequence[Straggler], now: float, *, ended: bool = False) -> list[str]:
     """The lines about stragglers, those of one host with the same cause together.
 
     `now`: a time by the driver's clock; `ended`: the job ended then.
     """
-    alike = fold((straggler, (straggler.host, straggler.cause, straggler.to)) for straggler in found)
-    return [line for ranks, _ in alike for line in _lines(ranks, now, ended=ended)]
+    alike = fold((rank, (rank.host, rank.cause, rank.to)) for rank in ranks)
+    return [line for same, _ in alike for line in _lines(same, now, ended=ended)]
 
 
 def _lines(ranks: Sequence[Straggler], now: float, *, ended: bool) -> list[str]:

@@ -79,17 +79,17 @@ class _Case:
 
     # -- the kinds of verdict --
 
-    def _different(self, found: Mismatch) -> Verdict:
+    def _different(self, mismatch: Mismatch) -> Verdict:
         """Ranks that call the same collective with different properties: the smaller part is the odd one."""
-        sides = fold((rank, found.meaning(entry)) for rank, entry in sorted(found.entries.items()))
+        sides = fold((rank, mismatch.meaning(entry)) for rank, entry in sorted(mismatch.entries.items()))
         most, others = sides[0][0], sides[1:]
-        shape = found.what in {"size", "type"}
-        parts = [f"{span(most)} {waits_or_wait(most)} in {operation(found.entries[most[0]], shape=shape)}"]
+        shape = mismatch.what in {"size", "type"}
+        parts = [f"{span(most)} {waits_or_wait(most)} in {operation(mismatch.entries[most[0]], shape=shape)}"]
         odd: list[int] = []
         for numbers, _ in others:
             odd += numbers
             who = named([self.ranks[number] for number in numbers])
-            entry = found.entries[numbers[0]]
+            entry = mismatch.entries[numbers[0]]
             parts.append(f"{who} {'is' if len(numbers) == 1 else 'are'} in {operation(entry, shape=shape)}")
         clear = len(others) == 1 and len(most) > len(others[0][0])
         cause = {
@@ -97,13 +97,13 @@ class _Case:
             "size": "the tensors differ in size",
             "type": "the tensors differ in type",
             "root": "they name different roots",
-        }[found.what]
+        }[mismatch.what]
         if clear:
             cause += f": {span(odd)} left the common order"
-        where = tuple(dict.fromkeys(found.entries[rank].where for rank in odd))
+        where = tuple(dict.fromkeys(mismatch.entries[rank].where for rank in odd))
         return self._make(
-            "different", "; ".join(parts), cause, odd if clear else sorted(found.entries),
-            operation=operation(found.entries[most[0]]), where=where, certain=True,
+            "different", "; ".join(parts), cause, odd if clear else sorted(mismatch.entries),
+            operation=operation(mismatch.entries[most[0]]), where=where, certain=True,
         )  # fmt: skip
 
     def _absent(self, culprits: list[int]) -> Verdict:

@@ -44,7 +44,7 @@ class Mismatch:
 
 def waits(positions: Positions) -> list[Wait]:
     """Every wait of every rank that has not ended, the oldest first."""
-    found = []
+    waiting: list[Wait] = []
     absent: dict[tuple[str, int], tuple[int, ...]] = {}
     for number, rank in positions.ranks.items():
         if rank.evidence is None:
@@ -62,15 +62,15 @@ def waits(positions: Positions) -> list[Wait]:
                 if (entry.state == "i" and not ended) or (
                     entry.state in ("f" if ended else "af") and awaited
                 ):
-                    found.append(Wait(number, shown, awaited))
+                    waiting.append(Wait(number, shown, awaited))
         for entry in positions.messages(number):
             if ended:
                 continue
             if entry.state in "ia" and not positions.arrived(number, entry):
-                found.append(Wait(number, entry, _other_side(positions, number, entry)))
+                waiting.append(Wait(number, entry, _other_side(positions, number, entry)))
             elif entry.state == "i":
-                found.append(Wait(number, entry, ()))
-    return sorted(found, key=lambda wait: wait.entry.at)
+                waiting.append(Wait(number, entry, ()))
+    return sorted(waiting, key=lambda wait: wait.entry.at)
 
 
 def _absent(positions: Positions, group: str, entry: RecordedCall) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ def _other_side(positions: Positions, rank: int, entry: RecordedCall) -> tuple[i
 
 def differences(positions: Positions) -> list[Mismatch]:
     """The collectives in which ranks differ, the first of each group with a rank that waits in it."""
-    found = []
+    mismatches = []
     for group, by_rank in positions.collectives.items():
         stuck = [entry.seq for entries in by_rank.values() for entry in entries if entry.state in "iaf"]
         if not stuck:
@@ -124,9 +124,9 @@ def differences(positions: Positions) -> list[Mismatch]:
         for seq in sorted(rows):
             what = _difference(list(rows[seq].values()), strict=seq >= first)
             if what:
-                found.append(Mismatch(group, seq, rows[seq], what))
+                mismatches.append(Mismatch(group, seq, rows[seq], what))
                 break
-    return found
+    return mismatches
 
 
 def _difference(entries: list[RecordedCall], *, strict: bool) -> str:
@@ -142,10 +142,10 @@ def _difference(entries: list[RecordedCall], *, strict: bool) -> str:
     return "type" if len({entry.dtype for entry in entries}) > 1 else ""
 
 
-def cycle(found: list[Wait]) -> list[Wait]:
+def cycle(waits: list[Wait]) -> list[Wait]:
     """Ranks that wait for each other in a circle, each for the next; empty if there is none."""
     by_rank: dict[int, Wait] = {}
-    for wait in found:
+    for wait in waits:
         by_rank.setdefault(wait.rank, wait)  # the oldest: the later ones wait behind it
     for start in by_rank:
         path = _path_back(start, by_rank)

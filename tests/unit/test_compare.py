@@ -83,31 +83,35 @@ def test_throughput_has_its_spread_and_its_change(tmp_path: Path) -> None:
     runs = [run(tmp_path, job, LAUNCH, {}) for job in (FIRST, SECOND)]
     steps = [{"step": step, "samples_per_second": 500.0 + step % 10} for step in range(1, 200)]
     runs[1] = Records(**{**runs[1].__dict__, "steps": tuple(steps)})
-    came = outcome(runs)
-    first, second = (dict(zip(came.rates, row.rates, strict=True))["samples_per_second"] for row in came.rows)
+    comparison = outcome(runs)
+    first, second = (
+        dict(zip(comparison.rates, row.rates, strict=True))["samples_per_second"] for row in comparison.rows
+    )
     assert first is not None
     assert second is not None
     assert (first.middle, first.change) == (1008.0, None)
     assert second.low <= second.middle <= second.high
     assert second.change is not None
     assert second.change == pytest.approx(second.middle / 1008.0 - 1)
-    assert f"{second.change * 100:+.1f} %" in text.as_text(runs, [], came)
-    assert [line.name for line in came.charts[0].lines] == [FIRST, SECOND]
+    assert f"{second.change * 100:+.1f} %" in text.as_text(runs, [], comparison)
+    assert [line.name for line in comparison.charts[0].lines] == [FIRST, SECOND]
 
 
 def test_the_file_that_a_figure_is_from_is_named(pair: list[Records]) -> None:
-    came = outcome(pair)
-    assert "Last values are from metrics.jsonl." in text.as_text(pair, [], came)
-    assert {chart.title for chart in came.charts} >= {"loss, metrics.jsonl", "loss, steps.jsonl"}
+    comparison = outcome(pair)
+    assert "Last values are from metrics.jsonl." in text.as_text(pair, [], comparison)
+    assert {chart.title for chart in comparison.charts} >= {"loss, metrics.jsonl", "loss, steps.jsonl"}
 
 
 def test_the_page_and_the_text_show_what_hosts_say_as_text(pair: list[Records]) -> None:
-    found, came = differences(pair), outcome(pair)
-    html = render("compare.html", found=found, came=came, unrecorded=[], compared=text.COMPARED)
+    changes, comparison = differences(pair), outcome(pair)
+    html = render(
+        "compare.html", changes=changes, comparison=comparison, unrecorded=[], compared=text.COMPARED
+    )
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert "\x1b" not in html + text.as_text(pair, found, came)
-    json.dumps(text.as_json(pair, found, came))
+    assert "\x1b" not in html + text.as_text(pair, changes, comparison)
+    json.dumps(text.as_json(pair, changes, comparison))
 
 
 def test_a_run_of_an_older_version_is_said_to_have_no_record(tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ class RunDifference:
 
 def differences(runs: Sequence[Records]) -> list[RunDifference]:
     """Everything that differs between the launches of these runs, code first."""
-    found = list(_code(runs))
+    changes = list(_code(runs))
     described = [_described(run.launches[0] if run.launches else {}) for run in runs]
     keys = dict.fromkeys(key for values in described for key in values)
     for section, name in sorted(keys, key=lambda key: _ORDER.index(key[0])):
         values = tuple(of_run.get((section, name), NOTHING) for of_run in described)
         if len({*values}) > 1:
-            found.append(RunDifference(section, name, values))
-    return found
+            changes.append(RunDifference(section, name, values))
+    return changes
 
 
 _ORDER = ("arguments", "environment", "launch", "versions", "hosts", "options", "other")

@@ -139,18 +139,20 @@ def _charts(runs: Sequence[Records]) -> Sequence[Chart]:
 COMPARED = "code, arguments, environment, launch, versions, hosts and options"
 
 
-def as_text(runs: Sequence[Records], found: Sequence[RunDifference], came: Comparison) -> str:
+def as_text(runs: Sequence[Records], changes: Sequence[RunDifference], comparison: Comparison) -> str:
     """The differences, then a row of figures for each run."""
     lines = (
-        [f"What differs ({COMPARED} are compared):"] if found else [f"Nothing differs: {COMPARED} are equal."]
+        [f"What differs ({COMPARED} are compared):"]
+        if changes
+        else [f"Nothing differs: {COMPARED} are equal."]
     )
     lines += [f"note: {name} has no record of its launch" for name in unrecorded(runs)]
     rows = [("", "", *(run.name for run in runs))]
-    rows += [(difference.section, difference.name, *difference.values) for difference in found]
-    lines += table(rows) if found else []
-    for difference in found:
+    rows += [(difference.section, difference.name, *difference.values) for difference in changes]
+    lines += table(rows) if changes else []
+    for difference in changes:
         lines += ["", *difference.diff] if difference.diff else []
-    header = ("job", "state", "took", "ranks", *came.rates, *came.last)
+    header = ("job", "state", "took", "ranks", *comparison.rates, *comparison.last)
     figures = [header] + [
         (
             row.job,
@@ -160,30 +162,32 @@ def as_text(runs: Sequence[Records], found: Sequence[RunDifference], came: Compa
             *(rate.text if rate else "-" for rate in row.rates),
             *row.last,
         )
-        for row in came.rows
+        for row in comparison.rows
     ]
     note = (
         ["Rates: median of the steps (tenth to ninetieth percentile), against the first job."]
-        if came.rates
+        if comparison.rates
         else []
     )
-    if came.sources:
-        note.append(f"Last values are from {' or '.join(came.sources)}.")
+    if comparison.sources:
+        note.append(f"Last values are from {' or '.join(comparison.sources)}.")
     return "".join(f"{harmless(line)}\n" for line in [*lines, "", *table(figures), *note])
 
 
-def as_json(runs: Sequence[Records], found: Sequence[RunDifference], came: Comparison) -> dict[str, Any]:
+def as_json(
+    runs: Sequence[Records], changes: Sequence[RunDifference], comparison: Comparison
+) -> dict[str, Any]:
     """The same for programs."""
     return {
         "jobs": [run.name for run in runs],
-        "differences": [asdict(difference) for difference in found],
+        "differences": [asdict(difference) for difference in changes],
         "figures": [
             {
                 "job": row.job,
                 "state": row.state,
                 "rates": {rate.name: asdict(rate) for rate in row.rates if rate},
-                "last": dict(zip(came.last, row.last, strict=True)),
+                "last": dict(zip(comparison.last, row.last, strict=True)),
             }
-            for row in came.rows
+            for row in comparison.rows
         ],
     }

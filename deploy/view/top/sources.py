@@ -97,7 +97,7 @@ class JobSource:
                 yield PrintedText(line.rank, line.host, text, old=old)
 
     def _pace(self) -> Iterator[PaceLook]:
-        """The newest look at when ranks came to collectives, if there is a new one."""
+        """The newest look at the pace of the ranks, if there is a new one."""
         content = self._read(PACE, self._pace_start, LONGEST_PACE)
         self._pace_start += len(content)
         *lines, self._pace_rest = (self._pace_rest + content).split(b"\n")
