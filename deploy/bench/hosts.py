@@ -132,7 +132,7 @@ def as_text(
     lines = [f"{count(len(speeds.hosts), 'host')}, {speeds.made}", "", *figures_table(speeds)]
     named = [f"SLOW    {describe(each, 'the others have')}" for each in slow]
     if len(speeds.hosts) > 1 and not named:
-        named = ["no host is slow beside the others"]
+        named = ["no host is slow compared with the others"]
     compared = [f"SLOWER  {describe(each, 'it had')}" for each in worse or ()]
     if worse is not None:
         compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]

@@ -34,7 +34,7 @@ def as_text(
     compared = [f"SLOWER  {describe_slower(each)}" for each in worse or ()]
     lost = [f"ERROR   {line}" for line in lines_of((problems or {}).items())]
     if len(links.hosts) > 2 and not named:
-        named = ["no link is slow beside the others of its row and column"]
+        named = ["no link is slow compared with the others of its row and column"]
     if worse is not None:
         compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]
     for part in (named, compared, lost):

@@ -46,7 +46,7 @@ class _GpuRules:
         host, cards = self.host, self.cards
         held = [card for card in cards if card.driver == "nouveau"]
         if held:
-            text = f"nouveau has {count(len(held), 'NVIDIA GPU')}: CUDA needs NVIDIA's own driver"
+            text = f"nouveau drives {count(len(held), 'NVIDIA GPU')}: CUDA needs NVIDIA's own driver"
             remedy = "install NVIDIA's driver, which keeps nouveau out, and restart the host"
             yield warning("driver.nouveau", self.name, text, remedy)
         elif cards and host.module is None and not host.wsl:

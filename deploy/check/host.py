@@ -52,7 +52,7 @@ def _slots(host: Host, measured: Measured) -> Iterator[Finding]:
         yield error(
             "slots.above-gpus",
             host.name,
-            f"slots={host.slots} on {count(gpus, 'GPU')}: NCCL takes one rank on each",
+            f"slots={host.slots} on {count(gpus, 'GPU')}: NCCL allows one rank on each",
             f"slots={gpus} in the hosts file (more only for programs that leave the GPUs alone)",
         )
 
@@ -151,7 +151,7 @@ def own_name(host: Host, measured: Measured) -> Iterator[Finding]:
         yield warning(
             "name.unknown",
             host.name,
-            f"its own name {name} is not known there",
+            f"it does not resolve its own name {name}",
             f"add it to /etc/hosts there: {_an_address(measured)} {name}",
         )
     elif all(address.startswith("127.") or address == "::1" for address in addresses):
@@ -169,7 +169,7 @@ def _jobs(host: Host, measured: Measured) -> Iterator[Finding]:
         pids = " ".join(map(str, job.pids))
         if job.stopped:
             text = f"{_processes(job.pids)} of job {job.job}, whose agent is stopped (SIGSTOP): {job.stopped}"
-            remedy = f"there: kill -CONT {job.stopped}; it then ends them, or goes on if the job still runs"
+            remedy = f"there: kill -CONT {job.stopped}; it then ends them, or continues if the job still runs"
             yield warning("processes.agent-stopped", host.name, text, remedy)
         elif job.kept:
             text = f"job {job.job} is running there ({_processes(job.pids)})"

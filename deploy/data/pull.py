@@ -33,7 +33,7 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     hosts = _host_of_each_shard(name, held)
     if os.path.lexists(target):
         raise UsageError(
-            f"{target} is here already; remove it, or give another place: data pull {name} FOLDER"
+            f"{target} exists; remove it, or choose another folder: muster data pull {name} FOLDER"
         )
     first = next(iter(hosts.values()))
     bundle = cluster.channels[first].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
@@ -63,7 +63,7 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
 def _host_of_each_shard(name: str, held: Mapping[str, DataSet]) -> dict[int, str]:
     """A host for each shard; 0 alone if hosts have the whole set."""
     if not held:
-        raise UsageError(f"no host has a data set {name}; what there is: muster data list")
+        raise UsageError(f"no host has a data set {name}; muster data list shows all")
     if damaged := [f"{host}: {copy.error}" for host, copy in held.items() if copy.error]:
         raise MusterError("\n".join(damaged))
     kinds = {(copy.digest, copy.of) for copy in held.values()}

@@ -62,7 +62,7 @@ def additions(
             result.present.append(name)
             continue
         if name.lower() in added:
-            twice = f"{name} is the address of another host too; give each a Host of its own in ~/.ssh/config"
+            twice = f"{name} is the address of another host too; give each its own Host in ~/.ssh/config"
             result.refused[candidate.origin or name] = twice
             continue
         try:
@@ -78,7 +78,7 @@ def additions(
         notes = [candidate.note] if candidate.note else []
         if machine:
             if other := keys.get(scan.key):
-                notes.append(f"has the host key of {other}, another machine: give each host a key of its own")
+                notes.append(f"has the host key of {other}, another machine: give each host its own key")
             machines[machine] = keys[scan.key] = name
         added.add(name.lower())
         if notes:

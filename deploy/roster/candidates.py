@@ -16,8 +16,8 @@ _HOST, _USER, _PORT = ((f"ansible_{name}", f"ansible_ssh_{name}") for name in ("
 _NOT_TAKEN = {
     "ansible_ssh_private_key_file": "IdentityFile",
     "ansible_private_key_file": "IdentityFile",
-    "ansible_ssh_common_args": "ProxyJump, or what else it says,",
-    "ansible_ssh_extra_args": "what it says",
+    "ansible_ssh_common_args": "ProxyJump, or its other options,",
+    "ansible_ssh_extra_args": "its options",
 }
 """Variables without a key in a hosts file, and the SSH configuration that replaces them."""
 _SSH = {"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", ""}
@@ -40,7 +40,7 @@ def of_patterns(patterns: Sequence[str], aliases: Sequence[str]) -> list[Candida
     for pattern in patterns:
         if {*pattern} & {*"*?"}:
             if not (matching := [alias for alias in aliases if fnmatchcase(alias, pattern)]):
-                raise UsageError(f"{pattern}: no Host of the SSH configuration is like that")
+                raise UsageError(f"{pattern}: no Host of the SSH configuration matches")
             names += matching
         else:
             names.append(pattern)

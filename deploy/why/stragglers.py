@@ -91,7 +91,7 @@ def _lines(ranks: Sequence[Straggler], now: float, *, ended: bool) -> list[str]:
     since = f"for at least {duration(max(0.0, now - min(rank.since for rank in ranks)))}"
     return [
         f"{who} {are} late: {wait}, {when}, in {first.to}, {since}",
-        f"likely cause: {first.cause or 'not known'}",
+        f"likely cause: {first.cause or 'unknown'}",
     ]
 
 

@@ -156,7 +156,11 @@ class _Case:
         locations = fold((number, self._where(number)) for number in self.ranks if number not in fated)
         parts = [f"{span(numbers)} {plural(numbers, text)}" for numbers, text in locations[:4]]
         missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
-        note = "no rank waits in a collective" if recorded else f"only stacks and /proc are known ({missing})"
+        note = (
+            "no rank waits in a collective"
+            if recorded
+            else f"only stacks and /proc are available ({missing})"
+        )
         odd = [rank for numbers, _ in locations[1:] for rank in numbers]
         clear = bool(locations) and 2 * len(locations[0][0]) > len(self.ranks)
         culprits = fated or (odd if clear and not recorded else [])

@@ -18,7 +18,7 @@ _DOES = (
     ("torch/serialization", "saves or loads a checkpoint"),
     ("torch/distributed/checkpoint", "saves or loads a checkpoint"),
     ("subprocess.py", "waits for a program that it started"),
-    ("multiprocessing/", "waits for another process of its own"),
+    ("multiprocessing/", "waits for another of its processes"),
     ("concurrent/futures", "waits for another thread"),
     ("queue.py", "waits for another thread"),
     ("threading.py", "waits for another thread"),

@@ -68,7 +68,9 @@ def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project
         driver.send_signal(signal.SIGINT)
         driver.communicate(timeout=PATIENCE)
     assert (said["job"], said["kind"]) == (job, "stacks")
-    assert said["cause"].startswith("only stacks and /proc are known (the job was launched without --record)")
+    assert said["cause"].startswith(
+        "only stacks and /proc are available (the job was launched without --record)"
+    )
 
 
 PROGRAMS = sorted({*HEALTHY.glob("*.py")} - {HEALTHY / "start.py"})

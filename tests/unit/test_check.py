@@ -236,7 +236,7 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      "node[1-32] slots=8", one_host(nofile=1024)),
     ("memlock.low", "warning", "node2", "8 MiB of memory may be locked", "ulimit -l",
      THREE, one_host(memlock=8 << 20, rdma=True)),
-    ("name.unknown", "warning", "node2", "its own name node2 is not known", "there: 10.0.0.2 node2",
+    ("name.unknown", "warning", "node2", "it does not resolve its own name node2", "there: 10.0.0.2 node2",
      THREE, one_host(own_addresses=())),
     ("name.loopback", "warning", "node2", "its own name node2 is 127.0.1.1 there", "10.0.0.2 node2",
      THREE, one_host(own_addresses=("127.0.1.1",))),

@@ -54,7 +54,7 @@ def test_names_ranges_and_patterns_of_aliases(words: list[str], names: list[str]
 @pytest.mark.parametrize(
     ("word", "complaint"),
     [
-        ("cpu-*", r"cpu-\*: no Host of the SSH configuration is like that"),
+        ("cpu-*", r"cpu-\*: no Host of the SSH configuration matches"),
         ("ml@node1", "write 'node1 user=ml', got 'ml@node1'"),
         ("node[1-", r"a range is written node\[01-16\]"),
     ],
@@ -141,7 +141,7 @@ def test_an_address_that_two_hosts_of_an_inventory_have_is_added_once() -> None:
     made = additions(twins, (), {}, 4, ask=False)
     assert made.entries == [(Host("10.0.0.5", slots=4), "a of hosts.ini")]
     assert made.refused == {
-        "b of hosts.ini": "10.0.0.5 is the address of another host too; give each a Host of its own in "
+        "b of hosts.ini": "10.0.0.5 is the address of another host too; give each its own Host in "
         "~/.ssh/config"
     }
 
@@ -160,7 +160,7 @@ def test_machines_that_were_cloned_with_their_key_are_two_and_are_told_so() -> N
     known = {"a": seen("a", "SHA256:k"), "b": seen("b", "SHA256:k")}
     made = additions(candidates("a", "b"), (), known, "auto")
     assert [host.name for host, _ in made.entries] == ["a", "b"]
-    assert made.notes == {"b": "has the host key of a, another machine: give each host a key of its own"}
+    assert made.notes == {"b": "has the host key of a, another machine: give each host its own key"}
 
 
 def test_hosts_that_do_not_answer_are_named_with_the_reason_and_the_others_are_added() -> None:

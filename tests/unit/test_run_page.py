@@ -254,7 +254,7 @@ def test_of_a_recorded_run_the_page_has_what_each_rank_does_itself_and_names_the
     assert [one.median for one in times] == pytest.approx([0.1, 0.1, 0.15, 0.1], abs=0.01)
     html = page_of(records)
     assert "rank 2 on node2 was late: the others waited " in html
-    assert "What each rank does itself in a step, without waiting for others. Slow: rank 2." in html
+    assert "The time of each rank in a step, without waits for others. Slow: rank 2." in html
 
 
 def test_ranks_that_were_planned_and_never_started_are_in_the_time_line(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_the_lines_name_the_rank_how_late_it_is_where_and_since_when() -> None:
         " in 30 of the last 30 steps, in all_reduce of group 0 (3.9 KiB, train.py:88), for at least 59."
         in first
     )
-    assert second == "likely cause: not known"
+    assert second == "likely cause: unknown"
     assert lines(found, BEGAN + 60, ended=True)[0].startswith("rank 2 on node2 was late: the others waited ")
 
 

@@ -202,7 +202,9 @@ def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> 
     assert (
         verdict.headline == "ranks 0-2 are in wait (train.py:9); rank 3 reads data, in shards (loader.py:40)"
     )
-    assert verdict.cause.startswith("only stacks and /proc are known (it has not imported torch.distributed)")
+    assert verdict.cause.startswith(
+        "only stacks and /proc are available (it has not imported torch.distributed)"
+    )
 
 
 def test_a_host_that_gives_no_evidence_is_the_culprit() -> None:

@@ -169,5 +169,5 @@ def links_page(benchmarks: Sequence[Links]) -> LinksPage:
     """The page of one or several benchmarks."""
     runs = tuple(map(section, benchmarks))
     number = sum(len(run.slow) + run.more for run in runs)
-    title = f"slow links and hosts: {number}" if number else "no link is slow beside the others"
+    title = f"slow links and hosts: {number}" if number else "no link is slow compared with the others"
     return LinksPage(title, "bad" if number else "good", runs)

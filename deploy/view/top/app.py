@@ -241,7 +241,10 @@ class TopApp(App[None]):
         self.call_from_thread(self._show_text, [ScreenLine((Span(line),)) for line in lines])
 
     def _show_text(self, lines: list[ScreenLine]) -> None:
-        self._stack_lines = [ScreenLine((Span("where every rank is; Escape goes back", "dim"),)), *lines]
+        self._stack_lines = [
+            ScreenLine((Span("the stacks of all ranks; Escape returns to the table", "dim"),)),
+            *lines,
+        ]
         self.draw()
 
     def _change(self, **fields: object) -> None:
