@@ -13,7 +13,7 @@ from ..common.frames import Frame
 from ..decode import MALFORMED, AtMost, Between, Like, message
 from ..errors import HostError
 from ..hosts import samples
-from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
+from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Text
 from ..hosts.facts import Environment
 from ..hosts.samples import HostSample
 
@@ -50,7 +50,7 @@ class LogEnded:
     """The log of a rank on its own host ends early; `why`: the reason, such as a full disk."""
 
     rank: Rank
-    why: Words
+    why: Text
 
 
 @message(frozen=True)
@@ -141,7 +141,7 @@ class ShellAsked:
 
     number: Number
     host: Name
-    command: Words
+    command: Text
 
 
 @message(frozen=True)
@@ -172,9 +172,9 @@ class StopAsked:
 class Detached:
     """The driver of a detached job has started the ranks (`title`), or why it could not."""
 
-    title: Words = ""
-    error: Words = ""
-    unfit: Annotated[tuple[tuple[Name, Words], ...], AtMost(4096)] = ()
+    title: Text = ""
+    error: Text = ""
+    unfit: Annotated[tuple[tuple[Name, Text], ...], AtMost(4096)] = ()
     exit_status: Annotated[int, Between(0, 255)] = 1
 
 
@@ -208,7 +208,7 @@ class FileGot:
     """
 
     digest: Digest
-    error: Words = ""
+    error: Text = ""
     wrong: bool = False
 
 
@@ -218,7 +218,7 @@ class FileStuck:
 
     digest: Digest
     have: Bytes
-    text: Words
+    text: Text
 
 
 @message(frozen=True)
@@ -228,7 +228,7 @@ class ImageLoaded:
     id: Name = ""
     created: Name = ""
     layers: Annotated[tuple[DiffId, ...], AtMost(1024)] = ()
-    error: Words = ""
+    error: Text = ""
 
 
 @message(frozen=True)
@@ -245,7 +245,7 @@ class EnvironmentMade:
 
     seconds: Seconds
     environment: Environment | None = None
-    error: Words = ""
+    error: Text = ""
 
 
 @message(frozen=True)

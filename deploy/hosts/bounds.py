@@ -13,7 +13,7 @@ from ..decode import AtMost, Between, Like, Parsed
 MOST_HOSTS, MOST_RANKS = 4096, 1 << 20  # deploy/hosts/hostfile.py
 
 # -- texts --
-Words = Annotated[str, AtMost(1 << 16)]
+Text = Annotated[str, AtMost(1 << 16)]
 """A message, a command."""
 Printed = Annotated[str, AtMost(1 << 18), Parsed(lambda text: text.encode(errors="surrogateescape"))]
 """Output of a program, with undecodable bytes as surrogates. Lines come in chunks of 64 KiB, with at most as

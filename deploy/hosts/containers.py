@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from ..decode import AtMost, Like
 from ..errors import UnfitError
-from .bounds import AbsolutePath, Count, Number, Words
+from .bounds import AbsolutePath, Count, Number, Text
 from .facts import Facts, Interpreter, with_interpreter
 
 EngineName = Literal["docker", "podman", "apptainer"]
@@ -23,7 +23,7 @@ SHOWN = 12  # characters of an image's id
 class ImageContents(Interpreter):
     """The software in the image."""
 
-    mpi_error: Words | None
+    mpi_error: Text | None
     passwd: Annotated[str, AtMost(1 << 16)]
     """Its /etc/passwd."""
 

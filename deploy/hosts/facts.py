@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from ..decode import AtMost, Between, Like
-from .bounds import AbsolutePath, Address, Bytes, Count, Interface, Name, Seconds, Version, Words
+from .bounds import AbsolutePath, Address, Bytes, Count, Interface, Name, Seconds, Text, Version
 
 MOST_ENVIRONMENTS = 1024
 KEY = r"[0-9a-f]{20}"
@@ -33,7 +33,7 @@ class Facts:
     addresses: Annotated[tuple[Address, ...], AtMost(4096)]
     interfaces: Annotated[Mapping[Address, Interface], AtMost(4096)]
     """The interface of each address."""
-    mpi_error: Words | None = None
+    mpi_error: Text | None = None
     """Why mpirun did not print its version."""
     memory: Bytes | None = None
     """Bytes of the machine's memory."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ..decode import AtMost, Like
-from .bounds import Count, Name, Pid, Version, Words
+from .bounds import Count, Name, Pid, Text, Version
 
 MOST_GPUS = 1024
 PciAddress = Annotated[str, Like(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")]
@@ -74,5 +74,5 @@ class GpuReport:
     """The GPUs that answer, the error of nvidia-smi about others, and their host."""
 
     gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
-    gpu_error: Words | None
+    gpu_error: Text | None
     gpu_host: GpuHost

@@ -23,7 +23,7 @@ from ..connect.requests.jobs import JobState
 from ..decode import MALFORMED, AtMost, Between, from_json
 from ..errors import MusterError, UsageError
 from ..hosts import hostfile
-from ..hosts.bounds import MOST_HOSTS, Words
+from ..hosts.bounds import MOST_HOSTS, Text
 from ..hosts.hostfile import Host
 from ..hosts.hostfile_edit import lines_of
 from .bounded import content_of
@@ -61,7 +61,7 @@ class HostsRecord:
 @dataclass(frozen=True)
 class _Written:
     version: Annotated[int, Between(1, VERSION)]
-    hosts: Annotated[tuple[Words, ...], AtMost(MOST_HOSTS)]
+    hosts: Annotated[tuple[Text, ...], AtMost(MOST_HOSTS)]
     """Lines of a hosts file."""
     access: Access
     detached: bool

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from ...decode import AtMost, Like, message
-from ...hosts.bounds import Name, Words
+from ...hosts.bounds import Name, Text
 from .request import Request
 
 _Text = Annotated[str, AtMost(1 << 17)]
@@ -17,8 +17,8 @@ class Answer:
     """A rank's answer: the value as text, or an error. `at`: the line of its program."""
 
     at: Annotated[str, AtMost(1 << 9)] = ""
-    value: Words | None = None
-    error: Words = ""
+    value: Text | None = None
+    error: Text = ""
 
 
 @message(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ...common.data.manifest import CHUNK
 from ...decode import AtMost, Between, Like
-from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Words
+from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Text
 from .request import Nothing, Payload, Request
 from .transfers import FolderMark
 
@@ -41,7 +41,7 @@ class DataSet:
     digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
     shard: Count = 0
     of: Annotated[int, Between(1, MOST_HOSTS)] = 1
-    error: Words = ""
+    error: Text = ""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DataVerified:
     """The damage in a data set, a line each."""
 
     digest: Digest
-    damaged: Annotated[tuple[Words, ...], AtMost(64)]
+    damaged: Annotated[tuple[Text, ...], AtMost(64)]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from ...hosts.bounds import (
     Pid,
     Port,
     Seconds,
+    Text,
     Version,
-    Words,
 )
 from ...hosts.facts import Facts
 from ...hosts.gpus import MOST_GPUS, Gpu, GpuHost
@@ -40,7 +40,7 @@ class OpenPort:
     """A port at which others try to reach the host, or why the host has none."""
 
     port: Port | None = None
-    refused: Words | None = None
+    refused: Text | None = None
 
 
 @message(frozen=True)
@@ -58,7 +58,7 @@ class Reached:
     interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)] = field(
         default_factory=dict
     )
-    refused: Annotated[Mapping[AddressOrName, Words], AtMost(4096)] = field(default_factory=dict)
+    refused: Annotated[Mapping[AddressOrName, Text], AtMost(4096)] = field(default_factory=dict)
 
 
 @message(frozen=True)
@@ -77,7 +77,7 @@ class Folder:
 
     path: Path
     free: Bytes | None
-    error: Words | None
+    error: Text | None
     inodes: Annotated[int, Between(0, 1 << 64)] | None = None
     noexec: bool = False
 
@@ -109,7 +109,7 @@ class HostHealth:
     memlock: Number
     rdma: bool
     gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
-    gpu_error: Words | None
+    gpu_error: Text | None
     driver: Name | None
     driver_cuda: Version | None
     torch_cuda: Version | None

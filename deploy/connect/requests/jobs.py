@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from ...common.files import PART
 from ...decode import AtMost, Like, message
 from ...errors import MusterError
-from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Name, Number, Path, Pid, Rank, Seconds, Words
+from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Name, Number, Path, Pid, Rank, Seconds, Text
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 _Log = Annotated[str, AtMost(512)]
@@ -39,8 +39,8 @@ class JobState:
     started: Seconds
     ended: Seconds | None
     exit_status: Number | None
-    why: Words
-    last_line: Words
+    why: Text
+    last_line: Text
     folder: Path
     driver: Driver
     driver_folder: Path

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 from ...decode import AtMost, Like, message
-from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
+from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Text
 from ...hosts.containers import HostImage
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
@@ -19,7 +19,7 @@ the host counts as silent (deploy/connect/channel.py)."""
 class HostSampled:
     """A new sample of a host, as JSON that deploy/hosts/samples.py checks."""
 
-    sample: Words
+    sample: Text
 
 
 @message(frozen=True)
@@ -55,7 +55,7 @@ class Outputs:
 class StackFrame(NamedTuple):
     """A line of a Python stack."""
 
-    function: Words
+    function: Text
     file: Path
     line: Number | None
 
@@ -65,7 +65,7 @@ class Stack:
     """The stack of a rank, innermost frame first, or why it cannot be read."""
 
     frames: Annotated[tuple[StackFrame, ...], AtMost(1 << 12)] = ()
-    error: Words = ""
+    error: Text = ""
 
 
 @message(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...decode import AtMost
-from ...hosts.bounds import Bytes, Name, Words
+from ...hosts.bounds import Bytes, Name, Text
 from ...hosts.facts import MOST_ENVIRONMENTS, HostEnvironments, Key
 from .request import Nothing, Request
 
@@ -16,7 +16,7 @@ from .request import Nothing, Request
 class IndexRefusal:
     """Why a host does not reach an index; empty if it does."""
 
-    refusal: Words
+    refusal: Text
 
 
 @dataclass(frozen=True)

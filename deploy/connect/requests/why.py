@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
 from ...decode import AtMost, Between, Like, message
-from ...hosts.bounds import Bytes, Code, Count, Name, Number, Path, Seconds, Words
+from ...hosts.bounds import Bytes, Code, Count, Name, Number, Path, Seconds, Text
 from .request import Request
 
 _Where = Annotated[str, AtMost(256)]
@@ -23,7 +23,7 @@ SETUP = "setup"
 class StackLine(NamedTuple):
     """A line of a Python stack; `own`: of a file of the user's project."""
 
-    function: Words
+    function: Text
     file: Path
     line: Number | None
     own: bool
@@ -101,13 +101,13 @@ class Evidence:
 
     now: Seconds
     torch: Name = ""
-    missing: Words = ""
+    missing: Text = ""
     groups: Annotated[tuple[GroupCount, ...], AtMost(64)] = ()
     entries: Annotated[tuple[RecordedCall, ...], AtMost(512)] = ()
     trace: Annotated[tuple[RecordedCall, ...], AtMost(512)] = ()
     process: ProcessState | None = None
     frames: Annotated[tuple[StackLine, ...], AtMost(1 << 12)] = ()
-    error: Words = ""
+    error: Text = ""
     """Why there is no stack."""
     end: End | None = None
 
