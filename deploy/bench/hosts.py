@@ -17,7 +17,7 @@ MOST_FIGURES = 200
 SLOW = 0.8
 """A host is slow below this part of the median of the others."""
 SLOWER = 0.8
-"""The same, of its own figure in an earlier run."""
+"""The same, of its figure in an earlier run."""
 
 
 @dataclass(frozen=True)

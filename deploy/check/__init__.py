@@ -1,1 +1,1 @@
-"""Measures hosts, judges what was measured, and says what to do."""
+"""Measures hosts, judges the measurements, and names remedies."""

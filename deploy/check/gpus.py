@@ -19,7 +19,7 @@ IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
 
 @dataclass(frozen=True)
 class Needs:
-    """What the GPUs must run: a CUDA version, an image's architecture (None: not compared), containers."""
+    """What GPUs must support: a CUDA version, an image's architecture (None: not compared), containers."""
 
     cuda: str | None = None
     architecture: str | None = None

@@ -1,1 +1,1 @@
-"""The hosts file, and what the driver knows about each host."""
+"""The hosts file, and the facts of each host."""

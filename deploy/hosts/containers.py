@@ -44,7 +44,7 @@ class HostImage:
     id: Annotated[str, Like(r"([0-9a-f]{64})?")]
     """The SHA-256 that names the image; empty where the host does not have it."""
     digests: Annotated[tuple[Annotated[str, Like(r"[0-9a-f]{64}")], ...], AtMost(64)]
-    """The digests by which registries know the image."""
+    """The digests of the image in registries."""
     inside: ImageContents | None
     user: Annotated[str, Like(r"[^\s:]{1,64}")]
     gid: Count

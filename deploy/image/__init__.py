@@ -1,1 +1,1 @@
-"""The node image: which versions go together, its build, what it can do, and its way to the hosts."""
+"""The node image: which versions work together, its build, its capabilities, and its push to hosts."""

@@ -99,7 +99,7 @@ class ImageTransfer:
         self._layers: dict[str, list[Layer]] = {}
         """The layers that each host lacks."""
         self._missing: dict[str, set[str]] = {}
-        """The digests of those that have not arrived yet."""
+        """The digests of layers that have not arrived yet."""
 
     def push(self, lacking: Mapping[str, tuple[str, ...] | None]) -> ImagePushResult:
         """Bring every host the layers that it lacks, and let its engine load the image."""

@@ -50,7 +50,7 @@ def of_patterns(patterns: Sequence[str], aliases: Sequence[str]) -> list[Candida
 def of_inventory(
     inventory: Mapping[str, Any], patterns: Sequence[str], aliases: Sequence[str], source: str
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """The hosts of an Ansible inventory, and those that cannot be taken, each with its reason.
+    """The hosts of an Ansible inventory, and those that cannot be added, each with its reason.
 
     `inventory`: the JSON of `ansible-inventory --list`. `patterns`: hosts, groups or patterns; all if empty.
     """

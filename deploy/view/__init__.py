@@ -1,1 +1,1 @@
-"""What people look at, made of the records of a run: pure, but for what reads the records and draws."""
+"""Pages and screens of the records of a run. Pure, except for reading records and drawing."""

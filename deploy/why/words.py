@@ -119,7 +119,7 @@ def waits_or_wait(ranks: Sequence[int]) -> str:
 
 
 def plural(numbers: Sequence[int], text: str) -> str:
-    """`are in f (a.py:3)` for several ranks, where one `is in f (a.py:3)`."""
+    """`are in f (a.py:3)` for several ranks, in place of `is in f (a.py:3)`."""
     return text.replace("is ", "are ", 1) if len(numbers) > 1 and text.startswith("is ") else text
 
 

@@ -1,4 +1,4 @@
-"""What differs between runs: code, arguments, environment, versions, hosts, options. Pure.
+"""The differences between runs: code, arguments, environment, versions, hosts, options. Pure.
 
 Each run has a record of its launch. Only values that may change its course are compared: no job id, no port.
 """

@@ -18,7 +18,7 @@ from ...bench.links_text import QUANTITIES, describe, unit_of
 from ...console.text import count, number
 
 STEPS = (0.25, 0.5, 0.7, 0.9, 1.1, 1.5)
-"""Where one colour ends and the next begins: parts of the median speed."""
+"""The bounds between colours, as parts of the median speed."""
 NAMES = (
     *("below a quarter", "below half", "below 70 %", "below 90 %"),
     *("the median", "above 110 %", "above 150 %"),

@@ -1,4 +1,4 @@
-"""Where the records of `muster top` come from: the folder of a run, or hosts without a job."""
+"""The sources of the records of `muster top`: the folder of a run, or hosts without a job."""
 
 from __future__ import annotations
 
