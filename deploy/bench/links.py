@@ -123,7 +123,7 @@ class Slow:
 
 def outliers(links: Links, quantity: Quantity) -> tuple[Slow, ...]:
     """The links and hosts that are slow compared with the others of the run; none of two hosts."""
-    run = _Speeds(links, quantity)
+    run = _LinkSpeeds(links, quantity)
     hosts = [slow for name in links.hosts if (slow := run.slow_host(name))]
     return (*hosts, *run.slow_links())
 
@@ -143,7 +143,7 @@ def _speed(value: float, quantity: Quantity) -> float:
     return value if quantity == "bandwidth" or not value else 1 / value
 
 
-class _Speeds:
+class _LinkSpeeds:
     """The figures of a run, in rows and columns."""
 
     def __init__(self, links: Links, quantity: Quantity) -> None:

@@ -41,8 +41,3 @@ def of_error(name: str, reason: HostError) -> Finding:
 def have(number: int) -> str:
     """`has` for one, `have` for more."""
     return "has" if number == 1 else "have"
-
-
-def minor(version: str) -> str:
-    """`3.13` of `3.13.5`."""
-    return ".".join(version.split(".")[:2])

@@ -14,11 +14,12 @@ from statistics import median_high, median_low
 from typing import NamedTuple
 
 from ..console.text import count
+from ..hosts.facts import minor
 from ..hosts.hostfile import Host
 from ..image.versions import Track, targets
 from ..plan.launcher import launcher_of
 from ..plan.spec import LauncherName
-from .finding import Finding, Severity, error, have, minor, of_error, warning
+from .finding import Finding, Severity, error, have, of_error, warning
 from .host import of_host, own_name
 from .measurements import Clock, Measured, Measurements
 from .network import network, ports

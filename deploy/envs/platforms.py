@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ..console.fold import fold, fold_names
 from ..errors import UnfitError
-from ..hosts.facts import Facts, HostEnvironments
+from ..hosts.facts import Facts, HostEnvironments, minor
 from .wanted import Platform, Requirements
 
 MACHINES = ("x86_64", "aarch64")
@@ -22,7 +22,7 @@ def platform_of(
     """The platform of all hosts; `UnfitError` names the hosts that differ too much."""
     _require_wheels(environments)
     python = requirements.python or _same(
-        facts, lambda host: _minor(facts[host].python), "Python", "give --python-version"
+        facts, lambda host: minor(facts[host].python), "Python", "give --python-version"
     )
     machine = _same(
         environments, lambda host: environments[host].machine, "machine", "choose hosts with --include"
@@ -42,10 +42,6 @@ def platform_of(
         own_python=" ".join(sorted({host.executable for host in facts.values()})) if torch else "",
         mpi=needs_mpi,
     )
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

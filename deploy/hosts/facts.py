@@ -39,6 +39,11 @@ class Facts:
     """Bytes of the machine's memory."""
 
 
+def minor(version: str) -> str:
+    """`3.13` of `3.13.5`."""
+    return ".".join(version.split(".")[:2])
+
+
 @dataclass(frozen=True)
 class Interpreter:
     """A Python with its packages, and the Open MPI beside it."""

@@ -190,7 +190,7 @@ def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, 
     paces = []
     for index, rank in enumerate(meetings.ranks):
         own = max(0.0, seconds - (max(lates) - lates[index]))
-        measured = _RankSteps(excess[index], max(SLOW * seconds, meetings.guard[index]), last)
+        measured = _RankExcess(excess[index], max(SLOW * seconds, meetings.guard[index]), last)
         rank_pace = RankPace(rank.number, rank.host, lates[index], own, measured.often)
         if measured.is_late(len(meetings.ranks)):
             rank_pace = _located(rank_pace, measured, cut, new[index])
@@ -205,7 +205,7 @@ def _whole(new: Sequence[float], sites: Sequence[CallSite], start: int, end: int
 
 
 @dataclass(frozen=True)
-class _RankSteps:
+class _RankExcess:
     """By how much a rank is later than the others in each step; only the `last` steps are judged."""
 
     excess: Sequence[float]
@@ -241,7 +241,7 @@ class _RankSteps:
         return first
 
 
-def _located(rank_pace: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[float]) -> RankPace:
+def _located(rank_pace: RankPace, measured: _RankExcess, cut: _Steps, new: Sequence[float]) -> RankPace:
     """The pace of a rank that is late, with the collective that it begins late, and since which one."""
     meetings, starts = cut.meetings, cut.starts
     by_site: dict[CallSite, float] = {}

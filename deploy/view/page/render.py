@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...common.durable import write_atomically
-from ...console.terminal import harmless
+from ...console.terminal import harmless_lines
 from ...console.text import duration, number
 from ...errors import MusterError
 from .records import read
@@ -39,16 +39,12 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: _clean(value) if type(value) is str else value,
+        # HTML forbids control characters.
+        finalize=lambda value: harmless_lines(value) if type(value) is str else value,
     )
     environment.globals["style"] = (TEMPLATES / "style.css").read_text()
     environment.filters |= {"duration": duration, "number": number}
     return environment
-
-
-def _clean(text: str) -> str:
-    """The text without control characters, which HTML forbids; line ends stay."""
-    return "\n".join(map(harmless, text.split("\n")))
 
 
 NAME = "report.html"
