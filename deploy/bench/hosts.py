@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from ..console.text import count, number, table
 from ..decode import AtMost, Like, from_json
-from ..errors import lines_of
 from .lines import Rate, values
 from .links import MOST_HOSTS, Name
+from .links_text import conclusions
 
 MOST_FIGURES = 200
 SLOW = 0.8
@@ -108,18 +108,6 @@ def slower_hosts(now: Speeds, before: Speeds) -> tuple[SlowHost, ...]:
     )
 
 
-def as_json(
-    speeds: Speeds, slow: Sequence[SlowHost], worse: Sequence[SlowHost] | None, problems: Mapping[str, str]
-) -> dict[str, Any]:
-    """The same for programs."""
-    return {
-        **speeds.as_json(),
-        "slow": [asdict(each) for each in slow],
-        "slower": None if worse is None else [asdict(each) for each in worse],
-        "problems": dict(problems),
-    }
-
-
 def as_text(
     speeds: Speeds,
     slow: Sequence[SlowHost],
@@ -130,15 +118,13 @@ def as_text(
 ) -> str:
     """A line for each figure, with the median and the least host; then the slow hosts."""
     lines = [f"{count(len(speeds.hosts), 'host')}, {speeds.made}", "", *figures_table(speeds)]
-    named = [f"SLOW    {describe(each, 'the others have')}" for each in slow]
-    if len(speeds.hosts) > 1 and not named:
-        named = ["no host is slow compared with the others"]
-    compared = [f"SLOWER  {describe(each, 'it had')}" for each in worse or ()]
-    if worse is not None:
-        compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]
-    lost = [f"ERROR   {line}" for line in lines_of(problems.items())]
-    for part in (named, compared, lost):
-        lines += ["", *part] if part else []
+    lines += conclusions(
+        [describe(each, "the others have") for each in slow],
+        None if worse is None else [describe(each, "it had") for each in worse],
+        problems,
+        baseline=baseline,
+        healthy="no host is slow compared with the others" if len(speeds.hosts) > 1 else "",
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,8 +12,8 @@ from ..common.durable import write_atomically
 from ..common.os_errors import explain
 from ..decode import MALFORMED
 from ..errors import UsageError
-from .hosts import Speeds
-from .links import Links
+from .hosts import SlowHost, Speeds
+from .links import Links, Slow
 
 MOST_BYTES = 1 << 30
 Kept = Links | Speeds
@@ -47,6 +49,21 @@ def compare(
     if keep_this or before is None:
         keep(path, result.as_json())
     return before, path
+
+
+def as_json(
+    result: Kept,
+    slow: Sequence[Slow | SlowHost],
+    worse: Sequence[Slow | SlowHost] | None,
+    problems: Mapping[str, str],
+) -> dict[str, Any]:
+    """A result with slow links or hosts, those slower than in the baseline, and problems, for programs."""
+    return {
+        **result.as_json(),
+        "slow": [asdict(each) for each in slow],
+        "slower": None if worse is None else [asdict(each) for each in worse],
+        "problems": dict(problems),
+    }
 
 
 def keep(path: Path, result: dict[str, Any]) -> None:

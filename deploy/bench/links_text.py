@@ -1,11 +1,9 @@
-"""The benchmark of links as text and tables, for people and for programs. Pure."""
+"""The benchmark of links as text and tables. Pure."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from ..console.terminal import harmless
 from ..console.text import count, number, table
@@ -30,33 +28,38 @@ def as_text(
     lines = [f"links of {count(len(links.hosts), 'host')}: {links.backend} on {links.device}, {links.made}"]
     for quantity in QUANTITIES:
         lines += ["", *matrix(links, quantity)]
-    named = [f"SLOW    {describe(each)}" for each in slow]
-    compared = [f"SLOWER  {describe_slower(each)}" for each in worse or ()]
-    lost = [f"ERROR   {line}" for line in lines_of((problems or {}).items())]
-    if len(links.hosts) > 2 and not named:
-        named = ["no link is slow compared with the others of its row and column"]
+    lines += conclusions(
+        [describe(each) for each in slow],
+        None if worse is None else [describe_slower(each) for each in worse],
+        problems or {},
+        baseline=baseline,
+        healthy="no link is slow compared with the others of its row and column"
+        if len(links.hosts) > 2
+        else "",
+    )
+    return "\n".join(map(harmless, lines)) + "\n"
+
+
+def conclusions(
+    slow: Sequence[str],
+    worse: Sequence[str] | None,
+    problems: Mapping[str, str],
+    *,
+    baseline: str,
+    healthy: str,
+) -> list[str]:
+    """The slow figures, those slower than in `baseline`, and problems. `healthy`: for no slow ones."""
+    named = [f"SLOW    {text}" for text in slow] or ([healthy] if healthy else [])
+    compared = [f"SLOWER  {text}" for text in worse or ()]
     if worse is not None:
         compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]
-    for part in (named, compared, lost):
-        lines += ["", *_first(part)] if part else []
-    return "\n".join(map(harmless, lines)) + "\n"
+    lost = [f"ERROR   {line}" for line in lines_of(problems.items())]
+    return [line for part in (named, compared, lost) if part for line in ("", *_first(part))]
 
 
 def _first(lines: Sequence[str]) -> list[str]:
     more = len(lines) - MOST_NAMED
     return [*lines[:MOST_NAMED], *([f"        and {more} more, with --json"] if more > 0 else [])]
-
-
-def as_json(
-    links: Links, slow: Sequence[Slow], worse: Sequence[Slow] | None, problems: Mapping[str, str]
-) -> dict[str, Any]:
-    """The same for programs."""
-    return {
-        **links.as_json(),
-        "slow": [asdict(each) for each in slow],
-        "slower": None if worse is None else [asdict(each) for each in worse],
-        "problems": dict(problems),
-    }
 
 
 def matrix(links: Links, quantity: Quantity) -> list[str]:

@@ -72,7 +72,7 @@ class BenchLinks(KeptOptions):
         if self.html:
             write_page(render("links.html", page=links_page([links])), Path(self.html))
         if self.json:
-            write_json(links_text.as_json(links, slow, worse, problems))
+            write_json(kept.as_json(links, slow, worse, problems))
         else:
             text = links_text.as_text(links, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
@@ -102,7 +102,7 @@ class BenchHosts(KeptOptions):
         before, path = kept.compare(speeds, "hosts", Path(self.hosts), self.baseline, keep_this=self.keep)
         slow, worse = by_host.slow_hosts(speeds), by_host.slower_hosts(speeds, before) if before else None
         if self.json:
-            write_json(by_host.as_json(speeds, slow, worse, problems))
+            write_json(kept.as_json(speeds, slow, worse, problems))
         else:
             text = by_host.as_text(speeds, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
