@@ -1,10 +1,10 @@
-"""Sums that travel while a rank computes: asynchronous all_reduce, one at a time and several at once.
+"""Sums that are communicated while a rank computes: asynchronous all_reduce, one or several at once.
 
     python examples/async_all_reduce.py --spawn 2
     torchrun --nproc-per-node 2 examples/async_all_reduce.py
     muster launch --hosts hosts.txt examples/async_all_reduce.py
 
-DistributedDataParallel does the second for you: its buckets are the layers here.
+DistributedDataParallel does the second for you: its buckets correspond to the layers here.
 """
 
 import time
@@ -19,7 +19,7 @@ LAYERS, NUMBERS = 8, 200_000  # gradients of so many layers, of so many numbers 
 
 
 def one_at_a_time(job: Job) -> list[torch.Tensor]:
-    """Compute a layer's gradient, wait until it is summed over the ranks, go on."""
+    """Compute a layer's gradient, wait for its sum over the ranks, continue."""
     sums = []
     for layer in range(LAYERS):
         gradient = compute(job, layer)
@@ -44,7 +44,7 @@ def while_computing(job: Job) -> list[torch.Tensor]:
 
 
 def compute(job: Job, layer: int) -> torch.Tensor:
-    """Stand for the backward pass of a layer."""
+    """Simulate the backward pass of a layer."""
     busy = torch.randn(256, 256, device=job.device)
     for _ in range(10):
         busy = (busy @ busy).tanh()

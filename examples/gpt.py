@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 8 examples/gpt.py --data books --dtype bf16 --compile --layers 12 --width 768
     muster launch --hosts hosts.txt examples/gpt.py --steps 1000
 
-The default data are the sources of Python's standard library. With --resume, and in a job that is restarted,
-the training goes on from its newest checkpoint, at any number of ranks. OUT is $MUSTER_OUT or runs/alone.
+The default data are the sources of Python's standard library. With --resume, and in a restarted job, the
+training resumes from its newest checkpoint, at any number of ranks. OUT is $MUSTER_OUT or runs/alone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 1
 class Config:
     """The options: `--batch-size 64` for batch_size."""
 
-    data: str = sysconfig.get_path("stdlib")  # a folder of text files: all *.py, *.txt and *.md right in it
+    data: str = sysconfig.get_path("stdlib")  # a folder of text files: all *.py, *.txt and *.md in it
     layers: int = 4
     width: int = 128
     heads: int = 4
@@ -74,7 +74,7 @@ class Config:
     workers: int = 0  # processes that read data, for each rank
     seed: int = 0
     log_every: int = 10  # steps; 0: never
-    eval_every: int = 100  # steps, and at the end; 0: only there
+    eval_every: int = 100  # steps, and at the end; 0: only at the end
     save_every: int = 100  # the same
     resume: bool = False  # continue from the newest checkpoint
     profile: str = ""  # steps to profile, such as 10:15; traces in OUT/profile open in ui.perfetto.dev
@@ -193,7 +193,7 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
 
 
 def load_data(config: Config, job: Job) -> tuple[Text, Text]:
-    """Return windows to train on and others to evaluate on; every host must have the same files."""
+    """Return windows for training and for evaluation; every host must have the same files."""
     windows = Windows(place_of(config.data), config.context)
     for host, ends in zip(job.hosts, job.all_gather(windows.ends, list[int]), strict=True):
         if ends != windows.ends:
@@ -207,7 +207,7 @@ def load_data(config: Config, job: Job) -> tuple[Text, Text]:
 
 
 def batches(training: Training, data: Text) -> Iterator[list[Tensor]]:
-    """Yield this rank's inputs and targets of each step that is left, in an order that the seed decides."""
+    """Yield this rank's inputs and targets of each remaining step, in the order of the seed."""
     config, pin = training.config, training.job.device.type == "cuda"
     sampler = GlobalBatchSampler(
         samples=len(data),
@@ -303,7 +303,7 @@ class Training:
         return self.total(total) / (windows * self.config.context)
 
     def resume(self, wanted: bool) -> None:
-        """Go on from the newest checkpoint if `wanted` and if there is one; otherwise begin a new run."""
+        """Resume from the newest checkpoint if `wanted` and if one exists; otherwise begin a new run."""
         self.checkpoints = Checkpoints(self.job, self.job.out)
         if not (resumed := self.checkpoints.newest() if wanted else None):
             self.checkpoints.begin()
@@ -315,7 +315,7 @@ class Training:
         self.step = resumed.state["step"]
 
     def save(self, *, last: bool) -> None:
-        """Write all that the next step depends on; `last` says that the training ends here."""
+        """Write the state that the next step depends on; `last`: the training ends here."""
         states = {name: part.state_dict() for name, part in self.parts.items()}
         self.checkpoints.save(self.step, {**states, "step": self.step, "shape": self.shape})
 
@@ -373,7 +373,7 @@ def show(record: StepMetrics, training: Training, peak: float) -> str:
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return NVIDIA's dense figure for `device`; of another one, what a product of two matrices reaches."""
+    """Return NVIDIA's dense figure for `device`; for another one, the measured rate of a matrix product."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" and dtype != torch.float32 else ""
     if rate := next((peak for key, peak in PEAKS.items() if f"{key} " in f"{name} ".replace("-", " ")), None):
         return rate
@@ -391,9 +391,9 @@ def options(kind: type[Config]) -> Any:
         else:
             parser.add_argument(name, type=type(each.default), default=each.default)
     parser.add_argument("--local-rank", "--local_rank")  # torch.distributed.launch adds it
-    given = vars(parser.parse_args())
-    del given["local_rank"]  # $LOCAL_RANK is the same
-    return kind(**given)
+    values = vars(parser.parse_args())
+    del values["local_rank"]  # $LOCAL_RANK has the same value
+    return kind(**values)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The GPT of gpt.py as a pipeline: each rank has some of its blocks, and micro-batches go from rank to rank.
+"""The GPT of gpt.py as a pipeline: each rank has some of its blocks, and forwards micro-batches to the next.
 
     python examples/gpt_pipeline.py --spawn 2 --micro-batches 4
     muster launch --hosts hosts.txt examples/gpt_pipeline.py --layers 24 --micro-batches 16
 
-Only activations and their gradients travel, so a slow network between hosts costs little. A rank waits for a
-share of (ranks - 1) / (micro-batches + ranks - 1) of each step. Checkpoints and evaluation are left out.
+Ranks exchange only activations and their gradients, so a slow network between hosts costs little. A rank
+waits for (ranks - 1) / (micro-batches + ranks - 1) of each step. Checkpoints and evaluation are left out.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from muster.train import Job, StepLog, TrainError, run
 class PipelineConfig(Config):
     """The options of gpt.py and this one."""
 
-    micro_batches: int = 4  # of a step; they are on their way at the same time
+    micro_batches: int = 4  # of a step; all are in the pipeline at the same time
 
 
 class Stage(nn.Module):
@@ -60,7 +60,7 @@ class PipelineTraining:
         torch.manual_seed(config.seed)
         draw_weights(gpt, config.layers)
         self.stage = Stage(gpt, job.rank, job.world_size).to(job.device)
-        # Example tensors say what travels: without them the ranks tell each other, by pickle.
+        # Example tensors give the shapes: without them the ranks exchange shapes as pickles.
         tokens = torch.empty(config.batch_size // config.micro_batches, config.context, dtype=torch.int64)
         hidden, logits = (torch.empty(*tokens.shape, n, requires_grad=True) for n in (config.width, BYTES))
         takes, gives = hidden if job.rank else tokens, logits if self.stage.head else hidden

@@ -7,7 +7,7 @@
 All ranks are a mesh of replicas x shards x tensor. Each weight is cut into as many parts as there are shards
 (fully_shard, FSDP2), which are gathered block by block. --replicas 2 has two copies of all weights, so that
 gathering stays among fewer ranks (HSDP). --tensor 4 lets four ranks compute each product together.
-Checkpoints are sharded as well, are written while the training goes on, and fit any other mesh.
+Checkpoints are sharded as well, are written while the training continues, and fit any other mesh.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from muster.train import Job, ShardedCheckpoints, TrainError, run
 
-# How the ranks of "tensor" divide a block: heads and hidden units, so that only the sums travel.
+# How the ranks of "tensor" divide a block: heads and hidden units, so that ranks exchange only sums.
 BLOCK = {
     "attention.qkv": ColwiseParallel(),
     "attention.out": RowwiseParallel(),
@@ -41,8 +41,8 @@ class ShardedConfig(Config):
 
     replicas: int = 1  # copies of all weights
     tensor: int = 1  # ranks that compute each product together; neighbours, so of one host
-    offload: bool = False  # weights, gradients and optimizer in host memory, and there when they are not used
-    shared: str = ""  # the folder of the checkpoints, which all hosts must see; default OUT
+    offload: bool = False  # weights, gradients and optimizer in host memory while they are not used
+    shared: str = ""  # the folder of the checkpoints, which all hosts must share; default OUT
 
 
 class Sharded:
@@ -110,7 +110,7 @@ class ShardedTraining(Training):
             parallelize_module(module, mesh["tensor"], plan)
 
     def policy(self, mesh: DeviceMesh) -> dict[str, Any]:
-        """Return how to shard: over which ranks, in which types, and where the weights are."""
+        """Return the sharding: ranks, types, and the place of the weights."""
         kind = TYPES[self.config.dtype]
         over = ("replicas", "shards") if self.config.replicas > 1 else ("shards",)
         policy: dict[str, Any] = {

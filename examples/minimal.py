@@ -1,4 +1,4 @@
-"""Your own model, loss, optimizer and DataLoader, at any number of ranks, whoever starts them."""
+"""Your own model, loss, optimizer and DataLoader, at any number of ranks, under any launcher."""
 
 from argparse import ArgumentParser
 

@@ -5,10 +5,10 @@
     python examples/parameter_server.py --spawn 3
 
 Workers do not wait for each other (Dean et al., Large Scale Distributed Deep Networks, 2012), so a slow one
-delays nobody. In exchange a gradient may be of older weights, and no two runs are the same. For most models
+delays no other. But a gradient may be of older weights, and no two runs are the same. For most models
 DistributedDataParallel (minimal.py) is faster and reproducible.
 
-RPC travels by TensorPipe, which its authors have put into maintenance mode, and whose removal from torch was
+RPC uses TensorPipe, which its authors have put into maintenance mode, and whose removal from torch was
 proposed (pytorch issue 162606). Do not build anything large on it.
 """
 
@@ -54,7 +54,7 @@ class Server:
 
 
 def work(server: "rpc.RRef[Server]", seed: int) -> None:
-    """Be a worker: compute gradients of the newest weights on samples of its own."""
+    """Run a worker: compute gradients of the newest weights on its own samples."""
     random, model = torch.Generator().manual_seed(seed), network()
     weights = server.rpc_sync().weights()
     for _ in range(STEPS):
@@ -86,13 +86,13 @@ def main(job: Job) -> None:
     def ranks_of_the_job(*_: object, **__: object) -> Iterator[tuple[dist.Store, int, int]]:
         yield dist.PrefixStore("rpc", job.store), job.rank, job.world_size
 
-    # The ranks have met already, so RPC needs neither an address nor a port of its own.
+    # The rendezvous is done, so RPC needs no other address or port.
     dist.register_rendezvous_handler("job", ranks_of_the_job)
     options = rpc.TensorPipeRpcBackendOptions(init_method="job://", rpc_timeout=job.timeout.total_seconds())
     rpc.init_rpc(f"rank{job.rank}", None, job.rank, job.world_size, options)
     if job.rank == 0:
         serve(job)
-    rpc.shutdown()  # waits until all ranks are here: a worker works for rank 0 until then
+    rpc.shutdown()  # waits for all ranks: a worker serves rank 0 until then
 
 
 if __name__ == "__main__":

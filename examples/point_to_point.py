@@ -19,7 +19,7 @@ BATCHES = 4
 
 
 def ring_sum(job: Job, numbers: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all ranks' `numbers`: what a rank has last received, it passes on to the next."""
+    """Return the sum of all ranks' `numbers`: each rank passes received numbers on to the next."""
     following, previous = (job.rank + 1) % job.world_size, (job.rank - 1) % job.world_size
     total, passing = numbers.clone(), numbers
     for _ in range(job.world_size - 1):
@@ -35,8 +35,8 @@ def ring_sum(job: Job, numbers: torch.Tensor) -> torch.Tensor:
 def pipeline(job: Job, stage: torch.Tensor) -> list[torch.Tensor]:
     """Send every batch through the stages of all ranks; returns the results on the last rank.
 
-    isend() returns at once, so a stage computes the next batch while the last one travels. What is being sent
-    must stay as it is until wait().
+    isend() returns at once, so a stage computes the next batch while the last one is sent.
+    Do not change a tensor before wait().
     """
     results, sent = [], []
     for number in range(BATCHES):

@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file; none without the file, and the whole ones of a run that still writes."""
+    """The complete lines of a file, which a run may still write; none without the file."""
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             yield from map(json.loads, file)

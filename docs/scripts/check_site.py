@@ -20,7 +20,7 @@ NOT_FETCHED = {"canonical", "next", "prev"}
 
 
 class Page(HTMLParser):
-    """Collects what a page fetches and where it links to."""
+    """Collects the files that a page fetches and its links."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

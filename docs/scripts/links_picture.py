@@ -2,7 +2,7 @@
 
     python docs/scripts/links_picture.py PAGE
 
-PAGE is what `muster bench links --html PAGE` wrote. Three hosts fit into the picture. The one in the
+PAGE is the file of `muster bench links --html PAGE`. Three hosts fit into the picture. The one in the
 repository is of the practice cluster with one link limited to 100 Mbit/s
 (tests/cluster/test_bench_on_cluster.py limits it). It needs Chromium (Debian: chromium) and pillow.
 """
@@ -20,11 +20,11 @@ PICTURE = ROOT / "docs" / "images" / "links.png"
 WIDTH, HEIGHT = 1180, 640
 
 
-def main(words: list[str]) -> None:
-    """Take the picture of the page that is named."""
-    if len(words) != 1:
+def main(arguments: list[str]) -> None:
+    """Take the picture of a page."""
+    if len(arguments) != 1:
         raise SystemExit("which page? muster bench links --html PAGE writes one")
-    take(Path(words[0]).resolve(), PICTURE, WIDTH, HEIGHT)
+    take(Path(arguments[0]).resolve(), PICTURE, WIDTH, HEIGHT)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python docs/scripts/packages.py
 
-A package is a folder right below deploy/ or train/, or a module that lies there on its own. A package stands
-above every package that it imports from. Packages that import each other, directly or through others, share a
+A package is a folder directly below deploy/ or train/, or a single module there. A package is drawn above
+every package that it imports from. Packages that import each other, directly or through others, share a
 layer and have a dashed frame.
 """
 

@@ -49,15 +49,15 @@ def main() -> None:
         project.mkdir()
         (project / "hosts.txt").write_text("localhost slots=4\n")
         (project / "train.py").write_text(PROGRAM)
-        words = [str(Path(sys.executable).with_name("muster")), "launch", "train.py", "--lr", "0.1"]
-        subprocess.run(words, cwd=project, env={**os.environ, "HOME": folder}, check=False)
+        command = [str(Path(sys.executable).with_name("muster")), "launch", "train.py", "--lr", "0.1"]
+        subprocess.run(command, cwd=project, env={**os.environ, "HOME": folder}, check=False)
         (page,) = project.glob("runs/*/report.html")
         page.write_text(page.read_text().replace(folder, "/home/ml").replace(sys.prefix, "/home/ml/venv"))
         take(page, PICTURE, WIDTH, HEIGHT)
 
 
 def take(page: Path, picture: Path, width: int, height: int) -> None:
-    """Take a picture of a page, so many pixels from its upper left corner, in light colours."""
+    """Take a picture of a page: a number of pixels from its upper left corner, in light colours."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         raise SystemExit("no chromium here: apt-get install chromium")

@@ -75,13 +75,13 @@ since the epoch and sizes are bytes, unless a row states another unit.
 
 def pages() -> dict[Path, str]:
     """Return every page that this script writes, by path."""
-    known, front, faults = commands(), ROOT / "README.md", ROOT / "docs" / "faults.md"
+    declared, front, faults = commands(), ROOT / "README.md", ROOT / "docs" / "faults.md"
     return {
         front: readme(front.read_text(), faults.read_text()),
         REFERENCE / "commands.md": _marked(COMMANDS) + _index(),
         **{
             REFERENCE / "commands" / f"{_slug(family)}.md": _marked(f"# {family}\n\n")
-            + "\n".join(_command(name, known[name]) for name in names)
+            + "\n".join(_command(name, declared[name]) for name in names)
             for family, names in FAMILIES.items()
         },
         REFERENCE / "json.md": _marked(JSON)
@@ -176,10 +176,10 @@ def fields(
 
     `written` is its type as Python spells it.
     """
-    inner = next((name for name in classes if name in _words(written)), "")
+    inner = next((name for name in classes if name in _names(written)), "")
     meaning = MEANINGS.get(owner or path, "")
     if not meaning:
-        raise SystemExit(f"docs/scripts/json_fields.py says nothing about {owner or path}")
+        raise SystemExit(f"docs/scripts/json_fields.py has no entry for {owner or path}")
     yield path, _json_type(written, inner), meaning
     below = "[]" if written.startswith("tuple") else ".NAME" if written.startswith("Mapping") else ""
     for name, kind in classes.get(inner, {}).items():
@@ -213,7 +213,7 @@ def _bounded(module: Path) -> dict[str, ast.expr]:
     }
 
 
-def _words(annotation: str) -> set[str]:
+def _names(annotation: str) -> set[str]:
     """Return the names in a type."""
     return {node.id for node in ast.walk(ast.parse(annotation)) if isinstance(node, ast.Name)}
 

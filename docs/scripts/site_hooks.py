@@ -39,12 +39,12 @@ def replace_outside_links(markdown: str, folder: PurePosixPath, repo_url: str = 
     """Replace each relative link of a page in `folder` that leads out of docs/."""
 
     def replaced(match: re.Match[str]) -> str:
-        words, target, _ = match.groups()
+        text, target, _ = match.groups()
         path = posixpath.normpath(folder / target)
         if path.startswith("docs/"):
             return match.group()
         if repo_url:
-            return f"[{words}]({repo_url.rstrip('/')}/blob/main/{path})"
-        return words if words == path or "`" in words else f"{words} (`{path}`)"
+            return f"[{text}]({repo_url.rstrip('/')}/blob/main/{path})"
+        return text if text == path or "`" in text else f"{text} (`{path}`)"
 
     return _LINK.sub(replaced, markdown)

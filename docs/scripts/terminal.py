@@ -1,11 +1,11 @@
-"""Draws what a terminal showed: each docs/recordings/NAME.ansi becomes docs/images/NAME.svg.
+"""Draws recordings of a terminal: each docs/recordings/NAME.ansi becomes docs/images/NAME.svg.
 
     python docs/scripts/terminal.py             draw
     python docs/scripts/terminal.py --record    run the commands of RECORDINGS on this machine first
     python docs/scripts/terminal.py --first-hour    run those of FIRST_HOUR, for asciinema
 
-A recording is the text that the terminal got, with its colours. It leaves out what a later line overwrote,
-and progress that stayed in place. docs/recordings/first-hour.cast has everything, with its times.
+A recording is the output on the terminal, with its colours. It omits text that a later line overwrote, and
+progress that stayed in place. docs/recordings/first-hour.cast has all of it, with its times.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECORDINGS = {
     "launch": "muster demo",
     "failure": "muster launch --launcher torchrun broken.py",
 }
-# The steps of docs/tutorial.md on one machine. A job's id is only known when it has run: LAST stands for it.
+# The steps of docs/tutorial.md on one machine. A job has no id before it runs: LAST stands for it.
 LAST = "LAST-JOB"
 FIRST_HOUR = (
     "muster demo",
@@ -106,7 +106,7 @@ def _styled(line: str) -> Text:
 
 
 def settled(shown: str) -> str:
-    """Return what remains visible: the text of each line after its last carriage return."""
+    """Return the visible text: that of each line after its last carriage return."""
     lines = [line.rstrip("\r").split("\r")[-1] for line in shown.split("\n")]
     return "\n".join(re.sub(r"\x1b\[K", "", line).rstrip() for line in lines).strip() + "\n"
 
@@ -119,15 +119,15 @@ def record(name: str) -> None:
         (project / "hosts.txt").write_text("localhost slots=2\n")
         (project / "broken.py").write_text(BROKEN)
         (project / "fabfile.py").write_text((ROOT / "fabfile.py").read_text())
-        shown = _on_a_terminal(shlex.split(RECORDINGS[name]), project, {"HOME": folder})
-    text = settled(shown).replace(folder, "~")
+        shown = [text for _, text in _timed(shlex.split(RECORDINGS[name]), project, {"HOME": folder})]
+    text = settled("".join(shown)).replace(folder, "~")
     (RECORDED / f"{name}.ansi").write_text(f"$ {RECORDINGS[name]}\n{text}")
 
 
 def first_hour(folder: Path) -> str:
     """Run FIRST_HOUR in a folder; returns the recording, in version 2 of asciinema's format."""
     (folder / "train.py").write_text(_program_of_the_tutorial())
-    home, place, jobs = {"HOME": str(folder)}, folder, ""
+    home, current, jobs = {"HOME": str(folder)}, folder, ""
     at, events = 0.0, list[tuple[float, str]]()
     for command in FIRST_HOUR:
         typed = command.replace(LAST, jobs)
@@ -135,11 +135,11 @@ def first_hour(folder: Path) -> str:
             events.append((at, key))
             at += KEY_SECONDS
         began, shown = at, ""
-        words = ["sh", "-c", f"{typed}; pwd >{shlex.quote(str(folder / 'place'))}"]
-        for seconds, text in _timed(words, place, home):
+        script = f"{typed}; pwd >{shlex.quote(str(folder / 'pwd'))}"
+        for seconds, text in _timed(["sh", "-c", script], current, home):
             events.append((began + seconds, text))
             at, shown = began + seconds, shown + text
-        place = Path((folder / "place").read_text().strip())
+        current = Path((folder / "pwd").read_text().strip())
         jobs = "".join(re.findall(r"runs/(\d{8}-\d{6}-[0-9a-f]{4})/logs", shown)[-1:]) or jobs
         at += PAUSE_SECONDS
     head: dict[str, object] = {
@@ -159,19 +159,17 @@ def _program_of_the_tutorial() -> str:
     return str(re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)[0])
 
 
-def _on_a_terminal(words: list[str], folder: Path, env: Mapping[str, str]) -> str:
-    """Return what a command writes to a terminal of COLUMNS columns, with this environment first on PATH."""
-    return "".join(text for _, text in _timed(words, folder, env))
+def _timed(command: list[str], folder: Path, env: Mapping[str, str]) -> Iterator[tuple[float, str]]:
+    """Yield the output of a command on a terminal in pieces, each with the seconds since the start.
 
-
-def _timed(words: list[str], folder: Path, env: Mapping[str, str]) -> Iterator[tuple[float, str]]:
-    """The same piece by piece, each with the seconds since the start."""
+    The folder of this Python is first on its PATH.
+    """
     ours, theirs = pty.openpty()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     size = {"COLUMNS": str(COLUMNS), "LINES": "50", "PATH": path}
     decoder, began = codecs.getincrementaldecoder("utf-8")("replace"), time.monotonic()
     with subprocess.Popen(
-        words, cwd=folder, env={**os.environ, **env, **size}, stdin=theirs, stdout=theirs, stderr=theirs
+        command, cwd=folder, env={**os.environ, **env, **size}, stdin=theirs, stdout=theirs, stderr=theirs
     ):
         os.close(theirs)
         while chunk := _read(ours):
@@ -187,11 +185,11 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def main(words: list[str]) -> None:
-    """Record if asked to, then draw."""
-    for name in RECORDINGS if "--record" in words else ():
+def main(arguments: list[str]) -> None:
+    """Record with --record or --first-hour, then draw."""
+    for name in RECORDINGS if "--record" in arguments else ():
         record(name)
-    if "--first-hour" in words:
+    if "--first-hour" in arguments:
         with tempfile.TemporaryDirectory(prefix="muster-") as folder:
             (RECORDED / "first-hour.cast").write_text(first_hour(Path(folder)))
     for path, picture in pictures().items():

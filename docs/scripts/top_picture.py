@@ -47,22 +47,22 @@ for step in range(1, 100_000):
 
 
 async def picture(runs: Path, launch: subprocess.Popen[bytes]) -> str:
-    """The screen as SVG, once the sparklines have some seconds behind them."""
-    while not (known := _running(runs)):
+    """The screen as SVG, after some seconds, so that the sparklines have data."""
+    while not (jobs := _running(runs)):
         if launch.poll() is not None:
             raise SystemExit("the job has ended before it ran")
         await asyncio.sleep(0.2)
-    app = TopApp(JobSource(known[0]), TopHistory())
+    app = TopApp(JobSource(jobs[0]), TopHistory())
     async with app.run_test(size=(COLUMNS, ROWS)) as pilot:
         await pilot.pause(SECONDS)
-        if len(known[0].state.hosts) == 1:  # its ranks are more to look at
+        if len(jobs[0].state.hosts) == 1:  # its ranks make the better picture
             await pilot.press("tab")
         return app.export_screenshot(title="muster top")
 
 
 def _running(runs: Path) -> list[LocatedJob]:
     try:
-        return [known for known in jobs_at([LocalRuns(runs)]) if known.state.running]
+        return [job for job in jobs_at([LocalRuns(runs)]) if job.state.running]
     except (MusterError, OSError):
         return []
 
@@ -73,12 +73,12 @@ def without_requests(svg: str) -> str:
     return svg.replace("Fira Code, monospace", 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace')
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Launch, take the picture, and end the job."""
     with tempfile.TemporaryDirectory(prefix="muster-top-") as folder:
         project = Path(folder)
-        hosts = Path(words[0]).resolve() if words else project / "hosts.txt"
-        if not words:
+        hosts = Path(arguments[0]).resolve() if arguments else project / "hosts.txt"
+        if not arguments:
             hosts.write_text("localhost slots=8\n")
         (project / "train.py").write_text(PROGRAM)
         muster = Path(sys.executable).with_name("muster")
@@ -88,7 +88,7 @@ def main(words: list[str]) -> None:
             "--hosts",
             str(hosts),
             "--per-host",
-            "2" if words else "8",
+            "2" if arguments else "8",
             "train.py",
         ]
         with subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL) as launch:

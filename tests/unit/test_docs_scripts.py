@@ -108,7 +108,7 @@ def test_the_address_of_the_repository_is_one_setting() -> None:
 
 
 def test_a_field_of_json_that_nobody_described_stops_the_reference() -> None:
-    with pytest.raises(SystemExit, match=r"says nothing about Gpu\.colour"):
+    with pytest.raises(SystemExit, match=r"has no entry for Gpu\.colour"):
         list(reference.fields("gpu", "Gpu", {"Gpu": {"colour": "str"}}, owner="fit"))
 
 
