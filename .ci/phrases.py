@@ -44,6 +44,15 @@ PHRASES = {
     r"(?<!there) is no (file|folder|path|program|range|rank|URL)\b": "is not a ...",
     r"\ba word or two\b|\bin a word\b": "briefly",
     r"\bnever heard of\b": "does not use",
+    r"\bfor want of\b": "because ... is missing",
+    r"\bat hand\b": "available",
+    r"\btakes? (it|its|the \w+) along\b": "sends",
+    r"\bas (it|they) likes?\b": "without limit",
+    r"\bto be had\b": "available",
+    r"\bsees to\b": "configures, handles",
+    r"\bheed(s|ed)?\b": "apply, follow",
+    r"\bas ever\b": "unchanged",
+    r"\ba word about\b": "a message",
 }
 """A regular expression, without regard to case, and what to write instead."""
 OWN = {".ci/phrases.py"}
@@ -57,8 +66,8 @@ def problems(path: Path, name: str) -> Iterator[str]:
         return
     for number, line in _prose(text) if path.suffix == ".py" else enumerate(text.splitlines(), 1):
         for pattern, better in PHRASES.items():
-            if found := re.search(pattern, line, re.IGNORECASE):
-                yield f"{name}:{number}: '{found.group()}': {better}"
+            if match := re.search(pattern, line, re.IGNORECASE):
+                yield f"{name}:{number}: '{match.group()}': {better}"
 
 
 def _prose(source: str) -> Iterator[tuple[int, str]]:
@@ -77,15 +86,15 @@ def tracked() -> list[str]:
 
 
 def main(names: Iterable[str]) -> int:
-    """Print what is wrong; the exit status."""
-    found = [
+    """Print the problems; return the exit status."""
+    lines = [
         line
         for name in names or tracked()
         if Path(name).suffix in READ and name not in OWN
         for line in problems(ROOT / name, name)
     ]
-    sys.stdout.write("".join(f"{line}\n" for line in found))
-    return 1 if found else 0
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":
