@@ -55,8 +55,8 @@ def run(
 
 def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
     """Remove folders of jobs older than `age` seconds; returns removed and kept jobs, and freed bytes."""
-    asked = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: {"older": age})
-    return asked.require_all()
+    cleaned = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: {"older": age})
+    return cleaned.require_all()
 
 
 def _refused(waiting: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:

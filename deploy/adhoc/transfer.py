@@ -62,9 +62,9 @@ def put(
 
     def send(host: str) -> str:
         channel = cluster.channels[host]
-        asked = channel.post(DRAFT, digest=content, length=size, **arguments)
-        made = channel.wait(asked, TRANSFER_SECONDS)
-        draft, have = made.draft, min(made.have, size)
+        request = channel.post(DRAFT, digest=content, length=size, **arguments)
+        started = channel.wait(request, TRANSFER_SECONDS)
+        draft, have = started.draft, min(started.have, size)
         progress(have, total)
         for part, _ in _answers(channel, _parts_to(source, draft, what, have)):
             sent[host] += part.weight

@@ -105,8 +105,8 @@ class DataVerify(HostOptions):
             Progress(sys.stderr, self.name, unit="hosts", least=2) as progress,
         ):
             counted = partial(progress.add, 1, len(cluster.channels))
-            asked = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields, counted)
-        answers, errors = asked.results, {host: error.reason for host, error in asked.errors.items()}
+            outcomes = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields, counted)
+        answers, errors = outcomes.results, {host: error.reason for host, error in outcomes.errors.items()}
         if self.json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
             failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
@@ -152,11 +152,13 @@ class DataRemove(HostOptions):
             listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
             folders = {host: answer.place for host, answer in listed.items()}
             fields = {"name": self.name}
-            asked = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, folders, lambda host: fields)
-            if asked.results:
-                freed = sum(answer.freed for answer in asked.results.values())
-                sys.stdout.write(f"{fold_names(asked.results)}: {self.name} removed, {freed / 1e6:.1f} MB\n")
-            asked.require_all()
+            removals = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, folders, lambda host: fields)
+            if removals.results:
+                freed = sum(answer.freed for answer in removals.results.values())
+                sys.stdout.write(
+                    f"{fold_names(removals.results)}: {self.name} removed, {freed / 1e6:.1f} MB\n"
+                )
+            removals.require_all()
 
 
 def _cluster(options: HostOptions, name: str) -> Cluster:

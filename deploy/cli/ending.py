@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from .. import interrupts
 from ..common.os_errors import explain
-from ..console.terminal import harmless
 from ..errors import MusterError
+from .shared import print_note
 
 PAGE = "report.html"
 
@@ -16,7 +15,7 @@ PAGE = "report.html"
 def end_with_page(folder: Path) -> None:
     """Write the page of a run. An error is a note, and never changes the exit status of the job."""
     if why := _write(folder):
-        sys.stderr.write(harmless(f"note: no page of {folder.name}: {why}") + "\n")
+        print_note(f"note: no page of {folder.name}: {why}")
 
 
 def _write(folder: Path) -> str:

@@ -96,8 +96,8 @@ class EnvDiff(HostOptions):
             raise UsageError("env diff compares hosts, got only one")
         with cluster:
             fields = {"key": self.environment}
-            asked = ask_every(cluster.channels, ENVIRONMENT_FACTS, SECONDS, lambda host: fields)
-        different = differences({host: answer.facts for host, answer in asked.require_all().items()})
+            outcomes = ask_every(cluster.channels, ENVIRONMENT_FACTS, SECONDS, lambda host: fields)
+        different = differences({host: answer.facts for host, answer in outcomes.require_all().items()})
         if self.json:
             write_json([asdict(difference) for difference in different])
         else:

@@ -23,7 +23,7 @@ from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
 from .command import Command, Exit, flag
 from .inventory import cluster_of
-from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, HostOptions, write_json
+from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, HostOptions, print_note, write_json
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
@@ -62,12 +62,11 @@ class Run(HostOptions):
             ran = fanout.run(cluster, argv, self.timeout or None, progress.show) if cluster.channels else {}
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
-        sys.stderr.write("".join(f"{harmless(line)}\n" for line in lines_of(errors.items())))
+        for line in lines_of(errors.items()):
+            print_note(line)
         if shlex.quote(argv[0]) != argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
             with_shell = shlex.join(["sh", "-c", *argv])
-            sys.stderr.write(
-                f"this ran without a shell; with a shell: muster run -- {harmless(with_shell)}\n"
-            )
+            print_note(f"this ran without a shell; with a shell: muster run -- {with_shell}")
         status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
         if status:
             raise Exit(code=status)

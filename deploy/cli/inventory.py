@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from ..connect.opener import Access, access_beside
 from ..connect.pipe import OpenPipe, Pipe
-from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..hosts.slots import counted_slots, slot_rule
 from ..jobs.hosts_record import HostsRecord
-from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions
+from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..connect.cluster import Cluster
@@ -115,7 +113,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
             allocation = grant.own_allocation(os.environ)
         else:
             allocation = stack.enter_context(
-                grant.request_allocation(salloc_options(options.slurm), os.environ, _report, seconds)
+                grant.request_allocation(salloc_options(options.slurm), os.environ, print_note, seconds)
             )
         hosts = hostfile.select(allocation.hosts, options.include, options.exclude)
         try:
@@ -194,7 +192,3 @@ def batch_options(slurm: str, login: str = "", *, detach: bool, **needing_hosts:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {_INSTEAD[name]}")
     return salloc_options(slurm)
-
-
-def _report(line: str) -> None:
-    sys.stderr.write(f"{harmless(line)}\n")

@@ -7,7 +7,6 @@ command asks the hosts of `--hosts`, or of hosts.txt, and prints a line about th
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from ..jobs import hosts_record
 from ..jobs.control import JobRecords, LocalRuns, LocatedJob
 from ..jobs.hosts_record import HostsRecord
 from ..slurm.mark import any_mark
-from .shared import RecordOptions
+from .shared import RecordOptions, print_note
 
 LOOKED = "here or on the hosts"
 Default = Literal["newest", "running"]
@@ -46,7 +45,7 @@ class JobSearch(NamedTuple):
     """The id of the search, or its end; empty for all jobs."""
     jobs: list[LocatedJob]
     silent: dict[str, str]
-    asked: list[ConnectedHosts]
+    connected: list[ConnectedHosts]
 
     @property
     def lines(self) -> list[str]:
@@ -77,7 +76,7 @@ def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
     For a job that this machine has, no host is asked.
     """
     with contextlib.ExitStack() as stack:
-        asked, silent = list[ConnectedHosts](), dict[str, MusterError]()
+        connected, silent = list[ConnectedHosts](), dict[str, MusterError]()
         found = jobs.jobs_at([_local_records(options.runs_folder)], on_error=silent.__setitem__)
         is_local = any(job and entry.state.job.endswith(job) for entry in found)
         for chosen, access in () if is_local else _routes(job, options):
@@ -87,9 +86,9 @@ def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
             more = jobs.jobs_at([*cluster.channels.values()], on_error=errors.__setitem__)
             cluster.leave_out(errors)
             silent |= errors
-            asked.append(ConnectedHosts(access, cluster))
+            connected.append(ConnectedHosts(access, cluster))
             found = jobs.merged([*found, *more])
-        yield JobSearch(job, found, {host: error.reason for host, error in silent.items()}, asked)
+        yield JobSearch(job, found, {host: error.reason for host, error in silent.items()}, connected)
 
 
 def _local_records(runs: Path) -> JobRecords:
@@ -106,21 +105,21 @@ def _routes(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], 
     hosts, runs, python = options.hosts, options.runs_folder, options.python
     record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
     if record:
-        _say_unless_meant(job, record, hosts)
+        _note_own_hosts(job, record, hosts)
         yield record.hosts[:1] if record.detached else record.hosts, _with(record.access, python)
     file = options.hosts_file
     if (hosts or file.is_file()) and not (record and job):
         if job:
-            _say_unrecorded(job, file)
+            _note_unrecorded(job, file)
         yield hostfile.load(file), access_beside(file, python)
 
 
-def route_to(state: JobState, found: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:
+def route_to(state: JobState, search: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:
     """The hosts that a job may use, and how to reach them: by its record, else by the hosts file."""
     hosts, runs, python = options.hosts, options.runs_folder, options.python
-    record, is_reported = hosts_record.find(runs, state.job), bool(found.job and found.asked)
+    record, is_reported = hosts_record.find(runs, state.job), bool(search.job and search.connected)
     if record and not is_reported:
-        _say_unless_meant(state.job, record, hosts)
+        _note_own_hosts(state.job, record, hosts)
     if record and {*state.hosts} <= {host.name for host in record.hosts}:
         record.require_planned(state)
         return record.hosts, _with(record.access, python)
@@ -137,26 +136,24 @@ def route_to(state: JobState, found: JobSearch, options: RecordOptions) -> tuple
             f"{state.job} is on {names}, and {file} has none of these; name another hosts file: --hosts FILE"
         )
     if record or not is_reported:
-        _say_unrecorded(state.job, file)
+        _note_unrecorded(state.job, file)
     return listed, access_beside(file, python)
 
 
-def _say_unless_meant(job: str, record: HostsRecord, hosts: str) -> None:
+def _note_own_hosts(job: str, record: HostsRecord, hosts: str) -> None:
     """Print that the job's own hosts are asked, if the user named a file with other hosts."""
     if hosts and {host.name for host in record.hosts} - {host.name for host in hostfile.load(Path(hosts))}:
-        _say(f"{job}: its own hosts are asked, which its launch has recorded, not those of --hosts {hosts}")
+        print_note(
+            f"{job}: its own hosts are asked, which its launch has recorded, not those of --hosts {hosts}"
+        )
 
 
-def _say_unrecorded(job: str, file: Path) -> None:
-    _say(f"{job}: no record here of how its hosts are reached, so the hosts of {file} are asked")
+def _note_unrecorded(job: str, file: Path) -> None:
+    print_note(f"{job}: no record here of how its hosts are reached, so the hosts of {file} are asked")
 
 
 def _with(access: Access, python: str) -> Access:
     return replace(access, python=python) if python else access
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{harmless(line)}\n")
 
 
 @contextlib.contextmanager
@@ -167,22 +164,22 @@ def locate(job: str, options: RecordOptions, *, default: Default | None = None) 
     """
     if not (job or default):
         raise UsageError("which job? its id is in the first line of a launch; muster status lists all")
-    with look(job, options) as found:
+    with look(job, options) as search:
         if job:
-            yield found.named(job)
+            yield search.named(job)
         else:
-            chosen = found.newest(running=default == "running")
-            say_which(chosen.state.job, found.lines)
+            chosen = search.newest(running=default == "running")
+            print_which(chosen.state.job, search.lines)
             yield chosen
 
 
-def say_which(job: str, silent: Iterable[str]) -> None:
+def print_which(job: str, silent: Iterable[str]) -> None:
     """Name the job of a command without an id, on stderr: programs may read stdout.
 
     `silent`: lines about hosts that cannot be asked, and so may have a newer job.
     """
     for line in (*silent, f"job {job}"):
-        _say(line)
+        print_note(line)
 
 
 def require_logs(located: LocatedJob) -> None:

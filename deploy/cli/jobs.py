@@ -29,6 +29,7 @@ from .shared import (
     JobOptions,
     NewestJobOptions,
     RunningJobOptions,
+    print_note,
     require_rank,
     write_json,
 )
@@ -50,15 +51,16 @@ class Status(JobOptions):
 
     def run(self) -> None:
         """List them. A host that cannot be asked is an error with exit status 3."""
-        with look(self.job, self) as found:
-            shown = [found.named(self.job)] if self.job else found.jobs
+        with look(self.job, self) as search:
+            shown = [search.named(self.job)] if self.job else search.jobs
             states = [entry.state for entry in shown]
             if self.json:
                 write_json([asdict(state) for state in states])
             else:
                 sys.stdout.write(job_table.details(states[0]) if self.job else job_table.table(states))
-            sys.stderr.write("".join(f"{harmless(line)}\n" for line in found.lines))
-            if found.lines:  # a silent host may have jobs that are not shown
+            for line in search.lines:
+                print_note(line)
+            if search.lines:  # a silent host may have jobs that are not shown
                 raise Exit(code=UnfitError.exit_status)
 
 
@@ -80,7 +82,7 @@ class Logs(NewestJobOptions):
     def run(self) -> None:
         """Print it."""
         with locate(self.job, self, default="newest") as found:
-            located = reconnecting(found, _note)
+            located = reconnecting(found, print_note)
             pattern = _pattern(self.grep)
             require_logs(located)
             # Before a restart a job may have had more ranks; before Slurm gives hosts it has none.
@@ -107,7 +109,7 @@ class Attach(RunningJobOptions):
     def run(self) -> None:
         """Show it, then the verdict, and exit with the status of the job."""
         with locate(self.job, self, default="running") as found:
-            located = reconnecting(found, _note)
+            located = reconnecting(found, print_note)
             require_logs(located)
             screen = Screen(sys.stdout)
             name = located.state.job
@@ -141,11 +143,6 @@ class Stop(JobOptions):
             sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
             if state.running:
                 raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)
-
-
-def _note(line: str) -> None:
-    """A line about the connection, not on stdout, which programs may read."""
-    sys.stderr.write(f"{harmless(line)}\n")
 
 
 def _pattern(grep: str) -> re.Pattern[str]:

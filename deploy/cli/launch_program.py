@@ -172,8 +172,8 @@ def _runner(path: Path, script: str) -> tuple[str, ...]:
             f'exec ./{path.name} "$@", then: launch run.sh'
         )
     if first.startswith(b"#!"):
-        words = first[2:].split(b"\n")[0].decode(errors="replace").split(maxsplit=1)
-        return () if not words or "python" in " ".join(words) else tuple(word.strip() for word in words)
+        runner = first[2:].split(b"\n")[0].decode(errors="replace").split(maxsplit=1)
+        return () if not runner or "python" in " ".join(runner) else tuple(part.strip() for part in runner)
     if shell := _SHELLS.get(path.suffix):
         return (shell,)
     if first.startswith(b"PK") and zipfile.is_zipfile(path):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ..console.terminal import harmless
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
@@ -18,7 +16,7 @@ from . import options as parse
 from .inventory import batch_options, require_one_source, slurm_of
 from .launch_options import LaunchOptions
 from .launch_program import is_recorded, notes_of, program_of, require_hosts_before
-from .shared import HOSTS_FILE, TRAIN
+from .shared import HOSTS_FILE, TRAIN, print_note
 
 
 def with_allocation(options: LaunchOptions) -> LaunchOptions:
@@ -107,7 +105,8 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings) -> Launc
             no_record=options.no_record,
             stalls=options.stall_timeout > 0,
         )
-        sys.stderr.writelines(f"{harmless(note)}\n" for note in notes_of(program, tree))
+        for note in notes_of(program, tree):
+            print_note(note)
         spec = replace(spec, program=program, record=recorded, tree=tree, library=of_package(TRAIN))
     with clock.part("imports meanwhile"):
         from ..jobs.notify import require_notify  # noqa: PLC0415

@@ -37,7 +37,7 @@ from .ending import PAGE, end_with_page
 from .inventory import Inventory
 from .launch_options import LaunchOptions
 from .scrape import scraped
-from .shared import cache_folder
+from .shared import cache_folder, print_note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +140,12 @@ class PreparedLaunch:
             text = harmless_lines(verdict(result, folder))
             sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
         if folder.unwritten:  # users often ignore standard output after status 0
-            note = f"note: {folder.path}: the result is missing: {folder.unwritten}"
-            sys.stderr.write(harmless(note) + "\n")
+            print_note(f"note: {folder.path}: the result is missing: {folder.unwritten}")
         if self.options.timings:
             screen.say(f"\n{table(self.timings.parts())}")
         end_with_page(folder.path)
         if why := notify(self.spec.notify, result):
-            sys.stderr.write(harmless(f"note: {why}") + "\n")
+            print_note(f"note: {why}")
         if result.exit_status:
             raise Exit(code=result.exit_status)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TextIO
 
 from ..common.os_errors import explain
-from ..console.terminal import harmless
 from ..errors import UsageError
 from ..launch.job_events import JobEvent, OnEvent
+from .shared import print_note
 
 STDOUT = "-"
 
@@ -33,7 +33,7 @@ class EventCopies:
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self._failed = True
             why = explain(error) if isinstance(error, OSError) else str(error)
-            sys.stderr.write(harmless(f"note: --events {self._name} ends here: {why}") + "\n")
+            print_note(f"note: --events {self._name} ends here: {why}")
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ _CONFIG_OF_PRACTICE = re.compile(
     r"Host \S+\n {4}HostName 127\.0\.0\.1\n {4}Port \d+\n {4}User muster\n {4}IdentityFile "
 )
 """How the ssh_config of docker/make-keys.sh begins."""
-_OWN_FOLDER = "a folder of its own: mkdir practice && cd practice"
+_OWN_FOLDER = "a new folder: mkdir practice && cd practice"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.table import outcome
 from .command import Exit
-from .job_lookup import JobSearch, look, route_to, say_which
+from .job_lookup import JobSearch, look, print_which, route_to
 from .shared import JobOptions, RecordOptions
 
 
@@ -39,40 +39,40 @@ def running(options: JobOptions, select: tuple[str, str] = ("", "")) -> Iterator
     this machine has the job. If none has it, the silent host may: `UnfitError` names it.
     """
     job = options.job
-    with look(job, options) as found:
-        state = (found.named(job) if job else found.newest(running=True)).state
+    with look(job, options) as search:
+        state = (search.named(job) if job else search.newest(running=True)).state
         if not job:
-            say_which(state.job, found.lines_but(state.hosts))
-        with job_hosts(state, found, options, select) as connected_job:
+            print_which(state.job, search.lines_but(state.hosts))
+        with job_hosts(state, search, options, select) as connected_job:
             yield connected_job
 
 
 @contextlib.contextmanager
 def job_hosts(
-    state: JobState, found: JobSearch, options: RecordOptions, select: tuple[str, str] = ("", "")
+    state: JobState, search: JobSearch, options: RecordOptions, select: tuple[str, str] = ("", "")
 ) -> Iterator[Running]:
     """The hosts on which a job runs, connected as its launch did. `MusterError` if it has none yet."""
     if not state.hosts:
         raise MusterError(f"{state.job} has no hosts yet: {state.why}")
-    listed, access = route_to(state, found, options)
+    listed, access = route_to(state, search, options)
     wanted = hostfile.select([host for host in listed if host.name in state.hosts], *select)
     lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
     unlisted = dict.fromkeys(lacking, f"not in {options.hosts_file}")
-    with connected(wanted, access, found) as (channels, silent):
+    with connected(wanted, access, search) as (channels, silent):
         expect_ranks(channels, state.hosts_by_rank)
         yield Running(state, channels, {**silent, **unlisted})
 
 
 @contextlib.contextmanager
 def connected(
-    wanted: Sequence[Host], access: Access, found: JobSearch
+    wanted: Sequence[Host], access: Access, search: JobSearch
 ) -> Iterator[tuple[dict[str, Channel], dict[str, str]]]:
     """The channels to these hosts, and why a host has none. Channels of the search are used again."""
-    before = [asked.cluster for asked in found.asked if asked.access == access]
+    before = [hosts.cluster for hosts in search.connected if hosts.access == access]
     tried = {host for cluster in before for host in cluster.hosts}
     channels = {name: channel for cluster in before for name, channel in cluster.channels.items()}
     silent = {
-        host.name: found.silent[host.name] for host in wanted if host in tried and host.name in found.silent
+        host.name: search.silent[host.name] for host in wanted if host in tried and host.name in search.silent
     }
     rest = Cluster([host for host in wanted if host not in tried], access.open, facts=False)
     with contextlib.closing(rest):

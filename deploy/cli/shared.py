@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.users import home
+from ..console.terminal import harmless
 from ..errors import UsageError
 from .command import Command, flag
 
@@ -110,6 +111,11 @@ class SlurmOptions(HostOptions):
         "OPTIONS",
         alone=THIS_ALLOCATION,
     )
+
+
+def print_note(line: str) -> None:
+    """Print a line on stderr, because programs may read stdout. It may quote text of a host."""
+    sys.stderr.write(f"{harmless(line)}\n")
 
 
 def write_json(value: object) -> None:

@@ -56,9 +56,9 @@ class Top(RunningJobOptions):
             if shows_hosts:
                 source, history = stack.enter_context(_hosts(self))
             else:
-                located, found = stack.enter_context(_job(self))
+                located, search = stack.enter_context(_job(self))
                 source, history = JobSource(reconnecting(located)), TopHistory()
-                read_stacks = partial(_stacks, located, found, self)
+                read_stacks = partial(_stacks, located, search, self)
             if self.once or self.json:
                 _fill(source, history)
                 now, clock = time.monotonic(), time.time()
@@ -81,9 +81,9 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
     TopApp(source, history, read_stacks).run()
 
 
-def _stacks(located: LocatedJob, found: JobSearch, options: Top) -> str:
+def _stacks(located: LocatedJob, search: JobSearch, options: Top) -> str:
     """The stacks of a job's ranks, over new connections."""
-    with job_hosts(state_of(located), found, options) as (_, channels, silent):
+    with job_hosts(state_of(located), search, options) as (_, channels, silent):
         gathered = gather_stacks(located.state.job, channels)
     return str(replace(gathered, problems={**gathered.problems, **silent}))
 
@@ -91,15 +91,15 @@ def _stacks(located: LocatedJob, found: JobSearch, options: Top) -> str:
 @contextlib.contextmanager
 def _job(options: Top) -> Iterator[tuple[LocatedJob, JobSearch]]:
     """The job with this id, or the newest that runs."""
-    with look(options.job, options) as found:
-        running = [entry for entry in found.jobs if entry.state.running]
+    with look(options.job, options) as search:
+        running = [entry for entry in search.jobs if entry.state.running]
         if not options.job and not running:
             raise UsageError(
                 "no job runs here or on the hosts; top JOB shows one that is over, top --hosts FILE the hosts"
             )
-        chosen = found.named(options.job) if options.job else running[-1]
+        chosen = search.named(options.job) if options.job else running[-1]
         require_logs(chosen)
-        yield chosen, found
+        yield chosen, search
 
 
 @contextlib.contextmanager

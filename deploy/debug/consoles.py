@@ -77,19 +77,23 @@ def gather(  # job, hosts and question
     """
     only = wanted[0] if len(wanted) == 1 else None
     wanted_hosts = {hosts[rank] for rank in wanted}
-    asked = ask_every(
+    replies = ask_every(
         {host: channel for host, channel in channels.items() if host in wanted_hosts},
         EVAL,
         seconds + GRACE_SECONDS,
         lambda host: {"job": job, "host": host, "expression": expression, "seconds": seconds, "only": only},
     )
-    require_record(job, [host.recorded for host in asked.results.values()])
-    received = {int(rank): answer for host in asked.results.values() for rank, answer in host.ranks.items()}
+    require_record(job, [host.recorded for host in replies.results.values()])
+    received = {int(rank): answer for host in replies.results.values() for rank, answer in host.ranks.items()}
     answers = {
-        rank: received.get(rank, Answer(error=NO_CONSOLE)) for rank in wanted if hosts[rank] in asked.results
+        rank: received.get(rank, Answer(error=NO_CONSOLE))
+        for rank in wanted
+        if hosts[rank] in replies.results
     }
     unreached = {host: reason for host, reason in silent.items() if host in wanted_hosts}
-    return RankAnswers(answers, {**unreached, **{host: error.reason for host, error in asked.errors.items()}})
+    return RankAnswers(
+        answers, {**unreached, **{host: error.reason for host, error in replies.errors.items()}}
+    )
 
 
 def require_record(job: str, recorded: list[bool]) -> None:

@@ -82,14 +82,14 @@ def jobs_at(
     `on_error` is called for each source that does not answer. Without it, that is an error.
     """
     by_host = {source.host: source for source in sources}
-    asked = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=job))
+    outcomes = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=job))
     if on_error is None:
-        asked.require_all()
+        outcomes.require_all()
     else:
-        for host, error in asked.errors.items():
+        for host, error in outcomes.errors.items():
             on_error(host, error)
     return merged(
-        LocatedJob(state, by_host[host]) for host, answer in asked.results.items() for state in answer.jobs
+        LocatedJob(state, by_host[host]) for host, answer in outcomes.results.items() for state in answer.jobs
     )
 
 

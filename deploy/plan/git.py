@@ -105,28 +105,28 @@ def git_files(root: Path, depth: int = 0) -> GitFiles:
     """
     if depth > MOST_DEPTH:
         raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} deep")
-    found = GitFiles()
+    files = GitFiles()
     for name in _inside(root, _names(git(root, "ls-files", "--cached", "-z"))):
         path = root / name
         if path.is_symlink() or not path.is_dir():
-            found.tracked.add(name)
+            files.tracked.add(name)
         elif (path / ".git").exists():
-            _add(found, name, git_files(path, depth + 1))
+            _add(files, name, git_files(path, depth + 1))
         else:
-            found.absent.add(name)
+            files.absent.add(name)
     for name in _inside(root, _names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))):
         path = root / name
         if path.is_symlink() or not path.is_dir():
-            found.others.add(name)
+            files.others.add(name)
         elif not {RUNS, KEYS} & {*name.split("/")} and not _is_second_work_tree(path):
-            found.others.update(f"{name}/{inner}" for inner in walk(path, gitignore=True))
-    return found
+            files.others.update(f"{name}/{inner}" for inner in walk(path, gitignore=True))
+    return files
 
 
-def _add(found: GitFiles, folder: str, inner: GitFiles) -> None:
-    found.tracked.update(f"{folder}/{name}" for name in inner.tracked)
-    found.others.update(f"{folder}/{name}" for name in inner.others)
-    found.absent.update(f"{folder}/{name}" for name in inner.absent)
+def _add(files: GitFiles, folder: str, inner: GitFiles) -> None:
+    files.tracked.update(f"{folder}/{name}" for name in inner.tracked)
+    files.others.update(f"{folder}/{name}" for name in inner.others)
+    files.absent.update(f"{folder}/{name}" for name in inner.absent)
 
 
 def _inside(root: Path, names: Iterable[str]) -> Iterator[str]:

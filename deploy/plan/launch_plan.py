@@ -17,7 +17,7 @@ from .placement import PlacedRank
 from .source_tree import Tree
 from .spec import LaunchSpec, is_secret
 
-MOST_SUBMODULES = 5  # more names would hide what a note says
+MOST_SUBMODULES = 5  # more names would hide the remedy in a note
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def too_large(root: str, sizes: Mapping[str, int], advice: str) -> str:
         listed = [f"    {size >> 20:6} MiB  {what}" for what, size in largest_folders(sizes) if size >> 20]
         more = "more than " if len(sizes) > ENOUGH_FILES else ""
         held, most = f"{more}{total >> 20} MiB of files", f"{MAX_BYTES >> 20} MiB"
-    counted = ["so far, of what was counted:"] if many or len(sizes) > ENOUGH_FILES else []
+    counted = ["counted so far:"] if many or len(sizes) > ENOUGH_FILES else []
     return "\n".join([f"{root} holds {held}, and a launch sends at most {most}: {advice}", *counted, *listed])
 
 
