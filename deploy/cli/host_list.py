@@ -63,7 +63,7 @@ class HostsAdd(RosterOptions):
         if self.offline and not isinstance(rule, int):
             raise UsageError(f"--offline cannot count --slots {self.slots}; give a number: --slots 8")
         if self.offline and self.python:
-            raise UsageError(f"--python {self.python} is for hosts that are asked, and --offline asks none")
+            raise UsageError(f"--python {self.python} has no effect with --offline; leave it out")
         if not (self.name or self.from_inventory):
             raise UsageError(
                 "which hosts? muster hosts add NAME ...; muster hosts scan lists those of ~/.ssh/config"
@@ -190,7 +190,7 @@ def _replace(path: Path, before: bytes, after: bytes) -> None:
 def _show(made: Additions, lines: Sequence[str], roster: _Roster, before: bytes, *, dry: bool) -> None:
     sys.stdout.write(report.of_additions(made, lines, str(roster.path), dry=dry))
     if lines and any(host.is_local for host in roster.listed(before)):
-        sys.stdout.write("note: localhost can only stand alone; its line is a comment now\n")
+        sys.stdout.write("note: localhost must be the only host; its line is now a comment\n")
     if lines and config_beside(roster.path) and not dry:
         sys.stdout.write(
             f"next: muster setup --hosts {shlex.quote(str(roster.path))}, so that .muster/ has them too\n"

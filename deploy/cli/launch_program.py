@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..console.text import nearest
 from ..errors import UsageError
-from ..plan.program import Program, asks_for_mpi
+from ..plan.program import Program, mpi_use
 from ..plan.source_tree import Tree
 from ..plan.walk import KEYS, RUNS
 from .command import Declaration
@@ -43,7 +43,7 @@ def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str)
         program = Program(script=named, args=arguments, runner=runner)
     else:
         program = Program(module=module or DEFAULT_MODULE, args=arguments)
-    return replace(program, mpi=asks_for_mpi(program, tree))
+    return replace(program, mpi=mpi_use(program, tree))
 
 
 def _require_no_program(arguments: Sequence[str], folder: Path) -> None:

@@ -30,7 +30,7 @@ def refuse(options: LaunchOptions) -> None:
     """`UsageError` for options that contradict each other."""
     require_one_source(options)
     if options.min_hosts and not options.max_restarts:
-        raise UsageError("--min-hosts is for restarts, and a job has none without --max-restarts N")
+        raise UsageError("--min-hosts is for restarts; add --max-restarts N")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)
     if (options.script or options.module) and options.hosts == HOSTS_FILE and not options.slurm:

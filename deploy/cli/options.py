@@ -186,5 +186,5 @@ def network(text: str) -> str:
         except ValueError as error:
             raise UsageError(f"--network {text}: {error}; write 10.1.0.0/16, or an interface: eth1") from None
     if text and not re.fullmatch(r"[A-Za-z0-9._:@-]{1,15}", text):
-        raise UsageError(f"--network {text!r}: no interface has such a name; write eth1, or 10.1.0.0/16")
+        raise UsageError(f"--network {text!r}: not a name of an interface; write eth1, or 10.1.0.0/16")
     return text

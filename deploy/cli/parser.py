@@ -70,7 +70,7 @@ def _command(argv: list[str], commands: Mapping[str, Declaration], program: str)
     if family := _family(first, commands):
         raise UsageError(f"{program} {first}: which of {', '.join(family)}?")
     if first.endswith(".py"):
-        raise UsageError(f"{first} is no command; to run it on the hosts: {program} launch {first}")
+        raise UsageError(f"{first} is not a command; to run it on the hosts: {program} launch {first}")
     raise UsageError(
         f"{program} has no command {first}{nearest(first, commands)}\nall of them: {program} help --all"
     )
@@ -196,9 +196,7 @@ class _CommandLine:
             raise UsageError(f"{self._called} takes nothing after --")
         rest = shlex.join(left)
         if flag.name in self._values:
-            raise UsageError(
-                f"{self._called}: {flag.name} is given, and {rest!r} too; give them in one place"
-            )
+            raise UsageError(f"{self._called}: {flag.name} and {rest!r} exclude each other; give one")
         self._values[flag.name] = rest
         left.clear()
 

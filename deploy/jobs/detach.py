@@ -44,7 +44,7 @@ def own_code() -> Tree:
 
 def _require_python(head: str, version: str) -> None:
     if tuple(map(int, version.split(".")[:2])) < PYTHON:
-        reason = f"Python {version}; the driver of a detached job needs 3.10 or newer there"
+        reason = f"Python {version}; the driver of a detached job needs 3.10 or newer"
         raise UnfitError([(head, f"{reason}; name another with --python")])
 
 
@@ -53,7 +53,7 @@ def _await_report(cluster: Cluster) -> str:
     head = cluster.hosts[0].name
     event = cluster.hear(DELIVERY_SECONDS)
     if event is None:
-        raise LostError("the job's driver there does not report its start", FROZEN, host=head)
+        raise LostError("the job's driver does not report its start", FROZEN, host=head)
     report = event.report
     if isinstance(report, Detached):
         return _title(report)

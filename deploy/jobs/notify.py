@@ -28,12 +28,12 @@ def require_notify(target: str, *, local: bool = True) -> str:
             url = urlsplit(target)
             _ = url.port  # ValueError for an invalid one
         except ValueError as error:
-            raise UsageError(f"--notify: no URL: {error}") from None
+            raise UsageError(f"--notify: not a URL: {error}") from None
         if re.search(r"[^!-~]", target):
             raise UsageError("--notify: a URL has no blanks or letters beyond ASCII; write them as %20")
         if url.scheme not in SCHEMES or not url.hostname:
             raise UsageError(
-                f"--notify: {url.scheme}:// is no web address; write https://HOST/PATH, or a command"
+                f"--notify: {url.scheme}:// is not a web address; write https://HOST/PATH, or a command"
             )
         return target
     try:

@@ -67,7 +67,7 @@ def git(root: Path, *arguments: str) -> bytes:
         text, status = done.stderr.decode(errors="replace").strip(), done.returncode
     # git may list only the readable files, print an error, and end with 0.
     if status or re.search("^(error|fatal):", text, re.MULTILINE):
-        raise UsageError(f"{root} is a git repository, and git must list its files, but fails:\n{text}")
+        raise UsageError(f"{root} is a git repository, but git cannot list its files:\n{text}")
     return done.stdout
 
 
@@ -104,7 +104,7 @@ def git_files(root: Path, depth: int = 0) -> GitFiles:
     Another repository in the tree may come from anywhere. It is read without git, by its `.gitignore`.
     """
     if depth > MOST_DEPTH:
-        raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} deep")
+        raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} levels")
     files = GitFiles()
     for name in _inside(root, _names(git(root, "ls-files", "--cached", "-z"))):
         path = root / name

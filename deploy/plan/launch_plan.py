@@ -82,8 +82,8 @@ class LaunchPlan:
         notes = [_about_absent(self.spec.tree.absent)] if self.spec.tree.absent else []
         if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
             notes.append(
-                f"{program.mpi} asks for MPI, but torchrun starts no MPI ranks: to MPI each would be alone; "
-                "use --launcher mpirun"
+                f"{program.mpi} uses MPI, but torchrun starts no MPI ranks: each would be an MPI world of "
+                "one; use --launcher mpirun"
             )
         return tuple(notes)
 

@@ -1,4 +1,4 @@
-"""The program of a launch, and whether it asks for MPI, from the source of its main file."""
+"""The program of a launch, and whether it uses MPI, from the source of its main file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Program:
         return (*runner, *target, *self.args)
 
 
-def asks_for_mpi(program: Program, tree: Tree) -> str:
+def mpi_use(program: Program, tree: Tree) -> str:
     """`train.py:3`, the first line of the program's own file that uses MPI; else empty."""
     for name in _files(program):
         path = Path(tree.root, tree.within, name)
@@ -63,11 +63,11 @@ def line_of_mpi(source: str) -> int | None:
         nodes = ast.walk(ast.parse(source))
     except (SyntaxError, RecursionError):  # the program reports that error
         return None
-    lines = (node.lineno for node in nodes if isinstance(node, ast.stmt | ast.expr) and _asks(node))
+    lines = (node.lineno for node in nodes if isinstance(node, ast.stmt | ast.expr) and _uses_mpi(node))
     return min(lines, default=None)
 
 
-def _asks(node: ast.AST) -> bool:
+def _uses_mpi(node: ast.AST) -> bool:
     """Whether a node imports mpi4py, or is the call `init_process_group("mpi")`."""
     if isinstance(node, ast.Import):
         return any(alias.name.split(".")[0] == "mpi4py" for alias in node.names)

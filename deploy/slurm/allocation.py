@@ -12,6 +12,7 @@ from functools import partial
 
 from ..connect.pipe import OpenPipe
 from ..connect.transports.srun import SrunPipe
+from ..console.text import count
 from ..errors import UsageError
 from ..hosts.hostfile import MAX_HOSTS, MAX_SLOTS, Host
 from ..plan.spec import LaunchSpec
@@ -81,7 +82,7 @@ def repeated(text: str) -> list[int]:
 def on_hosts(spec: LaunchSpec, allocation: Allocation) -> LaunchSpec:
     """The job on the hosts of the allocation; `UsageError` if they are too few."""
     if spec.min_hosts > len(allocation.hosts):
-        raise UsageError(f"--min-hosts {spec.min_hosts}: Slurm gave {len(allocation.hosts)}")
+        raise UsageError(f"--min-hosts {spec.min_hosts}: Slurm gave {count(len(allocation.hosts), 'host')}")
     return dataclasses.replace(
         spec,
         hosts=allocation.hosts,

@@ -149,7 +149,7 @@ def test_no_setting_of_a_repository_runs_a_command(
     try:
         assert "train.py" in names(project)
     except UsageError as error:
-        assert "git must list its files" in str(error)  # an object that is missing
+        assert "git cannot list its files" in str(error)  # an object that is missing
     assert not proof.exists()
 
 
@@ -163,7 +163,7 @@ def test_a_dry_run_runs_no_command_of_a_repository(
     (tmp_path / "hosts.txt").write_text("localhost slots=1\n")
     argv = [str(MUSTER), "launch", "--dry-run", "--hosts", "../hosts.txt", "train.py"]
     done = subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False)
-    said = "run in" if spoil is fsmonitor else "git must list its files, but fails"
+    said = "run in" if spoil is fsmonitor else "git cannot list its files"
     assert said in done.stdout + done.stderr
     assert not proof.exists()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.plan.program import Program, asks_for_mpi, line_of_mpi
+from muster.deploy.plan.program import Program, line_of_mpi, mpi_use
 from muster.deploy.plan.source_tree import Tree
 from tests.unit.plans import make_plan
 
@@ -37,9 +37,9 @@ def test_scripts_modules_and_packages_are_read_where_the_user_stands(tmp_path: P
     for name in ("train.py", "package/__main__.py"):
         (tmp_path / "below" / name).write_text("\nimport mpi4py\n")
     tree = Tree(tmp_path, "below", ())
-    assert asks_for_mpi(Program(script="train.py"), tree) == "train.py:2"
-    assert asks_for_mpi(Program(module="package"), tree) == "package/__main__.py:2"
-    assert asks_for_mpi(Program(module="of.elsewhere"), tree) == ""
+    assert mpi_use(Program(script="train.py"), tree) == "train.py:2"
+    assert mpi_use(Program(module="package"), tree) == "package/__main__.py:2"
+    assert mpi_use(Program(module="of.elsewhere"), tree) == ""
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_scripts_modules_and_packages_are_read_where_the_user_stands(tmp_path: P
 def test_the_plan_warns_of_mpi_under_torchrun(launcher: str, slots: int, warned: bool) -> None:
     program = Program(script="train.py", mpi="train.py:2")
     made = make_plan(f"node1 slots={slots}", launcher=launcher, program=program)
-    assert ("note: train.py:2 asks for MPI, but torchrun starts no MPI ranks" in str(made)) is warned
+    assert ("note: train.py:2 uses MPI, but torchrun starts no MPI ranks" in str(made)) is warned

@@ -95,7 +95,7 @@ def test_help_and_version_are_asked_for(written: str, asked: Call) -> None:
         ("launch --epochs 3", "follow its name: muster launch SCRIPT --epochs"),
         ("launch --args A --args B", '--args is given twice; all in one: --args="A B"'),
         ("launch --np 2 --np 3", "--np is given twice"),
-        ("launch --args A x.py B", "--args is given, and 'B' too"),
+        ("launch --args A x.py B", "--args and 'B' exclude each other"),
         ("launch --np four", "--np needs a whole number, got 'four'"),
         ("launch -n", "-n needs a value"),
         ("launch --np 99999999999999999999", "--np 99999999999999999999: write 999999999 or less"),

@@ -28,7 +28,7 @@ REFUSED = {
     },
     "launch --dry-run": {
         "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
-        "--min-hosts 1 a.py": "--min-hosts is for restarts, and a job has none without --max-restarts N",
+        "--min-hosts 1 a.py": "--min-hosts is for restarts; add --max-restarts N",
         "--torch-backend cpu a.py": "--torch-backend goes with --requirements FILE",
         "--module=-c": "--module -c: a module name does not begin with a dash",
         "--metrics 0 a.py": "--metrics 0: write a port such as 9400, or ADDRESS:PORT",
@@ -81,7 +81,7 @@ REFUSED = {
         "-r 3 broadcast": "--root 3: the job has the ranks 0 to 2",
     },
     "hosts add gpu1 --offline --slots 1": {
-        "--python python3": "--python python3 is for hosts that are asked, and --offline asks none",
+        "--python python3": "--python python3 has no effect with --offline; leave it out",
     },
     "image build cpu": {
         "--source pytorch=.": "--source pytorch=.: the target cpu does not compile pytorch",

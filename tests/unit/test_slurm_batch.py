@@ -418,12 +418,12 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
     environ = {**ON_N1, batch.NOTIFY: tell}
     assert batch_main.drive(made.folder, environ) == 2
     found = state(tmp_path / "runs")
-    assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1")
+    assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1 host")
     assert "--min-hosts 4" in (made.folder / "verdict.txt").read_text()
     assert "--min-hosts 4" in capsys.readouterr().err
     told = json.loads((tmp_path / "told").read_text())
     assert (told["job"], told["state"], told["exit_status"], told["hosts"]) == (NAME, "failed", 2, [])
-    assert told["failure"]["reason"] == "--min-hosts 4: Slurm gave 1"
+    assert told["failure"]["reason"] == "--min-hosts 4: Slurm gave 1 host"
     assert not (made.folder / "batch").exists()
 
 

@@ -114,7 +114,7 @@ def test_where_git_fails_its_words_are_told_and_nothing_travels(
     write(tmp_path, a_py="", sub__private="x", sub__b_py="")
     (tmp_path / ".gitignore").write_text("private\n")
     said = break_git(tmp_path, monkeypatch)
-    with pytest.raises(UsageError, match=f"git must list its files, but fails:\n.*{said}"):
+    with pytest.raises(UsageError, match=f"git cannot list its files:\n.*{said}"):
         tree.scan(tmp_path / within)
 
 
