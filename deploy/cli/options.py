@@ -122,11 +122,10 @@ def container(image: str, engine: str, mounts: Iterable[str], *, requirements: s
     return {"image": image, "engine": engine, "mounts": tuple(map(_mount, mounts))}
 
 
-def require_image(image: str, other: str = "") -> str:
-    """The reference of an image, if it is valid. `other`: another valid form, for the message."""
+def require_image(image: str, other: str = "") -> None:
+    """`UsageError` for an invalid reference of an image. `other`: another valid form, for the message."""
     if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
         raise UsageError(f"--image {image!r}: write NAME:TAG or NAME@sha256:...{other and f', {other}'}")
-    return image
 
 
 def _mount(text: str) -> Mount:

@@ -18,8 +18,8 @@ URL_SECONDS, COMMAND_SECONDS = 10.0, 30.0
 SCHEMES = ("http", "https")
 
 
-def require_notify(target: str, *, local: bool = True) -> str:
-    """The target of `--notify`, if it is a command or an http(s) URL.
+def require_notify(target: str, *, local: bool = True) -> None:
+    """`UsageError` for a target of `--notify` that is neither a command nor an http(s) URL.
 
     `local`: whether the driver runs on this machine, so that the program of the command must exist here.
     """
@@ -35,7 +35,7 @@ def require_notify(target: str, *, local: bool = True) -> str:
             raise UsageError(
                 f"--notify: {url.scheme}:// is not a web address; write https://HOST/PATH, or a command"
             )
-        return target
+        return
     try:
         command_line = shlex.split(target)
     except ValueError as error:
@@ -46,11 +46,10 @@ def require_notify(target: str, *, local: bool = True) -> str:
         raise UsageError(
             f"--notify: no program {command_line[0]} here; write a command or a URL: https://HOST/PATH"
         )
-    return target
 
 
 def message(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What is sent, from the content of result.json: how the job ended, without its output."""
+    """The message about a job, from the content of result.json, without its output."""
     failure = result["first_failure"]
     return {
         "job": result["job"],
