@@ -36,7 +36,7 @@ class Timings:
 
     @contextlib.contextmanager
     def part(self, name: str, host: str = "") -> Iterator[None]:
-        """Note how long what is done in this context takes, for this host if it is for one."""
+        """Note the time that this context takes, for this host if it is for one."""
         began = self.now()
         try:
             yield

@@ -1,1 +1,1 @@
-"""What runs on the hosts alone: the driver sends it, and never imports it."""
+"""The code that only runs on hosts: the driver sends it, and never imports it."""

@@ -1,1 +1,1 @@
-"""What runs on both sides: frames, folders of jobs, files. Standard library, Python 3.9."""
+"""The code of both sides: frames, folders of jobs, files. Standard library, Python 3.9."""

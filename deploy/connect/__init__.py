@@ -1,1 +1,1 @@
-"""The way to the hosts, and an agent on each."""
+"""Connections to the hosts, with an agent on each."""

@@ -66,7 +66,8 @@ class StallWatchdog:
             return
         running = {rank: seen for rank, seen in self._seen.items() if rank not in state.ends}
         for kind, name in _NAMES.items():
-            if odd := sorted(rank for rank, seen in running.items() if self._is_stuck(seen, kind, now)):
+            stuck = {rank for rank, seen in running.items() if seen.state == kind}
+            if odd := sorted(rank for rank in stuck if now - running[rank].since > self.seconds):
                 self._fail(f"{name} for {self.seconds:.0f} s", odd)
                 return
         active = max([self._printed, *(seen.active for seen in running.values())])
@@ -80,9 +81,6 @@ class StallWatchdog:
                 self._fail(f"{state.lingering[odd[0]].reason}, and {nothing}", odd)
                 return
             self._fail(nothing, [])
-
-    def _is_stuck(self, seen: _Seen, kind: str, now: float) -> bool:
-        return seen.state == kind and now - seen.since > self.seconds
 
     def _fail(self, reason: str, odd: list[int]) -> None:
         if len(odd) > 1:

@@ -1,1 +1,1 @@
-"""What this host is, and whether it is fit."""
+"""The facts, health and measurements of this host."""

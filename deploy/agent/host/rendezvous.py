@@ -11,7 +11,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -93,10 +93,10 @@ def _bind_alone(port: int) -> socket.socket:
     return listener
 
 
-def listener_at(port: int, tables: Sequence[str] = ("/proc/net/tcp", "/proc/net/tcp6")) -> int | None:
+def listener_at(port: int) -> int | None:
     """The user id of the process that listens at a port of this host; None without one (proc(5))."""
-    for table in tables:
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as file:
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as file:
             for line in file.readlines()[1:]:
                 fields = line.split()
                 if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
@@ -209,6 +209,4 @@ def _refused(seen: Frame, address: str) -> Iterator[None]:
         seen["refused"][address] = error.strerror or str(error)
 
 
-@lru_cache(maxsize=64)
-def _interface(address: str) -> str | None:
-    return interface_of(address)
+_interface = lru_cache(maxsize=64)(interface_of)

@@ -30,14 +30,12 @@ class Counters(NamedTuple):
 class PressureMeter:
     """Compares each reading with the one before."""
 
-    def __init__(self, root: str = "") -> None:
-        """`root`: a folder with the files of another machine, for tests."""
-        self._root = root
+    def __init__(self) -> None:
         self._last: dict[int, Counters] = {}
 
     def read(self, programs: Mapping[int, int]) -> dict[int, Frame]:
         """The shares of the time since the last reading, by rank. `programs`: the process of each rank."""
-        counted = {rank: counters(pid, self._root) for rank, pid in programs.items()}
+        counted = {rank: counters(pid) for rank, pid in programs.items()}
         now = {rank: numbers for rank, numbers in counted.items() if numbers}
         shares = {
             rank: _between(self._last[rank], numbers) for rank, numbers in now.items() if rank in self._last
@@ -61,7 +59,10 @@ def _between(before: Counters, now: Counters) -> Frame:
 
 
 def counters(pid: int, root: str = "") -> Counters | None:
-    """The counters of a process now; None if the kernel has none, or the process is gone."""
+    """The counters of a process now; None if the kernel has none, or the process is gone.
+
+    `root`: a folder with the files of another machine, for tests.
+    """
     counts = [*map(int, peek(f"{root}/proc/{pid}/schedstat", 128).split())]
     if len(counts) < 2:
         return None

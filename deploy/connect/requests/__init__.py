@@ -1,1 +1,1 @@
-"""What may be asked of an agent: a module for each subject."""
+"""The requests to an agent: a module for each subject."""

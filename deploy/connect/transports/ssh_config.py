@@ -53,12 +53,8 @@ class Route:
     @property
     def known_as(self) -> str:
         """The name under which known_hosts has this host: its alias (HostKeyAlias), or address and port."""
-        return self.host_key_alias or self.server_name
-
-    @property
-    def server_name(self) -> str:
-        """The name that a connection to this address and port looks up."""
-        return self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
+        server = self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
+        return self.host_key_alias or server
 
 
 def ssh_options(host: Host, ssh_config: Path | None) -> tuple[str, ...]:

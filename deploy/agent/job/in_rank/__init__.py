@@ -1,1 +1,1 @@
-"""What runs inside every rank, before its program."""
+"""The code that runs inside every rank, before its program."""

@@ -145,12 +145,9 @@ class Beside:
 
     def _where(self) -> None:
         self._frames = base.program_frames(self._code)
-        self._stack()
-        self._choose(0)
-
-    def _stack(self) -> None:
         for number, frame in reversed([*enumerate(self._frames)]):
             self._write(f"{number:3} {base.location(frame, self._code)}\n")
+        self._choose(0)
 
     def _move(self, by: int) -> None:
         if not 0 <= self._at + by < len(self._frames):
