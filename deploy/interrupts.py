@@ -1,4 +1,4 @@
-"""How signals end a command: the first starts its orderly end, the second bounds that, the third ends it now.
+"""Ends a command by signals: the first starts its orderly end, the second bounds that, the third ends it now.
 
 The first signal raises KeyboardInterrupt in the main thread. Python drops an exception that is raised inside
 of a callback (`__del__`, a weakref): it is raised again, and loops that wait for hosts look for it too
@@ -22,9 +22,9 @@ from typing import Any
 
 TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 BOUND_SECONDS = 5.0
-"""How long the orderly end may take after a second signal."""
+"""The limit of the orderly end after a second signal."""
 SAME_SECONDS = 0.3
-"""Signals this close are one: `timeout`, `uv run` and shells pass on what the terminal sends as well."""
+"""Signals this close are one: `timeout`, `uv run` and shells pass on the terminal's signals too."""
 WAKE_SECONDS = 0.02
 AGAIN = signal.SIGURG
 """To ourselves; ignored by default, and no timer of another library uses it."""

@@ -1,4 +1,4 @@
-"""Where the time of a start goes: its parts, with when each began and ended."""
+"""Measures a start: the begin and the end of each of its parts."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ class Worker:
         return self._done.wait(seconds)
 
     def result(self) -> Frame:
-        """The answer. Raises what the request has raised."""
+        """The answer. Raises the exception of the request."""
         if isinstance(self._result, BaseException):
             raise self._result
         return self._result

@@ -26,7 +26,7 @@ _TABLE = {
     ),
     errno.ENOENT: ("there is no {path}", ""),
     errno.ENOTDIR: ("a file is where {path} needs a folder", "move it away: namei -l {path}"),
-    errno.EEXIST: ("{path} is there already, as something else", "move it away: ls -ld {path}"),
+    errno.EEXIST: ("{path} exists already, as something else", "move it away: ls -ld {path}"),
     errno.EISDIR: ("{path} is a folder", ""),
     errno.ELOOP: ("the links of {path} lead to each other", "see where: namei -l {path}"),
     errno.ENAMETOOLONG: ("the name {path} is too long", ""),

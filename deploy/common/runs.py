@@ -195,7 +195,7 @@ def _is_record(record: dict[str, Any]) -> bool:
 
 
 def is_held(run: Path) -> bool:
-    """Whether the run's driver lives; if it is on another machine, whether an agent of the job is here."""
+    """Whether the run's driver lives; if it is on another machine, whether an agent of the job lives here."""
     driver_lock = run / "lock.driver"
     if driver_lock.exists():  # shared: two readers must not take each other for the driver
         return not _could_lock(driver_lock, fcntl.LOCK_SH)

@@ -61,7 +61,7 @@ class _Connections(urllib.request.AbstractHTTPHandler):
         return self.do_open(self._judged(http.client.HTTPSConnection, req), req)
 
     def _judged(self, kind: Any, req: urllib.request.Request) -> Any:
-        if req.has_proxy() or getattr(req, "_tunnel_host", None):  # the proxy decides what it reaches
+        if req.has_proxy() or getattr(req, "_tunnel_host", None):  # the proxy decides on its connections
             self._first_is_public = self._first_is_public is not False
             return kind
         judge = self._judge
@@ -82,7 +82,7 @@ class _Connections(urllib.request.AbstractHTTPHandler):
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is neither of this machine nor of a private network, and means one host."""
+    """Whether an address is of a single host, and neither of this machine nor of a private network."""
     address = ipaddress.ip_address(text.partition("%")[0])
     address = getattr(address, "ipv4_mapped", None) or address
     return address.is_global and not address.is_multicast

@@ -28,7 +28,7 @@ from .listener import Listener
 from .pipe import OpenPipe
 from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
 
-CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil what they measure
+CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil the measurement
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
 SOME_PEERS, MOST_ADDRESSES = 8, 64
 
@@ -151,7 +151,7 @@ class Cluster(Listener):
         return ClusterFacts(facts, rendezvous)
 
     def addresses(self, host: Host) -> list[str]:
-        """Where other hosts may reach a host."""
+        """The addresses at which other hosts may reach a host."""
         return addresses_of(host, self.facts[host.name], alone=len(self.hosts) == 1)
 
     def data_addresses(self, host: str) -> list[str]:

@@ -27,7 +27,7 @@ class Inbox:
         self._events: deque[Event] = deque()
         self._lines: deque[Event] = deque()
         self._overtaken = 0
-        """How many events in a row were taken while lines waited."""
+        """The number of events in a row that were taken while lines waited."""
         self._held: Counter[str] = Counter()
         self._changed = threading.Condition()
 

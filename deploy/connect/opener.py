@@ -62,7 +62,7 @@ _without_invoke = _WithoutInvoke()
 
 @dataclass(frozen=True)
 class Access:
-    """How this machine logs in to hosts, and with which Python. A launch records it for later commands."""
+    """The SSH client, configuration and Pythons for hosts. A launch records them for later commands."""
 
     ssh_config: bounds.AbsolutePath | None = None
     """The SSH configuration beside the hosts file; None for the user's own."""
@@ -115,7 +115,7 @@ def _made(path: Path, why: str) -> Path | None:
 
 
 def access_beside(hosts_file: Path, python: str) -> Access:
-    """How to reach the hosts of a file: by the SSH configuration beside it, else by the user's own.
+    """The access to the hosts of a file: by the SSH configuration beside it, else by the user's own.
 
     `python`: the user's choice; without it, the Python that setup chose for the host, else `python3`.
     """
@@ -123,7 +123,7 @@ def access_beside(hosts_file: Path, python: str) -> Access:
 
 
 def access_with(ssh_config: Path | None, python: str, pythons: Mapping[str, str] | None = None) -> Access:
-    """How to reach hosts by this SSH configuration, or by the user's own."""
+    """The access to hosts by this SSH configuration, or by the user's own."""
     named = os.environ.get(CLIENT) or CLIENTS[0]
     client = next((client for client in CLIENTS if client == named), None)
     if client is None:

@@ -38,7 +38,7 @@ def within(path: Path) -> Iterator[Path]:
 
 
 def _open_to_others(path: Path, why: str) -> Iterator[str]:
-    """Who else may write to a file or folder, and what to do."""
+    """The other users who may write to a file or folder, and the remedy."""
     quoted, user, status = shlex.quote(str(path)), os.geteuid(), path.stat()
     if others := {path.lstat().st_uid, status.st_uid} - {user, 0}:
         names = ", ".join(name_of(other) for other in others)

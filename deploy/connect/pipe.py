@@ -12,7 +12,7 @@ from ..hosts.hostfile import Host
 
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
 PYTHON_MISSING = "install Python 3.9 or newer, or name another with --python"
-KILLED = 128 + signal.SIGKILL  # what a login shell reports for a process killed by SIGKILL
+KILLED = 128 + signal.SIGKILL  # the status that a login shell reports after SIGKILL
 AGENT_KILLED = "its agent was killed there (SIGKILL)"
 SEE_MEMORY = "by the kernel for lack of memory? see dmesg"
 

@@ -83,7 +83,7 @@ class ProgramOver:
     error: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
     """The last lines of the traceback, if an exception ended the program."""
     alive: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
-    """What keeps the process alive: `thread 'writer' in save (train.py:31)`."""
+    """The threads and processes that keep it alive: `thread 'writer' in save (train.py:31)`."""
     ends_in: Annotated[float, Between(0, 3600)] = 0.0
     """The process ends itself after so many seconds, 0 for never; `ended`: it has done so."""
     ended: bool = False

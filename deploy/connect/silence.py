@@ -25,7 +25,7 @@ STANDSTILL_SECONDS = 4.0
 SHARED = "this machine has lost its network, or what lies between it and them fails (VPN, switch, jump host)"
 FROZEN = "is it overloaded or frozen? look at its console"
 STUCK_SECONDS = 900.0
-"""Longer than a disk needs to write what a machine's memory holds for it (fsync(2))."""
+"""Longer than a disk needs to write all dirty pages of a machine (fsync(2))."""
 
 
 class Sign(NamedTuple):
@@ -91,7 +91,7 @@ class Standstill(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
         return self.ended - self.began
 
 

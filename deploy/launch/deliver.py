@@ -1,4 +1,4 @@
-"""Gives the hosts what a launch needs: its code and files, and the image of its containers.
+"""Delivers a launch to the hosts: its code and files, and the image of its containers.
 
 A host gets only the contents that it lacks.
 """
@@ -240,6 +240,6 @@ def _start_container(host: HostPlan, channel: Channel) -> Future[Nothing] | None
 
 
 def preparation_seconds(*trees: Tree) -> float:
-    """How long a host may take to make the folder of a job that consists of these trees."""
+    """The time-out for making the folder of a job with these trees."""
     size = sum(FILE_SECONDS * len(tree.files) + MIB_SECONDS * tree.size / (1 << 20) for tree in trees)
     return PREPARE_SECONDS + size

@@ -70,7 +70,7 @@ class JobEvent:
     code: int | None = None
     """The exit code of a rank, negative for a signal."""
     printed: float | None = None
-    """When a rank that has ended, or was cut off, had printed last; None if it printed nothing."""
+    """The time of the last output of a rank that has ended, or was cut off; None without output."""
     text: str = ""
     hosts: tuple[str, ...] | None = None
     ranks: int | None = None

@@ -91,7 +91,7 @@ FEWER = 200
 """After so many looks they become fewer, so that a run of weeks has some thousand."""
 LAST_SECONDS = 3.0  # that the end of a job waits for the last look
 LOOKS = 8
-"""How often the stacks are read when a rank is first found to be late."""
+"""The number of readings of the stacks when a rank is late for the first time."""
 OnPace = Callable[[float, Pace, list[Straggler]], None]
 """Gets each pace, with its time and the ranks that are late."""
 

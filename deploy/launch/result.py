@@ -85,7 +85,7 @@ def describe_out_of_memory(limit: int | None) -> str:
 
 @dataclass(frozen=True)
 class RankExit:
-    """How one rank ended: its exit code (negative for a signal), when, and its last lines."""
+    """The end of one rank: its exit code (negative for a signal), its time, and the last lines."""
 
     placed: PlacedRank
     code: int
@@ -137,7 +137,7 @@ class LaunchResult:
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
     """The files of a successful job in $MUSTER_OUT, by host."""
     stacks: str = ""
-    """Where every rank was when the job stalled or did not start."""
+    """The stacks of the ranks when the job stalled or did not start."""
     why: Verdict | None = None
     """Why a recorded job stood still."""
     late: tuple[Straggler, ...] = ()

@@ -1,4 +1,4 @@
-"""The state of a running launch: what is due, how far each rank is, and its failures so far."""
+"""The state of a running launch: its deadlines, the phase of each rank, and its failures so far."""
 
 from __future__ import annotations
 

@@ -149,8 +149,7 @@ def test_a_folder_goes_to_every_host_and_comes_back_as_it_was(project: Project, 
     again = project.fab("put", "data", "place/")
     assert again.returncode == 3
     assert (
-        "node[1-3]: cannot write the file: /home/muster/place/data is there already; remove it, or"
-        in again.stderr
+        "node[1-3]: cannot write the file: /home/muster/place/data exists; remove it, or give" in again.stderr
     )
     again = project.fab("get", "place/data", "back")
     assert "node[1-3]: back/data@node[1-3] exists; remove it, or give another folder" in again.stderr

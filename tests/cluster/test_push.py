@@ -203,7 +203,7 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
     assert outcomes["node1"].had_it
     assert (outcomes["node2"].layers, outcomes["node2"].error) == (engines.lacks, "")
     assert engines.has(image) == [True, True, False]
-    assert "the SSH connection to it is gone; what has arrived there is kept" in outcomes["node3"].error
+    assert "the SSH connection to it is gone; the data that arrived there is kept" in outcomes["node3"].error
 
     engines.cluster.start("node3")
     arrived = engines.staged("node3")

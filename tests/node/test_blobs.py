@@ -190,7 +190,7 @@ def test_two_agents_may_bring_the_same_file(host: Make, tmp_path: Path) -> None:
 def test_bytes_that_do_not_follow_are_refused(host: Make) -> None:
     here, _ = host("a")
     here.append(DIGEST, 0, b"abc")
-    with pytest.raises(ValueError, match="3 bytes are here, and these are from 5 on"):
+    with pytest.raises(ValueError, match="3 bytes have arrived, and these begin at 5"):
         here.append(DIGEST, 5, b"x")
 
 

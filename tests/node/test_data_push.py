@@ -191,7 +191,7 @@ def test_a_host_that_is_lost_costs_its_own_line_and_goes_on_later(hosts: HostsHe
         pushed = DataTransfer(cluster, wanted, strike, shard=False, most=MOST).push(content)
     failed = [host for host, outcome in pushed.hosts.items() if outcome.error]
     assert failed == ["node2"]
-    assert "what has arrived there is kept" in pushed.hosts["node2"].error
+    assert "the data that arrived there is kept" in pushed.hosts["node2"].error
     assert not (hosts.data("node2") / "digits").exists()
     assert contents(hosts.data("node3") / "digits") == contents(folder)
     again = push(hosts, str(folder))

@@ -97,7 +97,7 @@ def test_what_a_host_has_is_not_sent_again(hosts: HostsHere, file: Path, folder:
     (hosts.home("node2") / "place" / "large").write_bytes(b"x" * SIZE)
     assert send(hosts, file) == {"node1": 0, "node2": SIZE}
     (hosts.home("node2") / "place" / "folder" / "a" / "more").touch()
-    with pytest.raises(UnfitError, match=r"node2: .*place/folder is there already; remove it"):
+    with pytest.raises(UnfitError, match=r"node2: .*place/folder exists; remove it"):
         send(hosts, folder)
 
 

@@ -81,7 +81,7 @@ def test_an_agent_says_what_could_not_be_done_and_where(tmp_path: Path) -> None:
     agent = Agent(io.BytesIO(), io.BytesIO())
     request = {"do": "draft", "id": 1, "path": f"{blocked}/x", "name": "x", "folder": True}
     said = agent.answer(request, b"")["error"]
-    assert said.startswith(f"cannot write the file: {blocked} is there already, as something else; move it")
+    assert said.startswith(f"cannot write the file: {blocked} exists already, as something else; move it")
 
 
 def test_a_number_that_no_machine_has_is_an_error_of_the_request(

@@ -125,7 +125,7 @@ class Container:
         table = process_table()
         inside = below(self._keeper, table) if self._keeper in table else []
         spared, pid = {self._keeper}, self._keeper
-        while pid in table:  # podman's monitor, and what it starts, are below the agent too
+        while pid in table:  # podman's monitor and its children are below the agent too
             pid = table[pid].parent
             spared.add(pid)
         if self._client:

@@ -162,7 +162,7 @@ def engine_called(name: str) -> ContainerEngine | None:
 
 
 def gpus_by() -> str:
-    """How a container gets NVIDIA's GPUs: by the container toolkit, by a specification for CDI, or not."""
+    """The way to give a container NVIDIA's GPUs: the container toolkit, a specification for CDI, or none."""
     if any(shutil.which(name) for name in TOOLKIT):
         return "toolkit"
     for path in (path for pattern in CDI for path in glob.glob(pattern)):

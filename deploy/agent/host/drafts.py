@@ -50,7 +50,7 @@ class Drafts:
             self._drafts[target] = _Draft(target, whole=True)
             return {"draft": target, "have": request["length"]}
         if request["folder"] and os.path.lexists(target):
-            raise ValueError(f"{target} is there already; remove it, or give another place")
+            raise ValueError(f"{target} exists; remove it, or give another folder")
         beside = os.path.dirname(target)
         os.makedirs(beside, exist_ok=True)
         _sweep(beside, request["name"])

@@ -170,7 +170,7 @@ def fabric_manager(machine: Machine) -> tuple[str, str | None]:
 
 
 def peer_memory(machine: Machine, version: str | None, *, is_open: bool) -> str:
-    """How an RDMA device may reach a GPU's memory: `nvidia-peermem`, `dma-buf`, or `none`."""
+    """The access of RDMA devices to GPU memory: `nvidia-peermem`, `dma-buf`, or `none`."""
     if machine.has("/sys/module/nvidia_peermem"):
         return "nvidia-peermem"
     kernel, driver = numbers(machine.text("/proc/sys/kernel/osrelease")), numbers(version or "")
@@ -264,7 +264,7 @@ def parse_remap(text: str) -> dict[str, str]:
 
 
 def mig_instances(text: str) -> dict[str, int]:
-    """How many MIG instances each GPU is divided into, by its UUID, in the answer of `nvidia-smi -L`."""
+    """The number of MIG instances of each GPU, by its UUID, in the answer of `nvidia-smi -L`."""
     counts: dict[str, int] = {}
     gpu = ""
     for line in text.splitlines():

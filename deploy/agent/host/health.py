@@ -96,7 +96,7 @@ def examine_folder(path: Path) -> Frame:
 
 
 def free_bytes(path: str) -> int | None:
-    """The bytes that this user may still write to a file system; None if it is not there."""
+    """The bytes that this user may still write to a file system; None if it does not exist."""
     with contextlib.suppress(OSError):
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize

@@ -47,7 +47,7 @@ class ReservedPort:
                 with contextlib.suppress(OSError):
                     caller.settimeout(1)
                     caller.sendall(self.nonce)
-                # The caller closes first, so that TIME_WAIT is on its side; nobody else waits for that.
+                # The caller closes first, so that TIME_WAIT is on its side; others do not wait for that.
                 self._answered.append(caller)
                 if len(self._answered) > MOST_ANSWERED:
                     self._answered.popleft().close()
@@ -135,7 +135,7 @@ class RendezvousPort:
         return {}
 
     def do_port_thief(self, request: Frame, payload: bytes) -> Frame:
-        """Which user listens at the port now that the job's own processes have ended."""
+        """The user who listens at the port after the end of the job's own processes."""
         if not self._rendezvous:
             return {}
         uid = listener_at(self._rendezvous.port)

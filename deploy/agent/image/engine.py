@@ -86,7 +86,7 @@ def inspect(identity: str) -> dict[str, Any]:
 
 
 def layers_in_common(layers: list[str]) -> int:
-    """How many of the lowest layers an image here has: a layer is stored on top of those below it."""
+    """The number of the lowest layers that an image here has: a layer depends on those below it."""
     stored = [inspect(image["Id"])["RootFS"].get("Layers") or [] for image in images()]
     return max((_in_common(layers, image_layers) for image_layers in stored), default=0)
 

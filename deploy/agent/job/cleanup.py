@@ -95,7 +95,7 @@ def _digests(folder: Path) -> set[str]:
 
 
 def _newest(folder: Path) -> float:
-    """When a job last wrote something: a folder's time changes with its entries, a log's with each line."""
+    """The last write of a job: a folder's time changes with its entries, a log's with each line."""
     paths = JobPaths(str(folder))
     logs = [*Path(paths.logs).glob("*"), *Path(paths.run, "logs").glob("*")]
     paths_of_job = [folder, Path(paths.run), Path(paths.out), *logs]

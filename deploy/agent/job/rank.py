@@ -195,7 +195,7 @@ def was_alone(rank: int) -> bool:
 
 
 def over_at(pid: int, ended: float) -> float:
-    """When the program was over, as in_rank/muster_over.py noted it, or else when its process had ended.
+    """The time when the program was over, which in_rank/muster_over.py notes, or else the end of its process.
 
     Its connections close some time before it has ended: peers that notice may end, and be reported, first.
     """

@@ -1,4 +1,4 @@
-"""The output of a rank on its way: to the agent in whole lines, and byte for byte to a file of this host.
+"""Copies the output of a rank to the agent in whole lines, and byte for byte to a file of this host.
 
 Part of the program `rank.py`. Standard library only, and nothing is loaded late (there).
 """
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 TAIL_LINES, TAIL_WIDTH = 40, 2048  # the log has every line in full
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
-LEFT_BEHIND_SECONDS = 1.0  # for what a program's own children print after its end
+LEFT_BEHIND_SECONDS = 1.0  # for output of a program's children after its end
 MOST_UNWRITTEN = 1 << 22  # bytes of a stream that wait for this host's disk
 SILENT_DISK_SECONDS = 5.0  # without a byte written: such a disk is given up
 SILENT_NOTE = b"\n[the rest is only where the job was launched: this disk did not answer]\n"

@@ -51,7 +51,7 @@ class RankMeter:
     def __init__(self) -> None:
         self._trees = ProcessTrees()
         self._seen: dict[int, tuple[float, dict[int, ProcessUse]]] = {}
-        """When each rank was read last, and its processes then."""
+        """The time of the last reading of each rank, and its processes then."""
 
     def read(self, wrappers: Mapping[int, int], at: float) -> list[Frame]:
         """The fields of a sample for each rank that runs. `wrappers`: the process of each rank's wrapper.

@@ -67,7 +67,7 @@ class Blobs:
             fcntl.flock(file, fcntl.LOCK_EX)
             have = file.seek(0, os.SEEK_END)
             if have < offset:
-                raise ValueError(f"{have} bytes are here, and these are from {offset} on")
+                raise ValueError(f"{have} bytes have arrived, and these begin at {offset}")
             file.write(content[have - offset :])
         with self._changed:
             self._changed.notify_all()

@@ -23,7 +23,7 @@ WORKERS = 3
 OLD_SECONDS = 7 * 86400.0  # files of transfers that were never resumed
 MOST_LEFT = 256  # files of earlier transfers, whose sizes are reported
 FOLDERS = {"images": "images", "wheels": "wheels", "data": "data/.chunks"}
-"""Where each kind of files arrives, in the agent's folder."""
+"""The folder of each kind of files, in the agent's folder."""
 
 
 class HostTransfers:

@@ -49,7 +49,7 @@ class Draft:
         status = os.lstat(self.folder)
         # Its name follows from the set, so in a folder that others can write to they may have put it there.
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise OSError(f"{os.fsdecode(self.folder)} is there already, and no folder of yours; remove it")
+            raise OSError(f"{os.fsdecode(self.folder)} exists, and is not your folder; remove it")
         files = {encoded(self.manifest.files[index].path): index for index in self.wanted}
         ordered = sorted(files)
         for folder, _, _ in os.walk(self.folder):
@@ -73,7 +73,7 @@ class Draft:
             return False  # a file with another name is linked again, if it still belongs here
         right = [number for number, digest in enumerate(file.chunks) if self._has(path, file, number, digest)]
         if len(file.chunks) == 1:
-            kept = bool(right) and is_intact(path, file)  # nobody will settle its time and mode again
+            kept = bool(right) and is_intact(path, file)  # its time and mode are not set again
         else:
             kept = bool(right) and (len(file.chunks) == len(right) or bool(status.st_mode & stat.S_IWUSR))
         for number in right if kept else ():

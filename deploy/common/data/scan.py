@@ -93,7 +93,7 @@ def _walk(top: bytes, below: bytes) -> Iterator[tuple[bytes, os.DirEntry[bytes] 
 
 
 def _read(path: bytes, name: str, add: Callable[[int], None]) -> File:
-    """The manifest's entry of a file; OSError for a file that somebody changes meanwhile."""
+    """The manifest's entry of a file; OSError for a file that changes meanwhile."""
     chunks: list[str] = []
     try:
         with open(path, "rb", buffering=0) as file:

@@ -13,7 +13,7 @@ from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 @dataclass(frozen=True)
 class FileDraft:
-    """Where a host receives a file or folder, and how many of its bytes it has already."""
+    """The path at which a host receives a file or folder, and the bytes that it has already."""
 
     draft: Path
     have: Bytes = 0

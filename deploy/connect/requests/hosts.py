@@ -53,7 +53,7 @@ class PortThief:
 
 @message(frozen=True)
 class Reached:
-    """How a host reaches another: by address its own interface, or why the address is not reached."""
+    """The routes of a host to another: by address its own interface, or why the address is not reached."""
 
     interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)] = field(
         default_factory=dict
@@ -63,7 +63,7 @@ class Reached:
 
 @message(frozen=True)
 class HostsReached:
-    """How a host reaches others."""
+    """The routes of a host to others."""
 
     reached: Annotated[Mapping[Name, Reached], AtMost(MOST_HOSTS)]
 

@@ -45,7 +45,7 @@ class JobState:
     driver: Driver
     driver_folder: Path
     placed: Annotated[tuple[Rank, ...], AtMost(MOST_HOSTS)] = ()
-    """How many ranks each host has; the first ranks are on the first host."""
+    """The number of ranks of each host; the first ranks are on the first host."""
 
     @cached_property
     def hosts_by_rank(self) -> dict[int, str]:

@@ -17,7 +17,7 @@ FolderMark = Annotated[str, Like("[0-9a-f]{32}")]
 
 @dataclass(frozen=True)
 class FilesServed:
-    """Where a host serves large files to others, how much of each it has, and the mark of its folder."""
+    """The addresses at which a host serves files, the bytes of each that it has, and its folder's mark."""
 
     port: Port
     addresses: Annotated[tuple[Address, ...], AtMost(8)]

@@ -56,7 +56,7 @@ class End:
 
 @message(frozen=True)
 class GroupCount:
-    """How many collectives of a group a rank has begun.
+    """The number of collectives of a group that a rank has begun.
 
     `ranks`: its members as `0-3,6,8-126/2`, empty for all, `?` if they are too many to list.
     """
@@ -155,7 +155,7 @@ class GroupArrivals:
 
 @message(frozen=True)
 class Pressure:
-    """What kept the main thread of a rank from a processor since the last request: shares of the time.
+    """The reasons why a rank's main thread did not run since the last request: shares of the time.
 
     `busy`: it ran; `queued`: it was ready to run, and other threads had the processors; `throttled`: the
     share of periods in which its cgroup's quota was used up. None if the host does not count it.

@@ -2,7 +2,7 @@
 
 A file goes to a first host, and from there through the tree (`ancestors`) while it still arrives. If no
 ancestor can supply a host, another host that has the file does, else this machine. After an interruption,
-what has arrived stays, and the next push resumes there.
+the arrived data stays, and the next push resumes there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .sender import Sender
 HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
 LEAST_BYTES = 1 << 20  # fewer in STALLED_SECONDS are none, or a host could keep a push from its end
 FILES_AT_ONCE, MOST_QUOTED = 16, 400
-GONE_AND_KEPT = "the SSH connection to it is gone; what has arrived there is kept: push again"
+GONE_AND_KEPT = "the SSH connection to it is gone; the data that arrived there is kept: push again"
 TRIES = 2  # from other hosts; then from this machine, as often
 OnProgress = Callable[[int, int], None]
 
@@ -42,7 +42,7 @@ class Transfers:
         """Handles a report that is not about files; returns whether it is one of this push."""
         self._served = served
         self._present = {host: dict(answer.have) for host, answer in served.items()}
-        """How much of each file was on a host before its transfer."""
+        """The bytes of each file that a host had before its transfer."""
         self.lost: dict[str, str] = {}
         """The hosts that dropped out, and why."""
         self._stuck: dict[str, str] = {}
@@ -137,7 +137,7 @@ class Transfers:
                 self.lose(host, f"nothing arrived for {longest:.0f} s")
 
     def _take(self, host: str, report: Report) -> None:
-        """Handle the report of a host. It may only report what it waits for."""
+        """Handle the report of a host, which may only be about files that it waits for."""
         match report:
             case FileSent(error=error) if error:
                 self.lose(host, error)

@@ -138,7 +138,7 @@ class OpenSshPipe(ProcessPipe):
         return LostError(reason, remedy(advised, self._name, shlex.join(self._ssh), forget), kind=kind)
 
 
-# What to do about a host that is not reached, by the kind of the problem: the same for both SSH clients.
+# The remedies for hosts that are not reached, by the kind of the problem: the same for both SSH clients.
 _REMEDIES = {
     "ssh.host-key-changed": "either the host was installed anew, or someone is in between; if you know why: "
     "{forget}, then confirm the new key with: {login} (after muster setup: run it again)",
@@ -158,7 +158,7 @@ _REMEDIES = {
 
 
 def remedy(kind: str, name: str, login: str, forget: str) -> str:
-    """What to do about a problem with the host of this name.
+    """The remedy for a problem with the host of this name.
 
     `login`: the command that logs in there by hand, with the same configuration. `forget`: the command that
     removes its key from known_hosts.

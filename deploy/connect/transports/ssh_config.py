@@ -1,4 +1,4 @@
-"""How to reach a host. OpenSSH itself reads its configuration.
+"""The route to a host. OpenSSH itself reads its configuration.
 
 `ssh -G` follows ~/.ssh/config with all its Include, Match and tokens: what works with `ssh node1` works here.
 """
@@ -25,7 +25,7 @@ DEFAULT_CONNECT_SECONDS = 10
 
 @dataclass(frozen=True)
 class Route:
-    """How to reach a host: the settings of `ssh -G` that Muster uses."""
+    """The route to a host: the settings of `ssh -G` that Muster uses."""
 
     name: str
     hostname: str

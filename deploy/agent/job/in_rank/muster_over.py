@@ -105,7 +105,7 @@ class Over:
                 connection.sendall(json.dumps(frame).encode() + b"\n")
 
     def flush(self) -> None:
-        """Write out what the program has printed."""
+        """Flush the program's output."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -138,7 +138,7 @@ def _shown(error: BaseException | None) -> list[str]:
 
 
 def _kept_alive_by() -> list[str]:
-    """What Python waits for: `thread 'writer' in save (train.py:31)`, `process 'loader' (PID 71)`."""
+    """The threads and processes that Python waits for: `thread 'writer' in save (train.py:31)`."""
     threads = [each for each in threading.enumerate() if not each.daemon and each.is_alive()]
     named = [_where(each, f"thread {each.name!r}") for each in threads if each is not threading.main_thread()]
     parent = sys.modules.get("multiprocessing.process")
