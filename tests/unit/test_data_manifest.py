@@ -65,7 +65,7 @@ def test_a_draft_that_somebody_else_has_put_there_is_not_touched(tmp_path: Path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("mine")
     (tmp_path / ".x.part").symlink_to("other")
-    with pytest.raises(OSError, match="no folder of yours"):
+    with pytest.raises(OSError, match="is not your folder"):
         Draft(str(tmp_path / ".x.part"), SMALL, Chunks(SMALL), (0,)).adopt()
     assert (tmp_path / "other" / "precious").read_text() == "mine"
 
