@@ -22,11 +22,11 @@ HEALTH_SECONDS = 40.0
 REACH_SECONDS = 15.0
 QUESTIONS = 5
 """Of each host: to connect, its health, a port, its clock, which hosts it reaches."""
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Gets the number of answers so far, and of all."""
 
 
-def measure(cluster: Cluster, progress: Progress = lambda done, total: None) -> Measurements:
+def measure(cluster: Cluster, progress: OnProgress = lambda done, total: None) -> Measurements:
     """Connect to every host, and measure those that answer. The cluster stays connected."""
     survey = _Survey(cluster, progress)
     survey.connect()
@@ -54,7 +54,7 @@ def measure(cluster: Cluster, progress: Progress = lambda done, total: None) -> 
 class _Survey:
     """Asks all hosts. A host without a valid answer is not asked again."""
 
-    def __init__(self, cluster: Cluster, progress: Progress) -> None:
+    def __init__(self, cluster: Cluster, progress: OnProgress) -> None:
         self.cluster = cluster
         self.errors: dict[str, HostError] = {}
         self._progress, self._question, self._answers = progress, 0, 0

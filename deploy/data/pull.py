@@ -24,7 +24,7 @@ from .push import BUNDLE_SECONDS, LONG_SECONDS, read_manifest
 AT_ONCE = 2  # requests for bundles that a host has at a time
 
 
-def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path, tell: OnProgress) -> int:
+def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path, progress: OnProgress) -> int:
     """Bring the set into the folder `target`, from hosts that hold it; returns its bytes.
 
     `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
@@ -51,7 +51,7 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
             cluster.channels[host].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
         files = (manifest.files[index] for index in manifest.shard(shard, len(hosts)))
         of_shard = {chunks.number[digest] for file in files for digest in file.chunks}
-        _receive(cluster.channels[host], draft, of_shard & draft.lacking.keys(), tell)
+        _receive(cluster.channels[host], draft, of_shard & draft.lacking.keys(), progress)
     draft.finish()
     _make_writable(folder)
     sync_file_system(folder)
@@ -78,7 +78,7 @@ def _host_of_each_shard(name: str, held: Mapping[str, DataSet]) -> dict[int, str
     return {shard: hosts[shard] for shard in range(of)}
 
 
-def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: OnProgress) -> None:
+def _receive(channel: Channel, draft: Draft, wanted: set[int], progress: OnProgress) -> None:
     """Bring chunks from one host; each is verified before it is written."""
     lengths = draft.chunks.lengths
     total, done = sum(lengths[number] for number in wanted), 0
@@ -96,10 +96,10 @@ def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: OnProgress)
 
     for bundle in bundles(lengths, {channel.host: wanted}, {}):
         if len(requests) == AT_ONCE:
-            tell(done := done + take(), total)
+            progress(done := done + take(), total)
         requests.append((bundle.chunks, channel.post(DATA_READ, chunks=bundle.chunks)))
     while requests:
-        tell(done := done + take(), total)
+        progress(done := done + take(), total)
 
 
 def _make_writable(folder: Path) -> None:

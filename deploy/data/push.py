@@ -72,10 +72,10 @@ class Content:
     reader: Reader | None
 
 
-def read_here(source: DataSource, tell: OnProgress) -> Content:
+def read_here(source: DataSource, progress: OnProgress) -> Content:
     """Read the folder here; `UsageError` if it cannot become a data set."""
     try:
-        manifest = scan(source.here, tell)
+        manifest = scan(source.here, progress)
     except ValueError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -87,15 +87,15 @@ class DataTransfer:
     """The push of a data set to the hosts of a cluster. `most`: the most bytes that the head fetches."""
 
     def __init__(
-        self, cluster: Cluster, source: DataSource, tell: OnProgress, *, shard: bool, most: int
+        self, cluster: Cluster, source: DataSource, progress: OnProgress, *, shard: bool, most: int
     ) -> None:
-        self._cluster, self._source, self._tell = cluster, source, tell
+        self._cluster, self._source, self._progress = cluster, source, progress
         self._shard, self._most = shard, most
         self.pushed = DataPushResult(source.name, {host: DataPushOutcome() for host in cluster.channels})
 
     def push(self, content: Content | None) -> DataPushResult:
         """Bring every host its missing chunks, and publish the set. `content`: None if the head has it."""
-        transfers = Transfers(self._cluster, self._serve(), self._tell)
+        transfers = Transfers(self._cluster, self._serve(), self._progress)
         transfers.take_other = self._take_other
         hosts = [host for host, outcome in self.pushed.hosts.items() if not outcome.same_as]
         if content is None:
@@ -116,7 +116,7 @@ class DataTransfer:
     def _take_other(self, host: str, report: Report) -> bool:
         """Show the bytes of its source that the head has read."""
         if isinstance(report, DataRead):
-            self._tell(report.done, report.total)
+            self._progress(report.done, report.total)
         return isinstance(report, DataRead)
 
     def _serve(self) -> dict[str, FilesServed]:

@@ -46,7 +46,7 @@ class ProgressLine(Protocol):
 class PackageDelivery(EnvironmentsAsked):
     """The packages of a launch. Nothing changes on hosts that have them, nor with `dry`.
 
-    `tell`: gets lines for the user. `progress`: makes a line of progress from a description and a unit.
+    `write`: gets lines for the user. `progress`: makes a line of progress from a description and a unit.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PackageDelivery(EnvironmentsAsked):
         wanted: Requirements,
         launcher: str,
         cache: Path,
-        tell: Callable[[str], None],
+        write: Callable[[str], None],
         progress: Callable[[str, str], AbstractContextManager[ProgressLine]],
         *,
         dry: bool = False,
@@ -63,7 +63,7 @@ class PackageDelivery(EnvironmentsAsked):
         self.key = self.described = ""
         self._lock: Lock | None = None
         self._wanted, self._launcher, self._cache, self._dry = wanted, launcher, cache, dry
-        self._tell, self._progress = tell, progress
+        self._write, self._progress = write, progress
 
     def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
         """The facts of each host inside its environment, which a host without it makes."""
@@ -79,7 +79,7 @@ class PackageDelivery(EnvironmentsAsked):
         if self._dry:
             return {host: self._inside(facts[host], held[host], lock) for host in facts}
         for note in lock.notes:
-            self._tell(f"note: {note}")
+            self._write(f"note: {note}")
         made = self._make(cluster, lock, lacking, held) if lacking else {}
         return {
             host: with_interpreter(facts[host], made.get(host) or held[host].environments[lock.key])
@@ -140,7 +140,7 @@ class PackageDelivery(EnvironmentsAsked):
             first.setdefault(held[host].home, host)
         makers = [*first.values()]
         online = self._online(cluster, lock, makers)
-        self._tell(f"packages: {self.described}")
+        self._write(f"packages: {self.described}")
         offline = [host for host in makers if host not in online]
         wheels = self._wheels(lock) if offline else []
         tool = fetch.described(uv.program())
@@ -148,7 +148,7 @@ class PackageDelivery(EnvironmentsAsked):
         needed = {host: [tool.digest] for host in online} | {
             host: [file.digest for file in files] for host in offline
         }
-        build = EnvironmentBuild(cluster, lock, self._wanted, tool.digest, wheels, online, self._tell)
+        build = EnvironmentBuild(cluster, lock, self._wanted, tool.digest, wheels, online, self._write)
         with self._progress("packages on their way", MB) as progress:
             build.bring(files, needed, progress.show)
         made = build.make(makers)
@@ -182,7 +182,7 @@ class EnvironmentBuild:
     """The digest of uv's program."""
     wheels: Sequence[fetch.Wheel]
     online: Collection[str]
-    tell: Callable[[str], None]
+    write: Callable[[str], None]
     """Gets a line for each host that is done."""
     made: dict[str, Environment] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class EnvironmentBuild:
         wanted = transfers_of(files, needed)
         transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
         for note in transfers.notes:
-            self.tell(note)
+            self.write(note)
         if transfers.lost:
             raise UnfitError(transfers.lost.items())
 
@@ -236,7 +236,7 @@ class EnvironmentBuild:
         match report:
             case EnvironmentMade(seconds, Environment() as made):
                 self.made[host] = made
-                self.tell(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
+                self.write(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
             case EnvironmentMade(error=error):
                 reason = f": {error}" if error else "; the host reported no reason"
                 self.errors[host] = f"cannot make the environment{reason}"

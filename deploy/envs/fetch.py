@@ -38,16 +38,16 @@ class Wheel(LocalFile):
 
 
 def wheels(
-    packages: Sequence[Package], python: str, cache: Path, tell: OnProgress = lambda done, total: None
+    packages: Sequence[Package], python: str, cache: Path, progress: OnProgress = lambda done, total: None
 ) -> list[Wheel]:
-    """The wheel of each package, on this machine. `tell`: gets the number of wheels so far, and of all."""
+    """The wheel of each package, on this machine. `progress`: gets the number of wheels so far, and all."""
     ready: list[Wheel] = []
     over = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             for wheel in pool.map(lambda package: _wheel(package, python, cache, over), packages):
                 ready.append(wheel)
-                tell(len(ready), len(packages))
+                progress(len(ready), len(packages))
         except BaseException:  # Ctrl-C too: the pool waits for its threads
             over.set()
             raise

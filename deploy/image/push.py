@@ -64,11 +64,11 @@ def prepare(
     image: Image,
     archive: Archive,
     lacking: Mapping[str, tuple[str, ...] | None],
-    tell: OnProgress = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
 ) -> bytes:
     """Compress every layer that a host lacks into the archive; returns the image's configuration.
 
-    `tell`: gets the number of compressed bytes of the image so far, and of all.
+    `progress`: gets the number of compressed bytes of the image so far, and of all.
     """
     wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
     if all(diff_ids is None for diff_ids in lacking.values()):
@@ -76,26 +76,26 @@ def prepare(
     configuration = archive.configuration(image.id)
     if configuration is not None and all(archive.layer(diff_id) for diff_id in wanted):
         return configuration
-    return archive.take(_counted(engine.save(image), image.size, tell), image.id, wanted)
+    return archive.take(_counted(engine.save(image), image.size, progress), image.id, wanted)
 
 
-def _counted(pieces: Iterable[bytes], total: int, tell: OnProgress) -> Iterator[bytes]:
+def _counted(pieces: Iterable[bytes], total: int, progress: OnProgress) -> Iterator[bytes]:
     """The pieces of an image, as an engine saves it: a little more than the size of the image."""
     done = 0
     for piece in pieces:
         yield piece
         done = min(total, done + len(piece))
-        tell(done, total)
+        progress(done, total)
 
 
 class ImageTransfer:
     """The push of an image."""
 
     def __init__(
-        self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, tell: OnProgress
+        self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, progress: OnProgress
     ) -> None:
         self._cluster, self._image, self._archive = cluster, image, archive
-        self._configuration, self._tell = configuration, tell
+        self._configuration, self._progress = configuration, progress
         self._layers: dict[str, list[Layer]] = {}
         """The layers that each host lacks."""
         self._missing: dict[str, set[str]] = {}
@@ -118,7 +118,7 @@ class ImageTransfer:
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
         self._missing = {host: {*digests} for host, digests in needed.items()}
         self._transfers = transfers = Transfers(
-            self._cluster, serve(self._cluster, "images", needed), self._tell
+            self._cluster, serve(self._cluster, "images", needed), self._progress
         )
         transfers.arrived, transfers.take_other = self._arrived, self._take_other
         for host in [host for host, missing in self._missing.items() if not missing]:
