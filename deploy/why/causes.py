@@ -11,9 +11,9 @@ from ..connect.requests.why import Evidence, Pressure
 from ..console.terminal import harmless
 from ..console.text import percent
 from ..hosts.samples import HostSample
+from .descriptions import doing, own_line
 from .lateness import RankPace
 from .positions import Rank
-from .words import doing, own_line
 
 THROTTLED, QUEUED = 0.2, 0.15
 """From these shares of the time on, a quota or other threads explain a lateness."""

@@ -12,9 +12,9 @@ from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import duration, size
 from .causes import Surroundings, likely_cause
+from .descriptions import named
 from .lateness import Pace
 from .positions import Rank
-from .words import named
 
 
 @dataclass(frozen=True)

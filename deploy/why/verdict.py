@@ -10,9 +10,9 @@ from ..connect.requests.why import RecordedCall
 from ..console.fold import fold
 from ..console.text import span
 from . import waits as waiting
+from .descriptions import doing, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 from .positions import Positions, Rank
 from .waits import Mismatch, Wait
-from .words import doing, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 
 Kind = Literal["absent", "fate", "different", "deadlock", "network", "slow", "moves", "stacks", "nothing"]
 

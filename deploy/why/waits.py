@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..connect.requests.why import SETUP, RecordedCall
+from .descriptions import stack_line
 from .positions import Positions
-from .words import stack_line
 
 # To these, ranks may pass tensors of different sizes or types.
 _UNEVEN = frozenset({"all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier"})

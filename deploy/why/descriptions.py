@@ -12,8 +12,8 @@ from .positions import Rank
 
 BUSY = 0.5  # cores
 SWAPPING = 20.0  # pages a second that come from the disk
-# What a rank does, by a file in the stack above the user's own line.
-_DOES = (
+# The activity of a rank, by a file in the stack above the user's own line.
+_ACTIVITIES = (
     ("torch/utils/data", "reads data"),
     ("torch/serialization", "saves or loads a checkpoint"),
     ("torch/distributed/checkpoint", "saves or loads a checkpoint"),
@@ -87,10 +87,10 @@ def doing(evidence: Evidence) -> str:
     if at is None:
         return "runs no Python"
     above = evidence.frames[: evidence.frames.index(at)]
-    does = next((text for sign, text in _DOES if any(sign in line.file for line in above)), "")
-    if not does and evidence.process and evidence.process.busy >= BUSY:
-        does = "computes"
-    return f"{does}, in {location(at)}" if does else f"is in {location(at)}"
+    activity = next((text for sign, text in _ACTIVITIES if any(sign in line.file for line in above)), "")
+    if not activity and evidence.process and evidence.process.busy >= BUSY:
+        activity = "computes"
+    return f"{activity}, in {location(at)}" if activity else f"is in {location(at)}"
 
 
 def own_line(frames: Sequence[StackLine]) -> StackLine | None:
