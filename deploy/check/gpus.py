@@ -51,7 +51,7 @@ class _GpuRules:
             yield warning("driver.nouveau", self.name, text, remedy)
         elif cards and host.module is None and not host.wsl:
             text = f"{count(len(cards), 'NVIDIA GPU')} on the PCI bus, and no driver is loaded"
-            remedy = "install the driver and restart the host; if it is there already: modprobe nvidia"
+            remedy = "install the driver and restart the host; if it is installed: modprobe nvidia"
             yield warning("driver.missing", self.name, text, remedy)
         if host.libraries and host.module:
             text = (

@@ -19,8 +19,8 @@ COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clo
 
 def as_text(hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding]) -> str:
     """A line for each host, then each finding with its remedy. Equal findings of several hosts are one."""
-    table = _table(hosts, measurements, findings) if hosts else []
-    lines = [*table, *_explained(findings), "", summary(hosts, findings)]
+    rows = _table(hosts, measurements, findings) if hosts else []
+    lines = [*rows, *_explained(findings), "", summary(hosts, findings)]
     return "\n".join(harmless(line) for line in lines) + "\n"
 
 

@@ -93,7 +93,7 @@ def _nodes(site: SlurmSite) -> Iterator[Finding]:
 def _steps(site: SlurmSite, launcher: LauncherName) -> Iterator[Finding]:
     version = tuple(map(int, re.findall(r"\d+", site.config.get("slurm_version", ""))[:2]))
     if version and version < OVERLAP:
-        text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which connects to the hosts"
+        text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which Muster needs"
         yield error("slurm.too-old", SITE, text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
     if site.mpi and not any(name.startswith("pmix") for name in site.mpi):
         text = "srun has no PMIx, so srun alone cannot start ranks of Open MPI 5"

@@ -46,7 +46,7 @@ def source(text: str, name: str, sha256: str = "") -> DataSource:
             raise UsageError(f"{text}: which folder of the head? head:/path")
         return DataSource(_named(path, name, text), there=path)
     if re.match(r"[a-z]+://", text):
-        raise UsageError(f"{text}: a folder here, head:/path, or a URL with http or https")
+        raise UsageError(f"{text}: write a folder of this machine, head:/path, or a URL with http or https")
     if not Path(text).exists():
         raise UsageError(f"{text}: no such file or folder here")
     path = os.path.realpath(text)

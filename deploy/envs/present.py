@@ -66,8 +66,7 @@ class Present(EnvironmentsAsked):
         lacking = [host for host, answer in held.items() if self.key not in answer.environments]
         if lacking:
             raise UnfitError(
-                (host, f"its environment {self.key} is gone; launch again, which makes it")
-                for host in lacking
+                (host, f"its environment {self.key} is gone; launch again to make it") for host in lacking
             )
         return {
             host: with_interpreter(cluster.facts[host], answer.environments[self.key])

@@ -65,8 +65,8 @@ def wanted(
     if not file:
         flags = {"--python-version": python, "--system-torch": system_torch, "--relock": relock}
         flags["--torch-backend"] = torch_backend != Requirements.torch_backend
-        if lonely := next((flag for flag, value in flags.items() if value), ""):
-            raise UsageError(f"{lonely} goes with --requirements FILE")
+        if flag := next((flag for flag, value in flags.items() if value), ""):
+            raise UsageError(f"{flag} needs --requirements FILE")
         return None
     if not Path(file).is_file():
         raise UsageError(f"--requirements {file}: no such file")

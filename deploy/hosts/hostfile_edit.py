@@ -44,7 +44,7 @@ def appended(content: bytes, lines: Sequence[str]) -> bytes:
 
 
 def without_local(content: bytes, source: str) -> bytes:
-    """The content with the line of localhost as a comment: that host can only stand alone."""
+    """The content with the line of localhost as a comment: it must be the only host."""
     text = content.decode("utf-8", "surrogateescape")
     read = hostfile_text.without_comments(text.removeprefix("\ufeff"), source)[0]
     kept = []
@@ -52,7 +52,7 @@ def without_local(content: bytes, source: str) -> bytes:
         tokens = hostfile_text.tokens(bare)
         if tokens and tokens[0][1].lower() in LOCAL_NAMES:
             if "/*" in line or "*/" in line:
-                raise UsageError(f"{source}: localhost can only stand alone; remove its line first")
+                raise UsageError(f"{source}: localhost must be the only host; remove its line first")
             line = f"# {line}"  # noqa: PLW2901  # the line in its new form
         kept.append(line)
     return "".join(kept).encode("utf-8", "surrogateescape")

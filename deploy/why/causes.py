@@ -31,7 +31,7 @@ _WAITS = ("torch/distributed", "mpi_backend")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Measurements of ranks and hosts, beside the times of arrival.
+    """Measurements of ranks and hosts in addition to the times of arrival.
 
     `looks`: what all ranks did at some moments, each with its stack. `unsent`: the share of the time in which
     data waited on a host to be sent.

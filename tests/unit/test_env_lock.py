@@ -81,7 +81,7 @@ def test_the_hosts_own_torch_must_be_there_and_the_same() -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({"file": "", "relock": True}, "--relock goes with --requirements FILE"),
+        ({"file": "", "relock": True}, "--relock needs --requirements FILE"),
         ({"file": "nothing.txt"}, "--requirements nothing.txt: no such file"),
         ({"python": "latest"}, "--python-version latest: write a version such as 3.12"),
         ({"python": "3.12", "system_torch": True}, "leave out --python-version"),

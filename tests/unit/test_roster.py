@@ -213,7 +213,7 @@ def test_a_new_file_says_what_it_is() -> None:
 def test_localhost_becomes_a_comment_because_it_can_only_stand_alone() -> None:
     before = b"# localhost is here\n  localhost slots=2 # two\nnode1\n"
     assert without_local(before, "f") == b"# localhost is here\n#   localhost slots=2 # two\nnode1\n"
-    with pytest.raises(UsageError, match="f: localhost can only stand alone; remove its line first"):
+    with pytest.raises(UsageError, match="f: localhost must be the only host; remove its line first"):
         without_local(b"localhost /* a\n b */\n", "f")
 
 
