@@ -125,9 +125,7 @@ class Positions:
 
     def arrived(self, rank: int, entry: RecordedCall) -> bool:
         """Whether the other side of a message has begun its part."""
-        if (
-            entry.peer is not None and entry.peer < 0
-        ):  # a receive from any rank: it waits for none in particular
+        if entry.peer is not None and entry.peer < 0:  # a receive from any rank
             return entry.state != "i"
         if entry.peer is None or entry.peer not in self.ranks:
             return False
