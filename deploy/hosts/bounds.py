@@ -10,7 +10,7 @@ from typing import Annotated
 
 from ..decode import AtMost, Between, Like, Parsed
 
-MOST_HOSTS, MOST_RANKS = 4096, 1 << 20  # deploy/hosts/hostfile.py
+MOST_HOSTS, MOST_RANKS = 4096, 1 << 20  # deploy/hosts/name_patterns.py
 
 # -- texts --
 Text = Annotated[str, AtMost(1 << 16)]

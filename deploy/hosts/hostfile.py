@@ -14,26 +14,22 @@ of the ranks; the first host is the head.
 from __future__ import annotations
 
 import ipaddress
-import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..console.text import clip, nearest
 from ..errors import HostfileError, Problem, UsageError
 from . import hostfile_text
+from .name_patterns import MAX_HOSTS, InvalidValue, all_names, expand
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-MAX_HOSTS = 4096
 MAX_SLOTS = 1024
-MOST_NAMES = 4 * MAX_HOSTS  # of an option, where a host may be named twice
-LONGEST_NAME = 253  # of the Domain Name System
 MOST_PROBLEMS = 50
 # No name may begin with "-": ssh would take it as an option.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*\$?")
-_RANGE = re.compile(r"\[([^\[\]]*)\]")
 
 
 @dataclass(frozen=True)
@@ -52,10 +48,6 @@ class Host:
     def is_local(self) -> bool:
         """Whether this is the driver's own machine, reached without SSH."""
         return self.name.lower() in LOCAL_NAMES
-
-
-class _Invalid(ValueError):
-    """An invalid value. The text names the expected one."""
 
 
 def load(path: Path) -> tuple[Host, ...]:
@@ -111,8 +103,8 @@ def select(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple
 
 def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
     try:
-        names = _all_names(pattern)
-    except _Invalid as invalid:
+        names = all_names(pattern)
+    except InvalidValue as invalid:
         raise UsageError(f"{option} {clip(pattern)}: {invalid}") from None
     if "" in names:
         raise UsageError(f"{option} {pattern}: a name between commas is missing")
@@ -127,18 +119,6 @@ def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
     return names
 
 
-def _all_names(text: str) -> set[str]:
-    names: set[str] = set()
-    made = 0
-    for pattern in patterns(text):
-        more = _expand(pattern)
-        names |= {*more}
-        made += len(more)
-        if made > MOST_NAMES:
-            raise _Invalid(f"more than {MOST_NAMES} names")
-    return names
-
-
 def _parse_line(line: str) -> tuple[list[Host], list[tuple[int, str]]]:
     """The hosts of a line, and (column, complaint) for each mistake in it."""
     if byte := hostfile_text.undecoded(line):
@@ -150,8 +130,8 @@ def _parse_line(line: str) -> tuple[list[Host], list[tuple[int, str]]]:
     values, complaints = _settings(settings)
     names: list[str] = []
     try:
-        names = [_host_name(name, has_slots="slots" in values) for name in _expand(pattern)]
-    except _Invalid as invalid:
+        names = [_host_name(name, has_slots="slots" in values) for name in expand(pattern)]
+    except InvalidValue as invalid:
         complaints.insert(0, (column, str(invalid)))
     if complaints:
         return [], complaints
@@ -181,11 +161,11 @@ def _settings(tokens: Sequence[tuple[int, str]]) -> tuple[dict[str, object], lis
         try:
             if not equals or key not in _VALUES:
                 also = f"; write {_OTHER_NAMES[key]}={text}" if equals and key in _OTHER_NAMES else ""
-                raise _Invalid(f"expected slots=, user=, port= or addr=, got {token!r}{also}")
+                raise InvalidValue(f"expected slots=, user=, port= or addr=, got {token!r}{also}")
             if key in values:
-                raise _Invalid(f"{key} is given twice")
+                raise InvalidValue(f"{key} is given twice")
             values[key] = _VALUES[key](text)
-        except _Invalid as invalid:
+        except InvalidValue as invalid:
             complaints.append((column, str(invalid)))
     return values, complaints
 
@@ -193,7 +173,7 @@ def _settings(tokens: Sequence[tuple[int, str]]) -> tuple[dict[str, object], lis
 def _host_name(name: str, *, has_slots: bool) -> str:
     if "@" in name:
         user, _, host = name.partition("@")
-        raise _Invalid(f"write '{host} user={user}', got {name!r}")
+        raise InvalidValue(f"write '{host} user={user}', got {name!r}")
     if _NAME.fullmatch(name) or _is_address(name):
         return name
     if re.fullmatch(r"[^:]+:\d+", name):
@@ -201,10 +181,10 @@ def _host_name(name: str, *, has_slots: bool) -> str:
         slots = (
             "" if has_slots or len(number) > 4 or int(number) > MAX_SLOTS else f" or '{host} slots={number}'"
         )
-        raise _Invalid(f"write '{host} port={number}'{slots}, got {name!r}")
+        raise InvalidValue(f"write '{host} port={number}'{slots}, got {name!r}")
     if name.endswith(".") and _NAME.fullmatch(name.rstrip(".")):
-        raise _Invalid(f"write '{name.rstrip('.')}', without the dot at the end, got {name!r}")
-    raise _Invalid(f"a host name has letters, digits, '.', '_' and '-', got {name!r}")
+        raise InvalidValue(f"write '{name.rstrip('.')}', without the dot at the end, got {name!r}")
+    raise InvalidValue(f"a host name has letters, digits, '.', '_' and '-', got {name!r}")
 
 
 def _is_address(text: str) -> bool:
@@ -218,68 +198,15 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def patterns(text: str) -> list[str]:
-    """`node[1,3],gpu-a` -> node[1,3], gpu-a: split at the commas outside of brackets."""
-    parts = [""]
-    for piece in re.split(r"(\[[^\[\]]*\])", text):
-        first, *more = piece.split(",") if not piece.startswith("[") else (piece,)
-        parts[-1] += first
-        parts += more
-    return [part.strip() for part in parts]
-
-
-def _expand(pattern: str) -> list[str]:
-    """`node[01-03,7]` -> node01, node02, node03, node7; several brackets multiply."""
-    pieces = _RANGE.split(pattern)
-    if any("[" in text or "]" in text for text in pieces[::2]):
-        raise _Invalid(f"a range is written node[01-16], got {clip(pattern)!r}")
-    if sum(map(len, pieces[::2])) + len(pieces) // 2 > LONGEST_NAME:
-        raise _Invalid(f"a name has at most {LONGEST_NAME} characters, got {clip(pattern)!r}")
-    choices = [_ranges(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
-    size = 1  # known before a single name is made
-    for choice in choices:
-        if not isinstance(choice, str):
-            size *= sum(last - first + 1 for first, last, _ in choice)
-        if size > MAX_HOSTS:
-            raise _Invalid(f"{clip(pattern)} is more than {MAX_HOSTS} hosts")
-    texts = ([choice] if isinstance(choice, str) else [*_numbers(choice)] for choice in choices)
-    return ["".join(parts) for parts in itertools.product(*texts)]
-
-
-def _ranges(text: str) -> list[tuple[int, int, int]]:
-    """`01-03,7` -> (1, 3, 2), (7, 7, 1): first, last, and the width, which is that of the first number."""
-    ranges: list[tuple[int, int, int]] = []
-    size = 0
-    for part in text.split(","):
-        if size > MAX_HOSTS:
-            break  # the caller refuses it
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
-        if not match:
-            raise _Invalid(f"a range is written [01-16] or [1,3,5-7], got [{clip(part)}]")
-        first, last = match.group(1), match.group(2) or match.group(1)
-        if int(last) < int(first):
-            raise _Invalid(f"a range goes upwards, got [{part}]")
-        if int(last) - int(first) >= MAX_HOSTS:
-            raise _Invalid(f"[{part}] is more than {MAX_HOSTS} hosts")
-        ranges.append((int(first), int(last), len(first)))
-        size += int(last) - int(first) + 1
-    return ranges
-
-
-def _numbers(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
-    for first, last, width in ranges:
-        yield from (str(number).zfill(width) for number in range(first, last + 1))
-
-
 def _integer(low: int, high: int, expectation: str, too_high: str) -> Callable[[str], object]:
     def parse_integer(text: str) -> int:
         # isdecimal() alone would accept digits of other scripts.
         if not (text.isascii() and text.isdecimal()):
-            raise _Invalid(f"{expectation}, got {text!r}")
+            raise InvalidValue(f"{expectation}, got {text!r}")
         if len(text) > 8 or int(text) > high:
-            raise _Invalid(f"{too_high}, got {text!r}")
+            raise InvalidValue(f"{too_high}, got {text!r}")
         if int(text) < low:
-            raise _Invalid(f"{expectation}, got {text!r}")
+            raise InvalidValue(f"{expectation}, got {text!r}")
         return int(text)
 
     return parse_integer
@@ -287,15 +214,15 @@ def _integer(low: int, high: int, expectation: str, too_high: str) -> Callable[[
 
 def _user(text: str) -> str:
     if not _USER.fullmatch(text):
-        raise _Invalid(f"user must be a login name, got {text!r}")
+        raise InvalidValue(f"user must be a login name, got {text!r}")
     return text
 
 
 def _addresses(text: str) -> list[str]:
-    addresses = _expand(text) if not _is_address(text) else [text]
+    addresses = expand(text) if not _is_address(text) else [text]
     for address in addresses:
         if not (_is_address(address) or _NAME.fullmatch(address)):
-            raise _Invalid(f"addr must be an IP address or a name, got {address!r}")
+            raise InvalidValue(f"addr must be an IP address or a name, got {address!r}")
     return addresses
 
 

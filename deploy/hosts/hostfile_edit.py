@@ -7,7 +7,7 @@ from itertools import groupby
 
 from ..console.fold import fold_names
 from ..errors import UsageError
-from . import hostfile, hostfile_text
+from . import hostfile, hostfile_text, name_patterns
 from .hostfile import LOCAL_NAMES, Host
 
 HEADER = "# The hosts of a launch, one a line. The first one is the head. slots: the number of ranks there.\n"
@@ -30,7 +30,7 @@ def _settings(host: Host) -> tuple[str, ...]:
 
 def _folded(names: list[str]) -> list[str]:
     """Ranges that expand to these names in this order, which is the order of ranks; else the names."""
-    patterns = hostfile.patterns(fold_names(names))
+    patterns = name_patterns.patterns(fold_names(names))
     expanded = [host.name for host in hostfile.parse("\n".join(patterns))]
     return patterns if expanded == names else names
 

@@ -14,7 +14,8 @@ from ..connect.pipe import OpenPipe
 from ..connect.transports.srun import SrunPipe
 from ..console.text import count
 from ..errors import UsageError
-from ..hosts.hostfile import MAX_HOSTS, MAX_SLOTS, Host
+from ..hosts.hostfile import MAX_SLOTS, Host
+from ..hosts.name_patterns import MAX_HOSTS
 from ..plan.spec import LaunchSpec
 from . import programs
 
