@@ -114,7 +114,7 @@ def test_another_hosts_file_is_refused_in_a_line_and_a_job_without_a_record_fall
     lost = fab("why", job.job)
     assert (lost.returncode, lost.stdout) == (2, "")
     assert lost.stderr == (
-        f"{job.job} is on localhost, and hosts.txt has none of these; name them: --hosts FILE\n"
+        f"{job.job} is on localhost, and hosts.txt has none of these; name another hosts file: --hosts FILE\n"
     )
     named = fab("stacks", job.job, "--hosts", "second.txt")
     assert (named.returncode, named.stdout[:12]) == (0, "ranks 0-1:\n ")

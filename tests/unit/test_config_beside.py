@@ -81,9 +81,7 @@ def test_each_host_has_the_python_that_setup_gave_it(named: Path, tmp_path: Path
 
 def test_a_list_of_pythons_that_others_may_write_is_refused(named: Path, tmp_path: Path) -> None:
     named.chmod(0o666)
-    with pytest.raises(
-        UsageError, match=r"pythons: others may write to it, .* runs on the hosts as you; do:"
-    ):
+    with pytest.raises(UsageError, match=r"pythons: others may write to it, .* run on the hosts as you; do:"):
         pythons_beside(tmp_path / "hosts.txt")
 
 

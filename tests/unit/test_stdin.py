@@ -79,7 +79,7 @@ def test_a_host_that_took_what_it_was_not_sent_is_not_believed(hosts: Hosts) -> 
     result = hosts.run()
     assert result.failure is not None
     assert (result.failure.host, result.failure.kind) == ("node1", "host")
-    assert "input which it was not sent" in result.failure.reason
+    assert "input that was not sent to it" in result.failure.reason
 
 
 def test_a_pipe_or_a_file_is_passed_on_and_a_terminal_or_nothing_is_not(pipe: tuple[int, int]) -> None:
