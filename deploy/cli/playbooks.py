@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import ClassVar
 from ..connect.opener import config_beside
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..roster.sources import require_own_variables
+from ..roster.sources import ansible_program, require_own_variables
 from .command import Command, flag
 from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, MUSTER
 
@@ -51,7 +50,8 @@ class PlaybookOptions(Command):
         sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
         sys.stdout.flush()
         if not self.dry_run:
-            os.execve(_ansible(), argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606
+            path = ansible_program(argv[0], "runs playbooks")
+            os.execve(path, argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,3 @@ class Teardown(PlaybookOptions):
     """Bring the hosts back to how they were before setup."""
 
     book = "teardown"
-
-
-def _ansible() -> str:
-    """The ansible-playbook beside this Python, else of PATH: a virtual environment need not be active."""
-    beside = Path(sys.executable).parent
-    path = shutil.which(str(beside / "ansible-playbook")) or shutil.which("ansible-playbook")
-    if not path:
-        raise UsageError(
-            "no ansible-playbook here; pip install 'ansible-core>=2.19' (with Python 3.11 or newer)"
-        )
-    return path

@@ -80,7 +80,7 @@ def load_inventory(path: Path) -> dict[str, Any]:
         require_own([Path("ansible.cfg")], "it names plugins, which Ansible runs here")
     try:
         done = subprocess.run(
-            [_program(), "-i", str(path), "--list"],
+            [ansible_program("ansible-inventory", "reads inventories"), "-i", str(path), "--list"],
             capture_output=True,
             text=True,
             check=False,
@@ -99,13 +99,12 @@ def load_inventory(path: Path) -> dict[str, Any]:
     return inventory
 
 
-def _program() -> str:
-    """The ansible-inventory beside this Python, else of PATH: a virtual environment need not be active."""
+def ansible_program(name: str, use: str) -> str:
+    """The program of Ansible beside this Python, else on PATH: a virtual environment need not be active."""
     beside = Path(sys.executable).parent
-    path = shutil.which(str(beside / "ansible-inventory")) or shutil.which("ansible-inventory")
+    path = shutil.which(str(beside / name)) or shutil.which(name)
     if not path:
         raise UsageError(
-            "no ansible-inventory here, which reads inventories; "
-            "pip install 'ansible-core>=2.19' (with Python 3.11 or newer)"
+            f"no {name} here, which {use}; pip install 'ansible-core>=2.19' (with Python 3.11 or newer)"
         )
     return path
