@@ -26,6 +26,8 @@ MAIN = "__main__.py"
 _SHELLS = {".sh": "sh", ".bash": "bash", ".zsh": "zsh"}
 _PYTHON = re.compile(r"python[\d.]*")
 _FIRST_BYTES = 256
+MOST_READ = 2000
+"""A larger tree is not searched for the options of the program: the launch would wait for that."""
 _COMPILED = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 
 
@@ -38,6 +40,10 @@ def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str)
         _require_no_program(arguments, folder)
     if module.startswith("-"):
         raise UsageError(f"--module {module}: a module name does not begin with a dash")
+    if module and not all(part.strip() for part in module.split(".")):
+        raise UsageError(f"--module {module}: not a module name; write package.module, without a leading dot")
+    if module == "__main__":
+        raise UsageError(f"--module {module}: Python has no such module; name the package: -m PACKAGE")
     if script:
         named, runner = _script(tree, folder, script)
         program = Program(script=named, args=arguments, runner=runner)
@@ -67,7 +73,11 @@ def notes_of(program: Program, tree: Tree) -> Iterator[str]:
     launch = Declaration(LaunchOptions)
     for argument, following in pairwise((*program.args, "")):
         option = launch.flag(argument.partition("=")[0]) if argument.startswith("--") else None
-        if option and not any(_contains(tree.root / path, argument.partition("=")[0]) for path in sources):
+        if (
+            option
+            and len(sources) <= MOST_READ
+            and not any(_contains(tree.root / path, argument.partition("=")[0]) for path in sources)
+        ):
             has_value = option.kind is not bool and "=" not in argument
             name, text = (
                 program.script or program.module,

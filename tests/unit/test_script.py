@@ -114,6 +114,8 @@ def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
             "-- python train.py -v",
             "python would be an argument of muster.train; to run it: launch train.py -v",
         ),
+        ("-m __main__", "--module __main__: Python has no such module; name the package: -m PACKAGE"),
+        ("-m .train", "--module .train: not a module name; write package.module, without a leading dot"),
     ],
 )
 def test_a_program_that_is_not_there_is_answered_with_what_to_type(
