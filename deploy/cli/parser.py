@@ -45,6 +45,8 @@ def parse(argv: Sequence[str], commands: Mapping[str, Declaration], program: str
     before, after = list(argv[:start]), list(argv[start:])
     for flag in before:
         if flag not in (*HELP, *LIST, DRY):
+            if not after and (hint := nearest(flag, (*HELP, *LIST))):
+                raise UsageError(f"{program} has no option {flag}{hint}")
             named = after[0] if after and after[0] in commands else "launch"
             raise UsageError(f"{flag}: options follow the command: {program} {named} {flag} ...")
     if after[:1] == ["help"]:
@@ -72,7 +74,7 @@ def _command(argv: list[str], commands: Mapping[str, Declaration], program: str)
     if first.endswith(".py"):
         raise UsageError(f"{first} is not a command; to run it on the hosts: {program} launch {first}")
     raise UsageError(
-        f"{program} has no command {first}{nearest(first, commands)}\nall of them: {program} help --all"
+        f"{program} has no command {first}{nearest(first, commands)}\nall commands: {program} help --all"
     )
 
 
@@ -221,8 +223,8 @@ class _CommandLine:
             name = " ".join(each.metavar for each in self._command.positional) or "COMMAND"
             message += f"\narguments of the program follow its name: {self._called} {name} {flag}"
         elif self._command.rest:
-            message += f"\noptions of {self._command.rest.metavar} follows --: {self._called} -- {flag}"
-        return f"{message}\nall of them: {self._called} --help"
+            message += f"\nan option of {self._command.rest.metavar} follows --: {self._called} -- {flag}"
+        return f"{message}\nall options: {self._called} --help"
 
 
 def _name(written: str) -> str:

@@ -117,6 +117,7 @@ def test_help_and_version_are_asked_for(written: str, asked: Call) -> None:
         ("lanuch", "no command lanuch; did you mean launch?"),
         ("train.py", "to run it on the hosts: muster launch train.py"),
         ("image", "which of image build, image check, image sbom, image push?"),
+        ("--hlep", "muster has no option --hlep; did you mean --help?"),
         ("--hosts=h.txt check", "options follow the command: muster check --hosts=h.txt ..."),
     ],
 )
