@@ -11,9 +11,10 @@ from .text import ranges
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-# What differs between equal messages of hosts: addresses, fingerprints, ports, names.
+# What differs between equal messages of hosts: addresses, fingerprints, ports, names. Each repetition has a
+# bound: hosts write these texts, and could otherwise choose one that takes quadratic time.
 _VARIES = re.compile(
-    r"(?P<own>\d{1,3}(?:\.\d{1,3}){3}(?![\w.-]*\w)|(?=[\da-f:]*::|(?:[\da-f]+:){7})[\da-f]+(?::[\da-f]*){2,7}"
+    r"(?P<own>\d{1,3}(?:\.\d{1,3}){3}(?![\w.-]*\w)|(?=[\da-f:]{0,37}::|(?:[\da-f]{1,4}:){7})[\da-f]{1,4}(?::[\da-f]{0,4}){2,7}"
     r"|SHA256:[\w+/]{43}|(?<=port )\d{1,5})|\w[\w-]*(?:\.[\w-]+)*"
 )
 LONGEST_VALUES = 120

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from muster.deploy.console.fold import HostMessage, fold_messages
@@ -50,3 +52,16 @@ def test_of_many_long_values_the_first_is_shown_with_the_number_of_the_others() 
     keys = [f"SHA256:{letter * 43}" for letter in "abc"]
     (one,) = fold_messages(HostMessage(f"n{number}", key) for number, key in enumerate(keys))
     assert one == ("n[0-2]", f"{keys[0]} and 2 more", "")
+
+
+@pytest.mark.parametrize("part", ["a:", "abcdef0:", "::", "1.2.3."])
+def test_a_host_cannot_choose_a_text_that_takes_quadratic_time(part: str) -> None:
+    def cost(length: int) -> float:
+        text, costs = (part * length)[:length], []
+        for _ in range(3):
+            began = time.process_time()
+            fold_messages([HostMessage("node1", text)])
+            costs.append(time.process_time() - began)
+        return min(costs)
+
+    assert cost(1 << 16) < 10 * cost(1 << 14)  # 4 times if linear, 16 times if quadratic
