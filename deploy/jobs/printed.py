@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -31,8 +32,11 @@ def figures_of(line: str) -> PrintedFigures:
         # A line with epoch and step is about the epoch that runs; with an epoch alone, about one that ended.
         ended = str(int(epoch[1]) - 1) if step else epoch[1]
         done = (_share(ended, epoch[2]) or 0.0) + (done or 0.0) / max(1, int(epoch[2]))
+    value = float(loss[1]) if loss else math.inf
     return PrintedFigures(
-        int(step[1]) if step else None, float(loss[1]) if loss else None, min(done, 1.0) if done else None
+        int(step[1]) if step else None,
+        value if math.isfinite(value) else None,
+        min(done, 1.0) if done else None,
     )
 
 

@@ -19,6 +19,7 @@ from muster.deploy.jobs.printed import PrintedFigures, figures_of, seconds_left
         ("epoch 3/10  step 5000", PrintedFigures(5000)),
         ("step 9/0", PrintedFigures(9)),
         ("step 30/20", PrintedFigures(30, None, 1.0)),
+        ("step 4 loss 1e999", PrintedFigures(4)),  # JSON has no infinity
         ("stepping stone, no loss of data", PrintedFigures()),
     ],
 )
