@@ -100,7 +100,7 @@ def test_a_playbook_is_not_started_with_what_others_wrote(
     make(tmp_path / place).chmod(0o666)
     (tmp_path / place).parent.chmod(0o755)
     monkeypatch.setattr(os, "execve", lambda *words: pytest.fail("started"))
-    monkeypatch.setattr(playbooks, "_ansible", lambda: pytest.fail("started"))
+    monkeypatch.setattr(playbooks, "ansible_program", lambda *words: pytest.fail("started"))
     monkeypatch.setattr(ownership, "is_private", lambda group: True)
     assert run(["setup", "--hosts", str(hosts)]) == 2
     assert "others may write to it" in capsys.readouterr().err
