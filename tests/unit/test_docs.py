@@ -156,6 +156,17 @@ def test_the_readme_is_short() -> None:
     assert README.splitlines().index("## Reading the code") <= 150
 
 
+def test_the_modules_that_the_architecture_names_exist() -> None:
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)(?:\.py)?`", DOCUMENTS["docs/architecture.md"]))
+    roots = (ROOT / "deploy", ROOT / "train", ROOT)
+    in_a_run = {"logs/order"}
+    assert named - in_a_run == {
+        name
+        for name in named
+        if any((root / name).is_dir() or (root / f"{name}.py").is_file() for root in roots)
+    }
+
+
 def test_every_variable_of_muster_is_described_and_only_those() -> None:
     folders = ("deploy", "train", "docker")
     sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
