@@ -311,4 +311,29 @@ def test_the_lines_of_the_failure_are_shown_once(tmp_path: Path) -> None:
 
 def test_the_legend_has_the_states_that_occur(tmp_path: Path) -> None:
     legend = re.search(r'<p class="legend".*?</p>', page_of(read(write_run(tmp_path))))
-    assert legend and re.findall(r'key (\w+)"', legend[0]) == ["waiting", "done"]
+    assert legend and re.findall(r'key (\w+)"', legend[0]) == ["waiting", "printed", "done"]
+
+
+def test_a_rank_that_restarts_on_another_host_keeps_its_row(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, restarts=True)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    for event in events:
+        if event["attempt"] == 1 and event["rank"] == 3:
+            event["host"] = "node3"
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    (folder / "launch.restart-1.json").unlink()
+    page = run_page(read(folder), AT)
+    assert page.timeline
+    assert [text for _, text, _ in page.timeline.labels] == [
+        "node1 · 0",
+        "node1 · 1",
+        "node2 · 2",
+        "node3 · 3",
+    ]
+    assert len(page.timeline.bars) == 8
+
+
+def test_an_option_without_a_value_is_not_on_the_page(tmp_path: Path) -> None:
+    page = page_of(read(write_run(tmp_path)))
+    assert "--start-timeout" in page
+    assert "--network" not in page

@@ -105,7 +105,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         resources=resources(records.samples, hosts),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
         versions=tuple(_versions(launch)),
-        options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options"))),
+        options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options")) if value != ""),
         plan=_plan(records.plan),
         outputs=tuple(_outputs(records.tails, last, _tail(records.result))),
         notes=(*records.notes, *_notes(records)),

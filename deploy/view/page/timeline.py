@@ -1,8 +1,12 @@
-"""The time line of a job as coordinates of an SVG: attempts side by side, a row for each rank. Pure."""
+"""The time line of a job as coordinates of an SVG: attempts side by side, a row for each rank. Pure.
+
+Widths and horizontal positions are percent of the plot, heights are pixels: on a narrow screen the plot
+becomes narrower, its rows and texts keep their size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ...console.text import duration
@@ -11,7 +15,8 @@ from .course import Attempt, FirstFailure, RankCourse, RankOutcome, how
 
 Scale = Callable[[float], float]
 
-WIDTH, LEFT, RIGHT, TOP, FOOT = 1000, 120, 26, 30, 24
+TOP, FOOT = 22, 24
+CHARACTER_WIDTH = 7
 MOST_ROWS = 512
 MOST_TITLES = 1500
 """Bars with a text under the pointer: more would make the page large. The table has all."""
@@ -25,6 +30,7 @@ CLASSES: dict[RankOutcome, str] = {
 }
 LEGEND = {
     "waiting": "starting",
+    "printed": "first output",
     "done": "ended well",
     "running": "running",
     "failed": "failed first",
@@ -38,7 +44,10 @@ QUIET_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Bar:
-    """A rank in one attempt: it waited from `wait`, ran from `x`, and was quiet from `quiet`."""
+    """A rank in one attempt: it waited from `wait`, ran from `x`, and was quiet from `quiet`.
+
+    `printed`: its first output.
+    """
 
     y: float
     height: float
@@ -63,16 +72,12 @@ class Band:
 
 @dataclass(frozen=True)
 class FailureMark:
-    """The first failure of an attempt; `y`: the row of its rank or host; None for neither."""
+    """The first failure of an attempt; for a host, with the rows of its ranks, which end no bar in red."""
 
     x: float
-    left: float
-    width: float
-    """Of its attempt, as `left`."""
-    y: float | None
-    height: float
     text: str
-    anchor: str
+    rows: tuple[float, float] | None
+    """Top and height."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,10 @@ class Timeline:
     bars: tuple[Bar, ...]
     marks: tuple[FailureMark, ...]
     labels: tuple[tuple[float, str, bool], ...]
-    """Each with whether its row failed first."""
+    """Each with whether its rank failed first."""
+    label_width: int
     hosts: tuple[tuple[float, float], ...]
-    """The top and the height of every second host's rows, which have a background."""
+    """The top and the height of the rows of every second host, which have a background."""
     ticks: tuple[tuple[float, str], ...]
     hidden: int
     """Ranks that are only in the table."""
@@ -96,43 +102,52 @@ class Timeline:
 
 def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
     """The time line; None for a job without an event."""
-    rows = _rows(attempts)
-    if not rows:
+    hosts = _hosts(attempts)
+    if not hosts:
         return None
-    shown = rows[:MOST_ROWS]
+    shown = [*hosts][:MOST_ROWS]
     step = 18.0 if len(shown) <= 24 else 10.0 if len(shown) <= 72 else 4.0
-    tops = {key: TOP + number * step for number, key in enumerate(shown)}
+    tops = {rank: TOP + number * step for number, rank in enumerate(shown)}
     began = min(attempt.began for attempt in attempts)
     span = max(max(attempt.ended for attempt in attempts) - began, 0.1)
 
     def x(at: float) -> float:
-        return round(LEFT + min(max((at - began) / span, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
+        return round(min(max((at - began) / span, 0.0), 1.0) * 100, 2)
 
-    height = TOP + len(shown) * step + FOOT
     bars = [
-        _bar(row, attempt, tops[key], step, x)
+        _bar(row, attempt, tops[row.rank], step, x)
         for attempt in attempts
         for row in attempt.ranks.values()
-        if (key := (row.host, row.rank)) in tops
+        if row.rank in tops
     ]
+    failures = [(attempt, attempt.failure) for attempt in attempts if attempt.failure]
+    failed = {failure.rank for _, failure in failures if failure.rank is not None}
+    labels = _labels(hosts, tops, step, failed)
     return Timeline(
-        height=height,
+        height=TOP + len(shown) * step + FOOT,
         legend=tuple((kind, LEGEND[kind]) for kind in LEGEND if kind in _kinds(bars)),
         bands=tuple(_band(attempt, number, x) for number, attempt in enumerate(attempts)),
         bars=tuple(_without_titles(bars)),
-        marks=tuple(
-            _mark(attempt, attempt.failure, tops, step, x) for attempt in attempts if attempt.failure
-        ),
-        labels=tuple(_labels(shown, tops, step, _failed(attempts))),
-        hosts=tuple(_host_backgrounds(shown, tops, step)),
+        marks=tuple(_mark(attempt, failure, tops, step, x) for attempt, failure in failures),
+        labels=tuple(labels),
+        label_width=max(len(text) for _, text, _ in labels) * CHARACTER_WIDTH + 12,
+        hosts=tuple((y, count * step) for _, count, y in _groups(hosts, tops)[1::2]),
         ticks=tuple((x(began + tick), _tick(tick)) for tick in _ticks(span)),
-        hidden=len(rows) - len(shown),
+        hidden=len(hosts) - len(shown),
     )
+
+
+def _hosts(attempts: Sequence[Attempt]) -> dict[int, str]:
+    """The host of each rank in its last attempt; the ranks of a host follow each other."""
+    last = {row.rank: row.host for attempt in attempts for row in attempt.ranks.values()}
+    order = {host: number for number, host in enumerate(dict.fromkeys(last[rank] for rank in sorted(last)))}
+    return {rank: last[rank] for rank in sorted(last, key=lambda rank: (order[last[rank]], rank))}
 
 
 def _kinds(bars: Sequence[Bar]) -> set[str]:
     parts = {
         "waiting": any(bar.x > bar.wait for bar in bars),
+        "printed": any(bar.printed is not None for bar in bars),
         "quiet": any(bar.quiet is not None for bar in bars),
     }
     return {bar.kind for bar in bars} | {kind for kind, occurs in parts.items() if occurs}
@@ -148,15 +163,6 @@ def _tick(value: float) -> str:
     if value < 120:
         return f"{value:g} s"
     return f"{value / 60:g} min" if value < 7200 else f"{value / 3600:g} h"
-
-
-def _rows(attempts: Sequence[Attempt]) -> list[tuple[str, int]]:
-    """Every rank on every host where it ran, by hosts in their order."""
-    hosts: dict[str, set[int]] = {}
-    for attempt in attempts:
-        for row in attempt.ranks.values():
-            hosts.setdefault(row.host, set()).add(row.rank)
-    return [(host, rank) for host, ranks in hosts.items() for rank in sorted(ranks)]
 
 
 def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, scale: Scale) -> Bar:
@@ -197,39 +203,30 @@ def _band(attempt: Attempt, number: int, scale: Scale) -> Band:
 
 
 def _mark(
-    attempt: Attempt, failure: FirstFailure, tops: dict[tuple[str, int], float], step: float, scale: Scale
+    attempt: Attempt, failure: FirstFailure, tops: dict[int, float], step: float, scale: Scale
 ) -> FailureMark:
-    of_host = [y for (host, _), y in tops.items() if host == failure.host]
-    y: float | None = None
-    height = step
-    if failure.rank is not None:
-        y = tops.get((failure.host, failure.rank))
-    elif of_host:
-        y, height = of_host[0], step * len(of_host)
-    at, left = scale(failure.at), scale(attempt.began)
-    anchor = "end" if at > WIDTH * 0.6 else "start"
-    width = round(scale(attempt.ended) - left, 1)
-    return FailureMark(at, left, width, y, height, failure.headline[:90], anchor)
-
-
-def _failed(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
-    """The ranks that failed first in an attempt."""
-    first = [attempt.failure for attempt in attempts if attempt.failure]
-    return {(failure.host, failure.rank) for failure in first if failure.rank is not None}
+    of_host = [
+        tops[row.rank]
+        for row in attempt.ranks.values()
+        if failure.rank is None and row.host == failure.host and row.rank in tops
+    ]
+    rows = (min(of_host), max(of_host) - min(of_host) + step) if of_host else None
+    return FailureMark(scale(failure.at), failure.headline[:90], rows)
 
 
 def _labels(
-    rows: Sequence[tuple[str, int]],
-    tops: dict[tuple[str, int], float],
-    step: float,
-    failed: set[tuple[str, int]],
+    hosts: Mapping[int, str], tops: Mapping[int, float], step: float, failed: Set[int]
 ) -> list[tuple[float, str, bool]]:
     """A label for each rank where there is room, otherwise for each host that has room, and for failures."""
+    labels = [
+        (y + step * (0.7 if step > 12 else 0.9), f"{_short(hosts[rank])} · {rank}", rank in failed)
+        for rank, y in tops.items()
+        if step > 12 or rank in failed
+    ]
     if step > 12:
-        return [(tops[row] + step * 0.7, f"{_short(row[0])} · {row[1]}", row in failed) for row in rows]
-    labels = [(tops[row] + step * 0.9, f"{_short(row[0])} · {row[1]}", True) for row in rows if row in failed]
+        return labels
     taken = [y for y, _, _ in labels]
-    for host, _, y in _groups(rows, tops):
+    for host, _, y in _groups(hosts, tops):
         if all(abs(y + 9 - other) >= 11 for other in taken):
             labels.append((y + 9, _short(host), False))
             taken.append(y + 9)
@@ -240,18 +237,10 @@ def _short(name: str) -> str:
     return name if len(name) <= 15 else f"{name[:7]}…{name[-7:]}"
 
 
-def _groups(
-    rows: Sequence[tuple[str, int]], tops: dict[tuple[str, int], float]
-) -> list[tuple[str, int, float]]:
-    """Each host with the number of its rows and the top of its first."""
+def _groups(hosts: Mapping[int, str], tops: Mapping[int, float]) -> list[tuple[str, int, float]]:
+    """Each host with the number of its rows and the top of the first."""
     groups: dict[str, tuple[int, float]] = {}
-    for row in rows:
-        count, y = groups.get(row[0], (0, tops[row]))
-        groups[row[0]] = (count + 1, y)
+    for rank, top in tops.items():
+        count, y = groups.get(hosts[rank], (0, top))
+        groups[hosts[rank]] = (count + 1, y)
     return [(host, count, y) for host, (count, y) in groups.items()]
-
-
-def _host_backgrounds(
-    rows: Sequence[tuple[str, int]], tops: dict[tuple[str, int], float], step: float
-) -> list[tuple[float, float]]:
-    return [(y, count * step) for _, count, y in _groups(rows, tops)[1::2]]
