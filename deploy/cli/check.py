@@ -16,11 +16,11 @@ from ..check import report
 from ..check.finding import Finding, of_error
 from ..check.judge import judge
 from ..check.judge import unfit as unfit_of
-from ..check.measure import QUESTIONS, measure
+from ..check.measure import measure
 from ..check.measurements import Measurements
 from ..check.slurm_site import judge_site
 from ..connect.cluster import Cluster
-from ..console.progress import MANY, Progress
+from ..console.progress import Progress
 from ..errors import UnfitError, UsageError
 from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
@@ -138,7 +138,7 @@ def examined(
     # The answers of many hosts take seconds: show how many have arrived.
     with (
         contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster,
-        Progress(sys.stderr, "checking", unit="answers", least=MANY * QUESTIONS) as progress,
+        Progress("checking", unit="answers") as progress,
     ):
         measurements = measure(cluster, progress.show)
     uncounted: list[Finding] = []

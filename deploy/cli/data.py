@@ -59,12 +59,12 @@ class DataPush(HostOptions):
             raise UsageError(f"--most limits a download, and {self.source} is not a URL; leave it out")
         inventory, content = of_file(self), None
         if source.here:
-            with Progress(sys.stdout, f"reading {self.source}") as progress:
+            with Progress(f"reading {self.source}") as progress:
                 content = read_here(source, progress.show)
         began = time.monotonic()
         with (
             Cluster(inventory.hosts, inventory.open_pipe) as cluster,
-            Progress(sys.stdout, source.name) as progress,
+            Progress(source.name) as progress,
         ):
             transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, most=limit)
             pushed = transfer.push(content)
@@ -102,7 +102,7 @@ class DataVerify(HostOptions):
         fields = {"name": self.name}
         with (
             _cluster(self, self.name) as cluster,
-            Progress(sys.stderr, self.name, unit="hosts", least=2) as progress,
+            Progress(self.name, unit="hosts") as progress,
         ):
             counted = partial(progress.add, 1, len(cluster.channels))
             outcomes = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields, counted)
@@ -135,7 +135,7 @@ class DataPull(HostOptions):
             holders = {
                 host: held for host, answer in listed.items() for held in answer.sets if held.name == name
             }
-            with Progress(sys.stdout, name) as progress:
+            with Progress(name) as progress:
                 brought = pulling.pull(cluster, name, holders, Path(self.to or name), progress.show)
         sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 

@@ -16,7 +16,7 @@ from ..connect.cluster import Cluster
 from ..connect.opener import config_beside
 from ..connect.transports.ssh_config import ssh_options
 from ..console.fold import fold, fold_names
-from ..console.progress import MANY, Progress
+from ..console.progress import Progress
 from ..console.terminal import harmless
 from ..console.text import count, size
 from ..errors import MusterError, UnfitError, UsageError, lines_of
@@ -29,8 +29,6 @@ DAY = 86400.0
 DEFAULT_DAYS = 7
 NOT_FOUND = 127
 """The exit status of a command that is not on the host, as in a shell."""
-WORTH_SHOWING = 1 << 24
-"""Total bytes below which no progress is shown, because the copy is quick."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Run(HostOptions):
             raise UsageError("what to run? muster run COMMAND ...")
         with (
             _reached(self) as (cluster, errors),
-            Progress(sys.stderr, argv[0], unit="hosts", least=MANY) as progress,
+            Progress(argv[0], unit="hosts") as progress,
         ):
             ran = fanout.run(cluster, argv, self.timeout or None, progress.show) if cluster.channels else {}
         for names, ended in fold(ran.items()):
@@ -93,7 +91,7 @@ class Put(HostOptions):
         if not Path(self.file).exists():
             raise UsageError(f"{self.file}: no such file or folder here")
         with cluster_of(self) as cluster:
-            with Progress(sys.stderr, self.file, least=WORTH_SHOWING) as progress:
+            with Progress(self.file) as progress:
                 sent = transfer.put(cluster, Path(self.file), self.to, progress.add)
             note = "" if any(sent.values()) else "; nothing had to be sent"
             sys.stdout.write(f"{fold_names(cluster.channels)}: {self.file}{note}\n")
@@ -109,7 +107,7 @@ class Get(HostOptions):
     def run(self) -> None:
         """Copy them, and print the paths here."""
         with cluster_of(self) as cluster:
-            with Progress(sys.stderr, self.file, least=WORTH_SHOWING) as progress:
+            with Progress(self.file) as progress:
                 paths = transfer.get(cluster, self.file, Path(self.to), progress.add)
             sys.stdout.writelines(f"{path}\n" for path in paths)
 

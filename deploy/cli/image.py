@@ -177,9 +177,9 @@ class ImagePush(HostOptions):
         began = time.monotonic()
         with archive.used(), Cluster(chosen, access_with(config, self.python).open) as cluster:
             lacking = survey(cluster, inspected)
-            with Progress(sys.stdout, f"compressing {self.image}") as progress:
+            with Progress(f"compressing {self.image}") as progress:
                 configuration = prepare(engine, inspected, archive, lacking, progress.show)
-            with Progress(sys.stdout, self.image) as progress:
+            with Progress(self.image) as progress:
                 transfer = ImageTransfer(cluster, inspected, archive, configuration, progress.show)
                 pushed = transfer.push(lacking)
         archive.sweep([inspected.id, *inspected.layers])

@@ -84,7 +84,7 @@ class PreparedLaunch:
         from ..envs.bring import PackageDelivery  # noqa: PLC0415  # 11 ms, only with --requirements
 
         def progress(what: str, unit: str) -> Progress:
-            return Progress(self.screen.stream, what, unit=unit)
+            return Progress(what, unit=unit)
 
         launcher, dry = self.spec.launcher, self.options.dry_run
         return PackageDelivery(self.wanted, launcher, cache_folder(), self.screen.say, progress, dry=dry)

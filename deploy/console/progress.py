@@ -1,104 +1,127 @@
-"""Shows progress while the user waits: a bar on a terminal, drawn by rich; else a line for each tenth."""
+"""Shows what a command does while the user waits: a live line on a terminal, some lines elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import ClassVar, TextIO
 
+from .live_line import live_line
 from .terminal import harmless, own_stream
+from .text import duration
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import ProgressColumn
-
-BAR, TITLE = 24, 44  # columns
 MB = "MB"
-MANY = 8
-"""Progress is shown from this number of hosts on."""
-
-
-def line(done: int, total: int, seconds: float, unit: str = MB) -> str:
-    """A line of progress: `51 %, 396 of 784 MB, 88 MB/s` of bytes, `50 %, 8 of 16 hosts` of anything else."""
-    part = f"{100 * done // total if total else 100} %"
-    if unit != MB:
-        return f"{part}, {done} of {total} {unit}"
-    speed = done / seconds / 1e6 if seconds > 0 else 0.0
-    return f"{part}, {done / 1e6:.0f} of {total / 1e6:.0f} MB, {speed:.0f} MB/s"
+TURN_SECONDS = 0.1
+TERMINAL_SECONDS, PIPE_SECONDS = 0.3, 2.0
+"""How long a command may be silent before its progress is shown. Most commands end earlier."""
+MOST_SHARE = 0.1
+"""Elsewhere than on a terminal, a stage of many minutes has a line for each tenth more of its time."""
+ELAPSED_SECONDS = 2.0
+"""From this time on, the line of a stage has its time."""
+Text = str | Callable[[], str]
 
 
 class Progress:
-    """Shows how much of a total is done. Any thread may call `show` and `add`.
+    """What the command does now, as one line on stderr. Any thread may change it.
 
-    `what`: the title before the bar. `unit`: of the total; MB stands for bytes, which are shown in millions.
-    `least`: below this total, nothing is shown.
+        with Progress("connecting") as progress:          # connecting; from 2 s on: connecting, 2 s
+            progress.stage("starting mpirun")             # the next stage
+            progress.stage(lambda: f"{len(ranks)} of 6 ranks started")   # read again for each redraw
+            progress.show(3, 16)                          # starting mpirun: 3 of 16 hosts, with unit="hosts"
+
+    On a terminal the line is redrawn in place from 0.3 s on, is never wider than the terminal, and is removed
+    before any other output of this process. Elsewhere a plain line is written after 2 s without output, so
+    stages that end sooner write nothing. Neither costs the command's own thread any time: a thread draws.
+    Progresses may be nested: the inner one is shown. Close it before a question to the user, and before
+    another program gets the terminal.
+
+    `what`: the stage, or the title of a count. `unit`: of a count; MB stands for bytes, shown in millions.
     """
 
-    def __init__(self, stream: TextIO, what: str = "", *, unit: str = MB, least: int = 0) -> None:
-        self._stream, self._began, self._tenth = own_stream(stream), time.monotonic(), -1
-        self._what, self._unit, self._least = harmless(what), unit, least
-        self._done, self._adding = 0, threading.Lock()
-        self._bar: Bar | None = None
+    _open: ClassVar[list[Progress]] = []
+
+    def __init__(self, what: Text = "", *, unit: str = MB, stream: TextIO | None = None) -> None:
+        self._stream = own_stream(stream)
+        self._is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._what, self._unit = what, unit
+        self._began, self._done, self._total = time.monotonic(), 0, 0
+        self._adding, self._drawing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
 
     def __enter__(self) -> Progress:
+        self._open.append(self)
+        threading.Thread(target=self._show_until_closed, name="progress", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar:
-            self._bar.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Remove the line. A second time, and later stages, have no effect."""
+        with self._drawing:
+            self._closed.set()
+            if self in self._open:
+                self._open.remove(self)
+                self._draw("")
+
+    def stage(self, what: Text) -> None:
+        """Begin a stage. An empty text shows nothing until the next stage."""
+        self._began, self._done, self._total, self._what = time.monotonic(), 0, 0, what
 
     def add(self, more: int, total: int) -> None:
         """Count more of a total."""
         with self._adding:
-            self._done += more
-            self._show(self._done, total)
+            self._done, self._total = self._done + more, total
 
     def show(self, done: int, total: int, what: str = "") -> None:
         """Show how much of a total is done. `what`: the new title, if any."""
-        with self._adding:
-            self._what = harmless(what) or self._what
-            self._show(done, total)
+        self._done, self._total, self._what = done, total, what or self._what
 
-    def _show(self, done: int, total: int) -> None:
-        if total < self._least:
-            return
-        if self._stream.isatty():
-            self._draw(done, total)
-            return
-        tenth = done * 10 // total if total else 10
-        if tenth > self._tenth:
-            title = f"{self._what}: " if self._what else ""
-            seconds = time.monotonic() - self._began
-            self._stream.write(f"{title}{line(done, total, seconds, self._unit)}\n")
-            self._stream.flush()
-        self._tenth = max(tenth, self._tenth)
+    def text(self) -> str:
+        """The line as it is now."""
+        what, seconds = self._what, time.monotonic() - self._began
+        parts = [what() if callable(what) else what]
+        if self._total:
+            parts += [counted(self._done, self._total, seconds, self._unit)]
+        line = harmless(": ".join(filter(None, parts)))
+        is_timed = not callable(what) and not (self._total and self._unit == MB)
+        return (
+            f"{line}, {duration(int(seconds))}" if line and is_timed and seconds >= ELAPSED_SECONDS else line
+        )
 
-    def _draw(self, done: int, total: int) -> None:
-        """On a terminal: rich is imported by the first bar, and redraws it a few times in a second."""
-        if self._bar is None:
-            from rich import console, progress  # noqa: PLC0415
+    def _show_until_closed(self) -> None:
+        while not self._closed.wait(TURN_SECONDS):
+            quiet = time.monotonic() - live_line.quiet_since
+            age = time.monotonic() - self._began
+            pace = TERMINAL_SECONDS if self._is_terminal else max(PIPE_SECONDS, MOST_SHARE * age)
+            if quiet >= pace and self._open[-1:] == [self]:
+                text = self.text()
+                with self._drawing:
+                    if not self._closed.is_set():
+                        self._draw(text)
 
-            screen = console.Console(file=self._stream, force_terminal=True)
-            self._bar = progress.Progress(*_columns(self._unit), console=screen, transient=True)
-            self._bar.add_task(self._what, total=total)
-            self._bar.start()
-        title = self._what if len(self._what) <= TITLE else f"{self._what[: TITLE - 1]}…"
-        self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=title)
-        self._bar.refresh()
+    def _draw(self, text: str) -> None:
+        """Show a text. A terminal or pipe that is gone must not change the result of the command."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._is_terminal:
+                live_line.draw(self._stream, text)
+            elif text:
+                live_line.remove(text, is_terminal=False)
+                self._stream.write(f"{text}\n")
+                self._stream.flush()
 
 
-def _columns(unit: str) -> list[ProgressColumn]:
-    from rich import progress, table  # noqa: PLC0415
-
-    title = progress.TextColumn("{task.description}", markup=False, table_column=table.Column(no_wrap=True))
-    shared = [title, progress.BarColumn(BAR), progress.TaskProgressColumn()]
-    if unit == MB:
-        return [
-            *shared,
-            *(progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn()),
-        ]
-    counted = progress.TextColumn(f"{{task.completed}}/{{task.total}} {unit}", markup=False)
-    return [*shared, counted, progress.TimeElapsedColumn()]
+def counted(done: int, total: int, seconds: float, unit: str = MB) -> str:
+    """`51 %, 396 of 784 MB, 88 MB/s, 4 s left` of bytes, `8 of 16 hosts` of anything else."""
+    if unit != MB:
+        return f"{done} of {total} {unit}"
+    text = f"{100 * done // total} %, {done / 1e6:.0f} of {total / 1e6:.0f} MB"
+    if seconds < ELAPSED_SECONDS or not done:
+        return text
+    left = f", {duration(int((total - done) * seconds / done))} left" if done < total else ""
+    return f"{text}, {done / seconds / 1e6:.0f} MB/s{left}"

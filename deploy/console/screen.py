@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import threading
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from .live_line import columns_of, live_line
 from .terminal import harmless, harmless_lines, own_stream
 from .text import ranges
 
@@ -57,15 +57,7 @@ class Screen:
     @property
     def columns(self) -> int | None:
         """The width of the terminal for the text of a rank, without its label; None without a terminal."""
-        return max(20, self._width() - LABEL_WIDTH) if self.terminal else None
-
-    def _width(self) -> int:
-        """The columns of this terminal, which may be that of standard error; not of $COLUMNS."""
-        try:
-            columns = os.get_terminal_size(self.stream.fileno()).columns
-        except (OSError, ValueError):  # no terminal, or no file
-            columns = 0
-        return columns or shutil.get_terminal_size().columns
+        return max(20, columns_of(self.stream) - LABEL_WIDTH) if self.terminal else None
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Print the lines of a rank. A line that ends in a carriage return is progress."""
@@ -125,7 +117,7 @@ class Screen:
             self._print_waiting()
             self._print_left_out()
             self._progress = ""
-            self._erase()
+            self._print("")
 
     def _end_window(self) -> None:
         with self._lock:
@@ -150,24 +142,17 @@ class Screen:
         return f"{label} {first.text}\n"
 
     def _print(self, text: str) -> None:
-        self._erase()
-        self._write(text)
-        if self.terminal:
-            self._write(self._progress[: self._width() - 1])
-        self._write("", flush=True)
-
-    def _erase(self) -> None:
-        if self.terminal:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str, *, flush: bool = False) -> None:
-        """Write, unless an earlier write failed. The job continues: its logs have everything."""
+        """Write above the live line, unless an earlier write failed. The job continues: its logs have all."""
         if self.error:
             return
         try:
-            self.stream.write(text)
-            if flush:
-                self.stream.flush()
+            with live_line.lock:
+                if text:
+                    live_line.remove(text, is_terminal=self.terminal)
+                    self.stream.write(text)
+                    self.stream.flush()
+                if self.terminal:
+                    live_line.draw(self.stream, self._progress)
         except OSError as error:
             self.error = error
             if isinstance(self.stream, io.TextIOWrapper):  # else Python tries to flush again at its exit

@@ -1,7 +1,7 @@
 """Makes remote text safe for a terminal. Only this module does that.
 
 `harmless_streams` guards the whole program: all output and error messages of any command pass `harmless`.
-Only the screen and the progress line write control codes themselves, through `own_stream`.
+Only the screen and the live line write control codes themselves, through `own_stream`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import TextIO, cast
+
+from .live_line import live_line
 
 # Control characters of remote output become pictures (␛): no host may drive this terminal.
 _HARMLESS = {code: 0x2400 + code for code in range(32) if code != 9} | {127: 0x2421}
@@ -50,7 +52,8 @@ class HarmlessStream(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         """Write the text without control characters."""
-        with contextlib.suppress(*self._ignored):
+        with contextlib.suppress(*self._ignored), live_line.lock:
+            live_line.remove(text, is_terminal=self.stream.isatty())
             self.stream.write(harmless_lines(text))
         return len(text)
 
@@ -98,6 +101,10 @@ def _open_closed() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
-def own_stream(stream: TextIO) -> TextIO:
-    """The stream under a guarded one, for callers that write control codes and make remote text harmless."""
+def own_stream(stream: TextIO | None = None) -> TextIO:
+    """The stream under a guarded one, for callers that write control codes and make remote text harmless.
+
+    By default it is that of standard error.
+    """
+    stream = stream or sys.stderr
     return stream.stream if isinstance(stream, HarmlessStream) else stream

@@ -26,7 +26,7 @@ IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "thr
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.
 GATHERERS = {
     *("deploy.plan.source_tree", "deploy.plan.git", "deploy.check.measure"),
-    *("deploy.console.screen", "deploy.console.progress"),
+    *("deploy.console.screen", "deploy.console.progress", "deploy.console.live_line"),
     *("deploy.view.top.app", "deploy.view.top.sources"),
     "deploy.why.gather",
 }

@@ -1,66 +1,126 @@
-"""Progress: a bar on a terminal, a line for each tenth elsewhere, nothing for what is small."""
+"""Progress: one live line on a terminal, now and then a line elsewhere, nothing for a quick command."""
 
 from __future__ import annotations
 
 import io
 
-from muster.deploy.console.progress import Progress, line
+import pytest
+
+from muster.deploy.console import progress as module
+from muster.deploy.console.live_line import ERASE, LiveLine, cut, live_line
+from muster.deploy.console.progress import Progress, counted
+from muster.deploy.console.screen import Screen
+from muster.deploy.console.terminal import HarmlessStream
+from muster.tests.waiting import wait_until
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what is drawn."""
+    """A terminal of 80 columns that keeps what is drawn."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_elsewhere_there_is_a_line_for_each_tenth() -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is shown without delay."""
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.001)
+    monkeypatch.setattr(module, "TERMINAL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PIPE_SECONDS", 0.0)
+
+
+def wait_for(stream: io.StringIO, text: str) -> None:
+    wait_until(lambda: text in stream.getvalue(), lambda: f"{text!r} in {stream.getvalue()!r}")
+
+
+def test_a_terminal_shows_one_line_that_follows_the_stages_and_is_removed_at_the_end(
+    terminal: Terminal,
+) -> None:
+    hosts: list[str] = []
+    with Progress("reading", stream=terminal) as progress:
+        wait_for(terminal, "reading")
+        progress.stage(lambda: f"connecting: {len(hosts)} of 3 hosts")
+        wait_for(terminal, f"reading{ERASE}connecting: 0 of 3 hosts")
+        hosts.append("node1")
+        wait_for(terminal, f"0 of 3 hosts{ERASE}connecting: 1 of 3 hosts")
+        progress.stage("")
+        wait_for(terminal, f"1 of 3 hosts{ERASE}")
+        progress.stage("ending")
+        wait_for(terminal, "ending")
+    assert terminal.getvalue().endswith(f"ending{ERASE}")
+    assert "\n" not in terminal.getvalue()
+
+
+def test_a_terminal_line_is_never_wider_than_the_terminal(terminal: Terminal) -> None:
+    with Progress(f"reading {'漢' * 60}\x1b[2J", stream=terminal):
+        wait_for(terminal, "…")
+    shown = terminal.getvalue().removesuffix(ERASE)
+    assert shown == f"reading {'漢' * 35}…" and cut("x" * 9, 8) == f"{'x' * 7}…"
+
+
+def test_the_line_is_removed_before_any_other_output_and_drawn_again_after_it(terminal: Terminal) -> None:
+    with Progress("connecting", stream=terminal):
+        wait_for(terminal, "connecting")
+        HarmlessStream(terminal).write("note: a\n")
+        wait_for(terminal, f"connecting{ERASE}note: a\nconnecting")
+        Screen(terminal).say("job 1")
+        wait_for(terminal, f"connecting{ERASE}job 1\nconnecting")
+
+
+def test_no_line_is_drawn_over_a_question(terminal: Terminal) -> None:
+    line = LiveLine()
+    line.remove("sure? ", is_terminal=True)
+    line.draw(terminal, "connecting")
+    assert terminal.getvalue() == ""
+
+
+def test_the_inner_progress_is_shown(terminal: Terminal) -> None:
+    with Progress("outer", stream=terminal):
+        with Progress("inner", stream=terminal):
+            wait_for(terminal, "inner")
+        wait_for(terminal, f"inner{ERASE}outer")
+
+
+def test_a_pipe_gets_plain_lines_after_a_while_without_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIPE_SECONDS", 0.05)
     stream = io.StringIO()
-    with Progress(stream, "data.tar") as progress:
-        for _ in range(100):
-            progress.add(1_000_000, 100_000_000)
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 11
-    assert lines[0].startswith("data.tar: 1 %, ") and "100 of 100 MB" in lines[-1]
+    with Progress("connecting", stream=stream) as progress:
+        wait_for(stream, "connecting\n")
+        progress.stage("sending")
+        wait_for(stream, "sending\n")
+    assert {*stream.getvalue().splitlines()} == {"connecting", "sending"}
 
 
-def test_what_is_no_bytes_is_counted_in_its_unit() -> None:
+def test_a_quick_command_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIPE_SECONDS", 300.0)
     stream = io.StringIO()
-    with Progress(stream, "checking", unit="hosts") as progress:
-        progress.show(8, 16)
-        progress.show(9, 16)
-        progress.show(16, 16)
-    assert stream.getvalue().splitlines() == [
-        "checking: 50 %, 8 of 16 hosts",
-        "checking: 100 %, 16 of 16 hosts",
-    ]
-
-
-def test_a_line_tells_the_speed_and_is_full_where_there_is_nothing() -> None:
-    assert line(392_000_000, 784_000_000, 4) == "50 %, 392 of 784 MB, 98 MB/s"
-    assert line(0, 0, 0) == "100 %, 0 of 0 MB, 0 MB/s"
-
-
-def test_on_a_terminal_a_bar_is_drawn_and_removed() -> None:
-    stream = Terminal()
-    with Progress(stream, "data.tar") as progress:
-        progress.add(5_000_000, 10_000_000)
-    assert "data.tar" in stream.getvalue() and "50%" in stream.getvalue()
-    assert stream.getvalue().endswith("\x1b[2K")
-
-
-def test_on_a_terminal_the_words_before_the_bar_may_change_and_are_cut() -> None:
-    stream = Terminal()
-    with Progress(stream, "cpu", unit="steps") as progress:
-        progress.show(1, 9, "[node 2/9] COPY a /")
-        progress.show(2, 9, "[node 3/9] RUN " + "x" * 200 + "\x1b[2J")
-    shown = stream.getvalue()
-    assert "[node 2/9] COPY a /" in shown and "2/9 steps" in shown
-    assert "xxx…" in shown and "x" * 50 not in shown
-
-
-def test_what_is_small_is_not_shown() -> None:
-    stream = Terminal()
-    with Progress(stream, least=1000) as progress:
-        progress.show(1, 999)
+    with Progress("connecting", stream=stream):
+        live_line.remove("", is_terminal=False)
     assert stream.getvalue() == ""
+
+
+def test_a_stage_has_its_time_and_a_count_its_speed_once_they_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Progress("checking", unit="hosts", stream=io.StringIO())
+    progress.show(8, 16)
+    assert progress.text() == "checking: 8 of 16 hosts"
+    monkeypatch.setattr(module, "ELAPSED_SECONDS", 0.0)
+    assert progress.text() == "checking: 8 of 16 hosts, 0 s"
+    progress.show(9, 16, "asking")
+    assert progress.text().startswith("asking: 9 of 16 hosts")
+    progress.show(0, 0)
+    assert progress.text() == "asking, 0 s"
+    assert counted(392_000_000, 784_000_000, 4) == "50 %, 392 of 784 MB, 98 MB/s, 4 s left"
+
+
+def test_a_stream_that_is_gone_ends_nothing() -> None:
+    stream = io.StringIO()
+    with Progress("connecting", stream=stream) as progress:
+        stream.close()
+        progress._draw("connecting")

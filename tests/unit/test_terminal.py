@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli import program
+from muster.deploy.console.live_line import ERASE
 from muster.deploy.console.progress import Progress
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import HarmlessStream, harmless, harmless_streams, own_stream
+from muster.tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 EVIL = "node\x1b]0;owned\x07 \x9b2J\r\x7f \ud800 ä\tb \u202e\u2066\u200b\ufeff\u2028\U000e0041\n"
@@ -89,9 +91,10 @@ def test_the_screen_and_the_progress_line_have_their_own_codes() -> None:
     assert isinstance(guarded.errors, str)  # else input() reads without readline: no history, no cursor keys
     assert own_stream(guarded) is terminal  # type: ignore[arg-type]  # as sys.stdout is
     Screen(guarded).say("said \x1b[2J")  # type: ignore[arg-type]
-    with Progress(guarded, "node\x1b[2J") as progress:  # type: ignore[arg-type]
+    with Progress("node\x1b[2J", stream=guarded) as progress:  # type: ignore[arg-type]
+        wait_until(lambda: "node␛[2J" in terminal.getvalue(), terminal.getvalue)
         progress.show(1, 2)
-    assert "\x1b[2K" in terminal.getvalue() and "50%" in terminal.getvalue()
+    assert terminal.getvalue().endswith(ERASE)
     assert "\x1b[2J" not in terminal.getvalue()
 
 
