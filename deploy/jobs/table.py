@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ..connect.requests.jobs import JobState
 from ..console import text
+from ..console.printed import figures_of, seconds_left
 from ..console.terminal import harmless
-from .printed import figures_of, seconds_left
 
 COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.jobs.printed import PrintedFigures, figures_of, seconds_left
+from muster.deploy.console.printed import PrintedFigures, figures_of, seconds_left
 
 
 @pytest.mark.parametrize(

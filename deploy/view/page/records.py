@@ -13,6 +13,7 @@ from typing import Any
 
 from ...common.rank_logs import RankLog, attempt_in
 from ...common.runs import describe
+from ...console.printed import figures_of
 from ...jobs.bounded import (
     VALUE,
     Room,
@@ -25,7 +26,6 @@ from ...jobs.bounded import (
     unzipped_content_of,
     value_of,
 )
-from ...jobs.printed import figures_of
 
 RunRecord = Mapping[str, Any]
 MOST_LINES = 200_000

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...connect.requests.jobs import JobState
+from ...console.printed import figures_of, seconds_left
 from ...hosts.samples import HostSample, RankSample, TrainingSample
-from ...jobs.printed import figures_of, seconds_left
 from ...jobs.sample_file import PaceLook
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline
