@@ -20,7 +20,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .durable import write_atomically
 from .folders import make_private
@@ -45,6 +45,8 @@ RECORD: dict[str, Any] = {
 }
 DRIVER: dict[str, Any] = {"host": str, "boot": str, "pid": int}
 RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
+STOPS = frozenset({"interrupted", "stopped"})
+"""Kinds of the first failure of a job that somebody ended: by a signal, `muster stop` or `scancel`."""
 _JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 ANSWER_SECONDS = 5.0
 
@@ -154,8 +156,15 @@ class RunOutput:
                 yield int(size), os.path.basename(name)
 
 
+def end_state(exit_status: int, kind: str | None) -> Literal["done", "failed", "stopped"]:
+    """The state of a job with this result. `kind`: of its first failure, None without one."""
+    if not exit_status:
+        return "done"
+    return "stopped" if kind in STOPS else "failed"
+
+
 def describe(run: Path) -> Frame:
-    """The description of a run: running, done, failed, or lost with its driver; {} for no run."""
+    """The description of a run: running, done, stopped, failed, or lost with its driver; {} for no run."""
     record = _load(run / "job.json")
     if not _is_record(record):  # no run, or a run of another version of this program
         return {}
@@ -166,14 +175,10 @@ def describe(run: Path) -> Frame:
         result = {}  # of an earlier attempt
     waits = str(record.pop("waiting", "")) if not result else ""
     unfinished = "waiting" if waits else "running"
-    state = ("failed" if result["exit_status"] else "done") if result else unfinished if alive else "lost"
-    why = (
-        waits
-        if state == "waiting"
-        else _why_lost(run, record)
-        if state == "lost"
-        else _why_failed(result.get("first_failure") or {})
-    )
+    failure = result.get("first_failure") or {}
+    ended = end_state(result["exit_status"], failure.get("kind")) if result else ""
+    state = ended or (unfinished if alive else "lost")
+    why = waits if state == "waiting" else _why_lost(run, record) if state == "lost" else _why_failed(failure)
     return {
         **record,
         "state": state,
@@ -273,7 +278,10 @@ def _boot() -> str:
 def _why_failed(failure: dict[str, Any]) -> str:
     where = [f"rank {failure['rank']}"] if failure.get("rank") is not None else []
     where += [f"on {failure['host']}" if where else failure["host"]] if failure.get("host") else []
-    return ": ".join(part for part in (" ".join(where), failure.get("reason", "")) if part)
+    reason = failure.get("reason", "")
+    if failure.get("kind") in STOPS:
+        reason = reason.removeprefix("stopped by ")  # of an older version
+    return ": ".join(part for part in (" ".join(where), reason) if part)
 
 
 def _why_lost(run: Path, record: dict[str, Any]) -> str:

@@ -109,6 +109,7 @@ class JobHistory:
                 rank=failure.rank if failure else None,
                 text=failure.headline[:LONGEST_TEXT] if failure else "",
                 exit_status=result.exit_status,
+                state=result.state,
             )
         )
 

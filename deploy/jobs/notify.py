@@ -53,8 +53,7 @@ def message(result: Mapping[str, Any]) -> dict[str, Any]:
     failure = result["first_failure"]
     return {
         "job": result["job"],
-        "state": "failed" if failure else "done",
-        **{name: result[name] for name in ("exit_status", "launcher", "hosts")},
+        **{name: result[name] for name in ("state", "exit_status", "launcher", "hosts")},
         "ranks": len(result["ranks"]),
         **{name: result[name] for name in ("attempt", "started", "ended")},
         "failure": failure and {name: failure[name] for name in ("kind", "host", "rank", "reason")},

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..common.runs import STOPS
 from ..console.text import count
 from ..hosts.hostfile import Host
 from ..launch.result import Failure
 
-# Failures that another attempt would not change: the user ended the job, Slurm ended the allocation, or the
+# Failures that another attempt would not change: somebody ended the job, Slurm ended the allocation, or the
 # launcher places ranks wrongly or cannot start this program.
-FINAL = frozenset({"interrupted", "stopped", "allocation", "placement", "world"})
+FINAL = STOPS | {"allocation", "placement", "world"}
 FINAL_STATUS = 2  # a mistake in what the user wrote
 OTHER_PORTS = 2
 """How often a launch restarts with a new port because its port was taken; these restarts are not counted."""

@@ -36,7 +36,9 @@ def details(state: JobState) -> str:
 
 
 def outcome(state: JobState) -> str:
-    """`failed: rank 4 on node3: exit status 1`."""
+    """`failed: rank 4 on node3: exit status 1`, `stopped by SIGINT (2)`."""
+    if state.state == "stopped":
+        return f"stopped by {state.why}"
     return f"{state.state}: {state.why}" if state.why else state.state
 
 

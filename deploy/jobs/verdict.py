@@ -13,7 +13,7 @@ from ..console.terminal import harmless
 from ..console.text import count, size, span
 from ..errors import MusterError, lines_of
 from ..launch.cause import LAUNCHER_SIGNALS, early_lines
-from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, stopped_by
+from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why import stragglers
@@ -34,7 +34,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines = [f"DONE    {what}, {seconds:.1f} s", *(f"        {_ranks_of(host)}" for host in plan.hosts)]
         lines += [f"        out: {line}" for line in _outputs(result)]
     else:
-        lines = [f"FAILED  {failure.headline if plan.hosts else failure.reason}"]
+        lines = [_first_line(result, failure)]
         if result.why:
             lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
         lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
@@ -53,6 +53,13 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     if failure is None and result.last_line:
         lines.append(harmless(result.last_line))
     return "\n".join(["", *lines])
+
+
+def _first_line(result: LaunchResult, failure: Failure) -> str:
+    if result.state == "stopped":
+        hosts = "; the job was ended on every host" if result.plan.hosts else ""
+        return f"STOPPED by {failure.reason}{hosts}"
+    return f"FAILED  {failure.headline if result.plan.hosts else failure.reason}"
 
 
 def _ranks_of(host: HostPlan) -> str:
@@ -96,12 +103,12 @@ def end_unstarted(folder: Path, kind: Kind, reason: str, status: int) -> LaunchR
     return result
 
 
-def why_unstarted(error: BaseException, folder: Path) -> tuple[Kind, str, int]:
+def why_unstarted(error: MusterError | KeyboardInterrupt, folder: Path) -> tuple[Kind, str, int]:
     """The kind, reason and exit status of the failure of a job that this error kept from starting."""
     if isinstance(error, MusterError):
         return "driver", str(error), error.exit_status or 1
     try:
         by = json.loads((folder / "stop.json").read_text())["by"]
     except (OSError, ValueError, LookupError):
-        return "interrupted", "stopped before it started", TERMINATED
+        return "interrupted", f"{interruption(error, 0.0).reason} before it started", TERMINATED
     return "stopped", stopped_by(by), TERMINATED

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..common.clock import now
+from ..common.runs import STOPS
 from ..connect.channel import Channel
 from ..connect.pipe import GONE, SilentError, why_lost
 from ..connect.requests.hosts import PORT_THIEF
@@ -141,7 +142,6 @@ PATIENCE_SECONDS = 10.0
 # For this long after the driver woke up, failures are consequences: it takes time to notice a silent host.
 AFTERMATH_SECONDS = 15.0
 SIGNALLED = 128  # agents end ranks by signals
-OWN = frozenset({"interrupted", "stopped"})
 DETACH = "; with --detach a job runs on without this machine"
 
 
@@ -165,7 +165,7 @@ class Suspension:
 
     def explain(self, failure: Failure | None) -> Failure | None:
         """The failure; or the standstill of this driver as the failure, if agents ended the job for that."""
-        if failure is None or failure.kind in OWN:
+        if failure is None or failure.kind in STOPS:
             return failure
         if self._long and self._follows(failure, self._long):
             return Failure("driver", self._stood_still(self._long), 1, at=failure.at)

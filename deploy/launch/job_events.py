@@ -75,6 +75,8 @@ class JobEvent:
     hosts: tuple[str, ...] | None = None
     ranks: int | None = None
     exit_status: int | None = None
+    state: str | None = None
+    """`done`, `failed` or `stopped`: of an attempt or job that has ended."""
 
     def line(self) -> str:
         """The event as a line of JSON."""

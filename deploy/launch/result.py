@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..common.runs import STOPS, end_state
 from ..connect.requests.launch import Outputs
 from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
@@ -52,10 +53,8 @@ class Failure:
         """`rank 4 on node3: exit status 1`."""
         if self.kind in ("rank", "stall", "world") and self.rank is not None:
             return f"rank {self.rank} on {self.host}: {self.reason}"
-        if self.kind == "interrupted":
-            return f"interrupted by {self.reason}; the job was ended on every host"
-        if self.kind == "stopped":
-            return f"{self.reason}; the job was ended on every host"
+        if self.kind in STOPS:
+            return f"stopped by {self.reason}; the job was ended on every host"
         return f"{self.host}: {self.reason}" if self.host else self.reason
 
 
@@ -70,7 +69,7 @@ def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
 
 def stopped_by(by: str) -> str:
     """The reason after `muster stop`. `by`: who asked for it."""
-    return f"stopped by muster stop, {by}"
+    return f"muster stop, {by}"
 
 
 def stopped(by: str, exit_status: int, at: float) -> Failure:
@@ -156,6 +155,11 @@ class LaunchResult:
         """0, or the exit status of the first failure."""
         return self.failure.exit_status if self.failure else 0
 
+    @property
+    def state(self) -> Literal["done", "failed", "stopped"]:
+        """The state of a job with this result."""
+        return end_state(self.exit_status, self.failure.kind if self.failure else None)
+
     def as_json(self, earlier: Sequence[LaunchResult] = ()) -> dict[str, Any]:
         """The content of result.json. `earlier`: the attempts before this one."""
         failure = self.failure
@@ -163,6 +167,7 @@ class LaunchResult:
             "job": self.plan.spec.job,
             "launcher": self.plan.spec.launcher,
             "attempt": self.plan.spec.attempt,
+            "state": self.state,
             "hosts": [host.host.name for host in self.plan.hosts],
             "ranks": [self._rank_json(placed) for placed in self.plan.ranks],
             "first_failure": None

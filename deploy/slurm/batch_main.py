@@ -99,7 +99,9 @@ def _attempts(spec: LaunchSpec, run: RunFolder, allocation: Allocation) -> Attem
     return Attempts(spec, open_pipe, run, (run,), blame=partial(blame_own_end, job=allocation.job))
 
 
-def _refused(folder: Path, error: BaseException, environ: Mapping[str, str], *, requeue: bool) -> int:
+def _refused(
+    folder: Path, error: MusterError | KeyboardInterrupt, environ: Mapping[str, str], *, requeue: bool
+) -> int:
     """Record why the ranks did not start; returns the exit status."""
     kind, reason, status = why_unstarted(error, folder)
     sys.stderr.write(f"{reason}\n")

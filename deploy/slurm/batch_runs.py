@@ -27,6 +27,8 @@ from .programs import ask, outcome, own_jobs
 
 FRESH_SECONDS = 2.0
 """How long an answer of squeue is valid: a command that follows a job asks several times a second."""
+ENDED = frozenset({"failed", "stopped"})
+"""States after which Slurm may start a job again."""
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
 
 
@@ -52,12 +54,12 @@ class BatchRuns:
 
     def _amended(self, state: JobState) -> JobState:
         mark = mark_of(self._runs / state.job)
-        if not mark or state.state == "done" or (state.state == "failed" and not mark.requeue):
+        if not mark or state.state == "done" or (state.state in ENDED and not mark.requeue):
             return state
         try:
             queue = self._queued()
         except MusterError as error:
-            return state if state.state == "failed" else dataclasses.replace(state, why=str(error))
+            return state if state.state in ENDED else dataclasses.replace(state, why=str(error))
         return amended(state, mark.number, queue)
 
     def _queued(self) -> Mapping[str, str]:
@@ -90,7 +92,7 @@ def amended(state: JobState, number: str, queue: Mapping[str, str]) -> JobState:
         )
     if described:  # while Slurm lists it, a job with a result may still be requeued
         return dataclasses.replace(state, state="running", why="", ended=None, exit_status=None)
-    if state.state == "failed":
+    if state.state in ENDED:
         return state
     how = outcome(number)
     why = f"Slurm ended the allocation {number}: {how}" if how else f"Slurm no longer has its job {number}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..common.runs import STOPS
 from ..errors import UnfitError
 from ..launch.result import TERMINATED, Failure, LaunchResult
 from .programs import ended, ending, node_state, why_lost
 
-OWN = frozenset({"interrupted", "stopped", "placement", "world", "driver", "port"})
+OWN = STOPS | {"placement", "world", "driver", "port"}
 """Failures that have another cause."""
 STATUS = 3
 
@@ -50,9 +51,11 @@ def blame_own_end(result: LaunchResult, job: str) -> LaunchResult:
 
 
 def _taken(result: LaunchResult, failure: Failure, job: str, state: str) -> LaunchResult:
-    status = TERMINATED if state.startswith("CANCELLED") else STATUS
-    reason = f"Slurm ended the allocation {job}: {state}"
     tail = () if failure.kind == "interrupted" else (f"{failure.headline}\n",)
-    return dataclasses.replace(
-        result, failure=Failure("allocation", reason, status, at=failure.at, tail=tail)
-    )
+    if state == "CANCELLED":  # with a reason, Slurm itself cancelled it
+        end = Failure("stopped", f"scancel (Slurm's job {job})", TERMINATED, at=failure.at, tail=tail)
+    else:
+        reason = f"Slurm ended the allocation {job}: {state}"
+        status = TERMINATED if state.startswith("CANCELLED") else STATUS
+        end = Failure("allocation", reason, status, at=failure.at, tail=tail)
+    return dataclasses.replace(result, failure=end)

@@ -106,12 +106,12 @@ FAULTS: Mapping[str, Fault] = {
         says="slurm3: ",
         only_muster=True,
     ),
-    "sigint": Fault("Ctrl-C", partial(signal_command, signal.SIGINT), 5, 130, r"interrupted by SIGINT \(2\)"),
+    "sigint": Fault("Ctrl-C", partial(signal_command, signal.SIGINT), 5, 130, r"STOPPED by SIGINT \(2\)"),
     "sigterm": Fault(
-        "the command gets SIGTERM", partial(signal_command, signal.SIGTERM), 5, 143, "interrupted by SIGTERM"
+        "the command gets SIGTERM", partial(signal_command, signal.SIGTERM), 5, 143, "STOPPED by SIGTERM"
     ),
     "sigkill": Fault("the command is killed", partial(signal_command, signal.SIGKILL), 10, 137, ""),
-    "scancel": Fault("scancel", cancel, 10, 143, r"Slurm ended the allocation \d+: CANCELLED"),
+    "scancel": Fault("scancel", cancel, 10, 143, r"STOPPED by scancel \(Slurm's job \d+\)"),
     "power": Fault(
         "a node loses its power",
         lambda slurm: slurm.compose("kill", "slurm3"),
@@ -195,7 +195,7 @@ def _clear(slurm: Slurm, fault: Fault) -> None:
 def _last(lines: list[str], rest: str) -> str:
     """The verdict of Muster, or what Slurm says."""
     text = "".join(lines) + rest
-    if found := re.search(r"^FAILED  .*(?:\n +\| .*)*", text, re.MULTILINE):
+    if found := re.search(r"^(?:FAILED|STOPPED) .*(?:\n +\| .*)*", text, re.MULTILINE):
         return found[0]
     said = [line for line in text.splitlines() if "error" in line or "STEP" in line or "srun:" in line]
     return "\n".join(said[:3])

@@ -59,7 +59,7 @@ def suffer(fault: Fault, launcher: str, project: Project, cluster: Cluster) -> O
     clean_at(cluster, cluster.nodes)
     if struck := re.findall(r"struck at ([\d.]+)", output):
         began = float(struck[-1])  # the nodes are containers: they have this machine's clock
-    named = re.search(r"^FAILED  (.*)$", output, re.MULTILINE)
+    named = re.search(r"^(?:FAILED  |STOPPED by )(.*)$", output, re.MULTILINE)
     return Outcome(
         verdict - began if named else None,
         cleaned - began,
@@ -89,7 +89,7 @@ class Watch:
         assert self._driver.stdout is not None
         for line in self._driver.stdout:
             self._lines.append(line)
-            if line.startswith("FAILED"):
+            if line.startswith(("FAILED", "STOPPED")):
                 self._verdict = time.time()
 
 

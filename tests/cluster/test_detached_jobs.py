@@ -92,11 +92,11 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
     assert re.search(rf"{job} +running +mpirun +6 on 3 hosts", table), table
     told = project.fab("stop", job, *elsewhere)
     assert told.returncode == 0, told.stderr
-    assert f"{job} failed: stopped by muster stop, by " in told.stdout
+    assert f"{job} stopped by muster stop, by " in told.stdout
     over(cluster)
     again = project.fab("stop", job)
     assert again.returncode == 0
-    assert f"{job} is over: failed: stopped by muster stop" in again.stdout
+    assert f"{job} is over: stopped by muster stop" in again.stdout
 
 
 def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is(
@@ -116,10 +116,10 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
         told = project.fab("stop", job, *elsewhere)
         unrecorded = "no record here of how its hosts are reached, so the hosts of hosts.txt are asked"
         assert (told.returncode, told.stderr) == (0, f"{job}: {unrecorded}\n")
-        assert f"{job} failed: stopped by muster stop, by " in told.stdout
+        assert f"{job} stopped by muster stop, by " in told.stdout
         said = process.communicate(timeout=100)[0]
     assert process.returncode == 143
-    assert "FAILED  stopped by muster stop, by " in said
+    assert "STOPPED by muster stop, by " in said
     over(cluster)
 
 

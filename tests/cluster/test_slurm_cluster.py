@@ -62,7 +62,7 @@ def test_scancel_is_the_verdict_and_nothing_is_left(slurm: Slurm) -> None:
         slurm.run("scancel", job)
         assert process.stdout is not None
         output = "".join([*lines, *process.stdout])
-    assert f"FAILED  Slurm ended the allocation {job}: CANCELLED" in output
+    assert f"STOPPED by scancel (Slurm's job {job}); the job was ended on every host" in output
     assert process.returncode == 143
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
 

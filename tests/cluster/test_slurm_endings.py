@@ -145,7 +145,7 @@ def test_an_allocation_that_is_revoked_while_it_starts_is_the_verdict(slurm: Slu
     said = {
         rf"job {number} got no hosts: .*revoked": 1,
         rf"slurm[\d\[,\]-]+: Slurm ended the allocation {number}: CANCELLED": 3,
-        rf"FAILED  Slurm ended the allocation {number}: CANCELLED": 143,
+        rf"STOPPED by scancel \(Slurm's job {number}\)": 143,
     }
     assert process.returncode in {status for words, status in said.items() if re.search(words, output)}, (
         output

@@ -68,7 +68,7 @@ def test_a_batch_job_waits_runs_and_is_stopped_by_its_id(slurm: Slurm) -> None:
     running = state(slurm, job)
     assert (running["state"], running["hosts"]) == ("running", ["slurm1", "slurm2", "slurm3"])
     stopped = slurm.run("muster", "stop", job)
-    assert re.search(rf"{job} failed: stopped by muster stop, by muster on slurm1", stopped.stdout), stopped
+    assert re.search(rf"{job} stopped by muster stop, by muster on slurm1", stopped.stdout), stopped
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
 
 
@@ -80,7 +80,7 @@ def test_scancel_of_a_batch_job_has_a_verdict_and_leaves_nothing(
     slurm.until_printed(job, "begins", 4)
     slurm.run("scancel", *words, number)
     status, output = slurm.attached(job)
-    assert f"FAILED  Slurm ended the allocation {number}: CANCELLED" in output
+    assert f"STOPPED by scancel (Slurm's job {number})" in output
     assert status == 143
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
     assert slurm.run("ls", f"{FOLDER}/runs/{job}").stdout.count("batch") == 0

@@ -103,7 +103,7 @@ def test_a_job_is_seen_and_stopped_from_here(site: Site) -> None:
     (state,) = json.loads(shown.stdout)
     assert state["state"] == "running", state
     stopped = site.muster("stop", job)
-    assert re.search(rf"{job} failed: stopped by muster stop", stopped.stdout), stopped
+    assert re.search(rf"{job} stopped by muster stop", stopped.stdout), stopped
     wait_until(lambda: not site.slurm.jobs(), "the end of Slurm's job")
     wait_until(lambda: not site.slurm.left(), "the end of all processes of the job")
 

@@ -41,7 +41,7 @@ def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_pat
     assert (running["state"], running["hosts"], running["detached"]) == ("running", ["n1"], True)
     stopped = project.fab("stop", job)
     assert stopped.returncode == 0, stopped.stderr
-    assert f"{job} failed: stopped by muster stop, by " in stopped.stdout
+    assert f"{job} stopped by muster stop, by " in stopped.stdout
     wait_until_clean(job)
     result = json.loads((project.path / "runs" / job / "result.json").read_text())
     assert result["exit_status"] == 143
@@ -62,5 +62,5 @@ def test_a_driver_on_a_login_node_waits_for_hosts_and_goes_on(project: Project, 
     follow = ("--hosts", "hosts.txt")
     wait_until(lambda: project.fab("logs", job, *follow).stdout.count("GREETING") == 2, "lines of both ranks")
     stopped = project.fab("stop", job, *follow)
-    assert f"{job} failed: stopped by muster stop, by " in stopped.stdout, stopped.stderr
+    assert f"{job} stopped by muster stop, by " in stopped.stdout, stopped.stderr
     wait_until_clean(job)

@@ -159,5 +159,5 @@ def test_a_detached_job_is_stopped_on_its_own_head(
     job = project.detach(*launched[0])
     stopped = project.fab("stop", job)
     assert (stopped.returncode, stopped.stderr) == (0, "")
-    assert "failed: stopped by" in stopped.stdout
+    assert " stopped by muster stop, by " in stopped.stdout
     wait_until_clean(job)

@@ -69,7 +69,7 @@ def test_who_interrupts_the_wait_for_a_restart_has_interrupted_the_job(project: 
         said += process.stdout.readlines()
     output = "".join(said)
     assert process.returncode == 130, output
-    assert "FAILED  interrupted by SIGINT (2); the job was ended on every host" in output
+    assert "STOPPED by SIGINT (2); the job was ended on every host" in output
     note = "note: it was about to start again after this: rank 1 on localhost: exit status 7"
     assert note in output
     (result,) = (project.path / "runs").glob("*/result.json")

@@ -189,7 +189,7 @@ def test_stopping_the_driver_leaves_nothing(
         rest = process.stdout.read()
     assert process.returncode == status
     if number is signal.SIGINT:
-        assert "FAILED  interrupted by SIGINT (2); the job was ended on every host" in rest
+        assert "STOPPED by SIGINT (2); the job was ended on every host" in rest
 
 
 @pytest.mark.soak

@@ -310,14 +310,14 @@ def test_a_result_fits_where_the_verdict_does_not(tmp_path: Path, monkeypatch: p
 def test_a_job_that_never_started_has_the_fields_of_one_that_did(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "j", detached=True)
     folder.wait(PLAN.spec, "Slurm's job 7 waits")
-    result = end_unstarted(folder.path, "stopped", "stopped by muster stop, by me", 143)
+    result = end_unstarted(folder.path, "stopped", "muster stop, by me", 143)
     written = json.loads((folder.path / "result.json").read_text())
     assert written == result.as_json()
     assert list(written) == list(DONE.as_json())
     assert list(written["first_failure"]) == list(FAILED.as_json()["first_failure"])
     assert {path.partition("[")[0].partition(".")[0] for path, _ in RESULT_FIELDS} == {*written}
     text = (folder.path / "verdict.txt").read_text()
-    assert text == f"\nFAILED  stopped by muster stop, by me\n        logs: {folder.logs}\n"
+    assert text == f"\nSTOPPED by muster stop, by me\n        logs: {folder.logs}\n"
 
 
 def test_a_job_that_has_no_room_for_its_folder_does_not_start(

@@ -196,7 +196,7 @@ def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:
     result = hosts.run()
     assert result.failure is not None
     assert (result.failure.kind, result.exit_status) == ("stopped", 143)
-    assert result.failure.reason.startswith("stopped by muster stop, ada on ")
+    assert result.failure.reason.startswith("muster stop, ada on ")
     assert "\x1b" not in result.failure.reason
 
 

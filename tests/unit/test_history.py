@@ -72,7 +72,7 @@ def test_a_failed_rank_is_told_with_its_code_and_ends_the_job(told: list[JobEven
     ended, cut_off, over = told[3], told[5], told[-1]
     assert (ended.code, ended.host, ended.printed) == (-9, "node2", None)
     assert cut_off.printed is not None
-    assert (over.exit_status, over.text) == (137, "rank 1 on node2: SIGKILL (9)")
+    assert (over.exit_status, over.state, over.text) == (137, "failed", "rank 1 on node2: SIGKILL (9)")
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

@@ -29,6 +29,8 @@ from muster.deploy.jobs import table as job_table
 from muster.deploy.jobs.control import LocalRuns, LocatedJob, LogLine
 from muster.deploy.jobs.fetch import fetch
 from muster.deploy.slurm.mark import any_mark
+from muster.deploy.view.page.records import read
+from muster.deploy.view.page.run_page import run_page
 
 RECORD: dict[str, Any] = {
     "job": "20261121-120000-abcd",
@@ -122,6 +124,28 @@ def test_a_result_says_how_it_ended(tmp_path: Path) -> None:
     assert (state.state, state.exit_status, state.why) == ("failed", 3, "rank 3 on node2: exit status 3")
     (run / "result.json").write_text(json.dumps({**FAILED, "exit_status": 0, "first_failure": None}))
     assert only(tmp_path).state.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "why"),
+    [
+        ("interrupted", "SIGINT (2)", "SIGINT (2)"),
+        ("stopped", "muster stop, by ada on lab", "muster stop, by ada on lab"),
+        ("stopped", "stopped by muster stop, by ada on lab", "muster stop, by ada on lab"),  # older
+    ],
+)
+def test_a_job_that_somebody_ended_is_stopped(tmp_path: Path, kind: str, reason: str, why: str) -> None:
+    failure = {"kind": kind, "rank": None, "host": None, "reason": reason, "time": 1059.0}
+    result = {**FAILED, "exit_status": 130, "first_failure": failure}
+    run = make_run(tmp_path)
+    (run / "result.json").write_text(json.dumps(result))
+    state = only(tmp_path).state
+    assert (state.state, state.exit_status, state.why) == ("stopped", 130, why)
+    assert job_table.outcome(state) == f"stopped by {why}"
+    page = run_page(read(run))
+    assert (page.state, page.tone, page.headline) == ("stopped", "plain", f"stopped by {why}")
+    assert page.attempts[0].failure is not None
+    assert page.attempts[0].failure.headline == f"stopped by {why}"
 
 
 def test_the_result_of_an_earlier_attempt_is_not_the_jobs(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from muster.deploy.jobs import notify as notifying
 from muster.deploy.jobs.history import JobHistory
 from muster.deploy.jobs.notify import notify, require_notify
 from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.program import Program
 from tests.unit.plans import make_plan
 
@@ -33,6 +33,7 @@ PLAN = make_plan(
 FAILURE = Failure("rank", "exit status 5", 5, host="node2", rank=3, at=2.0, tail=("s3cret",))
 FAILED = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=FAILURE, ends={}, last_line="s3cret")
 DONE = dataclasses.replace(FAILED, failure=None)
+STOPPED = dataclasses.replace(FAILED, failure=interruption(KeyboardInterrupt(2), 2.0))
 
 
 class Hook(BaseHTTPRequestHandler):
@@ -63,7 +64,9 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize(("result", "state", "status"), [(DONE, "done", 0), (FAILED, "failed", 5)])
+@pytest.mark.parametrize(
+    ("result", "state", "status"), [(DONE, "done", 0), (FAILED, "failed", 5), (STOPPED, "stopped", 130)]
+)
 def test_a_web_hook_gets_the_end_of_a_job_and_nothing_secret(
     hook: str, result: LaunchResult, state: str, status: int
 ) -> None:

@@ -278,13 +278,15 @@ SHOW_JOB = (
     'case "$2" in job) echo "JobId=12 JobState={job} Reason={why} Dependency=(null)" ;; node) {node} ;; esac'
 )
 NODE_DOWN = 'echo "NodeName=n2 State=DOWN*+NOT_RESPONDING ThreadsPerCore=1 Reason=Not responding [slurm@x]"'
+SCANCELLED = "stopped by scancel (Slurm's job 12); the job was ended on every host"
 NODE_WELL = 'echo "NodeName=n2 State=ALLOCATED ThreadsPerCore=1"'
 
 
 @pytest.mark.parametrize(
     ("job", "why", "headline", "status"),
     [
-        ("CANCELLED", "None", "Slurm ended the allocation 12: CANCELLED", 143),
+        ("CANCELLED", "None", SCANCELLED, 143),
+        ("CANCELLED", "Prolog", "Slurm ended the allocation 12: CANCELLED (Prolog)", 143),
         ("TIMEOUT", "TimeLimit", "Slurm ended the allocation 12: TIMEOUT (TimeLimit)", 3),
         ("NODE_FAIL", "None", "Slurm ended the allocation 12: NODE_FAIL", 3),
         (
@@ -313,7 +315,7 @@ def test_an_allocation_that_ended_is_why_the_connections_to_all_hosts_broke(
     broke = Failure("network", "the connections to all 3 hosts broke at about the same time", 1, at=1.0)
     failure = blame.blame_slurm(dataclasses.replace(FAILED, failure=broke), "12").failure
     assert failure is not None
-    assert (failure.headline, failure.exit_status) == ("Slurm ended the allocation 12: CANCELLED", 143)
+    assert (failure.headline, failure.exit_status) == (SCANCELLED, 143)
 
 
 def test_the_end_of_an_allocation_is_why_its_hosts_are_unfit(slurm: Callable[..., None]) -> None:

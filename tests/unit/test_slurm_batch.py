@@ -325,9 +325,9 @@ def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tm
     assert gone.read_text() == "7\n"
     assert not (tmp_path / "runs" / NAME / "batch").exists()
     assert (ended.state, ended.exit_status, ended.why) == (
-        "failed",
+        "stopped",
         143,
-        "stopped by muster stop, by ml on login",
+        "muster stop, by ml on login",
     )
 
 
@@ -352,11 +352,11 @@ TERM = dataclasses.replace(DONE, failure=interruption(KeyboardInterrupt(signal.S
 @pytest.mark.parametrize(
     ("shown", "why", "headline", "status"),
     [
-        ("COMPLETING", "None", "Slurm ended the allocation 12: CANCELLED", 143),
+        ("COMPLETING", "None", "stopped by scancel (Slurm's job 12); the job was ended on every host", 143),
         ("COMPLETING", "TimeLimit", "Slurm ended the allocation 12: TIMEOUT (TimeLimit)", 3),
         ("COMPLETING", "NodeDown", "Slurm ended the allocation 12: NODE_FAIL (NodeDown)", 3),
         ("COMPLETING", "None PreemptTime=2026-11-22T12:00:00", "the allocation 12: PREEMPTED", 3),
-        ("RUNNING", "None", "interrupted by SIGTERM (15); the job was ended on every host", 143),
+        ("RUNNING", "None", "stopped by SIGTERM (15); the job was ended on every host", 143),
     ],
 )
 def test_a_sigterm_to_the_driver_is_what_slurm_does(
@@ -486,4 +486,4 @@ def test_a_driver_that_slurm_ends_does_not_wait_for_the_end_of_its_own_job(
     lost = dataclasses.replace(FAILED, failure=Failure("host", "gone", 3, host="n2"))
     failure = blame.blame_own_end(lost, "12").failure
     assert failure is not None
-    assert failure.headline == "Slurm ended the allocation 12: CANCELLED"
+    assert failure.headline.startswith("stopped by scancel")

@@ -29,8 +29,8 @@ class JobState:
     """The record of a job in its folder; `ended` and `exit_status` are None as long as there is no result."""
 
     job: _JobId
-    state: Literal["waiting", "running", "done", "failed", "lost"]
-    """`waiting`: in the queue of Slurm (deploy/slurm/batch_runs.py)."""
+    state: Literal["waiting", "running", "done", "failed", "stopped", "lost"]
+    """`waiting`: in the queue of Slurm (deploy/slurm/batch_runs.py). `stopped`: somebody ended it."""
     launcher: Name
     hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
     ranks: Rank

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...common.runs import STOPS
 from ...console.text import describe_code
 from .records import Records, RunRecord, number_of
 
@@ -46,10 +47,14 @@ class FirstFailure:
     host: str
     rank: int | None
     text: str
+    is_stop: bool = False
+    """Whether somebody ended the job."""
 
     @property
     def headline(self) -> str:
-        """`rank 1 on node2: exit status 1`."""
+        """`rank 1 on node2: exit status 1`, `stopped by SIGINT (2)`."""
+        if self.is_stop:
+            return f"stopped by {self.text}"
         where = f"rank {self.rank} on {self.host}" if self.rank is not None else self.host
         return f"{where}: {self.text}" if where else self.text
 
@@ -159,7 +164,8 @@ def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:
             _time(first["time"]),
             str(first.get("host") or ""),
             rank if isinstance(rank, int) else None,
-            str(first.get("reason") or ""),
+            str(first.get("reason") or "").removeprefix("stopped by "),
+            is_stop=first.get("kind") in STOPS,
         )
     reported = [
         event
@@ -175,6 +181,7 @@ def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:
         str(event.get("host") or ""),
         rank if isinstance(rank, int) else None,
         str(event.get("text") or ""),
+        is_stop=event.get("type") in {"job.interrupted", "job.stopped"},
     )
 
 

@@ -18,7 +18,7 @@ from .records import PRINTED, Records, RunRecord, Tail, number_of
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
 
-TONES = {"done": "good", "failed": "bad", "running": "active", "lost": "bad"}
+TONES = {"done": "good", "failed": "bad", "stopped": "plain", "running": "active", "lost": "bad"}
 LONGEST_PLAN = 40_000
 LOG_CHARACTERS = 220_000
 """Characters of the last lines of all ranks together."""
@@ -84,7 +84,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
     made = now() if at is None else at
     attempts = course(records, made)
     launch = records.launches[-1] if records.launches else {}
-    state = str(records.state.get("state") or ("failed" if records.result.get("exit_status") else "unknown"))
+    state = str(records.state.get("state") or _state_by(records.result))
     hosts = [str(host) for host in _list(records.state.get("hosts"))]
     last = attempts[-1].ranks if attempts else {}
     return RunPage(
@@ -113,12 +113,19 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
     )
 
 
+def _state_by(result: RunRecord) -> str:
+    """The state in a result; of an older version, by its exit status."""
+    return str(result.get("state") or ("failed" if result.get("exit_status") else "unknown"))
+
+
 def _headline(records: Records, state: str) -> str:
     first = records.result.get("first_failure")
     if state in {"failed", "lost"}:
         if records.state.get("why"):
             return str(records.state["why"])
         return str(first.get("reason")) if isinstance(first, dict) else "failed, without a recorded reason"
+    if state == "stopped":
+        return f"stopped by {records.state.get('why') or 'somebody'}"
     if state == "done":
         return str(records.state.get("last_line") or "every rank ended with status 0")
     return {"running": "running: the records up to now"}.get(state, "the end is not recorded")

@@ -76,6 +76,7 @@ class FailureMark:
 
     x: float
     text: str
+    is_stop: bool
     rows: tuple[float, float] | None
     """Top and height."""
 
@@ -211,7 +212,7 @@ def _mark(
         if failure.rank is None and row.host == failure.host and row.rank in tops
     ]
     rows = (min(of_host), max(of_host) - min(of_host) + step) if of_host else None
-    return FailureMark(scale(failure.at), failure.headline[:90], rows)
+    return FailureMark(scale(failure.at), failure.headline[:90], failure.is_stop, rows)
 
 
 def _labels(
