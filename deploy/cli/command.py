@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import inspect
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
@@ -151,6 +152,26 @@ class Declaration:
     def run(self, values: Mapping[str, Any]) -> None:
         """Run the command with the values of flags, `{"--np": 4}`; others have their defaults."""
         execute(self.kind(**{self.flags[name].field: value for name, value in values.items()}))
+
+    def arguments_of(self, command: Command) -> list[str]:
+        """The arguments that make a command, without those for default values."""
+        options, program, rest = list[str](), list[str](), list[str]()
+        for each in self.flags.values():
+            value = getattr(command, each.field)
+            if value == each.default:
+                continue
+            if each is self.rest:
+                rest = shlex.split(value)
+            elif each in self.positional:
+                program = [value]
+            elif each.ends_options:
+                program = [each.ends_options, value]
+            elif value is True or value == each.alone:
+                options.append(each.name)
+            else:
+                values = value if isinstance(value, tuple) else (value,)
+                options += [token for one in values for token in (each.name, str(one))]
+        return [*options, *(program or ["--"][: len(rest)]), *rest]
 
     @property
     def groups(self) -> dict[str, list[Flag]]:

@@ -13,6 +13,7 @@ from ..plan.source_tree import of_package, scan
 from ..plan.spec import LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
 from . import options as parse
+from .command import Declaration
 from .inventory import batch_options, require_one_source, slurm_of
 from .launch_options import LaunchOptions
 from .launch_program import is_recorded, notes_of, program_of, require_hosts_before
@@ -69,6 +70,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     restarts = options.max_restarts > 0
     return LaunchSpec(
         job=parse.new_job(),
+        command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
         launcher=parse.one_of("--launcher", options.launcher, LAUNCHERS),
         slurm_timeout=float(options.start_timeout),
         np=options.np or None,

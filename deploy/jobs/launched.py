@@ -9,15 +9,17 @@ import gzip
 import json
 import platform
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..hosts.facts import Facts
 from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree
-from ..plan.spec import is_secret
+from ..plan.spec import LaunchSpec, is_secret
 
 HIDDEN = "***"
 # Texts are kept so that two runs can be compared line by line. Larger files differ by their hash alone.
@@ -42,6 +44,8 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
         "attempt": spec.attempt,
         "muster": _version(),
         "driver_python": platform.python_version(),
+        **({"command": _command(spec)} if spec.command else {}),
+        **({"commit": spec.tree.commit, "clean": spec.tree.clean} if spec.tree.commit else {}),
         "program": program.script or f"-m {program.module}",
         "args": _without_secrets(program.args),
         "launcher": spec.launcher,
@@ -95,6 +99,17 @@ def _read(path: Path, size: int) -> str | None:
 def _facts(facts: Facts) -> dict[str, Any]:
     names = ("python", "executable", "torch", "mpi4py", "mpi", "cores", "gpus")
     return {name: getattr(facts, name) for name in names}
+
+
+def _command(spec: LaunchSpec) -> str:
+    """The command line of the user. A secret of --env is left to the environment of the next user."""
+    shown: list[str] = []
+    for option, token in pairwise(("", *spec.command)):
+        name = token.partition("=")[0]
+        is_url = option == "--notify" and "://" in token  # it may be the secret of a chat
+        hidden = name if option == "--env" and is_secret(name, spec.hidden) else HIDDEN if is_url else token
+        shown.append(hidden)
+    return shlex.join(_without_secrets(shown))
 
 
 def _without_secrets(args: Sequence[str]) -> list[str]:

@@ -1,16 +1,20 @@
-"""The files of a work tree by git: its own, those of its submodules, and of repositories inside it.
+"""The files and the commit of a work tree by git, with its submodules and the repositories inside it.
 
-The only call of git reads a repository, and runs nothing that the repository names. A tree may come from
-elsewhere with its `.git`, such as an unpacked archive. git would obey the settings in it:
-`core.fsmonitor` and hooks are commands, a missing object is fetched by a command of `remote.*` (file and ext
-transports run one too), `core.worktree` leads to another folder.
+Every call of git only reads, and runs nothing that the repository names. A tree may come from elsewhere with
+its `.git`, such as an unpacked archive. git would obey the settings in it: `core.fsmonitor` and hooks are
+commands, a missing object is fetched by a command of `remote.*` (file and ext transports run one too),
+`core.worktree` leads to another folder. `git status` and `git diff` run filters for the content of files, so
+a scan compares the contents itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +24,8 @@ from ..hosts.received_paths import is_dot_git
 from .walk import KEYS, RUNS, walk
 
 # Given on the command line, they come after every file of settings, and after what such a file includes.
-# No setting that ls-files reads names any other command: filters and textconv belong to the content of files.
+# No setting that these calls read names any other command: filters and textconv belong to the content of
+# files.
 _HARMLESS = {
     "core.fsmonitor": "",  # empty: git before 2.36 would run a program called `false`
     "core.hooksPath": os.devnull,
@@ -32,6 +37,10 @@ _HARMLESS = {
     "protocol.allow": "never",
     "safe.bareRepository": "explicit",
 }
+_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_LFS = "version https://git-lfs.github.com/spec/v1\n"
+MOST_TEXT = 1 << 20
+"""Bytes of a file that may be a text with carriage returns."""
 SECONDS = 60
 # They point git to another repository than that of the folder.
 _OF_ONE_REPOSITORY = {
@@ -83,6 +92,70 @@ def _environment(root: Path) -> dict[str, str]:
     }
 
 
+class Head:
+    """The commit of a work tree, found by a thread: a launch lists and reads the files meanwhile."""
+
+    def __init__(self, root: Path) -> None:
+        self._commit, self._staged = "", False
+        self._thread = threading.Thread(target=self._find, args=(root,), daemon=True)
+        self._thread.start()
+
+    def result(self) -> tuple[str, bool]:
+        """Its id, and whether the index equals it; the id is empty for a repository without a commit."""
+        self._thread.join()
+        return self._commit, self._staged
+
+    def _find(self, root: Path) -> None:
+        with contextlib.suppress(UsageError):
+            commit = git(root, "rev-parse", "--verify", "HEAD^{commit}").decode(errors="replace").strip()
+            if _COMMIT.fullmatch(commit):
+                self._commit, self._staged = commit, _is_staged(root, commit)
+
+
+class ContentCheck:
+    """Compares a content, part by part, with git's id of it. An empty id is that of no content."""
+
+    def __init__(self, blob: str, size: int) -> None:
+        self._blob = blob
+        algorithm = hashlib.sha1 if len(blob) == 40 else hashlib.sha256
+        self._digest = algorithm(b"blob %d\0" % size, usedforsecurity=False)
+
+    def update(self, part: bytes) -> None:
+        """Take the next part."""
+        if self._blob:
+            self._digest.update(part)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether these parts are the content."""
+        return self._digest.hexdigest() == self._blob
+
+
+def is_stored_as(blob: str, path: Path, digest: str, size: int) -> bool:
+    """Whether git stores a file in another form: without carriage returns, or as a pointer of git-lfs to it.
+
+    `digest`: the SHA-256 of the file.
+    """
+    forms = [f"{_LFS}oid sha256:{digest}\nsize {size}\n".encode()]
+    if size <= MOST_TEXT:
+        forms.append(path.read_bytes().replace(b"\r\n", b"\n"))
+    for form in forms:
+        check = ContentCheck(blob, len(form))
+        check.update(form)
+        if check.is_same:
+            return True
+    return False
+
+
+def _is_staged(root: Path, commit: str) -> bool:
+    """Whether the index equals a commit; False if the commit is missing. It reads no file of the tree."""
+    try:
+        git(root, "diff-index", "--cached", "--quiet", "--ignore-submodules=dirty", commit, "--")
+    except UsageError:
+        return False
+    return True
+
+
 MOST_DEPTH = 20  # of submodules
 LONGEST_PATH, LONGEST_NAME = 4000, 255  # no file has a longer one
 
@@ -91,7 +164,8 @@ LONGEST_PATH, LONGEST_NAME = 4000, 255  # no file has a longer one
 class GitFiles:
     """Paths below the root of a work tree. Some may not exist: a tracked file may be deleted."""
 
-    tracked: set[str] = field(default_factory=set)
+    tracked: dict[str, str] = field(default_factory=dict)
+    """Each with git's id of its content in the index; "" if that cannot be its content in the commit."""
     others: set[str] = field(default_factory=set)
     """Files that git neither tracks nor ignores."""
     absent: set[str] = field(default_factory=set)
@@ -106,12 +180,13 @@ def git_files(root: Path, depth: int = 0) -> GitFiles:
     if depth > MOST_DEPTH:
         raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} levels")
     files = GitFiles()
-    for name in _inside(root, _names(git(root, "ls-files", "--cached", "-z"))):
+    index = dict(_entries(git(root, "ls-files", "--stage", "-z")))
+    for name in _inside(root, index):
         path = root / name
         if path.is_symlink() or not path.is_dir():
-            files.tracked.add(name)
+            files.tracked[name] = index[name]
         elif (path / ".git").exists():
-            _add(files, name, git_files(path, depth + 1))
+            _add(files, name, git_files(path, depth + 1), same=_is_staged(path, index[name]))
         else:
             files.absent.add(name)
     for name in _inside(root, _names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))):
@@ -123,8 +198,17 @@ def git_files(root: Path, depth: int = 0) -> GitFiles:
     return files
 
 
-def _add(files: GitFiles, folder: str, inner: GitFiles) -> None:
-    files.tracked.update(f"{folder}/{name}" for name in inner.tracked)
+def _entries(listed: bytes) -> Iterator[tuple[str, str]]:
+    """Each path of an index with its id: `100644 c8f2... 0<tab>train.py`; without one during a merge."""
+    for entry in filter(None, listed.split(b"\0")):
+        about, _, name = entry.partition(b"\t")
+        _, blob, stage = about.decode().split(" ")
+        yield os.fsdecode(name).rstrip("/"), blob if stage == "0" else ""
+
+
+def _add(files: GitFiles, folder: str, inner: GitFiles, *, same: bool) -> None:
+    """Add the files of a submodule. `same`: whether its index is the commit that its parent records."""
+    files.tracked.update((f"{folder}/{name}", blob if same else "") for name, blob in inner.tracked.items())
     files.others.update(f"{folder}/{name}" for name in inner.others)
     files.absent.update(f"{folder}/{name}" for name in inner.absent)
 

@@ -7,13 +7,13 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
 from . import tree_limits
-from .git import git_files, git_root
+from .git import ContentCheck, GitFiles, Head, git_files, git_root, is_stored_as
 from .ignore import Ignored
 from .tree_limits import IGNORE_FILE, links_of, too_large
 from .walk import JOB, KEYS, RUNS, is_file, walk
@@ -51,6 +51,10 @@ class Tree:
     prefix: str = ""
     absent: tuple[str, ...] = ()
     """Submodules that are not checked out, so that no host gets their files."""
+    commit: str = ""
+    """The git commit of the tree; empty without a repository."""
+    clean: bool = False
+    """Whether these are exactly the files of the commit."""
 
     @property
     def size(self) -> int:
@@ -120,18 +124,27 @@ def scan(folder: Path) -> Tree:
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = git_root(folder)
-    in_git, root = root is not None, root or folder
+    head, root = Head(root) if root else None, root or folder
     listing = root / IGNORE_FILE
     ignored = Ignored.of_file(listing) if listing.is_file() else Ignored([])
-    candidates, absent = _of_git(root) if in_git else (walk(folder, leave_out=ignored), ())
+    git = git_files(root) if head else GitFiles()
+    candidates = _of_git(root, git) if head else walk(folder, leave_out=ignored)
     listed = (name for name in candidates if not ignored.has(name))
     sizes, modes = _measured(root, listed)  # before any file is read
-    if why := too_large(str(root), sizes, IN_GIT if in_git else WITHOUT_GIT):
+    if why := too_large(str(root), sizes, IN_GIT if head else WITHOUT_GIT):
         raise UsageError(why)
     names = sorted(sizes)
     links = links_of(root, names, modes)
-    files = tuple(_read(root, name, links.get(name)) for name in names)
-    return Tree(root, os.path.relpath(folder, root), files, absent=absent)
+    tracked = {name: blob for name, blob in git.tracked.items() if not ignored.has(name)}
+    same = tracked.keys() == sizes.keys()
+    files = list[TreeFile]()
+    for name in names:
+        file, unchanged = _read(root, name, links.get(name), tracked[name] if same else "")
+        files.append(file)
+        same = same and unchanged
+    commit, staged = head.result() if head else ("", False)
+    within, absent = os.path.relpath(folder, root), tuple(sorted(git.absent))
+    return Tree(root, within, tuple(files), absent=absent, commit=commit, clean=same and staged)
 
 
 def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -161,15 +174,13 @@ def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
     """
     paths = sorted(folder.rglob("*.py"))
     names = [str(path.relative_to(folder.parent)) for path in paths if path.parent.name not in leave_out]
-    return Tree(folder.parent, ".", tuple(_read(folder.parent, name) for name in names), prefix="muster")
+    return Tree(folder.parent, ".", tuple(_read(folder.parent, name)[0] for name in names), prefix="muster")
 
 
-def _of_git(root: Path) -> tuple[Iterable[str], tuple[str, ...]]:
-    """The files that git tracks, and those that it neither tracks nor ignores; submodules that are absent."""
-    files = git_files(root)
-    wanted = files.tracked | {name for name in files.others if RUNS not in PurePath(name).parts[:-1]}
-    names = [name for name in wanted if not _is_own(name) and is_file(root / name)]
-    return names, tuple(sorted(files.absent))
+def _of_git(root: Path, files: GitFiles) -> Iterator[str]:
+    """The files that git tracks, and those that it neither tracks nor ignores."""
+    others = (name for name in files.others if RUNS not in PurePath(name).parts[:-1])
+    return (name for name in {*files.tracked, *others} if not _is_own(name) and is_file(root / name))
 
 
 def _is_own(name: str) -> bool:
@@ -177,16 +188,23 @@ def _is_own(name: str) -> bool:
     return any(part == KEYS or JOB.fullmatch(part) for part in PurePath(name).parts[:-1])
 
 
-def _read(root: Path, name: str, link: str | None = None) -> TreeFile:
+def _read(root: Path, name: str, link: str | None = None, blob: str = "") -> tuple[TreeFile, bool]:
+    """A file, and whether it has the content with this id of git."""
     path = root / name
     if link is not None:
-        return TreeFile(name, executable=False, digest="", link=link)
+        target = os.fsencode(path.readlink())
+        check = ContentCheck(blob, len(target))
+        check.update(target)
+        return TreeFile(name, executable=False, digest="", link=link), check.is_same
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as stream:
+            check = ContentCheck(blob, os.fstat(stream.fileno()).st_size)
             while part := stream.read(1 << 20):
                 digest.update(part)
+                check.update(part)
                 size += len(part)
+        file = TreeFile(name, os.access(path, os.X_OK), digest.hexdigest(), size=size)
+        return file, bool(blob) and (check.is_same or is_stored_as(blob, path, file.digest, size))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    return TreeFile(name, os.access(path, os.X_OK), digest.hexdigest(), size=size)

@@ -44,6 +44,8 @@ class LaunchSpec:
     """The checked request of the user, complete before any host is asked. A detached job's head gets it."""
 
     job: str
+    command: tuple[str, ...] = ()
+    """The command line of the user, without options that have their default value."""
     program: Program = NO_PROGRAM
     tree: Tree = NO_FILES
     library: Tree = NO_FILES

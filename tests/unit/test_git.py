@@ -243,3 +243,87 @@ def test_a_clone_in_the_tree_is_read_with_its_gitignore_and_without_git(tmp_path
     inner = [name.removeprefix("clone/") for name in names(project) if name.startswith("clone/")]
     listed = [".gitignore", "data/a.txt", "keep.bin", "sub/.gitignore", "sub/out/y", "sub/z.bin", "train.py"]
     assert inner == listed
+
+
+# ---- the commit, and whether these are its files -----------------------------------------------------------
+
+
+def commit_of(root: Path) -> tuple[str, bool]:
+    tree = scan(root)
+    return tree.commit, tree.clean
+
+
+def test_a_tree_has_the_commit_of_its_repository_and_may_be_clean(tmp_path: Path) -> None:
+    project = repository(tmp_path / "project")
+    (project / "link").symlink_to("train.py")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "x")
+    assert commit_of(project) == (git(project, "rev-parse", "HEAD"), True)
+    os.utime(project / "train.py", (1, 1))
+    assert commit_of(project / "data")[1], "its content is the same"
+    (project / "runs").mkdir()
+    (project / "runs" / "log").write_text("")
+    assert commit_of(project)[1], "runs are not sent"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "train.py").write_text("print('run')\n"),
+        lambda root: (root / "data" / "a.txt").unlink(),
+        lambda root: (root / "new.py").write_text(""),
+        lambda root: ((root / "train.py").write_text("1"), git(root, "add", ".")),
+        lambda root: git(root, "rm", "-q", "--cached", "train.py"),
+        lambda root: ((root / "train.py").unlink(), (root / "train.py").symlink_to("data")),
+    ],
+    ids=["changed", "deleted", "new", "staged", "removed", "link"],
+)
+def test_a_tree_with_other_files_than_its_commit_is_not_clean(
+    change: Callable[[Path], object], tmp_path: Path
+) -> None:
+    project = repository(tmp_path / "project")
+    change(project)
+    assert commit_of(project) == (git(project, "rev-parse", "HEAD"), False)
+
+
+def test_a_pipe_in_place_of_a_file_is_a_change(tmp_path: Path) -> None:
+    project = repository(tmp_path / "project")
+    (project / "train.py").unlink()
+    os.mkfifo(project / "train.py")
+    assert not commit_of(project)[1]
+
+
+def test_a_submodule_at_another_commit_is_a_change(tmp_path: Path) -> None:
+    project = repository(tmp_path / "project")
+    git(project, "submodule", "--quiet", "add", str(repository(tmp_path / "library")), "inner")
+    assert not commit_of(project)[1]
+    git(project, "commit", "-q", "-m", "x")
+    assert commit_of(project)[1]
+    git(project / "inner", "commit", "-q", "--allow-empty", "-m", "y")
+    assert commit_of(project)[1], "the same files"
+    (project / "inner" / "train.py").write_text("")
+    git(project / "inner", "commit", "-q", "-a", "-m", "z")
+    assert not commit_of(project)[1]
+
+
+def test_a_file_that_git_stores_in_another_form_is_not_a_change(tmp_path: Path) -> None:
+    project = repository(tmp_path / "project")
+    (project / ".gitattributes").write_text("*.bat eol=crlf\n")
+    (project / "run.bat").write_bytes(b"a\r\nb\r\n")
+    content = b"weights" * 100
+    pointer = (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{hashlib.sha256(content).hexdigest()}\n"
+    )
+    (project / "w.bin").write_text(f"{pointer}size {len(content)}\n")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "x")
+    (project / "w.bin").write_bytes(content)
+    assert commit_of(project)[1]
+    (project / "w.bin").write_bytes(content.upper())
+    assert not commit_of(project)[1]
+
+
+def test_without_a_commit_there_is_none(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) == ("", False)
+    git(tmp_path, "init", "-q")
+    assert commit_of(tmp_path) == ("", False)

@@ -40,8 +40,14 @@ def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() 
         "env": (("LEVEL", "3"), ("HF_TOKEN", "s3cret"), ("PLAIN", "s3cret")),
         "hidden": ("PLAIN",),
     }
+    spec["command"] = ("muster", "launch", "--env", "HF_TOKEN=s3cret", "--env", "PLAIN", "--env", "LEVEL=3")
+    spec["command"] += ("--notify", "https://chat.example/s3cret", "train.py", "--token", "s3cret")
     plan = make_plan("node[1-2] slots=2", **spec)
     record = launched(plan, {"node1": NODE})
+    assert record["command"] == (
+        "muster launch --env HF_TOKEN --env PLAIN --env LEVEL=3 --notify '***' train.py --token '***'"
+    )
+    assert "commit" not in record
     assert "s3cret" not in json.dumps(record)
     assert record["args"] == ["--lr", "0.1", "--token", "***", "--api-key=***"]
     assert record["env"] == {"LEVEL": "3", "HF_TOKEN": "***", "PLAIN": "***"}

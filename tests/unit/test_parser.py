@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from muster.deploy.cli.command import Command
 from muster.deploy.cli.commands import SUMMARIES, commands
 from muster.deploy.cli.parser import Call, parse
 from muster.deploy.errors import UsageError
@@ -157,3 +158,29 @@ def test_every_option_is_explained_with_a_name_for_its_value() -> None:
 
 def test_the_list_of_commands_has_the_first_line_of_each_help() -> None:
     assert {name: command.text.partition("\n")[0] for name, command in COMMANDS.items()} == SUMMARIES
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("train.py --lr 0.1", None),
+        ("-n 4 --hosts h train.py 'a b'", "--hosts h --np 4 train.py 'a b'"),
+        (
+            "--launcher mpirun -x A=1 -x B --detach -m pack.age -v",
+            "--env A=1 --env B --detach -m pack.age -v",
+        ),
+        ("--slurm='-N 2' --slurm-login h -- --epochs 3", "--slurm '-N 2' --slurm-login h -- --epochs 3"),
+        ("--slurm train.py", None),
+        ("", None),
+    ],
+)
+def test_a_command_is_written_without_its_defaults(written: str, shown: str | None) -> None:
+    declared = COMMANDS["launch"]
+
+    def command(line: str) -> Command:
+        values = read(f"launch {line}").values
+        return declared.kind(**{declared.flags[name].field: value for name, value in values.items()})
+
+    arguments = shlex.join(declared.arguments_of(command(written)))
+    assert sorted(arguments.split()) == sorted((shown or written).split())
+    assert command(arguments) == command(written)

@@ -338,3 +338,14 @@ def test_an_option_without_a_value_is_not_on_the_page(tmp_path: Path) -> None:
     page = page_of(read(write_run(tmp_path)))
     assert "--start-timeout" in page
     assert "--network" not in page
+
+
+def test_the_page_has_the_command_and_the_commit(tmp_path: Path) -> None:
+    records = read(write_run(tmp_path))
+    assert dict(run_page(records, AT).facts)["commit"] == f"{'3f2a' * 10}, with changes"
+    assert "muster launch --launcher torchrun train.py --lr 0.1 --token" in page_of(records)
+    (launch,) = records.launches
+    older = {name: value for name, value in launch.items() if name not in {"command", "commit", "clean"}}
+    facts = dict(run_page(dataclasses.replace(records, launches=(older,)), AT).facts)
+    assert facts["program"] == "train.py --lr 0.1 --token ***"
+    assert not {"command", "commit"} & facts.keys()

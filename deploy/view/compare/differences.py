@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...console.fold import fold, fold_names
-from ..page.records import Records, RunRecord
+from ..page.records import Records, RunRecord, commit_of
 
 MOST_DIFF_LINES = 400
 NOTHING = "-"
 VERSIONS = ("python", "executable", "torch", "mpi4py", "mpi")
 HARDWARE = ("cores", "gpus")
 PLAIN = ("program", "launcher", "backend", "ranks")
-_ELSEWHERE = {*PLAIN, "args", "env", "options", "hosts", "code", "muster", "driver_python", "job", "attempt"}
+_ELSEWHERE = {
+    *(*PLAIN, "args", "env", "options", "hosts", "code", "muster", "driver_python", "job", "attempt"),
+    *("command", "commit", "clean"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def unrecorded(runs: Sequence[Records]) -> list[str]:
 def _described(launch: RunRecord) -> dict[tuple[str, str], str]:
     """All inputs of a launch, as texts by section and name."""
     described = {("launch", name): _plain(launch[name]) for name in PLAIN if name in launch}
+    described["launch", "commit"] = commit_of(launch) or NOTHING
     arguments = launch.get("args")
     for name, value in options_of([str(token) for token in arguments] if isinstance(arguments, list) else []):
         described["arguments", name] = value

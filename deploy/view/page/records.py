@@ -91,6 +91,12 @@ def number_of(value: object) -> float | None:
     return float(value) if -MOST_NUMBER < value < MOST_NUMBER else None
 
 
+def commit_of(launch: RunRecord) -> str:
+    """The git commit of a launch, and whether its files were others; empty without a repository."""
+    commit = str(launch.get("commit") or "")[:64]
+    return commit if not commit or launch.get("clean") is True else f"{commit}, with changes"
+
+
 def read(folder: Path) -> Records:
     """The records of a run. A file that cannot be read becomes a note."""
     notes: list[str] = []

@@ -14,7 +14,7 @@ from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, own_times, slow_lines, step_times
-from .records import PRINTED, Records, RunRecord, Tail, number_of
+from .records import PRINTED, Records, RunRecord, Tail, commit_of, number_of
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
 
@@ -155,13 +155,15 @@ def _facts(
     program = " ".join(map(str, [launch.get("program", ""), *_list(launch.get("args"))])).strip()
     names = fold_names(map(str, hosts))
     facts = [
-        ("program", hidden_values(program)),
+        ("command", hidden_values(str(launch.get("command") or ""))),
+        ("program", "" if launch.get("command") else hidden_values(program)),
         ("ranks", f"{ranks} on {count(len(hosts), 'host')}: {names}" if isinstance(ranks, int) else ""),
         ("launcher", str(state.get("launcher") or "")),
         ("started", _date(started) if started is not None else ""),
         ("took" if ended is not None else "so far", duration((ended or made) - started) if started else ""),
         ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
         ("exit status", str(state["exit_status"]) if state.get("exit_status") is not None else ""),
+        ("commit", commit_of(launch)),
         ("folder", str(state.get("folder") or "")),
     ]
     return [(name, text) for name, text in facts if text]
