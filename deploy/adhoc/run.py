@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from ..connect.requests.files import CLEAN, RUN, Cleaned
 from ..connect.requests.request import Nothing
 from ..console.text import describe_code, status_of
 from ..errors import MusterError
+from ..waits import waiting
 
 HEAR_SECONDS = 2.0
 TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
@@ -35,21 +36,19 @@ def run(
     cluster: Cluster,
     argv: Sequence[str],
     seconds: float | None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Ended]:
-    """Run a command on every connected host. Leaving the cluster's context ends its processes.
-
-    `progress`: gets the number of hosts on which it has ended, and of all hosts.
-    """
-    waiting = dict(cluster.channels)
-    posted = {host: channel.post(RUN, argv=list(argv), limit=seconds) for host, channel in waiting.items()}
+    """Run a command on every connected host. Leaving the cluster's context ends its processes."""
+    left = dict(cluster.channels)
+    posted = {host: channel.post(RUN, argv=list(argv), limit=seconds) for host, channel in left.items()}
     ended: dict[str, Ended] = {}
-    while waiting:
-        progress(len(ended), len(cluster.channels))
-        event = cluster.hear(HEAR_SECONDS)
-        if event and waiting.pop(event.host, None):
-            ended[event.host] = _ended(event.report)
-        ended |= _refused(waiting, posted)
+    with waiting(hosts=left) as noted:
+        while left:
+            event = cluster.hear(HEAR_SECONDS)
+            if event and left.pop(event.host, None):
+                ended[event.host] = _ended(event.report)
+            ended |= _refused(left, posted)
+            for host in ended:
+                noted.over_for(host)
     return {host: ended[host] for host in cluster.channels}
 
 
@@ -59,14 +58,14 @@ def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
     return cleaned.require_all()
 
 
-def _refused(waiting: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
+def _refused(left: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
     """Stop waiting for hosts whose agent could not start the command, because no report follows."""
     refused = {}
-    for host in [*waiting]:
+    for host in [*left]:
         error = posted[host].exception() if posted[host].done() else None
         # A lost connection has a report.
         if isinstance(error, MusterError) and not isinstance(error, LostError):
-            del waiting[host]
+            del left[host]
             refused[host] = Ended(LOST, error.reason, "")
     return refused
 

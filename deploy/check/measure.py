@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,15 +19,11 @@ from .network import rank_addresses
 HEALTH_SECONDS = 40.0
 # An agent gives up on an address after 3 s. It tries at most MOST_PEERS hosts (deploy/hosts/rendezvous.py).
 REACH_SECONDS = 15.0
-QUESTIONS = 5
-"""Of each host: to connect, its health, a port, its clock, which hosts it reaches."""
-OnProgress = Callable[[int, int], None]
-"""Gets the number of answers so far, and of all."""
 
 
-def measure(cluster: Cluster, progress: OnProgress = lambda done, total: None) -> Measurements:
+def measure(cluster: Cluster) -> Measurements:
     """Connect to every host, and measure those that answer. The cluster stays connected."""
-    survey = _Survey(cluster, progress)
+    survey = _Survey(cluster)
     survey.connect()
     health = survey.all(HEALTH, HEALTH_SECONDS)
     ports = survey.ports()
@@ -54,11 +49,9 @@ def measure(cluster: Cluster, progress: OnProgress = lambda done, total: None) -
 class _Survey:
     """Asks all hosts. A host without a valid answer is not asked again."""
 
-    def __init__(self, cluster: Cluster, progress: OnProgress) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.errors: dict[str, HostError] = {}
-        self._progress, self._question, self._answers = progress, 0, 0
-        self._answering = threading.Lock()
         self._nonces = {host.name: secrets.token_hex(8) for host in cluster.hosts}
 
     @property
@@ -68,7 +61,7 @@ class _Survey:
 
     def connect(self) -> None:
         """Start an agent on every host."""
-        errors = self.cluster.connect(self._count_answers())
+        errors = self.cluster.connect()
         self.errors = {name: _as_host_error(name, error) for name, error in errors.items()}
 
     def all(
@@ -79,7 +72,7 @@ class _Survey:
     ) -> dict[str, Answer]:
         """The answer of each host to a request."""
         channels = {name: self.cluster.channels[name] for name in self.names}
-        return self._note(ask_every(channels, request, seconds, arguments, self._count_answers()))
+        return self._note(ask_every(channels, request, seconds, arguments))
 
     def ports(self) -> dict[str, int | HostError]:
         """For each host, a port that the others can try to reach, or the error that it has none."""
@@ -94,7 +87,6 @@ class _Survey:
             self.names,
             lambda name: Clock(*channels[name].measure_clock()),
             at_once=CLOCKS_AT_ONCE,
-            heard=self._count_answers(),
         )
         return self._note(measured)
 
@@ -150,22 +142,6 @@ class _Survey:
                     {**first.interfaces, **seen.interfaces}, {**first.refused, **seen.refused}
                 )
         return reached
-
-    def _count_answers(self) -> Callable[[], object]:
-        """Begin the next question; returns a function that counts an answer to it, from any thread.
-
-        Hosts that failed before answer nothing, and count as if they had.
-        """
-        hosts = len(self.cluster.hosts)
-        self._answers = self._question * hosts
-        self._question += 1
-
-        def count() -> None:
-            with self._answering:
-                self._answers += 1
-                self._progress(self._answers, QUESTIONS * hosts)
-
-        return count
 
     def _note(self, outcome: HostOutcomes[Result]) -> dict[str, Result]:
         """Return the results, and keep the errors: a host with an error is not asked again."""

@@ -20,7 +20,6 @@ from ..check.measure import measure
 from ..check.measurements import Measurements
 from ..check.slurm_site import judge_site
 from ..connect.cluster import Cluster
-from ..console.progress import Progress
 from ..errors import UnfitError, UsageError
 from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
@@ -135,12 +134,8 @@ def examined(
     """Measure the hosts and judge them. `rule`: of `--slots`; `site`: findings about their Slurm site."""
     hosts = inventory.hosts
     place_ranks(hosts, LaunchSpec(job="", launcher=launcher, allocation=inventory.allocation))
-    # The answers of many hosts take seconds: show how many have arrived.
-    with (
-        contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster,
-        Progress("checking", unit="answers") as progress,
-    ):
-        measurements = measure(cluster, progress.show)
+    with contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster:
+        measurements = measure(cluster)
     uncounted: list[Finding] = []
     if rule:
         facts = {name: measured.facts for name, measured in measurements.hosts.items()}

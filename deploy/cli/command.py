@@ -16,12 +16,15 @@ import dataclasses
 import inspect
 import re
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
-from .. import interrupts
+from .. import interrupts, waits
 from ..common.os_errors import explain
+from ..console.progress import Progress
 from ..console.terminal import harmless_lines
 from ..errors import MusterError
 
@@ -216,8 +219,11 @@ def _named(field: dataclasses.Field[Any]) -> Flag:
 
 
 def execute(command: Command) -> None:
-    """Run a command; `Exit` for every end that is not a success."""
-    with exit_on_error(command.interrupted):
+    """Run a command; `Exit` for every end that is not a success. Meanwhile a line shows what it waits for.
+
+    A command calls `Progress.close_all` before a job or another program writes to the terminal.
+    """
+    with exit_on_error(command.interrupted), Progress(partial(waits.line, time.monotonic())):
         command.run()
 
 

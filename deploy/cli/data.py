@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from ..common.data.manifest import require_name
@@ -100,12 +99,8 @@ class DataVerify(HostOptions):
     def run(self) -> None:
         """Have every host read it, and compare their contents."""
         fields = {"name": self.name}
-        with (
-            _cluster(self, self.name) as cluster,
-            Progress(self.name, unit="hosts") as progress,
-        ):
-            counted = partial(progress.add, 1, len(cluster.channels))
-            outcomes = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields, counted)
+        with _cluster(self, self.name) as cluster:
+            outcomes = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields)
         answers, errors = outcomes.results, {host: error.reason for host, error in outcomes.errors.items()}
         if self.json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from dataclasses import dataclass
 
+from ..console.progress import Progress
 from ..console.terminal import harmless, harmless_lines
 from ..debug.consoles import gather, open_console, run_console
 from .command import Exit, flag
@@ -92,6 +93,7 @@ class Debug(RunningJobOptions):
             host = state.hosts_by_rank[rank]
             exit_if_silent({host: silent[host]} if host in silent else {})
             channel = open_console(state.job, channels, state.hosts_by_rank, rank, hold=self.hold)
+            Progress.close_all()
             sys.stdout.write((HELD if self.hold else BESIDE).format(job=state.job, rank=rank))
             run_console(channel, _write, _read)
             sys.stdout.write(f"rank {rank} continues without you\n")

@@ -53,11 +53,8 @@ class Run(HostOptions):
         argv = _split(self.command)
         if not (argv and argv[0].strip()):
             raise UsageError("what to run? muster run COMMAND ...")
-        with (
-            _reached(self) as (cluster, errors),
-            Progress(argv[0], unit="hosts") as progress,
-        ):
-            ran = fanout.run(cluster, argv, self.timeout or None, progress.show) if cluster.channels else {}
+        with _reached(self) as (cluster, errors):
+            ran = fanout.run(cluster, argv, self.timeout or None) if cluster.channels else {}
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
         for line in lines_of(errors.items()):
@@ -130,6 +127,7 @@ class Shell(Command):
         if chosen.is_local:
             raise UsageError(f"{self.host} is this machine, so no login is needed")
         options = ssh_options(chosen, config_beside(Path(self.hosts)))
+        Progress.close_all()
         sys.stdout.flush()
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
 

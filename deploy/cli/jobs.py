@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import interrupts
 from ..common.users import own_name
 from ..connect.requests.jobs import JobState
+from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..errors import UnfitError, UsageError
@@ -20,6 +21,7 @@ from ..jobs.bounded import TooLargeError, content_of
 from ..jobs.control import LocatedJob, LogLine
 from ..jobs.fetch import fetch
 from ..jobs.reconnect import reconnecting
+from ..waits import waiting
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
 from .job_lookup import locate, look, require_logs
@@ -91,8 +93,9 @@ class Logs(NewestJobOptions):
             screen = Screen(sys.stdout)
             try:
                 rank = None if self.rank < 0 else self.rank
-                for line in jobs.printed(located, rank=rank, follow=self.follow):
-                    _show(screen, line, pattern)
+                with waiting(f"output of {located.state.job}"):
+                    for line in jobs.printed(located, rank=rank, follow=self.follow):
+                        _show(screen, line, pattern)
             finally:
                 screen.close()
             if self.follow:
@@ -116,8 +119,9 @@ class Attach(RunningJobOptions):
             if located.state.state == "waiting":
                 screen.say(harmless(f"{name} waits: {located.state.why}"))
             try:
-                for line in jobs.printed(located, rank=None, follow=True, skip=True):
-                    _show(screen, line)
+                with waiting(f"output of {name}"):
+                    for line in jobs.printed(located, rank=None, follow=True, skip=True):
+                        _show(screen, line)
             except KeyboardInterrupt:
                 raise Exit(
                     f"\n{name} keeps running on its hosts; see it again with: muster attach {name}", 130
@@ -159,6 +163,7 @@ def _show(screen: Screen, line: LogLine, wanted: re.Pattern[str] | None = None) 
         text = "".join(part for part in text.splitlines(keepends=True) if wanted.search(part))
     if not text:
         return
+    Progress.close_all()  # from now on a silence is the job's
     if line.rank is not None:
         screen.output(line.rank, line.host, line.stream, text)
     elif line.stream == "driver.log":
@@ -175,7 +180,8 @@ def _require_shown(screen: Screen) -> None:
 def _end(located: LocatedJob, runs: Path, screen: Screen) -> None:
     """Fetch the folder of a job that is over, print its verdict, and exit with its status."""
     state: JobState = jobs.state_of(located)
-    folder = fetch(located, runs)
+    with Progress(f"copying the folder of {state.job}"):
+        folder = fetch(located, runs)
     if state.exit_status is None:
         raise Exit(f"LOST    {harmless(state.why)}\n        logs: {folder}/logs", LOST_STATUS)
     try:

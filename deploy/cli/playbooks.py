@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..connect.opener import config_beside
+from ..console.progress import Progress
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..roster.sources import ansible_program, require_own_variables
@@ -49,6 +50,7 @@ class PlaybookOptions(Command):
         argv = ["ansible-playbook", str(ANSIBLE / f"{self.book}.yml"), "--inventory", self.hosts, *options]
         sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
         sys.stdout.flush()
+        Progress.close_all()
         if not self.dry_run:
             path = ansible_program(argv[0], "runs playbooks")
             os.execve(path, argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606

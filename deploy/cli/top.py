@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..connect.cluster import Cluster
 from ..connect.opener import access_beside
+from ..console.progress import Progress
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs.control import LocatedJob, state_of
@@ -76,6 +77,7 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
         raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
     from ..view.top.app import TopApp  # noqa: PLC0415  # 130 ms
 
+    Progress.close_all()
     # Without this, Textual reads from a closed terminal in a busy loop.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
     TopApp(source, history, read_stacks).run()

@@ -19,6 +19,7 @@ from ..common.clock import now
 from ..common.frames import Frame, Readable, read_frame, write_frame
 from ..decode import MALFORMED
 from ..errors import MusterError
+from ..waits import waiting
 from . import report_frames
 from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .host_clock import measure_offset
@@ -46,13 +47,11 @@ MOST_ERROR = 1 << 16
 # Bytes of reports that may come while an answer is due, with those that were on their way: an agent answers
 # in order, and reports every 2 seconds that it is busy.
 MOST_UNANSWERED = 1 << 25
-# An agent that works on a request reports it every 2 seconds (deploy/agent/main.py).
 POLL_SECONDS = 0.5
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 SWALLOWED = "start-up files of that login's shell (~/.bashrc) read the input of the agent"
 KEEP_OUT = "let them read nothing, and start no other shell, where there is no terminal: [ -t 0 ]"
 DISTRUST = "check the host and its Python installation"
-
 
 Silence = Callable[[], Mapping[str, SilentError]]
 """Gives the hosts that are silent, each with the reason."""
@@ -132,7 +131,8 @@ class Channel:
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **arguments: Any
     ) -> Answer:
         """Send a request, and wait for the answer."""
-        return self.wait(self.post(request, payload, **arguments), seconds)
+        with waiting(hosts=[self.host]):
+            return self.wait(self.post(request, payload, **arguments), seconds)
 
     def wait(self, future: Future[Answer], seconds: float, since: float | None = None) -> Answer:
         """The answer; `LostError` if none comes in time, or if the host is silent meanwhile.

@@ -67,14 +67,11 @@ class Cluster(Listener):
             raise UnfitError(errors.items())
         return self
 
-    def connect(self, heard: Callable[[], object] = lambda: None) -> dict[str, MusterError]:
-        """Connect to every host at once; returns the errors of those that are not reached, and left out.
-
-        `heard`: called for each host that is connected or has failed.
-        """
+    def connect(self) -> dict[str, MusterError]:
+        """Connect to every host at once; returns the errors of those that are not reached, and left out."""
         agent_source()  # made once, before many threads would make it at once
         by_name = {host.name: host for host in self.hosts}
-        opened = on_every(by_name, lambda name: self._open(by_name[name]), heard=heard)
+        opened = on_every(by_name, lambda name: self._open(by_name[name]))
         self.leave_out(opened.errors)
         return opened.errors
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from ..common.os_errors import explain
 from ..errors import MusterError, UnfitError
+from ..waits import Wait, waiting
 from .channel import Channel
 from .requests.request import Answer, Request
 
@@ -42,13 +43,11 @@ def on_every(
     *,
     at_once: int = AT_ONCE,
     interrupted: Callable[[], object] | None = None,
-    heard: Callable[[], object] = lambda: None,
 ) -> HostOutcomes[Result]:
     """Call `act` for every host, at most `at_once` at a time. An error of one host does not stop the others.
 
     `interrupted`: called at a Ctrl-C, to end the waiting for hosts; threads then have a moment to clean up.
-    Without it they are left: a host that does not answer must not delay the end of this process. `heard`:
-    called for each host that is done or has failed.
+    Without it they are left: a host that does not answer must not delay the end of this process.
     """
     names = list(hosts)
     results: dict[str, Result] = {}
@@ -61,20 +60,21 @@ def on_every(
             errors[host] = error
         except OSError as error:  # of this machine
             errors[host] = MusterError(f"on this machine, not there: {explain(error)}", host=host)
-        heard()
+        noted.over_for(host)
 
     left, done = deque(names), SimpleQueue[BaseException | None]()
-    threads = [in_thread(partial(_work, left, attempt, done)) for _ in range(min(len(names), at_once))]
-    try:
-        for _ in names:
-            if error := done.get():
-                raise error
-    except BaseException:
-        left.clear()
-        if interrupted:
-            interrupted()
-            wait(threads, CLEAN_SECONDS)
-        raise
+    with waiting(hosts=names) as noted:
+        threads = [in_thread(partial(_work, left, attempt, done)) for _ in range(min(len(names), at_once))]
+        try:
+            for _ in names:
+                if error := done.get():
+                    raise error
+        except BaseException:
+            left.clear()
+            if interrupted:
+                interrupted()
+                wait(threads, CLEAN_SECONDS)
+            raise
     return _in_order(names, results, errors)
 
 
@@ -112,23 +112,26 @@ def ask_every(
     request: Request[Answer],
     seconds: float,
     arguments: Callable[[str], Mapping[str, Any]] = lambda host: {},
-    heard: Callable[[], object] = lambda: None,
 ) -> HostOutcomes[Answer]:
-    """Ask every host, with its `arguments`, before waiting for the first answer; all have the same time.
-
-    `heard`: called for each host that has answered or failed.
-    """
+    """Ask every host, with its `arguments`, before waiting for the first answer; all have the same time."""
     began = time.monotonic()
     answers = {host: channel.post(request, **arguments(host)) for host, channel in channels.items()}
     results: dict[str, Answer] = {}
     errors: dict[str, MusterError] = {}
-    for host, future in answers.items():
-        try:
-            results[host] = channels[host].wait(future, seconds, began)
-        except MusterError as error:
-            errors[host] = error
-        heard()
+    with waiting(hosts=answers) as noted:
+        for host, answer in answers.items():
+            answer.add_done_callback(partial(_note_answer, noted, host))
+        for host, future in answers.items():
+            try:
+                results[host] = channels[host].wait(future, seconds, began)
+            except MusterError as error:
+                errors[host] = error
+            noted.over_for(host)
     return HostOutcomes(results, errors)
+
+
+def _note_answer(noted: Wait, host: str, answer: Future[Any]) -> None:
+    noted.over_for(host)
 
 
 def ask_in_turn(

@@ -69,6 +69,12 @@ class Progress:
                 self._open.remove(self)
                 self._draw("")
 
+    @classmethod
+    def close_all(cls) -> None:
+        """Remove the line for the rest of the command: a job or another program writes to the terminal."""
+        for progress in [*cls._open]:
+            progress.close()
+
     def stage(self, what: Text) -> None:
         """Begin a stage. An empty text shows nothing until the next stage."""
         self._began, self._done, self._total, self._what = time.monotonic(), 0, 0, what

@@ -1,0 +1,67 @@
+"""What this command waits for, noted where it waits. Each command shows it (deploy/cli/command.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+
+from .console.fold import fold_names
+
+LONGEST_NAMES = 60  # characters
+ELAPSED_SECONDS, QUICK_SECONDS = 2.0, 1.0
+"""From when on a line has its time, and when a command without a noted wait has a line."""
+
+
+class Wait:
+    """Hosts, or another thing, that are waited for. Another thread may read it."""
+
+    def __init__(self, what: str, hosts: Iterable[str]) -> None:
+        self._what, self._began = what, time.monotonic()
+        self._left = dict.fromkeys(hosts)
+        self._hosts = len(self._left)
+
+    def over_for(self, host: str) -> None:
+        """Wait no longer for this host."""
+        self._left.pop(host, None)
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether a host is left."""
+        return bool(self._left)
+
+    def __str__(self) -> str:
+        """`waiting for 2 of 3 hosts: node[2-3] (8 s)`, or for something else; empty if it is over."""
+        left = [*self._left]
+        names = fold_names(left) if left else self._what
+        names = names if len(names) <= LONGEST_NAMES else f"{names[:LONGEST_NAMES]}…"
+        total = f"{len(left)} of {self._hosts} hosts: " if left and self._hosts > 1 else ""
+        return _timed(f"waiting for {total}{names}", self._began) if names else ""
+
+
+_open: list[Wait] = []
+
+
+@contextlib.contextmanager
+def waiting(what: str = "", hosts: Iterable[str] = ()) -> Iterator[Wait]:
+    """Note a wait for these hosts, or for something else, such as `the container engine`."""
+    wait = Wait(what, hosts)
+    _open.append(wait)
+    try:
+        yield wait
+    finally:
+        _open.remove(wait)
+
+
+def line(began: float) -> str:
+    """The line of a command that began then: the outermost wait for hosts, else the innermost other wait."""
+    waits = [*_open]
+    for wait in (*(wait for wait in waits if wait.has_hosts), *reversed(waits)):
+        if text := str(wait):
+            return text
+    return _timed("working", began) if time.monotonic() - began >= QUICK_SECONDS else ""
+
+
+def _timed(text: str, began: float) -> str:
+    seconds = time.monotonic() - began
+    return f"{text} ({seconds:.0f} s)" if seconds >= ELAPSED_SECONDS else text

@@ -1,0 +1,154 @@
+"""No command is silent while it waits: for a host that is held back, or for a slow program."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.launching import MUSTER, Project
+from tests.terminals import shown_on
+from tests.waiting import PATIENCE
+
+JOB = "20260101-000000-abcd"
+# The command lines that wait for a host.
+HOSTS = {
+    "launch": "--np 3 program.py",
+    "status": "--json",
+    "logs": JOB,
+    "attach": "",
+    "stop": JOB,
+    "top": "--hosts hosts.txt --once",
+    "stacks": "",
+    "why": "",
+    "eval": f"{JOB} step",
+    "debug": "",
+    "hosts.scan": "--json",
+    "hosts.add": "node3",
+    "check": "--json",
+    "bench.links": "--short",
+    "bench.collectives": "all_reduce",
+    "bench.hosts": "--short",
+    "env.list": "--json",
+    "env.remove": "",
+    "env.diff": "",
+    "run": "-- echo hello",
+    "put": "program.py",
+    "get": "/etc/hostname got",
+    "clean": "",
+    "data.push": "folder",
+    "data.list": "--json",
+    "data.verify": "folder",
+    "data.pull": "folder pulled",
+    "data.remove": "folder",
+}
+# A host is a process of this machine. Only the login of node3 waits until the gate exists.
+SSH = """#!/bin/sh
+case " $* " in
+    *" -G "*) exec /usr/bin/ssh "$@" ;;
+    *" node3 "*) {gate} ;;
+esac
+eval "last=\\${{$#}}"
+exec sh -c "$last"
+"""
+GATE = "while [ ! -e {gate} ]; do sleep 0.05; done"
+
+
+@dataclass
+class Running:
+    """A command whose standard error is a terminal."""
+
+    process: subprocess.Popen[str]
+    terminal: int
+    shown: str = ""
+
+    def read_until(self, pattern: str) -> str:
+        """Read the terminal until it shows a match."""
+        while not re.search(pattern, self.shown):
+            try:
+                piece = os.read(self.terminal, 1 << 16).decode(errors="replace")
+            except OSError:
+                piece = ""
+            assert piece, f"it ended without {pattern!r}: {self.shown}"
+            self.shown += piece
+        return self.shown
+
+    def end(self) -> str:
+        """Read everything until its end; returns its standard output."""
+        self.shown += shown_on(self.terminal)
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return output
+
+
+@dataclass
+class SlowHosts:
+    """A project with three hosts, of which node3 is held back."""
+
+    project: Project
+    gate: Path
+    started: list[Running] = field(default_factory=list)
+
+    def start(self, command: str, arguments: str) -> Running:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [str(MUSTER), *command.split("."), *shlex.split(arguments)],
+            cwd=self.project.path,
+            env=self.project.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+        )
+        os.close(theirs)
+        self.started.append(Running(process, ours))
+        return self.started[-1]
+
+
+@pytest.fixture
+def slow(project: Project, tmp_path: Path) -> Iterator[SlowHosts]:
+    gate, programs, muster = tmp_path / "gate", tmp_path / "bin", project.path / ".muster"
+    held = GATE.format(gate=gate)
+    programs.mkdir()
+    (programs / "ssh").write_text(SSH.format(gate=held))
+    (programs / "docker").write_text(f"#!/bin/sh\n{held}\nexit 1\n")
+    for program in programs.iterdir():
+        program.chmod(0o700)
+    muster.mkdir(mode=0o700)  # paramiko, which scans hosts, runs only this of the configuration
+    (muster / "ssh_config").write_text(f"Host node3\n    ProxyCommand sh -c '{held}; exit 1'\n")
+    (project.path / "hosts.txt").write_text("node[1-3]\n")
+    (project.path / "folder").mkdir()
+    path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    project.env.update(PATH=path, MUSTER_SSH="openssh", TERM="xterm")
+    hosts = SlowHosts(project, gate)
+    yield hosts
+    gate.touch()
+    for running in hosts.started:
+        running.process.kill()
+        running.process.communicate()
+        os.close(running.terminal)
+
+
+@pytest.mark.parametrize("command", HOSTS)
+def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHosts) -> None:
+    running = slow.start(command, HOSTS[command])
+    running.read_until(r"(waiting for|connecting).*node3")
+    if "--json" in HOSTS[command]:
+        slow.gate.touch()
+        assert isinstance(json.loads(running.end()), dict | list)
+
+
+def test_the_line_leaves_nothing_on_the_terminal_and_nothing_in_the_output(slow: SlowHosts) -> None:
+    running = slow.start("run", "-- echo hello")
+    running.read_until("waiting for 1 of 3 hosts: node3")
+    slow.gate.touch()
+    assert running.end() == "node[1-3]: hello\n"
+    assert running.shown.endswith("\r\x1b[K")
