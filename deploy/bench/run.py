@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..connect.pipe import OpenPipe
+from ..console.progress import OnStage, show_no_stage
 from ..hosts.hostfile import Host
 from ..jobs.hosts_record import HostsRecord, keep
 from ..jobs.run_folder import RunFolder
@@ -46,6 +47,7 @@ def run(  # noqa: PLR0917  # the parts of a job
     observers: Sequence[Observer],
     blame: Blame,
     record: HostsRecord | None = None,
+    on_stage: OnStage = show_no_stage,
 ) -> BenchmarkRun:
     """Run the job to its end. Its folder in `runs` is like that of any other job.
 
@@ -53,7 +55,13 @@ def run(  # noqa: PLR0917  # the parts of a job
     """
     folder = RunFolder(runs, spec.job, max_log=spec.max_log)
     attempts = Attempts(
-        spec, open_pipe, folder, (folder, *observers), lambda plan: keep(record, folder.path), blame=blame
+        spec,
+        open_pipe,
+        folder,
+        (folder, *observers),
+        lambda plan: keep(record, folder.path),
+        blame=blame,
+        on_stage=on_stage,
     )
     result = attempts.run()
     placement = sorted((place.rank, host.host.name) for host in result.plan.hosts for place in host.ranks)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..connect.cluster import Cluster
 from ..connect.opener import access_beside
+from ..console.progress import OnStage
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..console.text import count
@@ -18,6 +19,7 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.detach import detach
 from ..jobs.hosts_record import HostsRecord, kept_if_taken
+from ..launch.stages import connecting
 from ..plan.spec import LaunchSpec
 from ..slurm.batch import batch_of, submit
 from .shared import HOSTS_FILE
@@ -38,8 +40,15 @@ def submit_to_slurm(
     screen.say(f"detached; its driver runs on the first host: muster attach {name}, muster stop {name}")
 
 
-def start_on_login_node(
-    spec: LaunchSpec, slurm_options: Sequence[str], login: str, runs: Path, screen: Screen, *, dry: bool
+def start_on_login_node(  # noqa: PLR0917  # the parts of a launch
+    spec: LaunchSpec,
+    slurm_options: Sequence[str],
+    login: str,
+    runs: Path,
+    screen: Screen,
+    on_stage: OnStage,
+    *,
+    dry: bool,
 ) -> None:
     """Start the driver on a login node, which asks Slurm for the hosts."""
     if dry:
@@ -50,11 +59,10 @@ def start_on_login_node(
     node, name = _login_node(login), spec.job
     spec = dataclasses.replace(spec, slurm=tuple(slurm_options))
     access = access_beside(Path(HOSTS_FILE), spec.python)
-    with (
-        kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)),
-        Cluster([node], access.open) as cluster,
-    ):
-        screen.say(harmless(detach(spec, cluster, LOGIN_DRIVER)))
+    cluster = Cluster([node], access.open)
+    on_stage(connecting(cluster))
+    with kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)), cluster:
+        screen.say(harmless(detach(spec, cluster, LOGIN_DRIVER, on_stage=on_stage)))
     screen.say(f"detached; its driver is on {node.name}: muster attach {name}, muster stop {name}")
 
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from ..connect.opener import connect_early
+from ..console.progress import Progress
 from ..console.screen import Screen
 from ..plan.launcher import place_ranks
 from ..timings import Timings
@@ -45,12 +46,13 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     slurm_options = request.options_for_slurm(options)
     wanted = request.packages_of(options)
     shown = sys.stderr if options.events == "-" else sys.stdout
+    progress = stack.enter_context(Progress())
     screen = Screen(shown, parse.ranks(options.rank), may_drop=True)
     spec = request.spec_of(options, screen.columns)
     # Report mistakes before the job waits for Slurm's hosts. Connections to other hosts start meanwhile.
     waits = options.slurm not in {"", THIS_ALLOCATION}
     if waits:
-        spec = request.with_code(spec, options, clock)
+        spec = request.with_code(spec, options, clock, progress.stage)
     if slurm_options:
         inventory = without_hosts()
     else:
@@ -62,7 +64,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)
     open_pipe = connect_early(hosts[:1] if options.detach else used, inventory.open_pipe, clock)
     if not waits:
-        spec = request.with_code(spec, options, clock)
+        spec = request.with_code(spec, options, clock, progress.stage)
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
     from .launching import PreparedLaunch  # noqa: PLC0415  # loaded by now
 
@@ -73,6 +75,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         placement=placement,
         screen=screen,
         timings=clock,
+        progress=progress,
         slurm_options=slurm_options or (),
         wanted=wanted,
     ).handle()

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from ..console.progress import OnStage
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
@@ -92,12 +93,13 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     )
 
 
-def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings) -> LaunchSpec:
+def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage: OnStage) -> LaunchSpec:
     """Add the program and the tree, and import the modules of a launch, during the slower logins.
 
     `UsageError` for a program, `--notify` or `--metrics` that is wrong on any host.
     """
     folder = Path.cwd()
+    on_stage(f"reading the files of {folder}")
     with clock.part("tree"):
         tree = scan(folder)
         program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)

@@ -27,6 +27,7 @@ from ..jobs.runner import Attempts
 from ..jobs.verdict import verdict
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
+from ..launch.stages import connecting
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
@@ -51,6 +52,7 @@ class PreparedLaunch:
     """Where its ranks run; None for a driver under Slurm, whose hosts are not known yet."""
     screen: Screen
     timings: Timings
+    progress: Progress
     slurm_options: Sequence[str] = ()
     """The options of sbatch or salloc for such a driver."""
     wanted: Requirements | None = None
@@ -60,8 +62,8 @@ class PreparedLaunch:
         """Handle it as its options require."""
         spec, screen, dry = self.spec, self.screen, self.options.dry_run
         if self.placement is None and self.options.slurm_login:
-            login = self.options.slurm_login
-            batch.start_on_login_node(spec, self.slurm_options, login, self._runs, screen, dry=dry)
+            login, show = self.options.slurm_login, self.progress.stage
+            batch.start_on_login_node(spec, self.slurm_options, login, self._runs, screen, show, dry=dry)
         elif self.placement is None:
             batch.submit_to_slurm(spec, self.slurm_options, self._runs, screen, dry=dry)
         elif dry:
@@ -92,19 +94,35 @@ class PreparedLaunch:
     def _show_plan(self, placement: Placement) -> None:
         """Print the plan, and change nothing on the hosts."""
         open_pipe, network = self.inventory.open_pipe, self.spec.network
-        with Cluster(placement.hosts, open_pipe, timings=self.timings, network=network) as cluster:
-            plan = make_plan(self.spec, placement, cluster, self.timings, self._packages(), pull=False)
+        cluster = Cluster(placement.hosts, open_pipe, timings=self.timings, network=network)
+        self.progress.stage(connecting(cluster))
+        with cluster:
+            plan = make_plan(
+                self.spec,
+                placement,
+                cluster,
+                self.timings,
+                self._packages(),
+                pull=False,
+                on_stage=self.progress.stage,
+            )
             sys.stdout.write(harmless_lines(str(plan)))
 
     def _detach(self, placement: Placement) -> None:
         """Start its driver on its head, after this driver has delivered the packages."""
         spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
         if packages:
-            with Cluster(placement.hosts, open_pipe, network=spec.network) as cluster:
+            cluster = Cluster(placement.hosts, open_pipe, network=spec.network)
+            self.progress.stage(connecting(cluster))
+            with cluster:
+                self.progress.stage("preparing the packages")
                 packages.provide(cluster)
             spec = replace(spec, environment=packages.key, packages=packages.described)
-        with Cluster(spec.hosts[:1], open_pipe) as cluster:
-            self.screen.say(harmless(detach(spec, cluster)))
+        cluster = Cluster(spec.hosts[:1], open_pipe)
+        self.progress.stage(connecting(cluster))
+        with cluster:
+            self.screen.say(harmless(detach(spec, cluster, on_stage=self.progress.stage)))
+        self.progress.close()
         where = f"its driver is on {spec.hosts[0].name}"
         self.screen.say(f"detached; {where}: muster attach {spec.job}, muster stop {spec.job}")
 
@@ -125,10 +143,12 @@ class PreparedLaunch:
                     timings=self.timings,
                     stdin=parse.STDIN,
                     packages=packages,
+                    on_stage=self.progress.stage,
                     blame=self.inventory.blame,
                     placement=placement,
                 ).run()
         finally:
+            self.progress.close()
             screen.close()
         self._conclude(folder, result)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..console.progress import Progress
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
@@ -96,14 +97,16 @@ class Demo(Command):
             if chosen.hint:
                 screen.say(chosen.hint)
             launch = LaunchOptions(hosts=str(hosts_file), runs=self.runs)
-            PreparedLaunch(
-                spec=spec,
-                options=launch,
-                inventory=of_file(launch),
-                placement=place_ranks(spec.hosts, spec),
-                screen=screen,
-                timings=Timings(),
-            ).handle()
+            with Progress() as progress:
+                PreparedLaunch(
+                    spec=spec,
+                    options=launch,
+                    inventory=of_file(launch),
+                    placement=place_ranks(spec.hosts, spec),
+                    screen=screen,
+                    timings=Timings(),
+                    progress=progress,
+                ).handle()
 
 
 def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:

@@ -84,7 +84,7 @@ class Channel:
 
     def __init__(self, host: str, pipe: Pipe, events: Inbox) -> None:
         self.host = host
-        self.remote = pipe.remote
+        self.remote, self.writer = pipe.remote, pipe.writer
         self.silence: Silence = self._own_silence
         """Judges the silence of this host; a cluster judges all of its hosts together."""
         self.reopen: Callable[[], Channel] = self._stay_lost
@@ -105,8 +105,8 @@ class Channel:
         self.lost: LostError | None = None
         """Why the connection has ended."""
         with contextlib.suppress(OSError):  # if the agent never starts, `last_words` has the reason
-            pipe.writer.write(agent_source())
-            pipe.writer.flush()
+            self.writer.write(agent_source())
+            self.writer.flush()
         threading.Thread(target=self._read, name=f"channel-{host}", daemon=True).start()
 
     def post(self, request: Request[Answer], payload: bytes = b"", **arguments: Any) -> Future[Answer]:
@@ -121,7 +121,7 @@ class Channel:
         self._waiting[number] = _Pending(request, future)
         # The reader's thread notices a connection that is gone or closed (ValueError).
         with self._posting, contextlib.suppress(OSError, ValueError):
-            write_frame(self._pipe.writer, {"do": request.name, "id": number, **arguments}, payload)
+            write_frame(self.writer, {"do": request.name, "id": number, **arguments}, payload)
         self._asked = max(self._asked, time.monotonic()) if payload else self._asked
         if self.lost:
             self._fail_all(self.lost)

@@ -43,6 +43,13 @@ def why_lost(error: HostError, otherwise: str = GONE) -> str:
     return error.reason if error.kind in _EXPLAINED else otherwise
 
 
+class CountingWriter(Writable, Protocol):
+    """A stream to a host that counts what it has written, for lines of progress."""
+
+    written: int
+    """Bytes so far, also of a content that is not yet written to its end."""
+
+
 class Pipe(Protocol):
     """A running agent behind a transport: two byte streams, and the reason of its end."""
 
@@ -52,7 +59,7 @@ class Pipe(Protocol):
     @property
     def reader(self) -> Readable: ...
     @property
-    def writer(self) -> Writable: ...
+    def writer(self) -> CountingWriter: ...
     def last_words(self, printed: str = "") -> LostError:
         """Why the agent ended: its exit status and last line of stderr, else `printed`, its last output."""
         ...

@@ -9,8 +9,10 @@ from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Detached, Lost
 from ..connect.requests.jobs import DETACH
 from ..connect.silence import FROZEN
+from ..console.progress import OnStage, show_no_stage
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents
+from ..launch.stages import DeliveryStage
 from ..plan.source_tree import Tree, of_package
 from ..plan.spec import LaunchSpec
 
@@ -18,7 +20,9 @@ PYTHON = (3, 10)
 OWN_HOSTS = "muster.deploy.jobs.detached_main"
 
 
-def detach(spec: LaunchSpec, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
+def detach(
+    spec: LaunchSpec, cluster: Cluster, driver: str = OWN_HOSTS, *, on_stage: OnStage = show_no_stage
+) -> str:
     """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
 
     `driver`: the module of the driver, another one if Slurm gives the hosts.
@@ -29,10 +33,13 @@ def detach(spec: LaunchSpec, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
     code = own_code()
+    stage = DeliveryStage([head])
+    on_stage(stage)
     for tree in (spec.tree, spec.library, code):
         contents = Contents(tree)
         contents.ask(cluster.channels[head], verify=True)  # its driver has no other source of them
-        contents.send(cluster.channels[head])
+        contents.send(cluster.channels[head], stage)
+    on_stage(f"waiting until the driver on {head} has started the job")
     cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json(), driver=driver)
     return _await_report(cluster)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..connect.cluster import Cluster
+from ..console.progress import OnStage, show_no_stage
+from ..console.text import count
 from ..envs.present import Packages
 from ..launch.deliver import LaunchImages
 from ..plan.container import found_inside
@@ -49,18 +51,22 @@ def make_plan(  # noqa: PLR0917  # the parts of an attempt
     images: LaunchImages | None = None,
     *,
     pull: bool = True,
+    on_stage: OnStage = show_no_stage,
 ) -> LaunchPlan:
     """The plan of one attempt, on hosts that are connected, after `packages` are installed on them.
 
     `images`: if the hosts were asked before. `pull`: hosts without the image fetch it.
     """
     if packages:
+        on_stage("preparing the packages")
         with timings.part("packages"):
             cluster.facts.update(packages.provide(cluster))
     containers = None
     if spec.image:
+        on_stage(f"looking for the image {spec.image}")
         with timings.part("image"):
             containers = (images or LaunchImages(spec, lambda line: None)).require(cluster, pull=pull)
+    on_stage(f"testing the network between {count(len(cluster.hosts), 'host')}")
     facts = cluster.survey()
     with timings.part("plan"):
         if packages:

@@ -15,6 +15,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
+from ..console.progress import OnStage, show_no_stage
 from ..console.text import count
 from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
@@ -26,6 +27,7 @@ from ..launch.job_events import JobEvent, OnEvent
 from ..launch.loop import LaunchLoop
 from ..launch.rank_io import StdinFeeder, outputs
 from ..launch.result import Failure, LaunchResult, interruption
+from ..launch.stages import connecting
 from ..plan.launch_plan import LaunchPlan
 from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
@@ -71,6 +73,7 @@ class Attempts:
         listeners: Sequence[OnEvent] = (),
         packages: Packages | None = None,
         on_wait: Callable[[str], None] = lambda line: None,
+        on_stage: OnStage = show_no_stage,
         placement: Placement | None = None,
     ) -> None:
         """`placement`: of the first attempt, if it is known.
@@ -81,7 +84,7 @@ class Attempts:
         self._packages, self._placement = packages, placement
         self.spec, self.folder, self.observers = spec, folder, observers
         self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
-        self._on_wait = on_wait
+        self._on_wait, self._on_stage = on_wait, on_stage
         self._history = JobHistory(spec.job, (folder.event, *listeners))
         self._stdin = StdinFeeder(stdin) if spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
@@ -121,10 +124,16 @@ class Attempts:
             asks_more = images or self._packages
             greet = partial(prepare_for, contents, ask=asks_more.ask if asks_more else None)
             hosts_used, open_pipe, network = placement.hosts, self._open_pipe, spec.network
-            with Cluster(hosts_used, open_pipe, timings=timings, greet=greet, network=network) as cluster:
-                the_plan = make_plan(spec, placement, cluster, timings, self._packages, images)
+            cluster = Cluster(hosts_used, open_pipe, timings=timings, greet=greet, network=network)
+            self._on_stage(connecting(cluster))
+            with cluster:
+                the_plan = make_plan(
+                    spec, placement, cluster, timings, self._packages, images, on_stage=self._on_stage
+                )
+                for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
+                    self._say(line)
                 with timings.part("delivery"):
-                    deliver(the_plan, cluster, contents)
+                    deliver(the_plan, cluster, contents, self._on_stage)
                 self._execute(the_plan, cluster, timings)
         except UnfitError as error:
             if not attempt:
@@ -152,8 +161,6 @@ class Attempts:
         self._history.began(the_plan)
         code = None if self._results else texts(the_plan.spec.tree)
         self.folder.keep_launched(launched(the_plan, cluster.facts), code)
-        for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
-            self._say(line)
         result = LaunchLoop(
             the_plan,
             cluster,
@@ -163,6 +170,7 @@ class Attempts:
             on_event=self._on_event,
             on_sample=self.folder.sampled,
             on_pace=self.folder.paced,
+            on_stage=self._on_stage,
             detached=self.folder.detached,
         ).run()
         self._again = False
@@ -172,7 +180,9 @@ class Attempts:
         self._results[-1] = result
         self._history.ended(result)
         self._record(head, "result.json", result.as_json(), wait=True)  # first: the metrics may take minutes
+        self._on_stage("fetching the metrics")
         self._metrics.fetch(head, the_plan.hosts[0].folder)
+        self._on_stage("")
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
         """The result with the outputs on the hosts, or with a hint about the failure."""
@@ -198,6 +208,7 @@ class Attempts:
             self._say(decision.message)
         if decision.again:
             self._history.restarted(decision.message, [host.name for host in decision.hosts])
+            self._on_stage("waiting before the next start")
             time.sleep(restart.backoff(attempt))
         return decision.hosts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
-from ..console.text import count, size, span
+from ..console.text import count, duration, size, span
 from ..errors import MusterError, lines_of
 from ..launch.cause import LAUNCHER_SIGNALS, early_lines
 from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
@@ -20,6 +20,16 @@ from ..why import stragglers
 from .run_folder import RunFolder
 
 TAIL_LINES = 20
+_PARTS = {
+    "wait for Slurm": "waiting for Slurm",
+    "agent and facts": "connecting",
+    "packages": "packages",
+    "image": "image",
+    "delivery": "delivery",
+}
+"""The parts of a start that may be long (deploy/timings.py), and their names in the verdict."""
+LEAST_SECONDS, LEAST_SHARE = 2.0, 0.1
+"""A part is named from this time on, and from this share of the whole time."""
 
 
 def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
@@ -28,10 +38,13 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     `page`: the name of the page in the run's folder, if one is made.
     """
     plan, failure = result.plan, result.failure
-    seconds = result.ended - result.started
+    time_taken, parts = _time_taken(result)
     what = f"{count(len(plan.ranks), 'rank')} on {count(len(plan.hosts), 'host')}, {plan.spec.launcher}"
     if failure is None:
-        lines = [f"DONE    {what}, {seconds:.1f} s", *(f"        {_ranks_of(host)}" for host in plan.hosts)]
+        lines = [
+            f"DONE    {what}, {time_taken}{parts}",
+            *(f"        {_ranks_of(host)}" for host in plan.hosts),
+        ]
         lines += [f"        out: {line}" for line in _outputs(result)]
     else:
         lines = [_first_line(result, failure)]
@@ -39,7 +52,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
             lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
         lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
         lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
-        lines += [f"        after {seconds:.1f} s of {what}"] if plan.hosts else []
+        lines += [f"        after {time_taken} of {what}{parts}"] if plan.hosts else []
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
     lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
@@ -60,6 +73,26 @@ def _first_line(result: LaunchResult, failure: Failure) -> str:
         hosts = "; the job was ended on every host" if result.plan.hosts else ""
         return f"STOPPED by {failure.reason}{hosts}"
     return f"FAILED  {failure.headline if result.plan.hosts else failure.reason}"
+
+
+def _time_taken(result: LaunchResult) -> tuple[str, str]:
+    """The time from the command to the end of the job; and `: 1 min 4 s delivery, 3.0 s ranks`.
+
+    The parts are empty if the ranks took most of the time.
+    """
+    ran = result.ended - result.started
+    parts = {part.name: part for part in result.timings}
+    if "delivery" not in parts:
+        return _duration(ran), ""
+    total = parts["delivery"].ended - min(part.began for part in parts.values()) + ran
+    took = {name: parts[key].ended - parts[key].began for key, name in _PARTS.items() if key in parts}
+    least = max(LEAST_SECONDS, LEAST_SHARE * total)
+    long = [f"{_duration(seconds)} {name}" for name, seconds in took.items() if seconds >= least]
+    return _duration(total), f": {', '.join([*long, f'{_duration(ran)} ranks'])}" if long else ""
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 def _ranks_of(host: HostPlan) -> str:

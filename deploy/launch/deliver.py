@@ -21,11 +21,13 @@ from ..connect.pipe import LostError
 from ..connect.requests.hosts import FREE_PORT, LOAD
 from ..connect.requests.launch import CONTAINER, CONTAINER_START, MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
+from ..console.progress import OnStage, show_no_stage
 from ..errors import MusterError, UnfitError
 from ..hosts.containers import EngineName, HostImage, push_commands, require_same
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
+from .stages import DeliveryStage
 
 # A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
 LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0
@@ -102,16 +104,24 @@ PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 ARCHIVE_BYTES, ARCHIVES_KEPT = 1 << 22, 64
 
 
-def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = ()) -> None:
+def deliver(
+    plan: LaunchPlan,
+    cluster: Cluster,
+    contents: Sequence[Contents] = (),
+    on_stage: OnStage = show_no_stage,
+) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed.
 
     `contents`: those of the plan's trees, if `prepare_for` has already asked the hosts.
     """
     contents = contents or (Contents(plan.spec.tree), Contents(plan.spec.library))
     by_name = {host.host.name: host for host in plan.hosts}
+    stage = DeliveryStage(by_name)
+    on_stage(stage)
 
     def act(name: str) -> None:
-        _deliver(plan, by_name[name], cluster.channels[name], contents)
+        _deliver(plan, by_name[name], cluster.channels[name], contents, stage)
+        stage.ready(name)
 
     # A Ctrl-C closes the connections, because an answer could take minutes.
     on_every(by_name, act, interrupted=cluster.close).require_all()
@@ -134,6 +144,7 @@ class Contents:
     def __init__(self, tree: Tree) -> None:
         self._tree, self._lock = tree, threading.Lock()
         self._sizes = {file.digest: file.size for file in tree.files if file.link is None}
+        self._paths = {file.digest: file.path for file in tree.files}
         self._archive = lru_cache(ARCHIVES_KEPT)(tree.archive)
         self._answers: dict[str, Future[Missing]] = {}
 
@@ -141,24 +152,27 @@ class Contents:
         """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it checks the others."""
         self._answers[channel.host] = channel.post(MISSING, digests=[*self._sizes], verify=verify)
 
-    def send(self, channel: Channel) -> None:
+    def send(self, channel: Channel, stage: DeliveryStage) -> None:
         """Send the contents that a host lacks to its store."""
         if channel.host not in self._answers:
             self.ask(channel)
         seconds = MISSING_SECONDS + preparation_seconds(self._tree)
-        self._send(channel, channel.wait(self._answers.pop(channel.host), seconds).missing)
+        self._send(channel, channel.wait(self._answers.pop(channel.host), seconds).missing, stage)
 
-    def send_again(self, channel: Channel, damaged: Sequence[str]) -> list[str]:
+    def send_again(self, channel: Channel, damaged: Sequence[str], stage: DeliveryStage) -> list[str]:
         """Send those of the damaged contents that are of this tree; returns the paths of their files."""
         files = {file.digest: file.path for file in self._tree.files if file.digest in {*damaged}}
-        self._send(channel, tuple(sorted(files)))
+        self._send(channel, tuple(sorted(files)), stage)
         return sorted(files.values())
 
-    def _send(self, channel: Channel, digests: Sequence[str]) -> None:
+    def _send(self, channel: Channel, missing: Sequence[str], stage: DeliveryStage) -> None:
+        digests = [*filter(self._sizes.__contains__, missing)]  # a host may ask for anything
+        sending = stage.send(channel, {self._paths[digest]: self._sizes[digest] for digest in digests})
         stored: deque[Future[Nothing]] = deque()
         for batch in self._batches(digests):
             with self._lock:  # other hosts wait for the same archive
                 archive = self._archive(batch)
+            sending.begin(sum(map(self._sizes.__getitem__, batch)), len(archive))
             stored.append(channel.post(STORE, archive))
             if len(stored) > 1:
                 channel.wait(stored.popleft(), DELIVERY_SECONDS)
@@ -169,7 +183,7 @@ class Contents:
         """The digests, divided so that an archive has ARCHIVE_BYTES of contents, or a single content."""
         batch: list[str] = []
         size = 0
-        for digest in filter(self._sizes.__contains__, digests):  # a host may ask for anything
+        for digest in digests:
             if batch and size + self._sizes[digest] > ARCHIVE_BYTES:
                 yield tuple(batch)
                 batch, size = [], 0
@@ -179,15 +193,17 @@ class Contents:
             yield tuple(batch)
 
 
-def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents]) -> None:
+def _deliver(
+    plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents], stage: DeliveryStage
+) -> None:
     for tree in contents:
-        tree.send(channel)
+        tree.send(channel, stage)
     seconds = preparation_seconds(plan.spec.tree, plan.spec.library)
     prepared = _post_prepare(plan, host, channel)
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
     started = _start_container(host, channel)
     if damaged := channel.wait(prepared, seconds).damaged:
-        names = [name for tree in contents for name in tree.send_again(channel, damaged)]
+        names = [name for tree in contents for name in tree.send_again(channel, damaged, stage)]
         if channel.wait(_post_prepare(plan, host, channel), seconds).damaged:
             raise _lost_again(names, host)
         started = _start_container(host, channel)  # the host refused the first one: nothing was prepared

@@ -131,6 +131,7 @@ class ReportHandlers:
         rank, text = report.rank, report.text
         self.state.require_own(host, rank)  # it becomes a part of a path on this machine
         self.stall.printed()
+        self.state.has_printed = True
         if rank == 0 and report.stream == "out" and (last_line := text.rstrip().rpartition("\n")[2]):
             self.state.last_line = last_line.rpartition("\r")[2]
         for watcher in self.watchers:

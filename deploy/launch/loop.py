@@ -18,6 +18,8 @@ from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Sampled
 from ..connect.requests.launch import PING, START, STOP, Stopped
 from ..connect.silence import FROZEN
+from ..console.progress import OnStage, show_no_stage
+from ..console.text import count
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
@@ -28,6 +30,7 @@ from .job_events import OnEvent, ignore
 from .measurements import OnPace, OnSample, PaceWatch, SampleCollector
 from .rank_io import SignalRelay, StdinFeeder
 from .result import Failure, LaunchResult, interruption
+from .stages import StartStage
 from .state import LaunchState
 from .watchdogs import StallWatchdog, StartWatchdog
 
@@ -51,13 +54,14 @@ class LaunchLoop:
         on_event: OnEvent = ignore,
         on_sample: OnSample | None = None,
         on_pace: OnPace | None = None,
+        on_stage: OnStage = show_no_stage,
         detached: bool = False,
     ) -> None:
         """`stdin`: the input of rank 0. `on_pace`: gets the pace of the ranks of a recorded job.
 
         `detached`: whether the driver runs on the head.
         """
-        self._timings = timings or Timings()
+        self._timings, self._on_stage = timings or Timings(), on_stage
         self.plan, self.cluster = plan, cluster
         self.state = LaunchState(plan, on_event)
         expect_ranks(cluster.channels, {placed.rank: placed.host for placed in plan.ranks})
@@ -140,6 +144,7 @@ class LaunchLoop:
     def _start(self) -> None:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self._timings.now()
+        self._on_stage(StartStage(self.state, self._samples.newest))
         StartWatchdog(self.state, self.plan.spec.start_timeout)
         # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
         self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)
@@ -189,6 +194,7 @@ class LaunchLoop:
 
     def _look(self, failure: Failure) -> Explanation:
         """Ask where all ranks are, before the job is ended."""
+        self._on_stage("asking every rank where it is")
         answering = {
             name: channel
             for name, channel in self.cluster.channels.items()
@@ -222,6 +228,7 @@ class LaunchLoop:
 
     def _stop(self) -> dict[str, int]:
         """End the job on every host; returns the number of processes that are left, where there are any."""
+        self._on_stage(f"ending the job on {count(len(self.cluster.channels), 'host')}")
         answers: dict[str, Future[Stopped]] = {
             name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()

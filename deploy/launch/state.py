@@ -121,6 +121,8 @@ class LaunchState:
         self.daemons: dict[str, int] = {}
         """The hosts on which mpirun has asked for its daemon, with the number of each request."""
         self.started: set[int] = set()
+        self.has_printed = False
+        """Whether any rank has printed anything."""
         self.ends: dict[int, RankExit] = {}
         self.lingering: dict[int, Lingering] = {}
         """The ranks whose program is over; also of those that have ended since."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from queue import Empty
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -174,7 +174,7 @@ class Pipe:
     def __init__(self, *said: bytes) -> None:
         self.closed, self._asked = threading.Event(), threading.Event()
         self._said, self._greeting = io.BytesIO(b"".join(said)), GREETING
-        self.reader = self.writer = self
+        self.reader, self.writer = self, cast(Any, self)
         self._written = 0
 
     def write(self, content: bytes, /) -> None:

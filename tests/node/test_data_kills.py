@@ -6,7 +6,7 @@ import os
 import random
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -62,7 +62,7 @@ class CutPipe:
     """A pipe with scissors."""
 
     def __init__(self, pipe: HostPipe, scissors: Scissors) -> None:
-        self._pipe, self.writer = pipe, scissors
+        self._pipe, self.writer = pipe, cast(Any, scissors)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pipe, name)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -158,7 +158,7 @@ class Pipe:
     remote = True
 
     def __init__(self, said: bytes) -> None:
-        self.reader, self.writer = io.BytesIO(GREETING + said), io.BytesIO()
+        self.reader, self.writer = io.BytesIO(GREETING + said), cast(Any, io.BytesIO())
 
     def last_words(self, printed: str = "") -> LostError:
         return LostError("gone")

@@ -86,6 +86,7 @@ class Connected:
     def __init__(self, *ignored: object, **options: object) -> None:
         self.channels = {"node1": Head()}
         self.facts: dict[str, Facts] = {}
+        self.hosts: tuple[Any, ...] = ()
 
     def __enter__(self) -> Connected:
         return self
@@ -115,7 +116,7 @@ def attempts_in(
 def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Carry out a job whose one attempt ends so; returns its result.json."""
     monkeypatch.setattr(attempts, "Cluster", Connected)
-    monkeypatch.setattr(attempts, "make_plan", lambda *ignored: PLAN)
+    monkeypatch.setattr(attempts, "make_plan", lambda *ignored, **options: PLAN)
     monkeypatch.setattr(attempts, "deliver", lambda *ignored: None)
 
     def carry(
@@ -176,7 +177,7 @@ def test_an_interrupt_at_the_message_of_a_restart_ends_the_job(
 def test_what_was_not_announced_leaves_no_result(
     carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def unreachable(*ignored: object) -> LaunchPlan:
+    def unreachable(*ignored: object, **options: object) -> LaunchPlan:
         raise MusterError("unreachable")
 
     monkeypatch.setattr(attempts, "make_plan", unreachable)
@@ -255,7 +256,7 @@ def test_a_job_waits_for_its_image_before_its_first_start_alone(
     carry_out(DONE)  # its stand-ins hold for this test
     ends = iter([FAILED, DONE])
 
-    def make_plan(*given: Any) -> LaunchPlan:
+    def make_plan(*given: Any, **options: Any) -> LaunchPlan:
         given[-1]._say("node2: fetching it")
         return PLAN
 

@@ -18,8 +18,11 @@ from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import UnfitError
 from muster.deploy.launch import deliver as deliver_module
 from muster.deploy.launch.deliver import Contents, deliver, preparation_seconds, prepare_for
+from muster.deploy.launch.stages import DeliveryStage
 from muster.deploy.plan.source_tree import Tree, scan
 from tests.unit.plans import make_plan
+
+STAGE = DeliveryStage(["node1"])
 
 
 class Store:
@@ -28,7 +31,7 @@ class Store:
     def __init__(self, *missing: str) -> None:
         self.missing, self.stored = list(missing), b""
 
-    host = "node1"
+    host, writer = "node1", SimpleNamespace(written=0)
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Missing:
         return self.ask(request, payload, **words)
@@ -69,7 +72,7 @@ def unpacked(archive: bytes) -> dict[str, bytes]:
 class Forgetful:
     """A host whose store has damaged contents: `damaged` has the answers to each request to prepare."""
 
-    host = "node1"
+    host, writer = "node1", SimpleNamespace(written=0)
 
     def __init__(self, *damaged: tuple[str, ...]) -> None:
         self.damaged, self.asked, self.stored = [*damaged], list[str](), b""
@@ -140,7 +143,7 @@ def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: p
     contents = Contents(tree)
     stores: Any = [Store(first, second), Store(first, second), Store(), Store(second)]
     for store in stores:
-        contents.send(store)
+        contents.send(store, STAGE)
     assert packed == [(first, second), (second,)]
     assert [unpacked(store.stored) for store in stores] == [
         {first: b"one", second: b"two"},
@@ -164,7 +167,7 @@ def test_a_host_is_asked_what_it_lacks_once_before_anybody_waits_for_the_answer(
     store.asked = []
     prepare_for([contents], cast(Any, store))
     assert store.asked == ["missing", "load"]
-    contents.send(cast(Any, store))
+    contents.send(cast(Any, store), STAGE)
     assert store.asked == ["missing", "load", "store"]
     assert unpacked(store.stored) == {tree.files[0].digest: b"one"}
 
@@ -186,7 +189,7 @@ def test_contents_travel_in_archives_of_a_few_mib_and_nothing_else_that_a_host_a
         (tmp_path / name).write_text(name * 2)
     store = Keeping(*(file.digest for file in scan(tmp_path).files))
     store.archives = []
-    Contents(scan(tmp_path)).send(cast(Any, store))
+    Contents(scan(tmp_path)).send(cast(Any, store), STAGE)
     assert [len(unpacked(archive)) for archive in store.archives] == [1, 1, 1]
 
 

@@ -86,7 +86,7 @@ def word(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         os.close(reader)
 
 
-def fetching(*given: Any) -> LaunchPlan:
+def fetching(*given: Any, **options: Any) -> LaunchPlan:
     """Hosts that lack the image, and cannot fetch it."""
     given[-1]._say("node2: fetching it")
     raise MusterError("docker pull: manifest unknown", host="node2")
@@ -153,7 +153,7 @@ def test_a_job_whose_launcher_is_gone_when_it_could_start_leaves_nothing(
     os.close(word)
     (tmp_path / "j" / "run").mkdir(parents=True)
     monkeypatch.setattr(runner, "Cluster", Connected)
-    monkeypatch.setattr(runner, "make_plan", lambda *ignored: PLAN)
+    monkeypatch.setattr(runner, "make_plan", lambda *ignored, **options: PLAN)
     monkeypatch.setattr(runner, "deliver", lambda *ignored: None)
     detached_main.drive(make_job(), tmp_path / "j")
     assert not (tmp_path / "j").exists()

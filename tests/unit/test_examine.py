@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -100,7 +100,7 @@ class Simulated:
         self._other, self._think = other, think
         mine, theirs = socket.socketpair()
         self._stream = mine.makefile("rwb")
-        self.reader = self.writer = self._stream
+        self.reader, self.writer = self._stream, cast(Any, self._stream)
         threading.Thread(target=self._serve, args=(theirs.makefile("rwb"),), daemon=True).start()
 
     def _serve(self, stream: Any) -> None:

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
-from ...common.frames import Readable, Writable
+from ...common.frames import Readable
 from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 # The agent's source fits into it (pipe(7): 64 KiB by default): a host that reads nothing, or prints before it
@@ -23,16 +23,22 @@ CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 PIPE_SIZE = 1 << 17
 
 
+PART_BYTES = 1 << 20  # of a content that is written at once: a line of progress shows how many
+
+
 class _Unbuffered:
     """A pipe to a child, without the lock of a buffer: it can be closed while another thread writes."""
 
     def __init__(self, raw: io.FileIO) -> None:
         self._raw = raw
+        self.written = 0
 
     def write(self, content: bytes, /) -> None:
         rest = memoryview(content)
         while rest:
-            rest = rest[self._raw.write(rest) :]
+            count = self._raw.write(rest[:PART_BYTES])
+            self.written += count
+            rest = rest[count:]
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -76,7 +82,7 @@ class ProcessPipe:
         return self._reader
 
     @property
-    def writer(self) -> Writable:
+    def writer(self) -> CountingWriter:
         """The agent's stdin: its lifeline."""
         return self._writer
 

@@ -21,10 +21,10 @@ from paramiko.ssh_exception import (
     SSHException,
 )
 
-from ...common.frames import Readable, Writable
+from ...common.frames import Readable
 from ...errors import HostError
 from ..bootstrap import command, is_swallowed
-from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
 from .connection import PinnedClient
 from .host_keys import CertifiedHostKey, RevokedHostKey, UnknownHostKey, fingerprint
 from .login import TooManyKeysError
@@ -61,6 +61,7 @@ class _Outgoing:
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
+        self.written = 0
 
     def write(self, content: bytes, /) -> None:
         rest = memoryview(content)
@@ -69,6 +70,7 @@ class _Outgoing:
                 sent = self._channel.send(bytes(rest[:PACKET_BYTES]))
                 if not sent:
                     raise EOFError("the channel is closed")
+                self.written += sent
                 rest = rest[sent:]
         except (EOFError, SSHException) as error:  # paramiko's errors for a connection that broke
             raise BrokenPipeError(errno.EPIPE, f"the SSH connection broke: {error}") from error
@@ -105,7 +107,7 @@ class SshPipe:
         return self._reader
 
     @property
-    def writer(self) -> Writable:
+    def writer(self) -> CountingWriter:
         """The agent's stdin: its lifeline."""
         return self._writer
 

@@ -1,0 +1,142 @@
+"""The stages of a launch up to the first output of its ranks, as lines of progress.
+
+Each is read again and again by the thread that draws the line (console/progress.py), while others change it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster
+from ..console.fold import fold_names
+from ..console.progress import ELAPSED_SECONDS
+from ..console.text import count, duration, span
+from ..hosts.samples import HostSample
+from .state import LaunchState
+
+LEAST_BYTES = 1_000_000
+"""Less is not worth a count: it is sent in a moment."""
+IDLE_CORES = 0.05
+"""A rank that uses less of a core only waits."""
+
+
+class Waiting:
+    """`connecting: 2 of 3 hosts (node3 for 4 s)`: a stage that ends when the last host is ready."""
+
+    def __init__(self, what: str, hosts: Iterable[str], ready: Collection[str]) -> None:
+        """`ready`: the names of the hosts that are ready; others add to it."""
+        self._what, self._hosts, self._ready = what, tuple(hosts), ready
+        self._began = time.monotonic()
+
+    def __call__(self) -> str:
+        missing = [host for host in self._hosts if host not in self._ready]
+        ready = len(self._hosts) - len(missing)
+        seconds = time.monotonic() - self._began
+        late = f" ({fold_names(missing)} for {duration(int(seconds))})" if missing else ""
+        text = f"{self._what}: {ready} of {count(len(self._hosts), 'host')}"
+        return f"{text}{late if seconds >= ELAPSED_SECONDS else ''}"
+
+
+def connecting(cluster: Cluster) -> Waiting:
+    """The stage in which the agents start, and report the facts of their hosts."""
+    return Waiting("connecting", (host.name for host in cluster.hosts), cluster.facts)
+
+
+@dataclass
+class Sending:
+    """What is sent to a host: the bytes of files, and how many of them are in finished archives."""
+
+    channel: Channel
+    total: int
+    done: int = 0
+    _size: int = 0
+    _archive_bytes: int = 1
+    _began_at: int = 0
+
+    def begin(self, size: int, archive_bytes: int) -> None:
+        """The next archive is written now, with so many bytes of files."""
+        self.done += self._size
+        self._size, self._archive_bytes, self._began_at = size, archive_bytes, self.channel.writer.written
+
+    @property
+    def sent(self) -> int:
+        """The bytes of files that are written to the host, a part of an archive included."""
+        share = (self.channel.writer.written - self._began_at) / self._archive_bytes
+        return min(self.total, self.done + int(self._size * min(1.0, share)))
+
+
+class DeliveryStage:
+    """`sending 212 of 300 MB to 3 hosts, 7 s left (largest: big/w.bin)`, then which hosts are not ready."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._lock, self._sending = threading.Lock(), list[Sending]()
+        self._largest, self._began = (0, ""), time.monotonic()
+        self._ready: set[str] = set()
+        self._waiting = Waiting("delivering", hosts, self._ready)
+
+    def send(self, channel: Channel, sizes: Mapping[str, int]) -> Sending:
+        """Files are sent to a host. `sizes`: the bytes of each, by its path."""
+        sending = Sending(channel, sum(sizes.values()))
+        largest = max(((size, path) for path, size in sizes.items()), default=(0, ""))
+        with self._lock:
+            self._sending.append(sending)
+            self._largest = max(self._largest, largest)
+        return sending
+
+    def ready(self, host: str) -> None:
+        """The host has prepared everything."""
+        self._ready.add(host)
+
+    def __call__(self) -> str:
+        sendings = [*self._sending]
+        total, sent = sum(each.total for each in sendings), sum(each.sent for each in sendings)
+        if total < LEAST_BYTES or sent >= total:
+            return self._waiting()
+        receivers = {each.channel.host for each in sendings if each.total}
+        seconds, left = time.monotonic() - self._began, ""
+        if seconds >= ELAPSED_SECONDS and sent:
+            left = f", {duration(int((total - sent) * seconds / sent))} left"
+        to = f"to {count(len(receivers), 'host')}{left} (largest: {self._largest[1]})"
+        return f"sending {sent / 1e6:.0f} of {total / 1e6:.0f} MB {to}"
+
+
+class StartStage:
+    """`starting mpirun`, `5 of 6 ranks started`, `6 ranks started, no output for 12 s`; then nothing."""
+
+    def __init__(self, state: LaunchState, samples: Mapping[str, HostSample]) -> None:
+        """`samples`: the newest of each host."""
+        self._state, self._samples, self._began = state, samples, time.monotonic()
+        self._all_started = math.inf
+
+    def __call__(self) -> str:
+        state, now = self._state, time.monotonic()
+        ranks, started, seconds = len(state.placed), len(state.started), now - self._began
+        if started == ranks:
+            self._all_started = min(self._all_started, now)
+            return "" if state.has_printed else self._silence(ranks, now - self._all_started)
+        elapsed = f", {duration(int(seconds))}" if seconds >= ELAPSED_SECONDS else ""
+        if not started:
+            return f"starting {state.plan.spec.launcher}{elapsed}"
+        first = next(placed for rank, placed in state.placed.items() if rank not in state.started)
+        missing = f" (rank {first.rank} on {first.host}: {state.phases[first.host]})" if elapsed else ""
+        return f"{started} of {count(ranks, 'rank')} started{elapsed}{missing}"
+
+    def _silence(self, ranks: int, seconds: float) -> str:
+        """`6 ranks started, no output for 12 s; only ranks 0-3 use a processor`."""
+        text = f"{count(ranks, 'rank')} started"
+        if seconds < ELAPSED_SECONDS:
+            return text
+        text = f"{text}, no output for {duration(int(seconds))}"
+        cores = {rank.rank: rank.cpu for host in [*self._samples.values()] for rank in host.ranks}
+        busy = sorted(rank for rank, used in cores.items() if used and used > IDLE_CORES)
+        if len(cores) < ranks or None in cores.values():  # not measured yet
+            return text
+        if len(busy) == ranks:
+            return f"{text}; {'it uses' if ranks == 1 else 'all use'} a processor"
+        only = f"only {span(busy)} {'uses' if len(busy) == 1 else 'use'}" if busy else "none uses"
+        return f"{text}; {only} a processor"
