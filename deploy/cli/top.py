@@ -20,8 +20,10 @@ from ..hosts import hostfile
 from ..jobs.control import LocatedJob, state_of
 from ..jobs.reconnect import reconnecting
 from ..launch.diagnosis import gather_stacks
+from ..view.top.figures import as_json
+from ..view.top.head import Moment
 from ..view.top.history import TopHistory
-from ..view.top.screen import as_json, everything
+from ..view.top.screen import everything
 from ..view.top.sources import HostSource, JobSource, RecordSource
 from .command import flag
 from .job_lookup import JobSearch, look, require_logs
@@ -62,11 +64,11 @@ class Top(RunningJobOptions):
                 read_stacks = partial(_stacks, located, search, self)
             if self.once or self.json:
                 _fill(source, history)
-                now, clock = time.monotonic(), time.time()
+                moment = Moment(time.monotonic(), time.time())
                 if self.json:
-                    write_json(as_json(history, now))
+                    write_json(as_json(history, moment.now))
                 else:
-                    sys.stdout.write(everything(history, now, clock))
+                    sys.stdout.write(everything(history, moment))
                 return
             _live(source, history, read_stacks)
 

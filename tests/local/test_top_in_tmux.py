@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,17 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here")
 BIN = Path(sys.executable).parent
+
+
+# Ranks that print steps until the file is there.
+PROGRAM = """
+import os, sys, time
+step = 0
+while not os.path.exists(sys.argv[1]):
+    step += 1
+    print(f"step {step} of 5000 loss {2 / step:.3f}", flush=True)
+    time.sleep(0.05)
+"""
 
 
 class Terminal:
@@ -40,6 +52,15 @@ class Terminal:
             [*self._server, "capture-pane", "-p"], capture_output=True, text=True, check=True
         )
         return done.stdout
+
+    def resize(self, width: int, rows: int) -> None:
+        size = ("-x", str(width), "-y", str(rows))
+        subprocess.run([*self._server, "resize-window", *size], check=True)
+
+    def is_full(self, rows: int) -> bool:
+        """Whether the screen has so many rows, none of them empty."""
+        lines = self.shown().splitlines()
+        return len(lines) == rows and all(lines)
 
     def wait_for(self, *texts: str) -> str:
         """The screen as soon as it has these texts."""
@@ -73,14 +94,13 @@ def test_hosts_and_ranks_are_drawn_keys_are_heard_and_the_terminal_is_left_as_it
     terminal.type("PS1='rea'dy'> '; echo be'fore top'", "Enter")
     terminal.wait_for("before top\nready>")
     terminal.type(f"muster top {JOB}", "Enter")
-    first = terminal.wait_for(
-        "node2 ", "Hosts/ranks", "rank 3 on node2: exit status 1", "81%", f"{JOB}  failed"
-    )
-    assert first.startswith(f"{JOB}  failed  torchrun, 4 ranks on 2 hosts")
-    assert "rank 3 on node2: exit status 1" in first and "81%" in first
-    assert "Hosts/ranks" in first.rstrip().splitlines()[-1]
+    first = terminal.wait_for("node2 ", "q quit", "81%", f"{JOB}  failed")
+    assert first.startswith("! failed: rank 3 on node2: exit status 1")
+    assert f"\n{JOB}  failed  torchrun, 4 ranks on 2 hosts" in first
+    assert first.rstrip().splitlines()[-1].startswith("q quit  Tab ranks")
+    assert "step 2 loss 0.3333" in first
     terminal.type("Tab")
-    terminal.wait_for("last line", "step 2 loss 0.3333")
+    terminal.wait_for("last line", "Tab hosts")
     terminal.type("Down", "Enter")
     terminal.wait_for("rank 0 on node1", "step 1 loss 0.5000")
     terminal.type("q")
@@ -89,13 +109,46 @@ def test_hosts_and_ranks_are_drawn_keys_are_heard_and_the_terminal_is_left_as_it
     assert "node2" not in terminal.wait_for("and after\nready>")
 
 
+def test_a_running_job_fills_each_size_of_the_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("localhost slots=2\n")
+    (tmp_path / "train.py").write_text(PROGRAM)
+    command = [
+        str(BIN / "muster"),
+        "launch",
+        "--hosts",
+        "hosts.txt",
+        "--per-host",
+        "2",
+        "train.py",
+        str(tmp_path / "go"),
+    ]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as launch:
+        try:
+            runs = tmp_path / "runs"
+            wait_until(lambda: any(runs.glob("*/logs/rank-0001@localhost.out")), "a rank")
+            terminal.type("muster top", "Enter")
+            small = terminal.wait_for("q quit", "localhost  ", "of 5000 loss", "steps/s", "left", "%")
+            assert "│" not in small and "log, the last lines of the ranks" in small
+            for width, rows in ((120, 40), (200, 60), (80, 24)):
+                terminal.resize(width, rows)
+                shown = terminal.wait_for("q quit", *(["throughput "] if rows > 24 else ["of 5000 loss"]))
+                wait_until(partial(terminal.is_full, rows), f"{rows} rows")
+                assert all(len(line) <= width for line in shown.splitlines())
+            terminal.type("q")
+        finally:
+            (tmp_path / "go").touch()
+        assert launch.wait() == 0
+
+
 @pytest.mark.parametrize("how", ["SIGTERM", "the terminal is closed"])
 def test_it_ends_when_it_is_told_to_and_when_its_terminal_is_gone(
     terminal: Terminal, tmp_path: Path, how: str
 ) -> None:
     write_run(tmp_path / "runs", fails=True)
     terminal.type(f"echo $$ >pid; exec muster top {JOB}", "Enter")
-    terminal.wait_for("Hosts/ranks")
+    terminal.wait_for("q quit")
     pid = int((tmp_path / "pid").read_text())
     if how == "SIGTERM":
         os.kill(pid, signal.SIGTERM)

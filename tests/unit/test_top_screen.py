@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
+from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
+from muster.deploy.view.top.figures import as_json
+from muster.deploy.view.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
 from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
 from muster.deploy.view.top.judge import Judge
-from muster.deploy.view.top.lines import SORTS, ScreenLine, View, bar, short_percent, short_size, spark
-from muster.deploy.view.top.screen import NO_SAMPLES, as_json, body, everything, head
+from muster.deploy.view.top.lines import (
+    SORTS,
+    View,
+    bar,
+    cells,
+    fit,
+    in_ascii,
+    short_percent,
+    short_rate,
+    short_size,
+    spark,
+)
+from muster.deploy.view.top.screen import Frame, everything, frame
 from tests.unit.records import START, history, host_sample, job
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -33,37 +48,143 @@ def troubled() -> TopHistory:
     return known
 
 
-def shown(lines: list[ScreenLine]) -> list[str]:
-    return [str(line) for line in lines]
+def training(hosts: int = 4, ranks_each: int = 2, steps: int = 120) -> TopHistory:
+    """A job that has trained for some minutes: its loss falls, and its ranks print."""
+    known = history(hosts, turns=20, ranks_each=ranks_each, gpus=2)
+    for step in range(120, 120 + steps):
+        sample = host_sample(0, step - 100, ranks_each=ranks_each, gpus=2)
+        at = TrainingSample(step, 2.25 * 0.985 ** (step - 119), 0.21 + step % 9 / 50)
+        known.take(dataclasses.replace(sample, at=START + 38 + step / 1e4, training=at), 100.0 + step / 1e4)
+        for rank in range(hosts * ranks_each):
+            known.take(PrintedText(rank, f"node{rank // ranks_each}", f"step {step} of 500 loss 2.25\n"), NOW)
+    return known
+
+
+def screen(known: TopHistory, width: int, rows: int, view: View | None = None, now: float = NOW) -> Frame:
+    return frame(known, view or View(), Moment(now, START + 20), width, rows)
+
+
+def lines_of(known: TopHistory, width: int = 80, rows: int = 24, view: View | None = None) -> list[str]:
+    return [str(line) for line in screen(known, width, rows, view).lines]
+
+
+def plain(known: TopHistory, now: float = NOW, clock: float = START + 20) -> str:
+    return everything(known, Moment(now, clock))
 
 
 def keys(known: TopHistory, view: View) -> list[str]:
-    return [line.key for line in body(known, view, NOW)[1:]]
+    return [*screen(known, 80, 5000, view).keys]
 
 
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [("top-healthy", history(3)), ("top-gpus", history(2, gpus=8)), ("top-troubled", troubled())],
-)
-def test_the_whole_screen_is_as_recorded(name: str, known: TopHistory) -> None:
-    """MUSTER_GOLDEN=1 writes the files anew."""
-    text = everything(known, NOW, START + 20)
+def healthy() -> TopHistory:
+    return history(3)
+
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+JOBS: dict[str, Callable[[], TopHistory]] = {
+    "troubled": troubled,
+    "training": training,
+    "many": lambda: training(120, 8, steps=4),
+    "small": healthy,
+    "over": lambda: ended(troubled()),
+}
+
+
+@functools.cache
+def made(name: str) -> TopHistory:
+    return JOBS[name]()
+
+
+def ended(known: TopHistory) -> TopHistory:
+    why = "rank 6 on node3: exit status 1, and much more was said about it, up to the very end of a long line"
+    known.take(job(4, 8, "failed", ended=START + 30, exit_status=1, why=why), NOW)
+    return known
+
+
+@pytest.mark.parametrize(("width", "rows"), SIZES)
+def test_the_screen_at_each_size_is_as_recorded(width: int, rows: int) -> None:
+    """MUSTER_GOLDEN=1 writes the files anew: look at them."""
+    _golden(f"top-{width}x{rows}", "\n".join(lines_of(training(20), width, rows)) + "\n")
+
+
+def _golden(name: str, text: str) -> None:
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("MUSTER_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize("view", [View(), View(ranks=True)])
-def test_a_line_fits_into_80_columns(view: View) -> None:
-    for line in [*head(history(3, gpus=8), NOW, START), *body(history(3, gpus=8), view, NOW)]:
-        assert len(str(line)) <= 80
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("top-healthy", history(3)), ("top-gpus", history(2, gpus=8)), ("top-troubled", troubled())],
+)
+def test_the_plain_text_is_as_recorded(name: str, known: TopHistory) -> None:
+    _golden(name, plain(known))
 
 
-def test_256_hosts_and_2048_ranks_have_a_line_each() -> None:
-    known = history(256, turns=2, ranks_each=8)
-    assert len(keys(known, View())) == 256
-    assert len(keys(known, View(ranks=True))) == 2048
+@pytest.mark.parametrize("view", [View(), View(ranks=True), View(chosen="node1"), View(chosen="rank 3")])
+@pytest.mark.parametrize(("width", "rows"), [(40, 10), *SIZES])
+@pytest.mark.parametrize("name", JOBS)
+def test_a_screen_has_its_rows_and_no_line_is_wider_or_cut_within_a_word(
+    name: str, width: int, rows: int, view: View
+) -> None:
+    whole = {*str(lines_of(made(name), 400, 4000, view)).split()}
+    shown = lines_of(made(name), width, rows, view)
+    assert len(shown) == rows
+    for line in shown:
+        assert cells(line) <= width
+        if line.endswith("…"):
+            cut = line.split()[-1].rstrip("…")
+            assert any(word.rstrip(" ,:;'") == cut for word in whole) or len(line.split()) == 1, line
+
+
+@pytest.mark.parametrize("name", ["training", "many"])
+def test_a_large_screen_is_full(name: str) -> None:
+    assert all(lines_of(made(name), 200, 60))
+
+
+def test_a_small_screen_has_alarms_the_job_every_troubled_host_a_line_for_the_ranks_and_the_last_line() -> (
+    None
+):
+    known = training(40, 8, steps=30)
+    known.take(Unreached("node17", "Connection refused"), NOW)
+    shown = lines_of(known)
+    assert shown[0] == "! node17: Connection refused"
+    assert shown[1].startswith("20261122-101500-beef  running")
+    assert shown[2].split("%")[1].startswith("  about ") and shown[2].endswith(
+        "step 149, loss 1.43, 3.23 steps/s"
+    )
+    assert shown[3].startswith("host ") and shown[4].startswith("node17 ")
+    assert any(line.startswith("+ ") and line.endswith("more hosts, all well") for line in shown)
+    assert any(line.startswith("320 ranks: 320 run; step 149; ") for line in shown)
+    assert "step 149 of 500 loss 2.25" in shown[-2]
+    assert not any("▔" in line or "│" in line for line in shown)
+
+
+def test_only_a_larger_screen_has_curves_and_tables_of_both() -> None:
+    known = training(40, 8, steps=30)
+    for width, rows in SIZES[1:]:
+        text = "\n".join(lines_of(known, width, rows))
+        assert "loss " in text and "throughput 3.23 steps/s" in text
+        assert " rank host" in text and "\nhost " in text and "log, the last lines of the ranks" in text
+
+
+def test_every_figure_has_a_unit() -> None:
+    assert "40 GiB  90% 1.0 MB/s 2.0 kB/s" in "\n".join(lines_of(history(3, gpus=2)))
+    assert "network   in 1.0 MB/s, out 2.0 kB/s" in lines_of(history(3), view=View(chosen="node0"))
+
+
+def test_300_hosts_are_scrolled_to_the_cursor_and_each_has_its_line() -> None:
+    known = history(300, turns=2, ranks_each=8)
+    assert len(keys(known, View())) == 300
+    assert len(keys(known, View(ranks=True))) == 2400
+    shown = lines_of(known, view=View(cursor="node150"))
+    assert any(line.startswith("node150 ") for line in shown)
+    at = next(
+        index for index, line in enumerate(shown) if line.startswith("+ 149 more hosts, all well (hosts")
+    )
+    assert shown[at - 1].startswith("node150 ")
+    assert "hosts 286 to 300 of 300" in "\n".join(lines_of(known, view=View(cursor="node299")))
 
 
 def test_node2_comes_before_node10() -> None:
@@ -84,12 +205,76 @@ def test_trouble_comes_first() -> None:
 
 def test_the_time_that_is_left_follows_from_the_steps_that_rank_0_prints() -> None:
     known = history(1)
-    for heard, step in ((100.0, 200), (110.0, 250)):
-        assert "left" not in everything(known, heard, START)
-        known.take(PrintedText(0, "node0", f"step {step}/500 loss 2.5\n"), heard)
-    assert "about 45 s left" in everything(known, 115.0, START)
+    assert "left" not in plain(known, 100.0, START)
+    known.take(PrintedText(0, "node0", "step 200/500 loss 2.5\n"), 100.0)
+    assert "40%  about 1 min 30 s left, step 109" in plain(known, 100.0, START)  # the pace since the start
+    known.take(PrintedText(0, "node0", "step 250/500 loss 2.5\n"), 110.0)
+    assert "about 45 s left" in plain(known, 115.0, START)  # the pace since the screen opened
     known.take(job(1, 2, "done", ended=START), 115.0)
-    assert "left" not in everything(known, 115.0, START)
+    assert "left" not in plain(known, 115.0, START)
+
+
+def test_printed_steps_make_curves_as_steps_jsonl_does() -> None:
+    known = TopHistory()
+    known.take(job(1, 2), 100.0)
+    known.take(PrintedText(1, "node0", "step 3 loss 9.0\n"), 100.0)  # rank 0 takes the place of this one
+    for second in range(12):
+        known.take(PrintedText(0, "node0", f"step {3 * second} loss {2 - second / 10:.2f}\n"), 100.0 + second)
+    shown = "\n".join(lines_of(known, 120, 40))
+    assert "loss 0.9, lowest 0.9" in shown and "throughput 3 steps/s" in shown
+    assert "2 │" in shown and "step 0" in shown and "step 33" in shown
+
+
+def test_a_job_that_prints_no_step_has_curves_of_its_hosts_and_a_hint() -> None:
+    known = TopHistory()
+    known.take(job(2, 4), 100.0)
+    for turn in range(9):
+        for number in range(2):
+            known.take(dataclasses.replace(host_sample(number, turn), training=None), 100.0)
+    shown = lines_of(known, 120, 40)
+    assert shown[1] == NO_STEPS
+    assert (
+        shown[2].startswith("CPU of all hosts ") and "network, in and out of all hosts 3.0 MB/s" in shown[2]
+    )
+
+
+def test_equal_lines_of_ranks_are_one_line_of_the_log() -> None:
+    known = TopHistory()
+    for step in range(3):
+        for rank in range(4):
+            known.take(PrintedText(rank, "node0", f"step {step}\n"), NOW)
+    assert [(line.text, line.ranks) for line in known.log] == [
+        (f"step {step}", [0, 1, 2, 3]) for step in range(3)
+    ]
+
+
+def test_the_log_has_the_traceback_of_a_rank_and_the_end_of_the_job_is_the_first_line() -> None:
+    shown = lines_of(ended(troubled()), 200, 60)
+    assert shown[0].startswith("! failed: rank 6 on node3: exit status 1")
+    assert shown[0].endswith("of a long line")
+
+
+def test_a_driver_that_is_lost_is_an_alarm() -> None:
+    known = history(2)
+    known.take(job(2, 4, "lost", why="its driver is gone"), NOW)
+    assert lines_of(known)[0] == "! lost: its driver is gone"
+
+
+def test_a_problem_of_the_source_is_an_alarm() -> None:
+    known = history(2)
+    known.problem = "node1: no answer within 30 s"
+    assert lines_of(known)[0] == "! node1: no answer within 30 s"
+
+
+def test_equal_alarms_are_one_and_only_some_are_shown() -> None:
+    known = history(40)
+    for number in range(9, 30):
+        known.take(Unreached(f"node{number}", "Connection refused"), NOW)
+    for number in range(4):
+        known.take(Unreached(f"node{number}", f"odd {number}"), NOW)
+    shown = lines_of(known)
+    assert shown[0] == "! node[9-29]: Connection refused"
+    assert shown[2] == "! 3 more alarms"
 
 
 def test_a_filter_looks_at_names_notes_and_last_lines() -> None:
@@ -100,23 +285,25 @@ def test_a_filter_looks_at_names_notes_and_last_lines() -> None:
 
 
 def test_a_host_in_full_has_its_gpus_and_its_ranks() -> None:
-    text = "\n".join(shown(body(history(2, gpus=2), View(chosen="node1"), NOW)))
-    assert "GPU 1" in text and "70 GiB of 80 GiB, 612 W, 61 C" in text
-    assert [line.key for line in body(history(2), View(chosen="node1"), NOW)][-2:] == ["rank 2", "rank 3"]
+    text = "\n".join(lines_of(history(2, gpus=2), view=View(chosen="node1")))
+    assert "GPU 1" in text and "70 GiB of 80 GiB, 612 W, 61 °C" in text
+    assert "    2 node1 " in text and "    3 node1 " in text and "    1 node0" not in text
 
 
 def test_a_rank_in_full_has_its_log() -> None:
-    lines = shown(body(history(2), View(chosen="rank 3"), NOW))
-    assert lines[0] == "rank 3 on node1"
-    assert lines[-1] == "rank 3 has had 109 batches"
+    shown = lines_of(history(2), view=View(chosen="rank 3"))
+    assert "rank 3 on node1" in shown
+    assert [line for line in shown if line][-2] == "rank 3 has had 109 batches"
 
 
 def test_what_a_host_says_cannot_drive_the_terminal() -> None:
     known = history(1)
     known.take(PrintedText(0, "node0", "\x1b[2J\x9b31mred\n"), NOW)
     known.take(HostSample(START + 30, "no\x1bde", gpus=(GpuSample(0, "\x1b]0;x\x07"),)), NOW)
-    text = everything(known, NOW, START) + str(body(known, View(chosen="no\x1bde"), NOW))
-    assert not {"\x1b", "\x9b", "\x07"} & {*text}
+    known.take(Unreached("no\x1bde", "\x1b[2J"), NOW)
+    text = plain(known) + str(screen(known, 200, 60)) + str(lines_of(known, view=View(chosen="no\x1bde")))
+    assert not {"\x1b", "\x9b", "\x07"} & {*"".join(lines_of(known, 200, 60)), *plain(known)}
+    assert "\x1b" not in text.replace("\\x1b", "")
 
 
 # -- judgement --
@@ -208,17 +395,35 @@ def test_marks_show_shares_and_sizes() -> None:
     assert [bar(share, 4) for share in (0.0, 0.5, 1.0, 7.0, None)] == ["    ", "██  ", "████", "████", "    "]
     assert spark([0.0, 0.5, None, 1.0], 6, 1.0) == "  ▁▅ █"
     assert [short_size(number) for number in (None, 0, 999, 1024, 1 << 30, 1023 << 30)] == [
-        *("", "0", "999", "1.0K", "1.0G", "1.0T")
+        *("", "0 B", "999 B", "1.0 KiB", "1.0 GiB", "1.0 TiB")
     ]
-    assert [short_percent(share) for share in (None, 0.0, 1.0)] == ["    ", "  0%", "100%"]
+    assert [short_rate(number) for number in (None, 0, 999.4, 3100, 12e6, 1e15)] == [
+        *("", "0 B/s", "999 B/s", "3.1 kB/s", "12 MB/s", "1000 TB/s")
+    ]
+    assert [short_percent(share) for share in (None, 0.0, 1.0)] == ["", "0%", "100%"]
+
+
+def test_a_text_is_cut_after_a_word() -> None:
+    assert fit("step 12, loss 0.3456", 20) == "step 12, loss 0.3456"
+    assert [fit("step 12, loss 0.3456", width) for width in (19, 14, 13, 5)] == [
+        *("step 12, loss…", "step 12, loss…", "step 12…", "step…")
+    ]
+    assert [cells(fit("速度 3.5 速度", width)) for width in (13, 12, 5)] == [13, 9, 5]
+
+
+def test_a_terminal_without_utf_8_gets_ascii_in_as_many_columns() -> None:
+    for line in lines_of(training(), 120, 40):
+        assert in_ascii(line).isascii() and len(in_ascii(line)) == cells(line)
 
 
 def test_a_job_without_samples_says_why_once_it_should_have_some() -> None:
     known = TopHistory()
     known.take(job(2, 4), 100.0)
-    assert NO_SAMPLES not in str(head(known, 100.0, START - 59))
-    assert str(head(known, 100.0, START)[1]) == NO_SAMPLES
+    assert NO_SAMPLES not in plain(known, clock=START - 59)
+    assert str(job_lines(known, Moment(100.0, START), 120)[1]) == NO_SAMPLES
+    known.take(job(2, 4, "waiting"), 100.0)
+    assert NO_SAMPLES not in plain(known) and "queue of Slurm" in plain(known)
     known.take(job(2, 4, "done", ended=START - 59), 100.0)
-    assert NO_SAMPLES in everything(known, 100.0, START - 59)
+    assert NO_SAMPLES in plain(known, clock=START - 59)
     known.take(host_sample(0, 0), 100.0)
-    assert NO_SAMPLES not in everything(known, 100.0, START)
+    assert NO_SAMPLES not in plain(known)

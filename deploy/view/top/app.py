@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,29 +14,30 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widgets import Footer, Input, Static
+from textual.widget import Widget
+from textual.widgets import Input
 
-from ...console.terminal import harmless_lines
 from ...errors import MusterError
-from . import screen
+from .head import Moment
 from .history import TopHistory, TopRecord
-from .lines import SORTS, ScreenLine, Span, View
+from .lines import SORTS, View, in_ascii
+from .screen import Frame, frame
 from .sources import RecordSource
 
 LOOK_SECONDS = 1.0
+# The terminal's own colours, which suit its background. Red is for alarms alone.
 STYLES = {
     "plain": Style(),
     "dim": Style(dim=True),
     "title": Style(bold=True),
-    "bar": Style(color="green"),
-    "spark": Style(color="cyan"),
-    "odd": Style(color="yellow"),
+    "heading": Style(bold=True, underline=True),
+    "focus": Style(bold=True, reverse=True),
+    "cursor": Style(reverse=True),
+    "mark": Style(color="green"),
+    "odd": Style(color="magenta"),
     "bad": Style(color="red", bold=True),
 }
 
@@ -42,108 +45,74 @@ TakeStacks = Callable[[], str]
 """Reads the stacks of all ranks, as text; may take seconds, and may raise MusterError."""
 
 
-class Table(ScrollView, can_focus=True):
-    """Lines, of which only those on the screen are drawn: there may be thousands. The first one is fixed."""
+def shows_utf8() -> bool:
+    """Whether the terminal shows UTF-8, by the first of the variables of its locale that is set."""
+    names = ("LC_ALL", "LC_CTYPE", "LANG")
+    locale = next((value for name in names if (value := os.environ.get(name))), "UTF-8")
+    encoding = (sys.__stderr__.encoding if sys.__stderr__ else "") or "utf-8"
+    return all("UTF8" in text.upper().replace("-", "") for text in (locale, encoding))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[ScreenLine] = []
-        self.cursor = 0
 
-    @property
-    def key(self) -> str:
-        """The host or rank of the line under the cursor."""
-        return self.lines[self.cursor].key if self.cursor < len(self.lines) else ""
+class TopScreen(Widget, can_focus=True):
+    """The lines of a frame."""
 
-    def show(self, lines: list[ScreenLine]) -> None:
-        """Show other lines; the cursor stays at its host or rank."""
-        key = self.key
-        self.lines = lines
-        keys = [line.key for line in lines]
-        self.cursor = keys.index(key) if key in keys else min(self.cursor, max(0, len(lines) - 1))
-        self.virtual_size = Size(max((len(str(line)) for line in lines), default=0), len(lines))
-        self.refresh()
-
-    def on_resize(self) -> None:
-        """Keep the cursor on the screen: the head grows when the first records come."""
-        self.move(0)
-
-    def move(self, by: int) -> None:
-        """Move the cursor, and scroll if it would leave the screen.
-
-        `force`: without it, textual drops a scroll before it has drawn the scroll bar.
-        """
-        self.cursor = max(0, min(len(self.lines) - 1, self.cursor + by))
-        top, rows = self.scroll_offset.y, max(1, self.size.height - 1)
-        if self.cursor <= top:
-            self.scroll_to(y=max(0, self.cursor - 1), animate=False, force=True)
-        elif self.cursor > top + rows - 1:
-            self.scroll_to(y=self.cursor - rows + 1, animate=False, force=True)
-        self.refresh()
+    frame = Frame([])
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        left, top = self.scroll_offset
-        index = 0 if y == 0 else y + top
-        if index >= len(self.lines):
+        if y >= len(self.frame.lines):
             return Strip.blank(self.size.width)
-        line = self.lines[index]
-        strip = Strip([Segment(span.text, STYLES[span.style]) for span in line.spans])
-        strip = strip.crop_extend(left, left + self.size.width, None)
-        chosen = index == self.cursor and line.key and self.has_focus
-        return strip.apply_style(Style(reverse=True)) if chosen else strip
+        ascii_only = not shows_utf8()
+        strip = Strip(
+            Segment(in_ascii(span.text) if ascii_only else span.text, STYLES[span.style])
+            for span in self.frame.lines[y].spans
+        )
+        return strip.crop_extend(0, self.size.width, None)
 
 
 class TopApp(App[None]):
-    """The application: a head, a table, a filter, the keys."""
+    """The application: the screen, the filter, the keys."""
 
     CSS = """
-    #head { height: auto; }
-    Table { height: 1fr; }
-    Input { display: none; }
+    * { background: ansi_default; color: ansi_default; }
+    TopScreen { height: 1fr; }
+    Input { display: none; dock: bottom; height: 1; border: none; padding: 0; }
     Input.open { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit"),
-        Binding("ctrl+c", "quit", show=False, priority=True),
-        Binding("tab", "other", "Hosts/ranks", priority=True),
-        Binding("o", "sort", "Order"),
-        Binding("slash", "filter", "Filter"),
-        Binding("enter", "choose", "Full"),
-        Binding("escape", "leave", "Back"),
-        Binding("s", "stacks", "Stacks"),
-        *(
-            Binding(key, f"move({by})", show=False)
-            for key, by in (("up,k", -1), ("down,j", 1), ("pageup", -20), ("pagedown", 20))
-        ),
-        Binding("home", "move(-1000000)", show=False),
-        Binding("end", "move(1000000)", show=False),
+        Binding("q", "quit"),
+        Binding("ctrl+c", "quit", priority=True),
+        Binding("tab,shift+tab", "other", priority=True),
+        Binding("o", "sort"),
+        Binding("slash", "filter"),
+        Binding("enter", "choose"),
+        Binding("escape", "leave", priority=True),
+        Binding("s", "stacks"),
+        Binding("question_mark,h", "help"),
+        *(Binding(key, f"move({by})") for key, by in (("up,k", -1), ("down,j", 1))),
+        *(Binding(key, f"page({by})") for key, by in (("pageup", -1), ("pagedown,space", 1))),
+        Binding("home,g", "move(-1000000)"),
+        Binding("end,G", "move(1000000)"),
     ]
 
     def __init__(
         self, source: RecordSource, history: TopHistory, take_stacks: TakeStacks | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)
         self.source, self.history, self.take_stacks = source, history, take_stacks
         self.view = View()
-        self.problem = ""
-        """Why the last look failed."""
         self._ended = threading.Event()
-        self._stack_lines: list[ScreenLine] = []
-        """Shown in place of the table."""
 
     def compose(self) -> ComposeResult:
         """The parts of the screen."""
-        yield Static(id="head", markup=False)
-        yield Table()
+        yield TopScreen()
         yield Input(placeholder="only lines with this text")
-        yield Footer()
 
     def on_mount(self) -> None:
         """Begin to look. SIGTERM acts as `q`: an exception would leave threads and the terminal mode."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
-        self.query_one(Table).focus()
+        self.query_one(TopScreen).focus()
         self.run_worker(self._look, thread=True, exit_on_error=False)
         self.set_interval(LOOK_SECONDS, self.draw)
 
@@ -151,59 +120,70 @@ class TopApp(App[None]):
         """Stop looking."""
         self._ended.set()
 
+    def on_resize(self) -> None:
+        """Draw the screen in its new size, after its widgets have got theirs."""
+        self.call_after_refresh(self.draw)
+
     def _look(self) -> None:
         """In a thread: add records until the end. After an error the source is asked again."""
         look = self.source.begin
         while not self._ended.is_set():
             try:
                 records = [*look()]
-                self.problem, look = "", self.source.look
+                problem, look = "", self.source.look
             except MusterError as error:
-                records, self.problem = [], str(error)
+                records, problem = [], str(error)
             if self._ended.is_set():
                 return
-            self.call_from_thread(self.add, records)
+            self.call_from_thread(self.add, records, problem)
             self._ended.wait(LOOK_SECONDS)
 
-    def add(self, records: list[TopRecord]) -> None:
+    def add(self, records: list[TopRecord], problem: str = "") -> None:
         """Add records, and draw."""
         now = time.monotonic()
         for record in records:
             self.history.take(record, now)
+        self.history.problem = problem
         self.draw()
 
     def draw(self) -> None:
         """Draw the screen from the records so far."""
-        if not self.query("#head"):
+        if not self.query(TopScreen):
             return  # textual removes the widgets before it ends the worker and the timer
-        now = time.monotonic()
-        head = screen.head(self.history, now, time.time())
-        if self.problem:
-            head = [*head, ScreenLine((Span(harmless_lines(self.problem), "bad"),))]
-        self.query_one("#head", Static).update(_drawn(head))
-        self.query_one(Table).show(self._stack_lines or screen.body(self.history, self.view, now))
+        screen = self.query_one(TopScreen)
+        moment = Moment(time.monotonic(), time.time())
+        screen.frame = frame(self.history, self.view, moment, self.size.width, self.size.height)
+        self.view = replace(self.view, first=screen.frame.first)
+        screen.refresh()
 
     # -- keys --
 
     def action_other(self) -> None:
         """Show the ranks, or the hosts."""
-        self._change(ranks=not self.view.ranks, chosen="")
+        self._change(ranks=not self.view.ranks, chosen="", text=(), help=False, cursor="", first=0)
 
     def action_sort(self) -> None:
         """Sort by the next figure."""
         self._change(sort=SORTS[(SORTS.index(self.view.sort) + 1) % len(SORTS)])
-        self.notify(f"sorted by {self.view.sort}", timeout=2)
 
     def action_choose(self) -> None:
         """Show the host or rank under the cursor in full."""
-        if key := self.query_one(Table).key:
-            self._change(chosen=key)
+        if keys := self.query_one(TopScreen).frame.keys:
+            self._change(chosen=self.view.cursor if self.view.cursor in keys else keys[0], first=0)
 
     def action_leave(self) -> None:
-        """Leave the full view, or the filter."""
+        """Leave the filter, a text, the full view; then the filter's text, then the cursor."""
+        self.query_one(TopScreen).focus()
         self.query_one(Input).remove_class("open")
-        self.query_one(Table).focus()
-        self._change(chosen="", wanted=self.view.wanted if self.view.chosen or self._stack_lines else "")
+        if self.view.help or self.view.text or self.view.chosen:
+            self._change(chosen="", text=(), help=False, first=0)
+        else:
+            self.query_one(Input).value = ""
+            self._change(wanted="", cursor="", first=0)
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self._change(help=not self.view.help, first=0)
 
     def action_filter(self) -> None:
         """Ask for the text of the filter."""
@@ -218,18 +198,28 @@ class TopApp(App[None]):
     def on_input_submitted(self) -> None:
         """Keep the filter, and focus the table."""
         self.query_one(Input).remove_class("open")
-        self.query_one(Table).focus()
+        self.query_one(TopScreen).focus()
+
+    def action_page(self, by: int) -> None:
+        """Move by a page."""
+        self.action_move(by * self.query_one(TopScreen).frame.page)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor."""
-        self.query_one(Table).move(by)
+        """Move the cursor, or a text without cursor."""
+        keys = [*self.query_one(TopScreen).frame.keys]
+        if not keys:
+            self._change(first=max(0, self.view.first + by))
+            return
+        # The first move only shows the cursor, on the first line.
+        at = keys.index(self.view.cursor) if self.view.cursor in keys else min(0, -by) if abs(by) == 1 else 0
+        self._change(cursor=keys[max(0, min(len(keys) - 1, at + by))])
 
     def action_stacks(self) -> None:
         """Read the stacks of all ranks."""
         if self.take_stacks is None:
-            self.notify("no job, so there are no stacks", severity="warning")
+            self._change(text=("no job, so there are no stacks; Esc returns",))
             return
-        self.notify("reading the stacks of all ranks")
+        self._change(text=("reading the stacks of all ranks",))
         self.run_worker(self._stacks, thread=True, exit_on_error=False)
 
     def _stacks(self) -> None:
@@ -237,22 +227,9 @@ class TopApp(App[None]):
             text = self.take_stacks() if self.take_stacks else ""
         except MusterError as error:
             text = str(error)
-        lines = harmless_lines(text or "no rank is running").split("\n")
-        self.call_from_thread(self._show_text, [ScreenLine((Span(line),)) for line in lines])
-
-    def _show_text(self, lines: list[ScreenLine]) -> None:
-        self._stack_lines = [
-            ScreenLine((Span("the stacks of all ranks; Escape returns to the table", "dim"),)),
-            *lines,
-        ]
-        self.draw()
+        lines = (text or "no rank is running").split("\n")
+        self.call_from_thread(self._change, text=("the stacks of all ranks; Esc returns", *lines))
 
     def _change(self, **fields: object) -> None:
-        self._stack_lines = []
         self.view = replace(self.view, **fields)  # type: ignore[arg-type]
         self.draw()
-
-
-def _drawn(lines: list[ScreenLine]) -> Text:
-    spans = (((span.text, STYLES[span.style]) for span in line.spans) for line in lines)
-    return Text("\n").join(Text.assemble(*line) for line in spans)

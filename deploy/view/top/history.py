@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
 
 from ...connect.requests.jobs import JobState
 from ...console.printed import figures_of, seconds_left
@@ -13,6 +15,25 @@ from ...jobs.sample_file import PaceLook
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
+KEPT_POINTS = 2000  # of the curves; then every other one is dropped
+EQUAL_WITHIN = 64  # lines of the log among which equal lines of other ranks become one
+PACE_SECONDS = 2.0  # between two looks at the pace of printed steps
+
+
+class TrainingPoint(NamedTuple):
+    """A point of the curves of loss and throughput."""
+
+    step: int | None
+    loss: float | None
+    rate: float | None
+    """Samples or steps in a second."""
+
+
+class LogTailLine(NamedTuple):
+    """A line of output, and the ranks that printed it."""
+
+    text: str
+    ranks: list[int]
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,8 @@ class RankTrack:
     printed: float | None = None
     step: int | None = None
     loss: float | None = None
+    done: float | None = None
+    """The share of its steps or epochs that is done."""
     own: float | None = None
     """Seconds of a step without waits for others, of a recorded job."""
     late: float = 0.0
@@ -89,9 +112,20 @@ class TopHistory:
 
     def __init__(self, hosts: Iterable[str] = ()) -> None:
         self.job: JobState | None = None
+        self.problem = ""
+        """Why the last look for records failed."""
         self.hosts = {name: HostTrack(name) for name in hosts}
         self.ranks: dict[int, RankTrack] = {}
         self.training: TrainingSample | None = None
+        self.reporter: RankTrack | None = None
+        """The first rank that prints steps or losses: rank 0, of most programs."""
+        self.course: list[TrainingPoint] = []
+        """The training since the first record, by steps.jsonl, else by the lines of the reporter."""
+        self.rate_of_samples = False
+        """Whether the rates of the course are samples in a second, not steps."""
+        self.log: deque[LogTailLine] = deque(maxlen=KEPT_LINES)
+        self._pace: tuple[float, int] | None = None
+        """A time, and the printed step then."""
         self._attempt = 0
         self._newest = 0.0
         self._heard = 0.0
@@ -103,7 +137,7 @@ class TopHistory:
         elif isinstance(record, PrintedText):
             self._printed(record, heard)
         elif isinstance(record, PaceLook):
-            self._pace(record)
+            self._take_pace(record)
         elif isinstance(record, Unreached):
             self.hosts.setdefault(record.host, HostTrack(record.host)).why = record.why
         else:
@@ -134,7 +168,7 @@ class TopHistory:
         if sample.at >= self._newest:
             self._newest, self._heard = sample.at, heard
         if sample.training:
-            self.training = sample.training
+            self._train(sample.training)
         present = {entry.rank for entry in sample.ranks}
         for entry in sample.ranks:
             rank = self.ranks.setdefault(entry.rank, RankTrack(entry.rank, sample.host))
@@ -143,7 +177,24 @@ class TopHistory:
             if rank.host == sample.host:
                 rank.running = rank.rank in present
 
-    def _pace(self, look: PaceLook) -> None:
+    def _train(self, training: TrainingSample) -> None:
+        """Add a point, which steps.jsonl has; it knows more than printed lines."""
+        if self.training is None:
+            self.course = []
+        elif self.training.step == training.step:
+            return
+        self.training = training
+        seconds, samples = training.step_seconds, training.samples_per_second
+        self.rate_of_samples = samples is not None
+        rate = samples if samples is not None else 1.0 / seconds if seconds else None
+        self._add_point(TrainingPoint(training.step, training.loss, rate))
+
+    def _add_point(self, point: TrainingPoint) -> None:
+        self.course.append(point)
+        if len(self.course) > KEPT_POINTS:
+            del self.course[1:-1:2]
+
+    def _take_pace(self, look: PaceLook) -> None:
         if look.attempt == self._attempt:
             entries = {entry.rank: entry for entry in look.ranks}
             for rank, track in self.ranks.items():
@@ -154,6 +205,8 @@ class TopHistory:
     def _begin_again(self, attempt: int) -> None:
         """Forget the ranks of an earlier attempt, and the hosts that are no longer used."""
         self._attempt, self.ranks, self.training = attempt, {}, None
+        self.course, self.reporter, self._pace = [], None, None
+        self.log.clear()
         used = self.job.hosts if self.job else ()
         self.hosts = {name: track for name, track in self.hosts.items() if not used or name in used}
 
@@ -164,9 +217,41 @@ class TopHistory:
             return
         rank.lines.extend(printed_lines)
         rank.printed = None if printed.old else heard
-        for line in printed_lines[-20:]:
-            figures = figures_of(line)
-            rank.step = rank.step if figures.step is None else figures.step
-            rank.loss = rank.loss if figures.loss is None else figures.loss
-            if figures.done is not None and rank.printed is not None:
+        for line in printed_lines[-KEPT_LINES:]:
+            self._log(rank.rank, line)
+        for line in printed_lines[-KEPT_POINTS:]:
+            self._figures(rank, line, heard)
+
+    def _log(self, rank: int, text: str) -> None:
+        for earlier in islice(reversed(self.log), EQUAL_WITHIN):
+            if earlier.text == text and rank not in earlier.ranks[-EQUAL_WITHIN:]:
+                earlier.ranks.append(rank)
+                return
+        self.log.append(LogTailLine(text, [rank]))
+
+    def _figures(self, rank: RankTrack, line: str, heard: float) -> None:
+        figures = figures_of(line)
+        rank.step = rank.step if figures.step is None else figures.step
+        rank.loss = rank.loss if figures.loss is None else figures.loss
+        if figures.done is not None:
+            rank.done = figures.done
+            if rank.printed is not None:
                 rank.progress.append((heard, figures.done))
+        if figures.step is None and figures.loss is None:
+            return
+        if self.reporter is None or rank.rank < self.reporter.rank:
+            self.reporter, self._pace = rank, None
+            self.course = self.course if self.training else []
+        if self.training is None and rank is self.reporter:
+            self._printed_point(rank, figures.loss, heard)
+
+    def _printed_point(self, rank: RankTrack, loss: float | None, heard: float) -> None:
+        rate = None
+        if rank.printed is not None and rank.step is not None:
+            since, before = self._pace or (heard, rank.step)
+            if heard - since >= PACE_SECONDS or rank.step < before:
+                rate = (rank.step - before) / (heard - since) if rank.step > before else None
+                since, before = heard, rank.step
+            self._pace = since, before
+        if loss is not None or rate is not None:
+            self._add_point(TrainingPoint(rank.step, loss, rate))

@@ -28,7 +28,7 @@ from .history import PrintedText, TopRecord, Unreached
 
 PART = 1 << 20
 BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
-TAIL, MOST_TAILS = 1 << 12, 256  # bytes of a log, and logs, from before
+TAIL, LONG_TAIL, MOST_TAILS = 1 << 12, 1 << 17, 256  # bytes of a log and of rank 0's, and logs, from before
 ROUNDS = 8  # of output at one look; faster output is skipped
 LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
 
@@ -63,9 +63,11 @@ class JobSource:
         self._pace_start = max(0, files.get(PACE, 0) - LONGEST_PACE)
         yield from self._samples()
         logs = [name for name in sorted(files) if files[name] and _attempt_of(name) == self._state.attempt]
-        for name in logs[:MOST_TAILS]:
-            text = self._read(name, max(0, files[name] - TAIL), TAIL).decode(errors="replace")
-            yield from self._printed(name, text, old=True)
+        # Rank 0 comes last: its lines are the end of the log then, and its figures the curves.
+        for name in reversed(logs[:MOST_TAILS]):
+            most = LONG_TAIL if "rank-0000@" in name else TAIL
+            text = self._read(name, max(0, files[name] - most), most).decode(errors="replace")
+            yield from self._printed(name, text.partition("\n")[2] if files[name] > most else text, old=True)
 
     def look(self) -> Iterator[TopRecord]:
         """The state first, as it may begin another attempt; then new samples and lines."""
@@ -114,10 +116,10 @@ class JobSource:
 
 
 def _attempt_of(name: str) -> int | None:
-    """The attempt of the log of a rank's standard output; None for another file."""
+    """The attempt of the log of a rank; None for another file."""
     folder, _, file_name = name.rpartition("/")
     log = RankLog.of_name(file_name) if folder.removeprefix("./") == "logs" else None
-    return log.attempt if log and log.stream == "out" else None
+    return log.attempt if log else None
 
 
 def look_of(line: bytes) -> PaceLook | None:

@@ -3,112 +3,244 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ...console.terminal import harmless
-from ...console.text import count, duration, size
+from ...console.text import count
+from ...hosts.samples import HostSample, RankSample
 from .history import HostTrack, RankTrack, TopHistory
 from .judge import Judge, Note, gpu_share
 from .lines import (
-    NAME,
-    SPARK,
     ScreenLine,
     Span,
     View,
     bar,
+    cells,
+    fit,
     has,
-    noted,
+    heading,
+    line,
+    padded,
     short_percent,
+    short_rate,
     short_size,
     spark,
     style_of,
+    total,
 )
 
+Track = TypeVar("Track", HostTrack, RankTrack)
+LEAST_NOTE, LEAST_LINE = 22, 24  # columns for the note of a host, and for the last line of a rank
 
-def host_table(history: TopHistory, view: View, judge: Judge) -> list[ScreenLine]:
-    """A line for each host that passes the filter, below the names of the columns."""
-    gpus = any(track.last and track.last.gpus for track in history.hosts.values())
-    gpu = "GPU".ljust(11) if gpus else ""
-    title = f"{'host':<{NAME}} {'CPU':<{11 + SPARK}} {'memory B':<10} {gpu}{'in/out B/s':<10}"
+
+@dataclass(frozen=True)
+class Column(Generic[Track]):
+    """A column of a table. `importance`: of columns that do not fit together, the least one is left out."""
+
+    title: str
+    width: int
+    importance: int
+    text: Callable[[Track], str]
+    style: str = "plain"
+    right: bool = True
+
+
+@dataclass(frozen=True)
+class TrackTable(Generic[Track]):
+    """The columns that fit on the screen, and the hosts or ranks in their order with their notes."""
+
+    columns: tuple[Column[Track], ...]
+    name_width: int
+    rows: list[tuple[Track, Note | None]]
+
+
+HostTable = TrackTable[HostTrack]
+RankTable = TrackTable[RankTrack]
+
+
+def host_table(history: TopHistory, view: View, judge: Judge, width: int) -> HostTable:
+    """The hosts that pass the filter, in the order of the view."""
     rows = [(track, judge.host(track)) for track in history.hosts.values()]
     rows = [row for row in rows if has(view.wanted, row[0].name, row[1])]
-    rows.sort(key=lambda row: _host_key(view.sort, *row))
-    lines = [_host_line(track, note, gpus=gpus) for track, note in rows]
-    return [ScreenLine((Span(title.rstrip(), "dim"),)), *lines]
+    rows.sort(key=lambda row: (_order(view.sort, *row), _natural(row[0].name)))
+    name = _name_width(history, width)
+    return TrackTable(
+        _fitting(_host_columns(width), [*history.hosts.values()], width - name - 1 - LEAST_NOTE), name, rows
+    )
 
 
-def _host_line(track: HostTrack, note: Note | None, *, gpus: bool) -> ScreenLine:
-    last = track.last
-    name = Span(f"{harmless(track.name)[:NAME]:<{NAME}} ", style_of(note))
-    if last is None:
-        return ScreenLine((name, Span(harmless(note.text) if note else "", style_of(note))), track.name)
-    used = last.memory / last.memory_total if last.memory is not None and last.memory_total else None
-    shares = [sample.cpu for sample in track.samples]
-    spans = [
-        name,
-        Span(bar(last.cpu, 4), "bar"),
-        Span(f" {short_percent(last.cpu)} "),
-        Span(spark(shares, SPARK, 1.0), "spark"),
-        Span("  "),
-        Span(bar(used, 4), "bar"),
-        Span(f" {short_size(last.memory):>4} "),
+def _host_columns(width: int) -> list[Column[HostTrack]]:
+    """Every column that a host can have."""
+
+    def of(figure: Callable[[HostSample], str]) -> Callable[[HostTrack], str]:
+        return lambda track: figure(track.last) if track.last else ""
+
+    history = 16 if width >= 160 else 8
+    return [
+        Column("CPU", 4, 90, of(lambda last: short_percent(last.cpu))),
+        Column("", 6, 20, of(lambda last: bar(last.cpu, 6)), "mark"),
+        Column(
+            "", history, 40, lambda track: _spark([one.cpu for one in track.samples], history, 1.0), "mark"
+        ),
+        Column("memory", 8, 80, of(lambda last: short_size(last.memory))),
+        Column("of", 8, 28, of(lambda last: short_size(last.memory_total))),
+        Column("GPU", 4, 85, of(lambda last: short_percent(gpu_share(last)))),
+        Column(
+            "", 6, 19, of(lambda last: "" if gpu_share(last) is None else bar(gpu_share(last), 6)), "mark"
+        ),
+        Column("GPU mem", 8, 30, of(lambda last: short_size(total([gpu.memory for gpu in last.gpus])))),
+        Column("power", 7, 12, of(lambda last: _watts([gpu.power for gpu in last.gpus]))),
+        Column("net in", 8, 71, of(lambda last: short_rate(last.net_in))),
+        Column("net out", 8, 70, of(lambda last: short_rate(last.net_out))),
+        Column("disk read", 9, 17, of(lambda last: short_rate(last.disk_read))),
+        Column("written", 8, 16, of(lambda last: short_rate(last.disk_write))),
+        Column("load", 5, 15, of(lambda last: "" if last.load is None else f"{last.load:.1f}")),
+        Column(
+            "hottest",
+            7,
+            14,
+            of(lambda last: "" if last.temperature is None else f"{last.temperature:.0f} °C"),
+        ),
     ]
-    if gpus:
-        spans += [Span(bar(gpu_share(last), 4), "bar"), Span(f" {short_percent(gpu_share(last))}  ")]
-    spans.append(Span(f"{short_size(last.net_in):>4} {short_size(last.net_out):>4} "))
-    spans.append(Span(harmless(note.text) if note else _ranks(last.ranks), style_of(note, usual="dim")))
-    return ScreenLine(tuple(spans), track.name)
 
 
-def _host_key(sort: str, track: HostTrack, note: Note | None) -> tuple[float, tuple[object, ...]]:
-    last = track.last
-    figures = {
-        "cpu": (last.cpu if last else None),
-        "memory": (last.memory if last else None),
-        "gpu": gpu_share(last),
-        "trouble": (2.0 if note and note.bad else 1.0 if note else 0.0),
-    }
-    figure = figures.get(sort)
-    return (-figure if figure is not None else 0.0, _natural(track.name))
+def host_line(table: HostTable, index: int, width: int) -> ScreenLine:
+    """One host. Of one that does not answer, the note stands in place of old figures."""
+    track, note = table.rows[index]
+    name = Span(padded(fit(harmless(track.name), table.name_width), table.name_width) + " ", style_of(note))
+    if track.last is None or (note and track.why):
+        return line(width, name, Span(note.text if note else "", style_of(note)), key=key_of(track))
+    last = Span(note.text if note else _count_of(track.last.ranks), style_of(note, usual="dim"))
+    return line(width, name, *_spans(table.columns, track), last, key=key_of(track))
 
 
-def host_in_full(history: TopHistory, track: HostTrack, judge: Judge) -> list[ScreenLine]:
-    """One host with its GPUs and its ranks."""
-    last = track.last
-    note = judge.host(track)
-    lines = [ScreenLine((Span(harmless(track.name), "title"), Span("  "), *noted(note)))]
-    if last is None:
-        return lines
-    facts = {
-        "CPU": f"{bar(last.cpu, 20)} {short_percent(last.cpu)} of {last.cpus}, load {last.load}",
-        "history": spark([sample.cpu for sample in track.samples], 60, 1.0),
-        "memory": f"{_filled(last.memory, last.memory_total)}, swap {size(last.swap or 0)}",
-        "/dev/shm": _filled(last.shm, last.shm_total),  # noqa: S108  # a name to read
-        "network": f"{size(last.net_in or 0)}/s in, {size(last.net_out or 0)}/s out",
-        "disks": f"{size(last.disk_read or 0)}/s read, {size(last.disk_write or 0)}/s written",
-        "hottest": f"{last.temperature:.0f} C" if last.temperature is not None else "",
-    }
-    lines += [ScreenLine((Span(f"{name:<10}", "dim"), Span(text))) for name, text in facts.items() if text]
-    for gpu in last.gpus:
-        memory = f"{size(gpu.memory or 0)} of {size(gpu.memory_total or 0)}"
-        figures = f"{memory}, {gpu.power or 0:.0f} W, {gpu.temperature or 0:.0f} C"
-        text = f"{bar(gpu.utilisation, 20)} {short_percent(gpu.utilisation)} {figures}"
-        name = f"  {harmless(gpu.name or '')}"
-        lines.append(ScreenLine((Span(f"{f'GPU {gpu.index}':<10}", "dim"), Span(text), Span(name, "dim"))))
-    ranks = [rank for rank in sorted(history.ranks) if history.ranks[rank].host == track.name]
-    lines += [ScreenLine((Span(""),)), *([rank_title()] if ranks else [])]
-    return [*lines, *(rank_line(history.ranks[rank], judge) for rank in ranks)]
-
-
-def _ranks(ranks: Sequence[object]) -> str:
+def _count_of(ranks: Sequence[RankSample]) -> str:
     return count(len(ranks), "rank") if ranks else ""
 
 
-def _filled(used: int | None, whole: int | None) -> str:
-    """A bar with both sizes; `unknown` without them."""
-    if used is None or not whole:
-        return "unknown"
-    return f"{bar(used / whole, 20)} {size(used)} of {size(whole)}"
+def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> RankTable:
+    """The ranks that pass the filter, in the order of the view."""
+    rows = [(track, judge.rank(track)) for track in history.ranks.values()]
+    rows = [
+        row
+        for row in rows
+        if has(view.wanted, f"rank {row[0].rank} {row[0].host} {last_line(row[0])}", row[1])
+    ]
+    rows.sort(key=lambda row: (_order(view.sort, *row), row[0].rank))
+    name = _name_width(history, width)
+    return TrackTable(
+        _fitting(_rank_columns(width), [*history.ranks.values()], width - name - 7 - max(24, width // 4)),
+        name,
+        rows,
+    )
+
+
+def _rank_columns(width: int) -> list[Column[RankTrack]]:
+    """Every column that a rank can have."""
+
+    def of(figure: Callable[[RankSample], str]) -> Callable[[RankTrack], str]:
+        return lambda track: figure(track.last) if track.last else ""
+
+    history = 16 if width >= 160 else 8
+    return [
+        Column("CPU", 10, 90, of(lambda last: "" if last.cpu is None else f"{last.cpu:.1f} cores")),
+        Column("", history, 20, lambda track: _rank_spark(track, history), "mark"),
+        Column("memory", 8, 50, of(lambda last: short_size(last.memory))),
+        Column("state", 8, 30, of(lambda last: STATES.get(last.state or "", last.state or "")), right=False),
+        Column("threads", 7, 10, of(lambda last: "" if last.threads is None else str(last.threads))),
+        Column("read", 8, 9, of(lambda last: short_rate(last.read))),
+        Column("written", 8, 8, of(lambda last: short_rate(last.written))),
+        Column("step", 7, 80, lambda track: "" if track.step is None else str(track.step)),
+        Column("loss", 8, 25, lambda track: "" if track.loss is None else f"{track.loss:.4g}"),
+    ]
+
+
+STATES = {"R": "runs", "S": "sleeps", "D": "disk", "T": "stopped", "t": "traced", "Z": "ended"}
+
+
+def rank_line(table: RankTable, index: int, width: int) -> ScreenLine:
+    """One rank: its figures, its note, and its last line of output."""
+    track, note = table.rows[index]
+    host = padded(fit(harmless(track.host), table.name_width), table.name_width)
+    text = f"{note.text}: " if note and last_line(track) else note.text if note else ""
+    return line(
+        width,
+        Span(f"{track.rank:>5} {host} ", style_of(note)),
+        *_spans(table.columns, track),
+        Span(text, style_of(note)),
+        Span(last_line(track), "dim"),
+        key=key_of(track),
+    )
+
+
+def host_heading(table: HostTable, title: str, width: int, *, focus: bool) -> ScreenLine:
+    """The names of the columns."""
+    return heading(width, f"{padded(title, table.name_width)} {_titles(table.columns)}", focus=focus)
+
+
+def rank_heading(table: RankTable, title: str, width: int, *, focus: bool) -> ScreenLine:
+    """The names of the columns."""
+    titles = f"{padded(title, 6 + table.name_width)} {_titles(table.columns)}last line"
+    return heading(width, titles, focus=focus)
+
+
+def key_of(track: HostTrack | RankTrack) -> str:
+    """The key of a line of a host or a rank."""
+    return track.name if isinstance(track, HostTrack) else f"rank {track.rank}"
+
+
+def _name_width(history: TopHistory, width: int) -> int:
+    """The width of the names of the hosts: at most a quarter of the screen."""
+    longest = max((cells(harmless(name)) for name in history.hosts), default=4)
+    return max(8, min(longest, width // 4))
+
+
+def _fitting(columns: list[Column[Track]], tracks: list[Track], width: int) -> tuple[Column[Track], ...]:
+    """The columns that have figures and fit; the least important ones are left out."""
+    shown = [column for column in columns if any(column.text(track) for track in tracks)]
+    while sum(column.width + 1 for column in shown) > width and len(shown) > 2:
+        shown.remove(min(shown, key=lambda column: column.importance))
+    return tuple(shown)
+
+
+def _titles(columns: Sequence[Column[Track]]) -> str:
+    return "".join(padded(column.title, column.width, right=column.right) + " " for column in columns) + " "
+
+
+def _spans(columns: Sequence[Column[Track]], track: Track) -> list[Span]:
+    figures: list[Span] = [
+        Span(f"{padded(column.text(track), column.width, right=column.right)} ", column.style)
+        for column in columns
+    ]
+    return [*figures, Span(" ")]
+
+
+def _spark(values: Sequence[float | None], width: int, most: float) -> str:
+    return spark(values, width, most) if len(values) > 1 else ""
+
+
+def _rank_spark(track: RankTrack, width: int) -> str:
+    values = [entry.cpu for entry in track.samples]
+    return _spark(values, width, max(1.0, max((value or 0.0 for value in values), default=1.0)))
+
+
+def _watts(values: Sequence[float | None]) -> str:
+    power = total(values)
+    return "" if power is None else f"{power:.0f} W"
+
+
+def _order(sort: str, track: Track, note: Note | None) -> float:
+    """The greatest figure first; by name, all are equal."""
+    last = track.last
+    figures = {
+        "cpu": last.cpu if last else None,
+        "memory": last.memory if last else None,
+        "gpu": gpu_share(last) if isinstance(last, HostSample) else None,
+        "trouble": 2.0 if note and note.bad else 1.0 if note else 0.0,
+    }
+    return -(figures.get(sort) or 0.0)
 
 
 def _natural(name: str) -> tuple[object, ...]:
@@ -117,75 +249,6 @@ def _natural(name: str) -> tuple[object, ...]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
-def rank_table(history: TopHistory, view: View, judge: Judge) -> list[ScreenLine]:
-    """A line for each rank that passes the filter, below the names of the columns."""
-    rows = [(track, judge.rank(track)) for track in history.ranks.values()]
-    rows = [
-        (track, note)
-        for track, note in rows
-        if has(view.wanted, f"rank {track.rank} {track.host} {_last_line(track)}", note)
-    ]
-    rows.sort(key=lambda row: _rank_key(view.sort, *row))
-    return [rank_title(), *(rank_line(track, judge) for track, _ in rows)]
-
-
-def rank_title() -> ScreenLine:
-    """The names of the columns."""
-    return ScreenLine(
-        (
-            Span(
-                f"{'rank':>5} {'host':<{NAME}} {'CPU cores':<{5 + SPARK}} {'mem B':>5}   step last line",
-                "dim",
-            ),
-        )
-    )
-
-
-def rank_line(track: RankTrack, judge: Judge) -> ScreenLine:
-    """One rank: its figures, its note, and its last line of output."""
-    last, note = track.last, judge.rank(track)
-    cpu = f"{last.cpu:4.1f}" if last and last.cpu is not None else "    "
-    most = max(1.0, max((entry.cpu or 0.0 for entry in track.samples), default=1.0))
-    step = "" if track.step is None else str(track.step)
-    note_text = f"{note.text}: " if note else ""
-    return ScreenLine(
-        (
-            Span(f"{track.rank:>5} {harmless(track.host)[:NAME]:<{NAME}} ", style_of(note)),
-            Span(f"{cpu} "),
-            Span(spark([entry.cpu for entry in track.samples], SPARK, most), "spark"),
-            Span(f" {short_size(last.memory if last else None):>4} {last.state or ' ' if last else ' '} "),
-            Span(f"{step[-6:]:>5} "),
-            Span(harmless(note_text), style_of(note)),
-            Span(harmless(_last_line(track)), "dim"),
-        ),
-        f"rank {track.rank}",
-    )
-
-
-def _rank_key(sort: str, track: RankTrack, note: Note | None) -> tuple[float, int]:
-    last = track.last
-    figures = {
-        "cpu": (last.cpu if last else None),
-        "memory": (last.memory if last else None),
-        "trouble": (2.0 if note and note.bad else 1.0 if note else 0.0),
-    }
-    figure = figures.get(sort)
-    return (-figure if figure is not None else 0.0, track.rank)
-
-
-def rank_in_full(track: RankTrack, judge: Judge) -> list[ScreenLine]:
-    """One rank with the last lines of its output."""
-    last = track.last
-    title = (Span(f"rank {track.rank} on {harmless(track.host)}", "title"), Span("  "))
-    lines = [ScreenLine((*title, *noted(judge.rank(track))))]
-    if last:
-        figures = f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads, {last.state}"
-        moved = f"{size(last.read or 0)}/s read, {size(last.written or 0)}/s written"
-        lines.append(ScreenLine((Span(f"{figures}, {moved}"),)))
-    if track.own is not None:
-        lines.append(ScreenLine((Span(f"{duration(track.own)} of a step without waiting for others"),)))
-    return [*lines, ScreenLine((Span(""),)), *(ScreenLine((Span(harmless(line)),)) for line in track.lines)]
-
-
-def _last_line(track: RankTrack) -> str:
+def last_line(track: RankTrack) -> str:
+    """The last line that a rank printed."""
     return track.lines[-1] if track.lines else ""
