@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -49,8 +48,7 @@ def shows_utf8() -> bool:
     """Whether the terminal shows UTF-8, by the first of the variables of its locale that is set."""
     names = ("LC_ALL", "LC_CTYPE", "LANG")
     locale = next((value for name in names if (value := os.environ.get(name))), "UTF-8")
-    encoding = (sys.__stderr__.encoding if sys.__stderr__ else "") or "utf-8"
-    return all("UTF8" in text.upper().replace("-", "") for text in (locale, encoding))
+    return "UTF8" in locale.upper().replace("-", "")
 
 
 class TopScreen(Widget, can_focus=True):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...console.fold import fold, fold_names
+from ...console.printed import seconds_left
 from ...console.text import count, duration, number, span
-from ...jobs.printed import seconds_left
 from .history import RankTrack, TopHistory
 from .judge import Judge, Note
 from .lines import ScreenLine, Span, bar, joined, line
 
+ALARMING = {"failed", "lost"}
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
 NO_SAMPLES = "no samples: --sample-every 0, an older version, or a damaged file"
 NO_STEPS = "no step yet: top reads them from lines such as `step 12/500 loss 0.3`, or from steps.jsonl"
@@ -27,7 +28,7 @@ def alarm_lines(history: TopHistory, judge: Judge, width: int, most: int) -> lis
     """What the user must act on: a failure of the job, of ranks, of hosts. Equal ones are one line."""
     job = history.job
     texts = [history.problem] if history.problem else []
-    if job and job.state in {"failed", "lost"}:
+    if job and job.state in ALARMING:
         texts.append(f"{job.state}: {job.why}" if job.why else job.state)
     ranks = [(rank.rank, note.text) for rank in history.ranks.values() if (note := _bad(judge.rank(rank)))]
     hosts = [(host.name, note.text) for host in history.hosts.values() if (note := _bad(judge.host(host)))]
@@ -51,6 +52,8 @@ def job_lines(history: TopHistory, moment: Moment, width: int) -> list[ScreenLin
     what = f"{count(job.ranks, 'rank')} on {count(len(job.hosts), 'host')}"
     texts = [f"{job.job}  {job.state}{again}", f"  {job.launcher}, {what}, {_clock(seconds)}"]
     lines = [line(width, Span(texts[0], "title"), Span(texts[1]))]
+    if job.why and job.state not in ALARMING:
+        lines.append(line(width, Span(job.why)))
     progress = _progress(history, moment)
     if any(progress):
         done = history.reporter.done if history.reporter else None
