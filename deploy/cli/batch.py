@@ -22,7 +22,7 @@ from ..jobs.hosts_record import HostsRecord, kept_if_taken
 from ..launch.stages import connecting
 from ..plan.spec import LaunchSpec
 from ..slurm.batch import batch_of, submit
-from .shared import HOSTS_FILE
+from .shared import hosts_file_of
 
 LOGIN_DRIVER = "muster.deploy.slurm.login_main"
 
@@ -58,7 +58,7 @@ def start_on_login_node(  # noqa: PLR0917  # the parts of a launch
         )
     node, name = _login_node(login), spec.job
     spec = dataclasses.replace(spec, slurm=tuple(slurm_options))
-    access = access_beside(Path(HOSTS_FILE), spec.python)
+    access = access_beside(hosts_file_of(""), spec.python)
     cluster = Cluster([node], access.open)
     on_stage(connecting(cluster))
     with kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)), cluster:

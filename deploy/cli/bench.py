@@ -54,7 +54,7 @@ class BenchLinks(KeptOptions):
         with hosts_for(self) as inventory:
             hosts = one_rank_each(inventory.hosts)
             if len(hosts) < 2:
-                source = "--slurm" if inventory.allocation else self.hosts
+                source = "--slurm" if inventory.allocation else self.hosts_file
                 raise UsageError(f"{source}: a link needs two hosts, got one")
             ran = run_benchmark(
                 spec_of(inventory, hosts, LINKS, _short_or_in_turn(self, LINKS), self),
@@ -65,7 +65,7 @@ class BenchLinks(KeptOptions):
         require_done(ran)
         links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
         before, path = kept.compare(
-            links, f"links-{links.backend}", Path(self.hosts), self.baseline, keep_this=self.keep
+            links, f"links-{links.backend}", self.hosts_file, self.baseline, keep_this=self.keep
         )
         slow = _each(partial(outliers, links))
         worse = _each(partial(slower, links, before)) if before else None
@@ -99,7 +99,7 @@ class BenchHosts(KeptOptions):
             ran = run_benchmark(spec, inventory, Path(self.runs), out=not self.json)
         require_done(ran)
         speeds, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
-        before, path = kept.compare(speeds, "hosts", Path(self.hosts), self.baseline, keep_this=self.keep)
+        before, path = kept.compare(speeds, "hosts", self.hosts_file, self.baseline, keep_this=self.keep)
         slow, worse = by_host.slow_hosts(speeds), by_host.slower_hosts(speeds, before) if before else None
         if self.json:
             write_json(kept.as_json(speeds, slow, worse, problems))

@@ -25,12 +25,12 @@ from ..hosts.hostfile import Host
 from ..jobs.verdict import verdict
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package
-from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
+from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
 from .inventory import Inventory, inventory_of, require_one_source, slurm_of
 from .options import BACKENDS, network, new_job
-from .shared import JSON, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
+from .shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class BenchOptions(SlurmOptions):
         "Result": "json html baseline keep",
     }
 
-    launcher: LauncherName = flag(
-        "mpirun", "mpirun (default), torchrun, or srun on hosts of Slurm", "NAME", choices=LAUNCHERS
-    )
+    launcher: LauncherName = flag(DEFAULT_LAUNCHER, LAUNCHER, "NAME", choices=LAUNCHERS)
     backend: str = flag(
         "auto",
         "auto (default), gloo, nccl or mpi: the backend of the messages, as in a job",

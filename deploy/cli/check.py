@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..check import report
 from ..check.finding import Finding, of_error
@@ -25,9 +25,9 @@ from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..image.versions import load
 from ..plan.launcher import place_ranks
-from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
+from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
-from .inventory import Inventory, inventory_of, require_one_source, salloc_options
+from .inventory import Inventory, inventory_or_this_machine, require_one_source, salloc_options
 from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, write_json
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Check(SlurmOptions):
         "OPTIONS",
         alone=THIS_ALLOCATION,
     )
-    launcher: LauncherName = flag(
-        "mpirun",
+    launcher: LauncherName | Literal[""] = flag(
+        "",
         "the launcher for which hosts must be fit: mpirun (default), torchrun, or srun with --slurm",
         "NAME",
         choices=LAUNCHERS,
@@ -72,16 +72,17 @@ class Check(SlurmOptions):
         if self.runs != RUNS_FOLDER and not self.bench:
             raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
         rule = slot_rule(self.slots) if self.slots else None
-        site = _judge_site(self.slurm, self.launcher) if self.slurm else ()
+        launcher = self.launcher or DEFAULT_LAUNCHER
+        site = _judge_site(self.slurm, launcher) if self.slurm else ()
         if self.slurm and (unfit_of(site) or not _has_hosts(self.slurm)):
-            checkup = Checkup(self.launcher, site)
+            checkup = Checkup(launcher, site)
         else:
-            with inventory_of(self) as inventory:
-                checkup = examined(inventory, self.launcher, rule, site)
+            with inventory_or_this_machine(self, self.launcher, rule) as inventory:
+                checkup = examined(inventory, self.launcher or inventory.launcher, rule, site)
                 if self.bench:
                     checkup = _with_bench(checkup, inventory, self.python, Path(self.runs))
         if self.html:
-            checkup.write_page(Path(self.html), Path(self.hosts))
+            checkup.write_page(Path(self.html), self.hosts_file)
         if self.json:
             write_json(checkup.as_json())
         else:

@@ -23,7 +23,7 @@ from ..roster.additions import Additions, ScannedHost, additions
 from ..roster.candidates import Candidate
 from ..roster.sources import aliases, load_inventory
 from .command import Command, Exit, flag
-from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, PYTHON, SLOTS, write_json
+from .shared import HOSTS_ALSO, HOSTS_FILE, JSON, NEW_HOSTS, PYTHON, SLOTS, write_json
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RosterOptions(Command):
         "a host, a range node[01-16], or a pattern 'gpu-*' of Host names of the SSH configuration",
         takes="positional",
     )
-    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+    hosts: str = flag(HOSTS_FILE, NEW_HOSTS, "FILE", also=HOSTS_ALSO)
     from_inventory: str = flag(
         "", "take the hosts of this Ansible inventory; names then choose hosts or groups of it", "FILE"
     )

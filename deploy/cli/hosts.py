@@ -23,7 +23,7 @@ from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
 from .command import Command, Exit, flag
 from .inventory import cluster_of
-from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, HostOptions, print_note, write_json
+from .shared import HOSTS, HOSTS_ALSO, JSON, HostOptions, hosts_file_of, print_note, write_json
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
@@ -114,11 +114,12 @@ class Shell(Command):
     """Log in to a host as Muster does."""
 
     host: str = flag("", "the name of the host in the hosts file", takes="positional", required="which host?")
-    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+    hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
 
     def run(self) -> None:
         """Replace this process by ssh."""
-        chosen, *others = hostfile.select(hostfile.load(Path(self.hosts)), self.host)
+        hosts_file = hosts_file_of(self.hosts)
+        chosen, *others = hostfile.select(hostfile.load(hosts_file), self.host)
         if others:
             raise UsageError(
                 f"{self.host} names {count(1 + len(others), 'host')}, and a shell needs one host: "
@@ -126,7 +127,7 @@ class Shell(Command):
             )
         if chosen.is_local:
             raise UsageError(f"{self.host} is this machine, so no login is needed")
-        options = ssh_options(chosen, config_beside(Path(self.hosts)))
+        options = ssh_options(chosen, config_beside(hosts_file))
         Progress.close_all()
         sys.stdout.flush()
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process

@@ -167,7 +167,7 @@ class ImagePush(HostOptions):
 
     def run(self) -> None:
         """Find the layers that hosts lack, compress these, and send them."""
-        chosen = hostfile.select(hostfile.load(Path(self.hosts)), self.include, self.exclude)
+        chosen = hostfile.select(hostfile.load(self.hosts_file), self.include, self.exclude)
         config = Path(self.ssh_config) if self.ssh_config else None
         if config and not config.is_file():
             raise UsageError(f"--ssh-config: no file {self.ssh_config}")

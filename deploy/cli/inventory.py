@@ -8,22 +8,26 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..connect.opener import Access, access_beside
+from ..connect.opener import Access, access_beside, access_with
 from ..connect.pipe import OpenPipe, Pipe
+from ..console.text import count
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
-from ..hosts.slots import counted_slots, slot_rule
+from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..jobs.hosts_record import HostsRecord
+from ..plan.launcher import launcher_of
+from ..plan.spec import DEFAULT_LAUNCHER, LauncherName
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..connect.cluster import Cluster
     from ..launch.result import LaunchResult
 
+RANKS_WITHOUT_GPUS = 2
+"""The number of ranks of this machine, if there is no hosts file and no GPU."""
 _INSTEAD = {
     "include": '--slurm "... -w node1,node2" names them',
     "exclude": '--slurm "... -x node3" leaves hosts out',
@@ -46,6 +50,8 @@ class Inventory:
     """Slurm's number of the allocation that the hosts belong to."""
     blame: Callable[[LaunchResult], LaunchResult] = lambda result: result
     """Adds a cause to a result that the source of the hosts has: Slurm ended the allocation."""
+    launcher: LauncherName = DEFAULT_LAUNCHER
+    """The launcher, if the user chose none."""
 
     @property
     def pythons(self) -> Mapping[str, str]:
@@ -59,10 +65,36 @@ class Inventory:
 
 def of_file(options: HostOptions) -> Inventory:
     """The hosts of a hosts file."""
-    path = Path(options.hosts)
+    path = options.hosts_file
     listed = hostfile.select(hostfile.load(path), options.include, options.exclude)
+    if not options.hosts and path.name != str(path):
+        print_note(f"note: the hosts of {path}")
     access = access_beside(path, options.python)
     return Inventory(listed, access.open, access)
+
+
+def _of_this_machine(python: str, chosen: str, rule: SlotRule | None) -> Inventory:
+    """Only this machine, without a hosts file. `rule`: of its slots (default: one for each GPU, else two).
+
+    The launcher is that of the user, else torchrun if mpirun does not work, else mpirun.
+    """
+    from ..connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, as below
+
+    access = access_with(None, python)
+    alone = (Host("localhost"),)
+    with Cluster(alone, access.open) as cluster:
+        facts = cluster.facts
+    (machine,) = facts.values()
+    hosts, errors = counted_slots(alone, facts, rule or machine.gpus or RANKS_WITHOUT_GPUS)
+    if errors:
+        raise UnfitError(errors.items())
+    error = None if chosen else launcher_of(DEFAULT_LAUNCHER).unfit(machine)
+    launcher: LauncherName = "torchrun" if error else DEFAULT_LAUNCHER
+    ranks = count(hosts[0].slots, "rank") + (f", by torchrun ({error.text})" if error else "")
+    print_note(
+        f"note: no {HOSTS_FILE}: running on this machine with {ranks}; 'muster init' writes a hosts file"
+    )
+    return Inventory(hosts, access.open, access, launcher=launcher)
 
 
 def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
@@ -137,6 +169,22 @@ def inventory_of(options: SlurmOptions, seconds: float | None = None) -> Iterato
         yield of_file(options)
 
 
+@contextlib.contextmanager
+def inventory_or_this_machine(
+    options: SlurmOptions, launcher: str, rule: SlotRule | None, seconds: float | None = None
+) -> Iterator[Inventory]:
+    """The same; if the user names no hosts and no hosts file exists, this machine.
+
+    `launcher`: the user's choice; `rule`: of the slots of this machine.
+    """
+    names_hosts = options.slurm or options.hosts or options.include or options.exclude
+    if names_hosts or os.path.lexists(options.hosts_file):
+        with inventory_of(options, seconds) as inventory:
+            yield inventory
+    else:
+        yield _of_this_machine(options.python, launcher, rule)
+
+
 def slurm_of(launcher: str, slurm: str) -> str:
     """The value of `--slurm`. For srun inside of an allocation, the default is that allocation.
 
@@ -154,7 +202,7 @@ def slurm_of(launcher: str, slurm: str) -> str:
 
 def require_one_source(options: SlurmOptions) -> None:
     """`UsageError` for a hosts file beside hosts of Slurm, because it would not be read."""
-    if options.slurm and options.hosts != HOSTS_FILE:
+    if options.slurm and options.hosts:
         raise UsageError(
             f"--hosts {options.hosts}: Slurm gives the hosts, so no hosts file is read; leave it out"
         )

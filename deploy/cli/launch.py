@@ -13,7 +13,7 @@ from ..plan.launcher import place_ranks
 from ..timings import Timings
 from . import launch_request as request
 from . import options as parse
-from .inventory import inventory_of, with_slots, without_hosts
+from .inventory import with_slots, without_hosts
 from .launch_options import LaunchOptions
 from .other_launchers import HINTS
 from .shared import THIS_ALLOCATION
@@ -53,12 +53,15 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     waits = options.slurm not in {"", THIS_ALLOCATION}
     if waits:
         spec = request.with_code(spec, options, clock, progress.stage)
-    if slurm_options:
-        inventory = without_hosts()
-    else:
-        inventory = stack.enter_context(inventory_of(options, options.start_timeout or None))
+    inventory = without_hosts() if slurm_options else stack.enter_context(request.inventory_for(options))
     hosts = parse.per_host(with_slots(inventory, options.slots), options.per_host)
-    spec = replace(spec, hosts=hosts, allocation=inventory.allocation, pythons=inventory.pythons)
+    spec = replace(
+        spec,
+        launcher=options.launcher or inventory.launcher,
+        hosts=hosts,
+        allocation=inventory.allocation,
+        pythons=inventory.pythons,
+    )
     placement = place_ranks(hosts, spec) if hosts else None
     used = placement.hosts if placement else ()
     parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ..plan.spec import LAUNCHERS, LauncherName
 from .command import flag
@@ -12,8 +12,8 @@ from .shared import (
     EXCLUDE,
     HOSTS,
     HOSTS_ALSO,
-    HOSTS_FILE,
     INCLUDE,
+    LAUNCHER,
     NEW_RUN,
     PYTHON,
     RUNS_FOLDER,
@@ -38,7 +38,7 @@ class LaunchOptions(SlurmOptions):
         "Slurm and launchers": "slurm slurm_login launcher",
     }
 
-    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"))
+    hosts: str = flag("", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"))
     np: int = flag(
         0, "number of ranks (default: all slots)", "N", least=1, also=("-n", "--ntasks", "--num-processes")
     )
@@ -184,9 +184,7 @@ class LaunchOptions(SlurmOptions):
     slurm_login: str = flag(
         "", "a login node of Slurm, for --slurm from another machine: the driver runs there", "HOST"
     )
-    launcher: LauncherName = flag(
-        "mpirun", "mpirun (default), torchrun, or srun on hosts of Slurm", "NAME", choices=LAUNCHERS
-    )
+    launcher: LauncherName | Literal[""] = flag("", LAUNCHER, "NAME", choices=LAUNCHERS)
 
     @property
     def is_away(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,14 @@ from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
 from ..plan.source_tree import of_package, scan
-from ..plan.spec import LAUNCHERS, START_SECONDS, LaunchSpec
+from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
 from . import options as parse
 from .command import Declaration
-from .inventory import batch_options, require_one_source, slurm_of
+from .inventory import Inventory, batch_options, inventory_or_this_machine, require_one_source, slurm_of
 from .launch_options import LaunchOptions
 from .launch_program import is_recorded, notes_of, program_of, require_hosts_before
-from .shared import HOSTS_FILE, TRAIN, print_note
+from .shared import TRAIN, print_note
 
 
 def with_allocation(options: LaunchOptions) -> LaunchOptions:
@@ -35,7 +36,7 @@ def refuse(options: LaunchOptions) -> None:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)
-    if (options.script or options.module) and options.hosts == HOSTS_FILE and not options.slurm:
+    if (options.script or options.module) and not options.hosts and not options.slurm:
         program = options.script or f"-m {options.module}"
         require_hosts_before(program, options.args, Path.cwd())
     if options.slots:
@@ -50,6 +51,14 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
     needing = ("include", "exclude", "per_host", "slots", "requirements")
     values = {name: getattr(options, name) for name in needing}
     return batch_options(options.slurm, options.slurm_login, detach=options.detach, **values)
+
+
+def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
+    """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
+    rule = options.np or options.per_host or (slot_rule(options.slots) if options.slots else None)
+    brings_mpi = options.requirements or options.image
+    launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
+    return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None)
 
 
 def packages_of(options: LaunchOptions) -> Requirements | None:
@@ -72,7 +81,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     return LaunchSpec(
         job=parse.new_job(),
         command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
-        launcher=parse.one_of("--launcher", options.launcher, LAUNCHERS),
+        launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
         slurm_timeout=float(options.start_timeout),
         np=options.np or None,
         python=options.python,

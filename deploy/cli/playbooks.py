@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from ..connect.opener import config_beside
@@ -15,7 +14,7 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from ..roster.sources import ansible_program, require_own_variables
 from .command import Command, flag
-from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, MUSTER
+from .shared import HOSTS, HOSTS_ALSO, MUSTER, hosts_file_of
 
 ANSIBLE = MUSTER / "ansible"
 
@@ -26,7 +25,7 @@ class PlaybookOptions(Command):
 
     book: ClassVar[str]
 
-    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+    hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
     ansible: str = flag(
         "",
         "more options for ansible-playbook, as after --",
@@ -38,7 +37,7 @@ class PlaybookOptions(Command):
 
     def run(self) -> None:
         """Check the hosts file, and start ansible-playbook."""
-        hosts_file = Path(self.hosts)
+        hosts_file = hosts_file_of(self.hosts)
         hostfile.load(hosts_file)  # report mistakes in it before Ansible does
         require_own_variables(hosts_file)
         config_beside(hosts_file)  # the playbooks log in with it
@@ -47,7 +46,13 @@ class PlaybookOptions(Command):
         except ValueError as error:
             raise UsageError(f"--ansible {self.ansible!r}: {error}; quote it as in a shell") from None
         config = ANSIBLE / "ansible.cfg"
-        argv = ["ansible-playbook", str(ANSIBLE / f"{self.book}.yml"), "--inventory", self.hosts, *options]
+        argv = [
+            "ansible-playbook",
+            str(ANSIBLE / f"{self.book}.yml"),
+            "--inventory",
+            str(hosts_file),
+            *options,
+        ]
         sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
         sys.stdout.flush()
         Progress.close_all()

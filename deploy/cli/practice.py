@@ -22,7 +22,7 @@ from ..image.engine import LocalEngine
 from ..plan.launcher import place_ranks
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package, scan
-from ..plan.spec import LauncherName, LaunchSpec
+from ..plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..timings import Timings
 from . import options
 from .command import Command, Exit, flag
@@ -76,7 +76,7 @@ _HANG = _Demo(
 class Demo(Command):
     """Train on this machine alone: two ranks learn to read handwritten digits."""
 
-    launcher: LauncherName = flag("mpirun", "mpirun (default) or torchrun", "NAME", choices=LOCAL)
+    launcher: LauncherName = flag(DEFAULT_LAUNCHER, "mpirun (default) or torchrun", "NAME", choices=LOCAL)
     np: int = flag(
         0, "number of ranks (default: 2, with --hang 3)", "N", least=1, most=MAX_SLOTS, also=("-n",)
     )

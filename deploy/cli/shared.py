@@ -14,7 +14,7 @@ from ..errors import UsageError
 from .command import Command, flag
 
 HOSTS_FILE = "hosts.txt"
-"""The default of --hosts."""
+"""The name of a hosts file without --hosts."""
 RUNS_FOLDER = "runs"
 """The default of --runs."""
 THIS_ALLOCATION = "here"
@@ -24,7 +24,8 @@ MUSTER = Path(__file__).parents[2]
 """The folder of the package `muster`: a checkout and a wheel have the same files below it."""
 TRAIN = MUSTER / "train"
 
-HOSTS = "the hosts file (default: hosts.txt)"
+HOSTS = "the hosts file (default: hosts.txt, in this folder or the nearest parent that has one)"
+NEW_HOSTS = "the hosts file (default: hosts.txt)"
 HOSTS_ALSO = ("-H", "--hostfile")
 INCLUDE = "only these hosts: node[1-3],gpu-a"
 EXCLUDE = "not these hosts"
@@ -36,6 +37,7 @@ RUNNING_JOB = f"{THE_JOB} (default: the newest that runs)"
 JOB_HOSTS = "a hosts file with the hosts of a job that was not launched from here (default: hosts.txt)"
 RUNS = "the folder that holds the runs of this machine (default: runs)"
 NEW_RUN = "the folder in which to make the folder of this run (default: runs)"
+LAUNCHER = "mpirun (default), torchrun, or srun on hosts of Slurm"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
 
 
@@ -43,10 +45,15 @@ SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (
 class HostOptions(Command):
     """The flags of a command for the hosts of a hosts file."""
 
-    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+    hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
     include: str = flag("", INCLUDE, "HOSTS")
     exclude: str = flag("", EXCLUDE, "HOSTS")
     python: str = flag("", PYTHON, "PATH")
+
+    @property
+    def hosts_file(self) -> Path:
+        """`--hosts`, or the hosts file of this folder."""
+        return hosts_file_of(self.hosts)
 
 
 @dataclass(frozen=True)
@@ -67,9 +74,20 @@ class RecordOptions(Command):
 
     @property
     def hosts_file(self) -> Path:
-        """`--hosts`; without it hosts.txt, beside the folder of the runs if that is in a parent folder."""
-        folder = self.runs_folder.parent if self.runs == RUNS_FOLDER else Path()
-        return Path(self.hosts) if self.hosts else folder / HOSTS_FILE
+        """`--hosts`, or the hosts file of the folder that holds the runs."""
+        return hosts_file_of(self.hosts, self.runs_folder.parent if self.runs == RUNS_FOLDER else Path())
+
+
+def hosts_file_of(hosts: str, folder: Path = Path()) -> Path:
+    """The value of `--hosts`; without it hosts.txt of a folder, or of its nearest parent that has one.
+
+    Anybody can write a file to a folder such as /tmp, so a file of a parent must belong to this user.
+    """
+    beside = folder / HOSTS_FILE
+    if hosts or os.path.lexists(beside):
+        return Path(hosts) if hosts else beside
+    above = (parent / HOSTS_FILE for parent in folder.absolute().parents)
+    return next((path for path in above if path.is_file() and path.stat().st_uid == os.getuid()), beside)
 
 
 def _has_own_jobs(runs: Path) -> bool:

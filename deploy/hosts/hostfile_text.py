@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..console.text import nearest
 from ..errors import Problem, UsageError
 
 MOST_BYTES = 1 << 24
@@ -20,7 +21,7 @@ def load(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such hosts file; {_remedy(str(path))}") from None
+        raise UsageError(f"{path}: no such hosts file{_similar(path) or _remedy(str(path))}") from None
     except IsADirectoryError:
         raise UsageError(f"{path}: is a directory, not a hosts file") from None
     except OSError as error:
@@ -32,16 +33,24 @@ def load(path: Path) -> str:
     return data.decode("utf-8-sig", "surrogateescape")
 
 
+def _similar(path: Path) -> str:
+    """`; did you mean ...?` with a file beside a missing one; empty if none has a similar name."""
+    try:
+        return nearest(path.name, [each.name for each in path.parent.iterdir() if each.is_file()])
+    except OSError:
+        return ""
+
+
 def _remedy(path: str) -> str:
     """The remedy for a missing hosts file; its path may be a list of hosts, as mpirun accepts it."""
     parts = [re.fullmatch(r"([A-Za-z0-9_][\w.-]*)(?::(\d{1,4}))?", part) for part in path.split(",")]
     hosts = [part for part in parts if part]
     if len(hosts) < len(parts) or not (len(hosts) > 1 or hosts[0][2]):
-        return "`muster init` writes an example with one line for each host"
+        return "; `muster init` writes an example with one line for each host"
     names = [host[1] for host in hosts]
     slots = f" --slots {hosts[0][2]}" if hosts[0][2] else ""
     add = f"muster hosts add {' '.join(names)}{slots}"
-    return f"{add} writes these hosts into one; --include {','.join(names)} takes some of its hosts"
+    return f"; {add} writes these hosts into one; --include {','.join(names)} takes some of its hosts"
 
 
 def without_comments(text: str, source: str) -> tuple[str, list[Problem]]:

@@ -16,6 +16,7 @@ from .source_tree import Tree
 
 LauncherName = Literal["mpirun", "torchrun", "srun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun", "srun")
+DEFAULT_LAUNCHER: LauncherName = "mpirun"
 START_SECONDS, SAMPLE_SECONDS = 60.0, 2.0
 MAX_LOG = 8 << 30
 """Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
@@ -54,7 +55,7 @@ class LaunchSpec:
     # Where
     hosts: tuple[Host, ...] = ()
     """All hosts that it may use, in the order of the hosts file. Some may get no rank."""
-    launcher: LauncherName = "mpirun"
+    launcher: LauncherName = DEFAULT_LAUNCHER
     allocation: str = ""
     """Slurm's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
     slurm: tuple[str, ...] = ()
