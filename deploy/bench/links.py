@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from ..errors import MusterError
 from .lines import About, LinkLine, Rate, Seconds, Word, values
 
 Quantity = Literal["bandwidth", "latency"]
+QUANTITIES: tuple[Quantity, ...] = ("bandwidth", "latency")
 Pair = tuple[str, str]
 """The host where a link begins, and the host where it ends."""
 MOST_HOSTS = 4096
@@ -120,12 +121,23 @@ class Slow:
     value: float
     usual: float
 
+    @property
+    def share(self) -> float:
+        """Its part of the usual speed: the lower, the worse."""
+        usual = _speed(self.usual, self.quantity)
+        return _speed(self.value, self.quantity) / usual if usual else 1.0
+
 
 def outliers(links: Links, quantity: Quantity) -> tuple[Slow, ...]:
     """The links and hosts that are slow compared with the others of the run; none of two hosts."""
     run = _LinkSpeeds(links, quantity)
     hosts = [slow for name in links.hosts if (slow := run.slow_host(name))]
     return (*hosts, *run.slow_links())
+
+
+def worst_first(judge: Callable[[Quantity], Iterable[Slow]]) -> list[Slow]:
+    """The slow links and hosts of both quantities."""
+    return sorted((slow for quantity in QUANTITIES for slow in judge(quantity)), key=lambda slow: slow.share)
 
 
 def slower(now: Links, before: Links, quantity: Quantity) -> tuple[Slow, ...]:

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from ..console.terminal import harmless
 from ..console.text import count, number, table
 from ..errors import lines_of
-from .links import Links, Quantity, Slow
+from .links import QUANTITIES, Links, Quantity, Slow
 
 MOST_COLUMNS = 16
 """Hosts of a matrix in a terminal; of more hosts, the rows are summed up."""
-QUANTITIES: tuple[Quantity, ...] = ("bandwidth", "latency")
 MOST_NAMED = 20
 
 

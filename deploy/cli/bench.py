@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from ..bench import collectives as sweep
 from ..bench import hosts as by_host
 from ..bench import kept, links_text
-from ..bench.links import Links, Quantity, Slow, outliers, slower
+from ..bench.links import Links, outliers, slower, worst_first
 from ..bench.links import read as read_links
 from ..bench.run import BenchmarkRun, one_rank_each
 from ..console.terminal import harmless_lines
@@ -67,8 +66,8 @@ class BenchLinks(KeptOptions):
         before, path = kept.compare(
             links, f"links-{links.backend}", self.hosts_file, self.baseline, keep_this=self.keep
         )
-        slow = _each(partial(outliers, links))
-        worse = _each(partial(slower, links, before)) if before else None
+        slow = worst_first(partial(outliers, links))
+        worse = worst_first(partial(slower, links, before)) if before else None
         if self.html:
             write_page(render("links.html", page=links_page([links])), Path(self.html))
         if self.json:
@@ -113,10 +112,6 @@ class BenchHosts(KeptOptions):
 def _short_or_in_turn(options: KeptOptions, tool: str) -> list[str]:
     """The arguments of a tool for `--in-turn` and `--short`."""
     return [*(["--in-turn"] if options.in_turn else []), *(SHORT[tool] if options.short else ())]
-
-
-def _each(judge: Callable[[Quantity], Sequence[Slow]]) -> list[Slow]:
-    return [slow for quantity in links_text.QUANTITIES for slow in judge(quantity)]
 
 
 def _require_baseline(name: str, kind: type[kept.Result]) -> None:

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from ..bench import hosts as by_host
 from ..bench import links_text
 from ..bench.findings import failed, of_hosts, of_links
-from ..bench.links import Links, outliers
+from ..bench.links import Links, outliers, worst_first
 from ..bench.links import read as read_links
 from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
 from ..bench.run import run as run_to_end
@@ -195,7 +196,7 @@ def benched(
     with _noted(findings):
         if len(hosts) > 1 and (done := ran(LINKS)):
             links, problems = read_links(done.result.plan.spec.job, made(), done.hosts, done.printed)
-            slow = [each for quantity in links_text.QUANTITIES for each in outliers(links, quantity)]
+            slow = worst_first(partial(outliers, links))
             findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
             texts += [*links_text.matrix(links, "bandwidth"), ""]
             values["links"], measured = links.as_json(), (links,)

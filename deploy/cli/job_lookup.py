@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from ..connect.cluster import Cluster
 from ..connect.opener import Access, access_beside
-from ..connect.requests.jobs import JobState
+from ..connect.requests.jobs import JOBS, JobState
 from ..console.fold import fold_names
 from ..console.terminal import harmless
 from ..errors import MusterError, UnfitError, UsageError, lines_of
@@ -160,10 +160,14 @@ def _with(access: Access, python: str) -> Access:
 def locate(job: str, options: RecordOptions, *, default: Default | None = None) -> Iterator[LocatedJob]:
     """The job with this id, or whose id ends so, while the hosts that have it are connected.
 
+    The path of a run's folder may stand for the id: it may be a copy from elsewhere.
     `default`: the job without an id, the newest or the newest that runs; stderr names it.
     """
     if not (job or default):
         raise UsageError("which job? its id is in the first line of a launch; muster status lists all")
+    if job and (copied := _of_folder(Path(job))):
+        yield copied
+        return
     with look(job, options) as search:
         if job:
             yield search.named(job)
@@ -171,6 +175,16 @@ def locate(job: str, options: RecordOptions, *, default: Default | None = None) 
             chosen = search.newest(running=default == "running")
             print_which(chosen.state.job, search.lines)
             yield chosen
+
+
+def _of_folder(folder: Path) -> LocatedJob | None:
+    """The job whose run is in this folder. Its id is the name of the folder, also of a renamed one."""
+    if not (folder / "job.json").is_file():
+        return None
+    records, name = LocalRuns(folder.resolve().parent), folder.resolve().name
+    return next(
+        (LocatedJob(replace(each, job=name), records) for each in records.ask(JOBS, job=name).jobs), None
+    )
 
 
 def print_which(job: str, silent: Iterable[str]) -> None:
@@ -186,5 +200,10 @@ def require_logs(located: LocatedJob) -> None:
     """`UsageError` for a job whose driver runs in a terminal elsewhere: its head has no logs."""
     state = located.state
     if located.records.host and not state.detached:
-        where = f"{state.driver.host}, in {state.driver_folder}"
-        raise UsageError(f"the driver of {state.job} runs in a terminal; its output is on {harmless(where)}")
+        where = harmless(f"{state.driver.host}, in {state.driver_folder}")
+        if state.running:
+            raise UsageError(f"the driver of {state.job} runs in a terminal; its output is on {where}")
+        raise UsageError(
+            f"{state.job} has ended; its launch wrote its output on {where}. If that folder was moved or "
+            "copied, write its path instead of the id of the job"
+        )

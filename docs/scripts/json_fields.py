@@ -491,6 +491,8 @@ MEANINGS = {
     "StepRate.high": "the ninetieth percentile",
     "StepRate.change": "the median divided by that of the first job, less 1; null for the first job",
     "figures[].last": "the last value of each metric, as text",
+    "figures[].rates_file": "the file that the rates are from; empty without any",
+    "figures[].last_file": "the file that the last values are from, or `the output of rank 0`",
     "HOST.removed": "jobs whose folder was removed",
     "HOST.kept": "jobs whose folder stays",
     "HOST.freed": "bytes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from muster.deploy.check.measurements import Measurements
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.view.page.cluster_page import cluster_page
-from muster.deploy.view.page.links_page import heat_map, links_page
-from muster.deploy.view.page.render import render
+from muster.deploy.view.page.links_page import NAMES, heat_map, links_page
+from muster.deploy.view.page.render import TEMPLATES, render
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second
 LATENCY = 30e-6
@@ -253,6 +254,70 @@ def test_a_slow_square_has_another_colour_than_the_others() -> None:
     assert sum(count for step, count in shades.items() if step != 4) == 1
     assert len(made.figures) == 12
     assert "node1 to node2" in made.summary
+
+
+def test_slow_links_are_listed_from_the_worst_on() -> None:
+    links = run(
+        5,
+        {("node1", "node2"): FAST / 3, ("node3", "node4"): FAST / 9},
+        latency={("node4", "node1"): 5 * LATENCY},
+    )
+    (page,) = links_page([links]).runs
+    assert [text.partition(":")[0] for text in page.slow] == [
+        "node3 -> node4",
+        "node4 -> node1",
+        "node1 -> node2",
+    ]
+
+
+STYLE = (TEMPLATES / "style.css").read_text()
+LEGIBLE = 4.5
+"""The least contrast of text by WCAG 2, level AA."""
+
+
+def luminance(colour: str) -> float:
+    digits = colour.lstrip("#")
+    digits = digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_figure_is_legible_on_its_square() -> None:
+    """The colours of squares are the same in light and dark."""
+    fills = dict(re.findall(r"\.h(\d) { fill: (#\w+) }", STYLE))
+    (usual,) = re.findall(r"text\.figure { fill: (#\w+)", STYLE)
+    (steps, light) = re.findall(r"\.map text:is\((.*?)\) { fill: (#\w+) }", STYLE)[0]
+    assert fills.keys() == {str(step) for step in range(len(NAMES))}
+    for step, fill in fills.items():
+        assert contrast(light if f".on{step}" in steps else usual, fill) >= LEGIBLE, step
+    made = heat_map(run(4, {("node1", "node2"): SLOW}), "bandwidth")
+    assert made
+    assert {figure.text: figure.step for figure in made.figures}["0.096"] == 0
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_text_of_a_page_is_legible(scheme: int) -> None:
+    schemes = [
+        dict(re.findall(r"--([\w-]+): (#\w+)", rules))
+        for rules in re.findall(r":root {(.*?)}", STYLE, re.DOTALL)
+    ]
+    colours = schemes[0] | schemes[scheme]
+    texts = [
+        (text, back) for text in ("ink", "soft", "bad") for back in ("paper", "card", "stripe", "bad-back")
+    ]
+    texts += [("good", "card"), ("good", "stripe"), ("bad", "stripe"), ("active", "card"), ("c1", "card")]
+    texts += [("card", badge) for badge in ("soft", "good", "bad", "active")]
+    assert {
+        pair: ratio for pair in texts if (ratio := contrast(*(colours[name] for name in pair))) < LEGIBLE
+    } == {}
 
 
 def test_the_page_names_slow_links_and_escapes_names() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,20 @@ def test_throughput_has_its_spread_and_its_change(tmp_path: Path) -> None:
 
 def test_the_file_that_a_figure_is_from_is_named(pair: list[Records]) -> None:
     comparison = outcome(pair)
-    assert "Last values are from metrics.jsonl." in text.as_text(pair, [], comparison)
+    shown = text.as_text(pair, [], comparison)
+    assert "Rates are from steps.jsonl.\nLast values are from metrics.jsonl.\n" in shown
     assert {chart.title for chart in comparison.charts} >= {"loss, metrics.jsonl", "loss, steps.jsonl"}
+
+
+def test_jobs_with_figures_from_other_files_are_named(pair: list[Records]) -> None:
+    pair[1] = replace(pair[1], metrics=(), steps=(), printed=({"step": 1, "loss": 0.5},))
+    comparison = outcome(pair)
+    assert comparison.sources == (
+        "Rates are from steps.jsonl.",
+        f"Last values are from metrics.jsonl ({FIRST}) and the output of rank 0 ({SECOND}).",
+    )
+    (charted,) = [chart.title for chart in comparison.charts if "rank 0" in chart.title]
+    assert charted == "loss, the output of rank 0"
 
 
 def test_the_page_and_the_text_show_what_hosts_say_as_text(pair: list[Records]) -> None:

@@ -9,11 +9,16 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from muster.deploy.cli.ending import end_with_page
-from muster.deploy.errors import MusterError
+from muster.deploy.cli.job_lookup import locate, require_logs
+from muster.deploy.cli.shared import RecordOptions
+from muster.deploy.cli.view import Report
+from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.jobs.control import LocatedJob, printed
 from muster.deploy.jobs.sample_file import pace_line
 from muster.deploy.view.page.course import course
 from muster.deploy.view.page.metrics import own_times, step_times
@@ -24,6 +29,7 @@ from muster.deploy.why.causes import Surroundings
 from muster.deploy.why.lateness import pace
 from muster.deploy.why.stragglers import stragglers
 from tests.unit.paces import Run
+from tests.unit.records import job
 from tests.unit.runs import BEGAN, write_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run-page.html"
@@ -349,3 +355,27 @@ def test_the_page_has_the_command_and_the_commit(tmp_path: Path) -> None:
     facts = dict(run_page(dataclasses.replace(records, launches=(older,)), AT).facts)
     assert facts["program"] == "train.py --lr 0.1 --token ***"
     assert not {"command", "commit"} & facts.keys()
+
+
+# -- a run that was moved or copied --
+
+
+def test_a_copied_run_is_named_by_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path, fails=True)
+    (folder / "logs" / "order").write_text("12 rank-0000@node1.out\n")
+    copied = folder.rename(tmp_path / "of a colleague")
+    monkeypatch.chdir(tmp_path)
+    Report(job="of a colleague").run()
+    assert capsys.readouterr().out == f"{copied}/report.html\n"
+    with locate(str(copied), RecordOptions()) as located:
+        assert located.state.job == copied.name
+        assert "step 0 loss" in next(printed(located, rank=None, follow=False)).text
+
+
+def test_of_a_job_that_has_ended_no_driver_is_said_to_run() -> None:
+    elsewhere = Mock(host="node1")
+    for state, message in (("done", "write its path instead of the id"), ("running", "runs in a terminal")):
+        with pytest.raises(UsageError, match=message):
+            require_logs(LocatedJob(job(1, 2, state), elsewhere))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from ...console.fold import fold
 from ...console.terminal import harmless
 from ...console.text import duration, number, table
 from ..page.chart import SERIES, Chart, chart
@@ -49,6 +50,9 @@ class RunFigures:
     ranks: str
     rates: tuple[StepRate | None, ...]
     last: tuple[str, ...]
+    rates_file: str
+    last_file: str
+    """The files that its rates and its last values are from; empty without any."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Comparison:
     rates: tuple[str, ...]
     last: tuple[str, ...]
     sources: tuple[str, ...]
-    """The files of the last values."""
+    """The file of the rates and that of the last values in a sentence each, by job where jobs differ."""
     rows: tuple[RunFigures, ...]
     charts: tuple[Chart, ...]
 
@@ -70,11 +74,16 @@ def outcome(runs: Sequence[Records]) -> Comparison:
     metrics = [_metrics(run)[1] for run in runs]
     keys = list(dict.fromkeys(key for lines in metrics for key in keys_of(lines)))
     keys = [key for key in keys if key not in RATES and not key.endswith("_seconds")]
+    rows = tuple(_figures(run, index, runs[0], names, keys[:8]) for index, run in enumerate(runs))
+    sources = {
+        "Rates": [(row.job, row.rates_file) for row in rows],
+        "Last values": [(row.job, row.last_file) for row in rows],
+    }
     return Comparison(
         rates=tuple(names),
         last=tuple(keys[:8]),
-        sources=tuple(dict.fromkeys(file for run in runs if (file := _metrics(run)[0]))) if keys else (),
-        rows=tuple(_figures(run, index, runs[0], names, keys[:8]) for index, run in enumerate(runs)),
+        sources=tuple(sentence for what, files in sources.items() if (sentence := _source(what, files))),
+        rows=rows,
         charts=tuple(_charts(runs)),
     )
 
@@ -83,16 +92,28 @@ def _figures(
     run: Records, index: int, first: Records, rates: Sequence[str], keys: Sequence[str]
 ) -> RunFigures:
     started, ended = number_of(run.state.get("started")), number_of(run.state.get("ended"))
-    _, lines = _metrics(run)
+    file, lines = _metrics(run)
+    of_run = tuple(_rate(run, name, _rate(first, name, None) if index else None) for name in rates)
     return RunFigures(
         job=run.name,
         colour=index % SERIES,
         state=str(run.state.get("state") or "unknown"),
         took=duration(ended - started) if started is not None and ended is not None else "-",
         ranks=str(run.state.get("ranks") or "-"),
-        rates=tuple(_rate(run, name, _rate(first, name, None) if index else None) for name in rates),
+        rates=of_run,
         last=tuple(_last(lines, key) for key in keys),
+        rates_file=("steps.jsonl" if run.steps else "metrics.jsonl") if any(of_run) else "",
+        last_file=file if keys else "",
     )
+
+
+def _source(what: str, files: Sequence[tuple[str, str]]) -> str:
+    """`Rates are from steps.jsonl.`, with the jobs of each file if they differ; empty without a file."""
+    groups = fold([(job, file) for job, file in files if file])
+    if len(groups) == 1:
+        return f"{what} are from {groups[0][1]}."
+    named = " and ".join(f"{file} ({', '.join(jobs)})" for jobs, file in groups)
+    return f"{what} are from {named}." if named else ""
 
 
 def _rate(run: Records, name: str, first: StepRate | None) -> StepRate | None:
@@ -169,9 +190,9 @@ def as_text(runs: Sequence[Records], changes: Sequence[RunDifference], compariso
         if comparison.rates
         else []
     )
-    if comparison.sources:
-        note.append(f"Last values are from {' or '.join(comparison.sources)}.")
-    return "".join(f"{harmless(line)}\n" for line in [*lines, "", *table(figures), *note])
+    return "".join(
+        f"{harmless(line)}\n" for line in [*lines, "", *table(figures), *note, *comparison.sources]
+    )
 
 
 def as_json(
@@ -187,6 +208,8 @@ def as_json(
                 "state": row.state,
                 "rates": {rate.name: asdict(rate) for rate in row.rates if rate},
                 "last": dict(zip(comparison.last, row.last, strict=True)),
+                "rates_file": row.rates_file,
+                "last_file": row.last_file,
             }
             for row in comparison.rows
         ],

@@ -11,10 +11,11 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
-from ...bench.links import Links, Quantity, outliers
-from ...bench.links_text import QUANTITIES, describe, unit_of
+from ...bench.links import QUANTITIES, Links, Quantity, outliers, worst_first
+from ...bench.links_text import describe, unit_of
 from ...console.text import count, number
 
 STEPS = (0.25, 0.5, 0.7, 0.9, 1.1, 1.5)
@@ -48,6 +49,13 @@ class Label:
 
 
 @dataclass(frozen=True)
+class Figure(Label):
+    """The figure of a square. `step`: the colour of the square, on which it must be legible."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class HeatMap:
     """The map of one quantity. `summary`: the map in a sentence, for a screen reader."""
 
@@ -57,7 +65,7 @@ class HeatMap:
     shades: tuple[Shade, ...]
     rows: tuple[Label, ...]
     columns: tuple[Label, ...]
-    figures: tuple[Label, ...]
+    figures: tuple[Figure, ...]
     summary: str
 
 
@@ -65,6 +73,7 @@ def heat_map(links: Links, quantity: Quantity) -> HeatMap | None:
     """The map of bandwidth or latency; None if no link was measured."""
     if not links.links:
         return None
+    grid = _grid(links, quantity)
     hosts, few = links.hosts, len(links.hosts) <= MOST_FIGURES
     every = -(-len(hosts) // MOST_LABELS)
     shown = [(number, name) for number, name in enumerate(hosts) if number % every == 0]
@@ -73,10 +82,10 @@ def heat_map(links: Links, quantity: Quantity) -> HeatMap | None:
         title=f"{quantity}, {unit_of(links, quantity)[0]}",
         width=LABELS + size * len(hosts),
         height=TOP + size * len(hosts),
-        shades=_shades(_grid(links, quantity), size),
+        shades=_shades(grid, size),
         rows=tuple(Label(LABELS - 6, _middle(TOP, size, n) + 3.5, name) for n, name in shown),
         columns=tuple(Label(_middle(LABELS, size, n), TOP - 8, name) for n, name in shown) if few else (),
-        figures=tuple(_figures(links, quantity, size)) if few else (),
+        figures=tuple(_figures(links, quantity, grid, size)) if few else (),
         summary=_summary(links, quantity),
     )
 
@@ -111,12 +120,13 @@ def _shades(grid: Sequence[Sequence[int]], size: int) -> tuple[Shade, ...]:
     return tuple(Shade(step, "".join(paths[step])) for step in sorted(paths))
 
 
-def _figures(links: Links, quantity: Quantity, size: int) -> Iterator[Label]:
+def _figures(links: Links, quantity: Quantity, grid: Sequence[Sequence[int]], size: int) -> Iterator[Figure]:
     indexes = {name: number for number, name in enumerate(links.hosts)}
     _, scale = unit_of(links, quantity)
     for (a, b), value in links.of(quantity).items():
-        x, y = _middle(LABELS, size, indexes[b]), _middle(TOP, size, indexes[a])
-        yield Label(x, y + 3.5, number(value * scale, 3))
+        row, column = indexes[a], indexes[b]
+        x, y = _middle(LABELS, size, column), _middle(TOP, size, row) + 3.5
+        yield Figure(x, y, number(value * scale, 3), grid[row][column])
 
 
 def _summary(links: Links, quantity: Quantity) -> str:
@@ -158,7 +168,7 @@ class LinksPage:
 
 def section(links: Links) -> LinksSection:
     """The section of one benchmark."""
-    slow = [describe(each) for quantity in QUANTITIES for each in outliers(links, quantity)]
+    slow = [describe(each) for each in worst_first(partial(outliers, links))]
     maps = [made for quantity in QUANTITIES if (made := heat_map(links, quantity))]
     title = f"{links.backend} on {links.device}, {count(len(links.hosts), 'host')}"
     more = max(0, len(slow) - MOST_NAMED)
