@@ -16,10 +16,15 @@ ELAPSED_SECONDS, QUICK_SECONDS = 2.0, 1.0
 class Wait:
     """Hosts, or another thing, that are waited for. Another thread may read it."""
 
-    def __init__(self, what: str, hosts: Iterable[str]) -> None:
+    def __init__(self, what: str = "", hosts: Iterable[str] = ()) -> None:
         self._what, self._began = what, time.monotonic()
         self._left = dict.fromkeys(hosts)
         self._hosts = len(self._left)
+
+    def also_for(self, host: str) -> None:
+        """Wait for this host too."""
+        self._left[host] = None
+        self._hosts += 1
 
     def over_for(self, host: str) -> None:
         """Wait no longer for this host."""

@@ -1,15 +1,23 @@
-"""How far a playbook is: a bar below the output on a terminal, a line for each tenth on stderr elsewhere."""
+"""How far a playbook is, and which hosts it waits for: a live line on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TextIO, cast
 
 from ansible.plugins.callback import CallbackBase
+
+# As in the inventory plugin: any Ansible finds the package `muster` in the folder that holds ansible/.
+MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
+MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
+
+from muster.deploy.console.live_line import live_line  # noqa: E402
+from muster.deploy.console.progress import Progress  # noqa: E402
+from muster.deploy.waits import Wait  # noqa: E402
 
 DOCUMENTATION = """
 name: progress
@@ -17,6 +25,7 @@ type: notification
 short_description: Shows how far a playbook is
 description:
   - Counts the tasks of all plays, in their order. Included tasks count with the task that includes them.
+  - Names the hosts on which a task is not done yet.
 requirements: []
 """
 
@@ -32,40 +41,65 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
     def __init__(self) -> None:
         super().__init__()
         self._book = ""
-        self._places: dict[str, int] = {}
-        self._done, self._tenth, self._bar = 0, 0, None
+        self._positions: dict[str, int] = {}
+        self._done, self._tenth, self._wait = 0, 0, Wait()
+        self._is_terminal = sys.stdout.isatty()
+        self._progress = Progress(self._line, stream=sys.stdout if self._is_terminal else sys.stderr)
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Count the tasks."""
+        """Count the tasks, and begin to show progress."""
         self._book = Path(str(playbook._file_name)).stem  # it has no public name
         for play in playbook.get_plays():
             for task in _tasks(play.compile()):
-                self._places.setdefault(task._uuid, len(self._places))  # the same in every copy
-        if sys.stdout.isatty():
-            # Without rich, Ansible's own output has to do.
-            with contextlib.suppress(ImportError):
-                self._bar = _bar(len(self._places))
+                self._positions.setdefault(task._uuid, len(self._positions))  # the same in every copy
+        # Ansible holds its lock when it writes and when it forks a worker. So does the live line's thread.
+        live_line.lock = self._display._lock
+        sys.stdout, sys.stderr = (cast("TextIO", _Above(stream)) for stream in (sys.stdout, sys.stderr))
+        self._progress.__enter__()
+        atexit.register(self._progress.close)  # a Ctrl-C leaves no line behind
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """A task begins: those before it are done."""
-        self._show(self._places.get(task._uuid, 0), task.get_name())
+        self._wait = Wait(task.get_name())
+        self._done = max(self._positions.get(task._uuid, 0), self._done)
+        total = len(self._positions)
+        if not self._is_terminal and total and self._done * 10 // total > self._tenth:
+            self._tenth = self._done * 10 // total
+            percent = 100 * self._done // total
+            self._display.display(f"{self._book}: {percent} %, {self._done} of {total} tasks", stderr=True)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """The task begins on a host."""
+        self._wait.also_for(str(host))
+
+    def _ended(self, result: Any, **_: Any) -> None:
+        self._wait.over_for(str(result._host))
+
+    v2_runner_on_ok = v2_runner_on_failed = v2_runner_on_skipped = v2_runner_on_unreachable = _ended
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """The end, of a playbook that failed too."""
-        if self._bar:
-            self._bar.stop()
-            self._bar = None
+        self._progress.close()
 
-    def _show(self, done: int, name: str) -> None:
-        self._done = max(done, self._done)
-        total = len(self._places)
-        if self._bar:
-            self._bar.update(self._bar.task_ids[0], completed=self._done, description=name[:44])
-            self._bar.refresh()
-        elif not sys.stdout.isatty() and total and self._done * 10 // total > self._tenth:
-            self._tenth = self._done * 10 // total
-            text = f"{self._book}: {100 * self._done // total} %, {self._done} of {total} tasks"
-            self._display.display(text, stderr=True)
+    def _line(self) -> str:
+        tasks = f"{self._book}: {self._done} of {len(self._positions)} tasks"
+        return ", ".join(filter(None, (tasks, str(self._wait))))
+
+
+class _Above:
+    """A stream whose text goes above the live line. Colours stay, which are Ansible's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text in place of the live line."""
+        with live_line.lock:
+            live_line.remove(text, is_terminal=self._stream.isatty())
+            return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _tasks(blocks: list[Any]) -> Iterator[Any]:
@@ -76,21 +110,3 @@ def _tasks(blocks: list[Any]) -> Iterator[Any]:
                 yield from _tasks([entry])
             elif not getattr(entry, "implicit", False):
                 yield entry
-
-
-def _bar(total: int) -> Any:
-    """A bar of rich. What else is printed scrolls above it, with its line ends and colours as they are."""
-    from rich import console, progress  # noqa: PLC0415  # only on a terminal
-
-    columns = (
-        progress.TextColumn("{task.description}", markup=False),
-        *(progress.BarColumn(24), progress.TaskProgressColumn(), progress.MofNCompleteColumn()),
-        progress.TimeElapsedColumn(),
-    )
-    screen = console.Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False, emoji=False)
-    # No thread: Ansible forks its workers, and a fork must not find the bar's lock taken.
-    bar = progress.Progress(*columns, console=screen, transient=True, auto_refresh=False)
-    bar.add_task("", total=total)
-    bar.start()
-    atexit.register(bar.stop)  # a Ctrl-C leaves no terminal without a cursor
-    return bar

@@ -1,4 +1,4 @@
-"""How far a playbook is: a bar on a terminal, lines on stderr elsewhere."""
+"""How far a playbook is, and what it waits for: a live line on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ PLAY = """
     - name: fourth
       ansible.builtin.debug: {msg: hello}
 """
+SLOW = """
+- hosts: all
+  gather_facts: false
+  vars: {ansible_python_interpreter: "{{ ansible_playbook_python }}"}
+  connection: local
+  tasks:
+    - name: slow on b
+      ansible.builtin.wait_for: {path: "{{ playbook_dir }}/gate-{{ inventory_hostname }}"}
+    - name: quick
+      ansible.builtin.debug: {msg: hello}
+"""
 MORE = """
 - ansible.builtin.debug: {msg: included}
 """
@@ -69,15 +80,23 @@ def test_elsewhere_a_line_on_stderr_counts_each_task_once(play: list[str], tmp_p
     assert " tasks" not in done.stdout
 
 
-@pytest.mark.soak
-def test_on_a_terminal_a_bar_stays_below_the_output(play: list[str], tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
+@pytest.mark.parametrize("on_terminal", [True, False], ids=["terminal", "pipe"])
+def test_a_slow_task_names_the_hosts_that_are_not_done(
+    play: list[str], tmp_path: Path, on_terminal: bool
+) -> None:
+    (tmp_path / "some-play.yml").write_text(SLOW)
+    (tmp_path / "gate-a").touch()
+    ours, theirs = pty.openpty() if on_terminal else os.pipe()
     with subprocess.Popen(
-        play, cwd=tmp_path, env=environment(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs
+        play, cwd=tmp_path, env=environment(tmp_path), stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
     ) as running:
         os.close(theirs)
-        text = shown_on(ours)
+        text = ""
+        while "some-play: 0 of 2 tasks, waiting for 1 of 2 hosts: b" not in text:
+            text += os.read(ours, 1 << 16).decode()
+            assert "PLAY RECAP" not in text
+        (tmp_path / "gate-b").touch()
+        text += shown_on(ours)
     os.close(ours)
-    assert running.returncode == 0
-    assert "3/4" in text and "75%" in text and "some-play:" not in text
-    assert text.count("PLAY RECAP") == 1 and text.rstrip().endswith("\x1b[2K")
+    assert running.returncode == 0 and "ok: [b]" in text and text.count("PLAY RECAP") == 1
+    assert "tasks" not in text.rpartition("PLAY RECAP")[2]
