@@ -161,4 +161,4 @@ def _as_host_error(name: str, error: MusterError) -> HostError:
     """The error of one host, without its name in front."""
     if isinstance(error, HostError):
         return HostError(error.kind, error.text, error.remedy)
-    return HostError("host.failed", error.reason, f"try: ssh {name}")
+    return HostError("host.failed", error.reason, f"try: muster shell {name}")

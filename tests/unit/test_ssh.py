@@ -264,7 +264,7 @@ def test_a_known_hosts_file_that_cannot_be_read_is_named_with_the_reason(
     with pytest.raises(UnknownHostKey) as caught:
         client._policy.missing_host_key(client, "node1", paramiko.RSAKey.generate(2048))  # type: ignore[attr-defined]  # not in the stubs
     explained = _explain(caught.value, route)
-    assert f"; not read: {tmp_path}/known: Permission denied" in explained.text
+    assert explained.text.endswith(f" cannot be checked: {tmp_path}/known: Permission denied")
     assert explained.remedy == "let your user read that file"
 
 

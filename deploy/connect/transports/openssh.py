@@ -18,7 +18,7 @@ from ...hosts.hostfile import Host
 from .. import bootstrap
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .process import ProcessPipe
-from .ssh_config import ssh_options
+from .ssh_config import login_command, ssh_options
 
 # No question, no unknown host key, an end when a host is silent, and only this command. No agent for keys and
 # no display is forwarded (-a, -x): an untrusted host could use them.
@@ -82,7 +82,7 @@ class OpenSshPipe(ProcessPipe):
 
     def __init__(self, host: Host, python: str, *, ssh_config: Path | None = None, head: str = "") -> None:
         self._name, self._python, self._head = host.name, python, head
-        self._ssh = ("ssh", *ssh_options(host, ssh_config), host.name)
+        self._login = shlex.join(login_command(host, ssh_config))
         try:
             super().__init__(command(host, python, ["-S", "none"] if head else [], ssh_config))
         except OSError as error:
@@ -135,7 +135,7 @@ class OpenSshPipe(ProcessPipe):
             )
         forget = shlex.join(("ssh-keygen", "-R", self._name))
         advised = "ssh.too-many-keys" if _TOO_MANY in text else kind
-        return LostError(reason, remedy(advised, self._name, shlex.join(self._ssh), forget), kind=kind)
+        return LostError(reason, remedy(advised, self._name, self._login, forget), kind=kind)
 
 
 # The remedies for hosts that are not reached, by the kind of the problem: the same for both SSH clients.

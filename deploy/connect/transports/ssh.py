@@ -190,11 +190,11 @@ def _key_changed(error: Any, route: Route) -> HostError:
 
 
 def _key_unknown(error: Any, route: Route) -> HostError:
-    text = f"host key of {_server(route)} is not known ({error}, looked in {_known(route)})"
     if error.unread:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in error.unread.items())
-        text += f"; not read: {reasons}"
+        text = f"host key of {_server(route)} ({error}) cannot be checked: {reasons}"
         return HostError("ssh.host-key-unknown", text, "let your user read that file")
+    text = f"host key of {_server(route)} is not known ({error}, looked in {_known(route)})"
     if route.known_hosts_command:
         remedy = "KnownHostsCommand is not run here; with MUSTER_SSH=openssh it is"
         return HostError("ssh.host-key-unknown", text, remedy)

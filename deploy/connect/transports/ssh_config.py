@@ -65,6 +65,11 @@ def ssh_options(host: Host, ssh_config: Path | None) -> tuple[str, ...]:
     return (*configuration, *user, *port)
 
 
+def login_command(host: Host, ssh_config: Path | None) -> tuple[str, ...]:
+    """The command that logs in to a host by hand, with the same configuration."""
+    return ("ssh", *ssh_options(host, ssh_config), host.name)
+
+
 def resolve(host: Host, ssh_config: Path | None) -> Route:
     """The route to a host, by OpenSSH's own reading of its configuration."""
     options = ssh_options(host, ssh_config)
@@ -80,7 +85,7 @@ def resolve(host: Host, ssh_config: Path | None) -> Route:
     if done.returncode != 0:
         raise UsageError(done.stderr.strip())
     configuration = ("-F", str(ssh_config)) if ssh_config else ()
-    return _route(host.name, done.stdout, configuration, ("ssh", *options, host.name))
+    return _route(host.name, done.stdout, configuration, login_command(host, ssh_config))
 
 
 def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[str, ...]) -> Route:
