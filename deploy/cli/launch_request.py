@@ -93,6 +93,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         stdin=not (options.is_away or restarts) and parse.feeds(parse.STDIN),
         start_timeout=float(options.start_timeout or START_SECONDS),
         stall_timeout=float(options.stall_timeout),
+        stall_note=parse.stall_note(os.environ),
         may_restart=restarts,
         max_restarts=options.max_restarts,
         max_log=parse.size("--max-log", options.max_log),

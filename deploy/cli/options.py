@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..hosts.bounds import MOST_RANKS
 from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
-from ..plan.spec import Mount
+from ..plan.spec import STALL_NOTE_SECONDS, Mount
 from .shared import require_rank
 
 STDIN = 0  # file descriptor
@@ -85,6 +85,14 @@ def feeds(stdin: int) -> bool:
     except OSError:  # closed
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def stall_note(environ: Mapping[str, str]) -> float:
+    """The least seconds without progress that a launch notes."""
+    text = environ.get("MUSTER_STALL_NOTE", f"{STALL_NOTE_SECONDS:.0f}")
+    if not re.fullmatch(r"[0-9]{1,7}", text):
+        raise UsageError(f"MUSTER_STALL_NOTE={text}: write seconds as a whole number, or 0 for no note")
+    return float(text)
 
 
 def min_hosts(number: int, used: Sequence[Host]) -> int:

@@ -22,7 +22,7 @@ from ..image.engine import LocalEngine
 from ..plan.launcher import place_ranks
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package, scan
-from ..plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
+from ..plan.spec import DEFAULT_LAUNCHER, STALL_NOTE_SECONDS, LauncherName, LaunchSpec
 from ..timings import Timings
 from . import options
 from .command import Command, Exit, flag
@@ -59,6 +59,7 @@ class _Demo:
     """A program of examples/, which has a bug."""
     hint: str = ""
     stall_timeout: float = 0.0
+    stall_note: float = STALL_NOTE_SECONDS
 
 
 _DEMO = _Demo()
@@ -69,6 +70,7 @@ _HANG = _Demo(
     hint="rank 1 of this demo skips a collective at step 4; the job ends after 20 s without progress.\n"
     "Meanwhile, in another terminal, in this folder: muster why",
     stall_timeout=20.0,
+    stall_note=5.0,
 )
 
 
@@ -136,6 +138,7 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
         columns=columns,
         record=bool(chosen.stall_timeout),
         stall_timeout=chosen.stall_timeout,
+        stall_note=chosen.stall_note,
     )
 
 

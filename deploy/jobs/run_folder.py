@@ -169,6 +169,12 @@ class RunFolder:
             return
         self._append(self.logs / "driver.log", _bytes_of(f"{text}\n"))
 
+    def note_stall(self, stall: Mapping[str, Any] | None) -> None:
+        """Write to job.json that the job makes no progress, for `status` and `top`; None: it does again."""
+        self.record = {**self.record, "stall": stall}
+        with contextlib.suppress(OSError):
+            self._record("job.json", self.record)
+
     def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:
         """Write the record of this attempt (deploy/jobs/launched.py); with the first one, also `texts`."""
         self._keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")

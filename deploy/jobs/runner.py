@@ -33,6 +33,7 @@ from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
+from ..why.stall import stall_text
 from . import restart_policy as restart
 from .hints import left_behind, missing_module, refused_option
 from .history import FirstLines, JobHistory
@@ -93,6 +94,7 @@ class Attempts:
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
+        self._head: Channel | None = None
         self._metrics = Metrics(folder.kept)
 
     def run(self) -> LaunchResult:
@@ -153,7 +155,7 @@ class Attempts:
         return self._next(decision, attempt)
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
-        head = cluster.channels[the_plan.hosts[0].host.name]
+        head = self._head = cluster.channels[the_plan.hosts[0].host.name]
         self.folder.begin(the_plan)
         self._record(head, "job.json", self.folder.record, wait=False)
         self._on_start(the_plan)
@@ -248,8 +250,19 @@ class Attempts:
     def _on_event(self, event: JobEvent) -> None:
         """Record an event of the loop; print it if it cannot wait for the verdict."""
         self._history.add(event)
-        if event.type == "rank.lingers":
+        if event.type in {"rank.lingers", "steps.resumed"}:
             self._say(event.text)
+        if event.since is not None:
+            self._on_stall(event, event.since)
+
+    def _on_stall(self, event: JobEvent, since: float) -> None:
+        """Print a stall, and record it where other machines ask for the job; or record its end."""
+        stalls = event.type == "steps.stopped"
+        if stalls:
+            self._say(f"note: {stall_text(event.at - since, event.text)}")
+        self.folder.note_stall({"since": since, "why": event.text} if stalls else None)
+        if self._head:
+            self._record(self._head, "job.json", self.folder.record, wait=False)
 
     def _wait(self, line: str) -> None:
         """Print why the job waits. A job that starts again is already listed as running."""

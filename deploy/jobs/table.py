@@ -9,6 +9,7 @@ from ..connect.requests.jobs import JobState
 from ..console import text
 from ..console.printed import figures_of, seconds_left
 from ..console.terminal import harmless
+from ..why.stall import stall_text
 
 COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
 
@@ -23,6 +24,7 @@ def table(states: Sequence[JobState]) -> str:
 def details(state: JobState) -> str:
     """The row of a job, and the details that the row leaves out."""
     facts = {
+        "stall": _stall(state),
         "hosts": ", ".join(state.hosts),
         "driver": f"process {state.driver.pid} on {state.driver.host}" + ", detached" * state.detached,
         "folder": state.driver_folder,
@@ -42,6 +44,11 @@ def outcome(state: JobState) -> str:
     return f"{state.state}: {state.why}" if state.why else state.state
 
 
+def _stall(state: JobState) -> str:
+    """`no step for 1 min 36 s: rank 3 on node2 never came to ...` of a running job that makes no progress."""
+    return stall_text(time.time() - state.stall.since, state.stall.why) if state.stall else ""
+
+
 def _left(state: JobState) -> str:
     """`about 12 min 5 s` of a running job that prints its step and the number of steps."""
     if not state.running or state.attempt:  # after a restart, the program may have begun at any step
@@ -59,5 +66,5 @@ def _row(state: JobState) -> tuple[str, ...]:
         f"{state.ranks} on {text.count(len(state.hosts), 'host')}",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "-" if end is None else text.duration(end - state.started),
-        state.why or state.last_line,
+        state.why or _stall(state) or state.last_line,
     )

@@ -26,11 +26,11 @@ from ..hosts.rendezvous import Rendezvous, peers
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why.gather import gather, own_py_spy, send_py_spy, with_silent
+from ..why.positions import Positions, Rank
 from .result import Failure
 from .state import LaunchState
 
 if TYPE_CHECKING:
-    from ..why.positions import Rank
     from ..why.verdict import Verdict
 
 
@@ -147,16 +147,31 @@ def gather_explanation(
     from ..why.verdict import explain  # noqa: PLC0415  # 6 ms, only for a job that stands still
 
     ranks, problems = gather(plan.spec.job, channels)
-    names = [host.host.name for host in plan.hosts]
-    host_of = {placed.rank: placed.host for placed in plan.ranks}
-    silent = [name for name in names if name in problems or name not in channels]
     recorded = plan.spec.record and failure.kind != "start"
     stands_still = failure.kind == "stall" and failure.rank is None
     return Explanation(
         of_evidence(ranks, problems),
-        explain(with_silent(ranks, host_of, silent), stalled=True) if recorded else None,
+        explain(_every(ranks, problems, plan, channels), stalled=True) if recorded else None,
         tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
     )
+
+
+def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Mapping[int, float], Verdict]:
+    """For how long each rank has waited in a collective, and the verdict if nothing moves."""
+    from ..why.verdict import explain  # noqa: PLC0415  # 6 ms with waits, only for a job that is silent
+    from ..why.waits import waited  # noqa: PLC0415
+
+    ranks, problems = gather(plan.spec.job, channels)
+    return waited(Positions(ranks)), explain(_every(ranks, problems, plan, channels), stalled=True)
+
+
+def _every(
+    ranks: Sequence[Rank], problems: Mapping[str, str], plan: LaunchPlan, channels: Mapping[str, Channel]
+) -> list[Rank]:
+    """The ranks with those of hosts that do not answer."""
+    names = [host.host.name for host in plan.hosts]
+    silent = [name for name in names if name in problems or name not in channels]
+    return with_silent(ranks, {placed.rank: placed.host for placed in plan.ranks}, silent)
 
 
 def explained(failure: Failure, explanation: Explanation, state: LaunchState) -> Failure:

@@ -15,6 +15,8 @@ EventType = Literal[
     "rank.started",
     "rank.printed",
     "rank.lingers",
+    "steps.stopped",
+    "steps.resumed",
     "rank.ended",
     "rank.cut-off",
     "rank.failed",
@@ -77,6 +79,8 @@ class JobEvent:
     exit_status: int | None = None
     state: str | None = None
     """`done`, `failed` or `stopped`: of an attempt or job that has ended."""
+    since: float | None = None
+    """The time of the last progress before a stall."""
 
     def line(self) -> str:
         """The event as a line of JSON."""

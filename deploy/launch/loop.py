@@ -32,7 +32,7 @@ from .rank_io import SignalRelay, StdinFeeder
 from .result import Failure, LaunchResult, interruption
 from .stages import StartStage
 from .state import LaunchState
-from .watchdogs import StallWatchdog, StartWatchdog
+from .watchdogs import StallNotes, StallWatchdog, StartWatchdog
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
@@ -66,17 +66,21 @@ class LaunchLoop:
         self.state = LaunchState(plan, on_event)
         expect_ranks(cluster.channels, {placed.rank: placed.host for placed in plan.ranks})
         stall = StallWatchdog(self.state, plan.spec.stall_timeout or math.inf)
-        self.handlers = ReportHandlers(self.state, cluster, watchers, stall, stdin)
+        self._stalls = StallNotes(self.state, cluster, plan.spec.stall_note)
+        self.handlers = ReportHandlers(self.state, cluster, (*watchers, self._stalls), stall, stdin)
         self.suspension = Suspension(plan.hosts[0].host.name, detached=detached)
         self.signals = SignalRelay(cluster)
         self.began = now()
         self._pulse = plan.spec.stall_timeout > 0
         self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
-        self._samples = SampleCollector(self.state, cluster, on_sample, plan.spec.sample_every)
+        keep = (on_sample, self._stalls.sampled) if on_sample else ()
+        self._samples = SampleCollector(self.state, cluster, keep, plan.spec.sample_every)
         self.handlers.also(Sampled, self._samples.take)
         self._pace = (
-            PaceWatch(self.state, cluster, self._samples.newest, on_pace) if plan.spec.record else None
+            PaceWatch(self.state, cluster, self._samples.newest, self._stalls, on_pace)
+            if plan.spec.record
+            else None
         )
 
     def run(self) -> LaunchResult:
@@ -111,6 +115,7 @@ class LaunchLoop:
     def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
         failure = prefer_silent_host(self._first_failure, self._silent_at_end)
         notes = (*self.state.all_notes, *self._also_lost(failure), *self._passed_on(), *self._samples.notes)
+        notes += (*self._stalled(failure),)
         return LaunchResult(
             plan=self.plan,
             started=self.began,
@@ -127,6 +132,11 @@ class LaunchLoop:
             early=ended_early(failure, self.state.ends, self.state.launcher_tail),
             late=tuple(self._pace.summary.stragglers()) if self._pace else (),
         )
+
+    def _stalled(self, failure: Failure | None) -> list[str]:
+        """The stall in which the job ended, unless that is the failure itself."""
+        note = "" if failure is None or failure.kind == "stall" else self._stalls.note
+        return [note] if note else []
 
     def _passed_on(self) -> list[str]:
         return [f"{name} was passed on to every rank" for name in self.signals.names]
@@ -166,6 +176,7 @@ class LaunchLoop:
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
         self._timings.note("start of the launcher", began)
         self._samples.begin()
+        self._stalls.begin()
         if self._pace:
             self._pace.begin()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,7 @@ from ..why.lateness import Pace
 from ..why.positions import Rank
 from ..why.stragglers import LATELY, Straggler, Summary, stragglers
 from .state import LaunchState
+from .watchdogs import StallNotes
 
 LEAST_SECONDS = 0.5  # between two samples of a host: more come only from a host that floods
 FLOOD = 100  # samples that came too early: some also come at once after a break of the network
@@ -38,7 +39,7 @@ OnSample = Callable[[HostSample], None]
 class SampleCollector:
     """The samples of one attempt. `every`: seconds between those of a host; 0 asks for none."""
 
-    def __init__(self, state: LaunchState, cluster: Cluster, keep: OnSample | None, every: float) -> None:
+    def __init__(self, state: LaunchState, cluster: Cluster, keep: Sequence[OnSample], every: float) -> None:
         self._state, self._cluster = state, cluster
         self._keep, self._every = keep, every
         self._last: dict[str, float] = {}
@@ -82,7 +83,8 @@ class SampleCollector:
         attempt = self._state.plan.spec.attempt
         sample = dataclasses.replace(report.sample, at=at, host=host, attempt=attempt, ranks=tuple(planned))
         self.newest[host] = sample
-        self._keep(sample)
+        for keep in self._keep:
+            keep(sample)
 
 
 FIRST_SECONDS, LOOK_SECONDS, POLL_SECONDS = 5.0, 10.0, 0.5
@@ -100,9 +102,15 @@ class PaceWatch:
     """The looks at one attempt. `samples`: the newest of each host."""
 
     def __init__(
-        self, state: LaunchState, cluster: Cluster, samples: Mapping[str, HostSample], keep: OnPace | None
+        self,
+        state: LaunchState,
+        cluster: Cluster,
+        samples: Mapping[str, HostSample],
+        stalls: StallNotes,
+        keep: OnPace | None,
     ) -> None:
         self._state, self._cluster, self._samples, self._keep = state, cluster, samples, keep
+        self._stalls = stalls
         self._pool = ThreadPoolExecutor(1)
         self._look: Future[_Look] | None = None
         self._began = time.monotonic()
@@ -134,10 +142,12 @@ class PaceWatch:
         pause = LOOK_SECONDS
         if look.exception() is None:
             self._note(look.result())
-            pause = max(pause, look.result().pause, (time.monotonic() - self._began) / FEWER)
+            fewer = 0.0 if self._stalls.stalled else (time.monotonic() - self._began) / FEWER
+            pause = max(pause, look.result().pause, fewer)
         self._state.deadlines.after(pause, self._start)
 
     def _note(self, look: _Look) -> None:
+        self._stalls.begun(look.gathered.begun)
         if look.gathered.pace:
             self.summary.add(look.late)
             if self._keep:

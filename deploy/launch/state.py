@@ -187,6 +187,11 @@ class LaunchState:
         event = self._of_rank("rank.ended", end.placed.rank, end.placed.host, end.at)
         self._on_event(replace(event, code=end.code, text=end.why))
 
+    def note_stall(self, kind: EventType, since: float, at: float, text: str) -> None:
+        """Pass on that the ranks make no progress, or do again."""
+        spec = self.plan.spec
+        self._on_event(JobEvent(at=at, type=kind, job=spec.job, attempt=spec.attempt, since=since, text=text))
+
     def _of_rank(self, kind: EventType, rank: int, host: str, at: float) -> JobEvent:
         spec, local_rank = self.plan.spec, self.placed[rank].local_rank
         return JobEvent(

@@ -1,24 +1,35 @@
-"""Watches over a launch: stalls (`--stall-timeout`), and the start.
+"""Watches over a launch: stalls, and the start.
 
-Two things are a stall when they last that long: a rank that is stopped (SIGSTOP) or stuck in the kernel (a
-file system that does not answer), and a job in which no rank prints and none uses its processor. A rank that
-computes in silence is not stalled. A rank that polls while it waits, as under MPI and CUDA, looks busy.
+Notes name a stall by the rule of deploy/why/stall.py. `--stall-timeout` ends the job, after one of two: a
+rank is stopped (SIGSTOP) or stuck in the kernel (a file system that does not answer) for that long, or no
+rank prints and none uses its processor. A rank that computes in silence is not stalled. A rank that polls
+while it waits, as under MPI and CUDA, looks busy.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from ..common.clock import now
+from ..connect.cluster import Cluster
+from ..connect.fanout import in_thread
 from ..connect.reports import Pulses
-from ..console.text import span
+from ..console.printed import figures_of
+from ..console.text import count, duration, span
+from ..hosts.samples import HostSample
+from ..why.stall import IDLE_SHARE, MANY_COLLECTIVES, StallRule, stall_text
+from .diagnosis import gather_waits
 from .result import Failure
 from .state import LaunchState
 
-# Helper threads wake up now and then, so a rank that uses less than a twentieth of a core is idle.
-IDLE_SHARE = 0.05
+if TYPE_CHECKING:
+    from ..why.verdict import Verdict
+
 _NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
 
 
@@ -88,6 +99,88 @@ class StallWatchdog:
         placed = self._state.placed[odd[0]] if len(odd) == 1 else None
         host, rank = (placed.host, placed.rank) if placed else (None, None)
         self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=now()))
+
+
+LOOK_SECONDS = 2.0
+LONGEST_LINE = 500
+
+
+class StallNotes:
+    """Notes that the job stalls, with the cause, and that it continues. It never ends the job."""
+
+    def __init__(self, state: LaunchState, cluster: Cluster, floor: float) -> None:
+        self._state, self._cluster, self._floor = state, cluster, floor
+        self._rule = StallRule(floor, now())
+        self._local_ranks = {rank: placed.local_rank for rank, placed in state.placed.items()}
+        self._begun: Mapping[int, int] = {}
+        self._answer: Future[tuple[Mapping[int, float], Verdict]] | None = None
+        self._since: float | None = None
+        """The time of the last progress, if a stall was noted."""
+        self._why = ""
+
+    def begin(self) -> None:
+        """Look now and then from now on."""
+        if self._floor:
+            self._state.deadlines.after(min(LOOK_SECONDS, self._floor / 2), self._look)
+
+    @property
+    def note(self) -> str:
+        """The stall for the verdict; empty if the job did not stall at its end."""
+        return "" if self._since is None else stall_text(now() - self._since, self._why)
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """A rank has printed."""
+        step = self._rule.needs_steps and figures_of(text[-LONGEST_LINE:])
+        self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
+
+    def launcher(self, host: str, text: str) -> None:
+        """Ignored: the line is not of a rank."""
+
+    def sampled(self, sample: HostSample) -> None:
+        """A host has measured its ranks."""
+        self._rule.sampled(sample, self._local_ranks)
+
+    def begun(self, collectives: Mapping[int, int]) -> None:
+        """The number of collectives that each rank has begun."""
+        if any(number > self._begun.get(rank, 0) for rank, number in collectives.items()):
+            self._rule.progressed(now(), step=max(collectives.values()) >= MANY_COLLECTIVES)
+        self._begun = {**self._begun, **collectives}
+
+    @property
+    def stalled(self) -> bool:
+        """Whether a stall was noted that has not ended."""
+        return self._since is not None
+
+    def _look(self) -> None:
+        self.begin()
+        state, at = self._state, now()
+        if not state.all_started or state.failures:
+            self._rule.progressed(at)
+            return
+        if self._since is not None and self._rule.ended is not None:
+            again = "steps again" if self._rule.ended_by_step else "output or processor use again"
+            text = f"{again} after {duration(self._rule.ended - self._since)}"
+            state.note_stall("steps.resumed", self._since, at, text)
+            self._since = None
+        if self._answer and self._answer.done():
+            self._judge(self._answer, at)
+            self._answer = None
+        elif not self._answer and self._rule.must_check(at, state.missing, recorded=state.plan.spec.record):
+            channels = dict(self._cluster.channels)
+            self._answer = in_thread(lambda: gather_waits(state.plan, channels))
+
+    def _judge(self, answer: Future[tuple[Mapping[int, float], Verdict]], at: float) -> None:
+        waits, verdict = ({}, None) if answer.exception() else answer.result()
+        if self._rule.judge(at, self._state.missing, waits) and self._rule.since is not None:
+            self._since, self._why = self._rule.since, self._cause(verdict)
+            self._state.note_stall("steps.stopped", self._since, at, self._why)
+
+    def _cause(self, verdict: Verdict | None) -> str:
+        """The verdict in one line; without any position, the facts."""
+        if verdict and (verdict.waiting or verdict.where or verdict.culprits):
+            return verdict.summary
+        ranks, job = count(len(self._state.missing), "rank"), self._state.plan.spec.job
+        return f"no output and no processor use on all {ranks}; muster why {job} shows where they are"
 
 
 class StartWatchdog:

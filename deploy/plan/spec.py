@@ -17,7 +17,7 @@ from .source_tree import Tree
 LauncherName = Literal["mpirun", "torchrun", "srun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun", "srun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
-START_SECONDS, SAMPLE_SECONDS = 60.0, 2.0
+START_SECONDS, SAMPLE_SECONDS, STALL_NOTE_SECONDS = 60.0, 2.0, 60.0
 MAX_LOG = 8 << 30
 """Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
 NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
@@ -96,6 +96,8 @@ class LaunchSpec:
     start_timeout: float = START_SECONDS
     stall_timeout: float = 0.0
     """Seconds; with 0 the job may stall without limit."""
+    stall_note: float = STALL_NOTE_SECONDS
+    """The least seconds without progress that are noted (deploy/why/stall.py); 0 for no note."""
     attempt: int = 0
     """The number of earlier starts of this job."""
     may_restart: bool = False

@@ -92,13 +92,15 @@ LOOKS = 12
 class GatheredPace:
     """The pace of a job, and the pressures that kept its ranks from running.
 
-    `cost`: seconds of processor time of the host on which the answer took most.
+    `begun`: how many collectives each rank has begun. `cost`: seconds of processor time of the host on which
+    the answer took most.
     """
 
     pace: Pace | None
     pressures: Mapping[int, Pressure] = field(default_factory=dict)
     unsent: Mapping[str, float] = field(default_factory=dict)
     cost: float = 0.0
+    begun: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
         {host: answer.unsent for host, answer in answers.items()},
         max((answer.cost for answer in answers.values()), default=0.0),
+        {rank.number: sum(track.count for track in rank.arrivals.tracks) for rank in arriving},
     )
 
 

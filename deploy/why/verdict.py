@@ -39,6 +39,8 @@ class Verdict:
     where: tuple[str, ...] = ()
     seconds: float = 0.0
     evidence: tuple[str, ...] = ()
+    summary: str = ""
+    """The same in one line."""
 
     def __str__(self) -> str:
         return "\n".join([self.headline, self.cause, *(f"    {line}" for line in self.evidence)]) + "\n"
@@ -117,8 +119,13 @@ class _Case:
         )
         fated = [rank for rank in culprits if fate(self.ranks[rank])]
         sure = any(self._is_certain(rank) for rank in culprits)
+        summary = "; ".join(
+            f"{named([self.ranks[rank] for rank in numbers])} "
+            + (text if fate(self.ranks[numbers[0]]) else f"never came to {operation(wait.entry)}: it {text}")
+            for numbers, text in reasons
+        )
         return self._make(
-            "fate" if fated else "absent", self._waiters(wait), cause, culprits,
+            "fate" if fated else "absent", self._waiters(wait), cause, culprits, summary=summary,
             operation=operation(wait.entry), where=self._lines(culprits), wait=wait, certain=sure,
         )  # fmt: skip
 
@@ -199,6 +206,7 @@ class _Case:
         where: tuple[str, ...] = (),
         wait: Wait | None = None,
         certain: bool = False,
+        summary: str = "",
     ) -> Verdict:
         seconds = self._waited(wait) if wait else 0.0
         hang = self.stalled or (certain and (wait is None or seconds >= SURE_SECONDS))
@@ -214,6 +222,7 @@ class _Case:
         return Verdict(
             kind, headline, cause, hang, tuple(culprits), tuple(blocked), operation,
             tuple(line for line in where if line), round(seconds, 3), self.evidence,
+            summary or f"{headline}; {cause}",
         )  # fmt: skip
 
     def _culprits(self) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..connect.requests.why import SETUP, RecordedCall
-from .descriptions import stack_line
+from .descriptions import BUSY, stack_line
 from .positions import Positions
 
 # To these, ranks may pass tensors of different sizes or types.
@@ -71,6 +71,21 @@ def waits(positions: Positions) -> list[Wait]:
             elif entry.state == "i":
                 waiting.append(Wait(number, entry, ()))
     return sorted(waiting, key=lambda wait: wait.entry.at)
+
+
+def waited(positions: Positions) -> dict[int, float]:
+    """For each rank that waits in a call or for other ranks, its longest wait so far, in seconds.
+
+    If all ranks have begun a collective on their GPUs, a rank that uses its processor may still compute.
+    """
+    seconds: dict[int, float] = {}
+    for wait in waits(positions):
+        evidence = positions.ranks[wait.rank].evidence
+        idle = evidence and evidence.process and evidence.process.busy < BUSY
+        if evidence and (wait.awaited or wait.entry.kind != "torch" or idle):
+            age = max(0.0, evidence.now - wait.entry.at)
+            seconds[wait.rank] = max(age, seconds.get(wait.rank, 0.0))
+    return seconds
 
 
 def _absent(positions: Positions, group: str, entry: RecordedCall) -> tuple[int, ...]:

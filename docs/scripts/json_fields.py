@@ -25,6 +25,8 @@ of a launch writes the same lines to a file, a named pipe, or with `-` to standa
   `placement.wrong` (placement), `world.alone` (world), `job.stalled` (stall), `port.taken` (port),
   `driver.failed` (driver), `job.interrupted` (interrupted), `job.stopped` (stopped), `allocation.ended`
   (allocation: Slurm took the hosts away). Of several in one attempt, the verdict names the first.
+- `steps.stopped`: no rank makes progress ([stalls](../why.md#stalls)), with the cause in `text` and the time
+  of the last progress in `since`; `steps.resumed`: the job continues.
 - `job.explained`: why a recorded job stalled ([muster why](../why.md)), in two lines.
 
 Fields that do not apply to a type are `null`."""
@@ -86,6 +88,7 @@ DOCUMENTS = (
             ("job", "str | None"),
             ("state", "str | None"),
             ("attempt", "int | None"),
+            ("note", "str | None"),
             ("training", "dict | None"),
             ("hosts[].name", "str"),
             ("hosts[].silent", "float | None"),
@@ -281,6 +284,7 @@ MEANINGS = {
     "hosts[].note": "its most severe problem; null if there is none",
     "hosts[].bad": "whether the user must act",
     "hosts[].sample": "its newest sample",
+    "note": "the job makes no progress: since when, and the cause; null if it does",
     "training": "`training` of the newest sample that has it",
     "state": "`done`, `failed` or `stopped`; of `top` also `running` or `lost`, or null without a job",
     "ranks[].running": "whether the newest sample of its host has it",
@@ -404,6 +408,9 @@ MEANINGS = {
     "JobState.last_line": "the last line of rank 0",
     "JobState.folder": "the folder of the run, on the machine with the record",
     "JobState.driver": "its driver process",
+    "JobState.stall": "a running job makes no progress ([why](../why.md#stalls)); null if it does",
+    "JobStall.since": "the time of the last progress, by the driver's clock",
+    "JobStall.why": "the cause, in one line",
     "JobState.placed": "number of ranks on each of its hosts, the first ranks on the first host",
     "JobState.driver_folder": "the folder of the run, on the driver's machine",
     "Driver.host": "its machine",
@@ -421,6 +428,7 @@ MEANINGS = {
     "JobEvent.text": "the reason as text; may be empty",
     "JobEvent.hosts": "the hosts of an attempt that started, or of the next one",
     "JobEvent.ranks": "number of ranks of an attempt that started",
+    "JobEvent.since": "the time of the last progress, of steps.stopped and steps.resumed",
     "JobEvent.exit_status": "of a failure, an attempt that ended, or the job",
     "JobEvent.state": "`done`, `failed` or `stopped`, of an attempt that ended, or the job",
     "job": "its id",
@@ -452,6 +460,7 @@ MEANINGS = {
     "Verdict.where": "the lines of the program in which the culprits are",
     "Verdict.seconds": "how long the wait has lasted",
     "Verdict.evidence": "the state of each rank, a line each",
+    "Verdict.summary": "headline and cause in one line",
     "ended_early[].rank": "a rank that ended with 0 before the others failed because a peer was missing",
     "ended_early[].host": "its host",
     "ended_early[].time": "when its program ended, on the driver's clock",

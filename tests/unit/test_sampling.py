@@ -35,7 +35,7 @@ class Kept:
         self.time = 1000.0
         self.channels = {name: FakeChannel() for name in ("node1", "node2")}
         cluster: Any = SimpleNamespace(channels=self.channels)
-        self._sampling = SampleCollector(LaunchState(PLAN), cluster, self.samples.append, every)
+        self._sampling = SampleCollector(LaunchState(PLAN), cluster, (self.samples.append,), every)
         self._sampling.begin()
         monkeypatch.setattr(measurements, "now", lambda: self.time)
 

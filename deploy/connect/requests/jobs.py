@@ -25,6 +25,14 @@ class Driver:
 
 
 @message(frozen=True)
+class JobStall:
+    """A running job makes no progress since this time, by its driver's clock, and the cause."""
+
+    since: Seconds
+    why: Text
+
+
+@message(frozen=True)
 class JobState:
     """The record of a job in its folder; `ended` and `exit_status` are None as long as there is no result."""
 
@@ -46,6 +54,7 @@ class JobState:
     driver_folder: Path
     placed: Annotated[tuple[Rank, ...], AtMost(MOST_HOSTS)] = ()
     """The number of ranks of each host; the first ranks are on the first host."""
+    stall: JobStall | None = None
 
     @cached_property
     def hosts_by_rank(self) -> dict[int, str]:

@@ -44,6 +44,8 @@ class TopFigures:
     job: str | None
     state: str | None
     attempt: int | None
+    note: str | None
+    """Why the whole job makes no progress."""
     training: TrainingSample | None
     hosts: tuple[HostFigures, ...]
     ranks: tuple[RankFigures, ...]
@@ -52,10 +54,12 @@ class TopFigures:
 def as_json(history: TopHistory, now: float) -> dict[str, object]:
     """Plain values. `now`: by the clock of the records' arrivals."""
     judge, job = Judge(history, now), history.job
+    note = judge.job()
     figures = TopFigures(
         job=job.job if job else None,
         state=job.state if job else None,
         attempt=job.attempt if job else None,
+        note=note.text if note else None,
         training=history.training,
         hosts=tuple(_host(history, track, judge.host(track), now) for track in history.hosts.values()),
         ranks=tuple(_rank(track, judge.rank(track)) for _, track in sorted(history.ranks.items())),

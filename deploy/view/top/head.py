@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import NamedTuple
 
 from ...console.fold import fold, fold_names
@@ -13,6 +14,7 @@ from .lines import ScreenLine, Span, bar, joined, line
 
 ALARMING = {"failed", "lost"}
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
+ALARM, STALL_LINES = "! ", 3
 NO_SAMPLES = "no samples: --sample-every 0, an older version, or a damaged file"
 NO_STEPS = "no step yet: top reads them from lines such as `step 12/500 loss 0.3`, or from steps.jsonl"
 
@@ -32,10 +34,12 @@ def alarm_lines(history: TopHistory, judge: Judge, width: int, most: int) -> lis
         texts.append(f"{job.state}: {job.why}" if job.why else job.state)
     ranks = [(rank.rank, note.text) for rank in history.ranks.values() if (note := _bad(judge.rank(rank)))]
     hosts = [(host.name, note.text) for host in history.hosts.values() if (note := _bad(judge.host(host)))]
+    if note := judge.job():
+        texts += wrap(note.text, width - len(ALARM), max_lines=min(STALL_LINES, most), placeholder=" ...")
     texts += [f"{span(sorted(numbers))}: {text}" for numbers, text in fold(ranks)]
     texts += [f"{fold_names(names)}: {text}" for names, text in fold(hosts)]
     shown = texts if len(texts) <= most else [*texts[: most - 1], f"{len(texts) - most + 1} more alarms"]
-    return [line(width, Span(f"! {text}", "bad")) for text in shown]
+    return [line(width, Span(f"{ALARM}{text}", "bad")) for text in shown]
 
 
 def _bad(note: Note | None) -> Note | None:

@@ -12,6 +12,7 @@ from ...connect.requests.jobs import JobState
 from ...console.printed import figures_of, seconds_left
 from ...hosts.samples import HostSample, RankSample, TrainingSample
 from ...jobs.sample_file import PaceLook
+from ...why.stall import stall_text
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
@@ -156,6 +157,15 @@ class TopHistory:
         if track is None or track.last is None:
             return None
         return max(0.0, self._newest - track.last.at) + max(0.0, now - self._heard)
+
+    def stall(self, now: float) -> str:
+        """`no step for 1 min 36 s: rank 3 on node2 never came to ...`, from the driver; empty for none."""
+        stall = self.job.stall if self.job else None
+        if stall is None:
+            return ""
+        # The last sample gives the driver's clock, which may differ from the reader's.
+        at = self._newest + max(0.0, now - self._heard) if self._newest else stall.since
+        return stall_text(max(0.0, at - stall.since), stall.why)
 
     def _sample(self, sample: HostSample, heard: float) -> None:
         if sample.attempt > self._attempt:

@@ -37,6 +37,11 @@ class Judge:
         self._printed = max(printed, default=0.0)
         self._over = history.job is not None and not history.job.running
 
+    def job(self) -> Note | None:
+        """The worst problem of the whole job: it makes no progress."""
+        text = self._history.stall(self._now)
+        return Note(text, bad=True) if text else None
+
     def host(self, track: HostTrack) -> Note | None:
         """The worst problem of a host."""
         if track.why:

@@ -1,0 +1,174 @@
+"""Which programs stall, by the rule of launch, status and top: phases of three ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from muster.deploy.connect.requests.why import RecordedCall
+from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
+from muster.deploy.why.positions import Positions, Rank
+from muster.deploy.why.stall import StallRule, stall_text
+from muster.deploy.why.verdict import explain
+from muster.deploy.why.waits import waited
+from tests.hangs.capture import RECORDS, records_of
+from tests.unit.test_why import GOLDEN
+
+RANKS = (0, 1, 2)
+EVERY, FLOOR = 2, 60.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A time in which all ranks behave the same.
+
+    `cpu`: cores of each rank. `steps`: seconds between two steps; `lines`: between two other printed lines.
+    `waits`: the ranks that wait in one collective all the time.
+    """
+
+    seconds: int
+    cpu: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    steps: int = 0
+    lines: int = 0
+    waits: tuple[int, ...] = ()
+    moved: float = 0.0
+    disk: float = 0.0
+    gpu: float = 0.0
+    state: str = "S"
+    host: str = "node1"
+
+
+TRAINS = Phase(300, (1.0, 1.0, 1.0), steps=4)
+COMPUTES, IDLE = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
+
+
+def notes(phases: tuple[Phase, ...], *, recorded: bool = True) -> list[tuple[int, int]]:
+    """When each stall was noted, and when it ended (0: never): seconds since the start of the phase."""
+    rule, at, noted = StallRule(FLOOR, 0.0), 0, []
+    for phase in phases:
+        began = at
+        for at in range(began + EVERY, began + phase.seconds + 1, EVERY):
+            if phase.steps and (at - began) % phase.steps == 0:
+                rule.progressed(at, step=True)
+            if phase.lines and (at - began) % phase.lines == 0:
+                rule.progressed(at)
+            rule.sampled(_sample(at, phase), {rank: rank for rank in RANKS})
+            if rule.must_check(at, RANKS, recorded=recorded):
+                waits = {rank: float(at - began) for rank in phase.waits} if recorded else {}
+                if rule.judge(at, RANKS, waits):
+                    noted.append((at - began, 0))
+            if noted and not noted[-1][1] and rule.ended:
+                noted[-1] = (noted[-1][0], at - began)
+    return noted
+
+
+def _sample(at: int, phase: Phase) -> HostSample:
+    ranks = tuple(
+        RankSample(rank, cpu=phase.cpu[rank], state=phase.state, read=phase.moved) for rank in RANKS
+    )
+    gpus = tuple(GpuSample(rank, utilisation=phase.gpu) for rank in RANKS)
+    return HostSample(at, phase.host, disk_read=phase.disk, ranks=ranks, gpus=gpus)
+
+
+HANGS = {
+    "rank 2 never comes to a collective": Phase(400, waits=(0, 1)),
+    "the same, and the others poll, as under MPI and CUDA": Phase(400, (1.0, 1.0, 0.0), waits=(0, 1)),
+    "all ranks poll in different collectives": Phase(400, COMPUTES, waits=RANKS),
+    "a rank is stopped, and the others poll": Phase(400, (1.0, 1.0, 0.0), waits=(0, 1), state="T"),
+    "a file system does not answer": Phase(400, waits=(0, 1), state="D"),
+    "a helper thread wakes up": Phase(400, (0.02, 0.02, 0.02), waits=(0, 1)),
+}
+HEALTHY = {
+    "steps of 4 s": (TRAINS, TRAINS),
+    "imports and compilation on the processor": (Phase(900, COMPUTES), TRAINS),
+    "rank 0 compiles while the others wait": (Phase(900, (1.0, 0.0, 0.0), waits=(1, 2)), TRAINS),
+    "a download of 4 minutes before the first step": (Phase(240, waits=(1, 2)), TRAINS),
+    "the first data from a slow disk": (Phase(600, moved=1e6, state="D"), TRAINS),
+    "pages of a mapped file from a slow disk": (Phase(600, disk=1e6, state="D"), TRAINS),
+    "rank 0 evaluates for 15 minutes, and the others wait": (
+        TRAINS,
+        Phase(900, (1.0, 0.0, 0.0), waits=(1, 2)),
+        TRAINS,
+    ),
+    "the same, and the others poll": (TRAINS, Phase(900, COMPUTES, waits=(1, 2)), TRAINS),
+    "a checkpoint that writes for 5 minutes": (TRAINS, Phase(300, moved=1e8, waits=(1, 2)), TRAINS),
+    "long steps without output": (TRAINS, Phase(3600, COMPUTES), TRAINS),
+    "a GPU computes, and the processors sleep": (TRAINS, Phase(900, gpu=0.9, waits=(0,)), TRAINS),
+    "all ranks sleep for 4 minutes between epochs": (TRAINS, Phase(240), TRAINS),
+    "data comes 50 s late": (TRAINS, Phase(50, waits=(0, 1)), TRAINS),
+    "one thread holds the GIL": (TRAINS, Phase(900, (0.1, 0.1, 0.1)), TRAINS),
+    "prints every minute, and sleeps": (Phase(3600, lines=60),),
+}
+
+
+@pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
+def test_a_hang_is_noted_after_a_minute_and_once(hang: Phase) -> None:
+    assert notes((TRAINS, hang)) in ([(60, 0)], [(62, 0)])
+
+
+@pytest.mark.parametrize("healthy", HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_healthy_program_is_never_accused(healthy: tuple[Phase, ...], *, recorded: bool) -> None:
+    assert notes(healthy, recorded=recorded) == []
+
+
+def test_where_no_rank_is_known_to_wait_a_stall_is_noted_after_five_minutes() -> None:
+    assert notes((TRAINS, Phase(900, waits=(0, 1))), recorded=False) == [(300, 0)]
+    assert notes((TRAINS, Phase(900))) == [(300, 0)]
+
+
+def test_before_the_first_step_a_stall_is_noted_after_five_minutes() -> None:
+    assert notes((Phase(20, COMPUTES, lines=2), Phase(900, waits=(0, 1)))) == [(300, 0)]
+
+
+def test_the_end_of_a_stall_is_noted_and_a_break_of_that_length_is_usual_then() -> None:
+    pause = Phase(130, waits=(0, 1))
+    assert notes((TRAINS, pause, TRAINS)) == [(60, 4)]
+    assert notes((TRAINS, pause, TRAINS, pause, TRAINS)) == [(60, 4)]
+
+
+def test_a_line_of_a_warning_ends_no_wait_in_a_collective() -> None:
+    hang = Phase(100, waits=(0, 1))
+    assert notes((TRAINS, hang, Phase(600, lines=60, waits=(0, 1)))) == [(60, 0)]
+
+
+def test_a_step_in_steps_jsonl_is_progress() -> None:
+    rule = StallRule(FLOOR, 0.0)
+    for at in range(2, 400, 2):
+        sample = HostSample(at, "node1", ranks=(RankSample(0, cpu=0.0),), training=TrainingSample(at // 50))
+        rule.sampled(sample, {0: 0})
+        assert not rule.must_check(at, [0], recorded=True)
+
+
+def test_without_samples_of_a_rank_nothing_is_noted() -> None:
+    rule = StallRule(FLOOR, 0.0)
+    rule.progressed(1.0, step=True)
+    assert rule.must_check(900.0, RANKS, recorded=True)
+    assert not rule.judge(900.0, RANKS, {0: 800.0, 1: 800.0})
+
+
+def test_a_collective_that_a_gpu_has_not_begun_is_no_wait() -> None:
+    """All ranks have called it: their GPUs may compute before it."""
+    ranks = records_of(RECORDS / "reads_data-gloo.json.gz")
+    evidence = ranks[0].evidence
+    assert evidence
+    call = RecordedCall("i", "0", "torch", 1, evidence.now - 100, "all_reduce")
+    alike = [Rank(rank.number, rank.host, type(evidence)(now=evidence.now, trace=(call,))) for rank in ranks]
+    assert waited(Positions(alike)) == {}
+
+
+@pytest.mark.parametrize(("hang", "backend"), GOLDEN, ids=[f"{hang.program}-{name}" for hang, name in GOLDEN])
+def test_ranks_of_real_hangs_wait_and_their_cause_fits_in_a_line(hang: object, backend: str) -> None:
+    ranks = records_of(RECORDS / f"{getattr(hang, 'program', '')}-{backend}.json.gz")
+    waits, verdict = waited(Positions(ranks)), explain(ranks, stalled=True)
+    assert {*verdict.waiting} <= waits.keys()
+    assert "\n" not in verdict.summary
+
+
+def test_a_rank_that_does_not_come_is_named_with_its_line_and_the_collective() -> None:
+    summary = explain(records_of(RECORDS / "reads_data-gloo.json.gz"), stalled=True).summary
+    assert stall_text(96.0, summary) == (
+        "no step for 1 min 36 s: rank 2 on localhost never came to all_reduce #7 of group 0 (3.9 KiB, "
+        "reads_data.py:12): it is in read_shard (reads_data.py:5)"
+    )
