@@ -1,11 +1,14 @@
-"""The cost of `--record`: step times of DDP with and without the recorder, in turn.
+"""The cost of the recorder: step times of DDP with and without it, in turn.
 
     python benchmarks/recording.py --pairs 31
+    python benchmarks/recording.py --width 0 --calls 1000 --steps 2    # nothing but small collectives
+    python benchmarks/recording.py --start --pairs 41                  # the start of a rank without torch
 
-Two jobs of two ranks are alive at the same time, one with the recorder in its ranks and one without. They
-train in turn: a block of steps each, in the order A B B A, so that slow changes of this machine affect both.
-A pair of blocks gives a ratio of median step times, and one of processor times of both ranks,
-which other work on the machine changes less. The spread is that between the quartiles.
+Two jobs are alive at the same time, one with the recorder in its ranks and one without. They train in turn: a
+block of steps each, in the order A B B A, so that slow changes of this machine affect both. A pair of blocks
+gives a ratio of median step times, and one of processor times of all ranks, which other work on the machine
+changes less. The spread is that between the quartiles. `--backend fake` sends nothing: there a call costs
+least, and the difference is that of the recorder alone.
 """
 
 from __future__ import annotations
@@ -18,27 +21,36 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 IN_RANK = Path(__file__).parents[1] / "deploy" / "agent" / "job" / "in_rank"
-RANKS = 2
 PROGRAM = """
 import json, sys, time
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
-width, batch, calls, steps = map(int, sys.argv[1:])
+backend, width, batch, calls, steps = sys.argv[1], *map(int, sys.argv[2:])
+if backend == "mpi":
+    import muster.train.mpi_backend
+if backend == "fake":
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+else:
+    dist.init_process_group(backend)
 torch.manual_seed(0)
-layers = [torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)]
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-data, loss_sum = torch.ones(batch, width), torch.zeros(1)
+loss_sum = torch.zeros(1)
+if width:
+    layers = [torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data = torch.ones(batch, width)
 def step():
-    optimizer.zero_grad()
-    model(data).square().mean().backward()
-    optimizer.step()
+    if width:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
     for _ in range(calls):
         dist.all_reduce(loss_sum)
 for _ in range(5):
@@ -55,7 +67,7 @@ for line in sys.stdin:
 
 
 class Block(NamedTuple):
-    """The median step of the slower rank, and the processor time of both, in seconds."""
+    """The median step of the slower rank, and the processor time of all, in seconds."""
 
     step: float
     cpu: float
@@ -64,14 +76,13 @@ class Block(NamedTuple):
 class World:
     """The ranks of one job."""
 
-    def __init__(self, words: list[str], folder: str, *, record: bool) -> None:
+    def __init__(self, words: list[str], ranks: int, folder: str, *, record: bool) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        common = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         if record:
-            path = os.pathsep.join([str(IN_RANK), os.environ.get("PYTHONPATH", "")])
-            common |= {"MUSTER_RECORD": "1", "MUSTER_AGENT": folder, "PYTHONPATH": path}
+            common |= recording(folder)
         self.ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, *words],
@@ -80,9 +91,9 @@ class World:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(RANKS)
+            for rank in range(ranks)
         ]
-        if [self._line(rank) for rank in self.ranks] != ["ready\n"] * RANKS:
+        if [self._line(rank) for rank in self.ranks] != ["ready\n"] * ranks:
             raise SystemExit("the ranks did not start")
 
     def block(self) -> Block:
@@ -105,11 +116,17 @@ class World:
         return rank.stdout.readline() if rank.stdout else ""
 
 
-def measure(words: list[str], pairs: int) -> list[tuple[Block, Block]]:
+def recording(folder: str) -> dict[str, str]:
+    """The environment of a rank that records into a folder."""
+    path = os.pathsep.join([str(IN_RANK), os.environ.get("PYTHONPATH", "")])
+    return {"MUSTER_RECORD": "1", "MUSTER_AGENT": folder, "PYTHONPATH": path}
+
+
+def measure(words: list[str], ranks: int, pairs: int) -> list[tuple[Block, Block]]:
     """Blocks without and with the recorder, by turns."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        plain, recorded = (World(words, folder, record=record) for record in (False, True))
+        plain, recorded = (World(words, ranks, folder, record=record) for record in (False, True))
         stack.callback(plain.close)
         stack.callback(recorded.close)
         taken = []
@@ -122,6 +139,20 @@ def measure(words: list[str], pairs: int) -> list[tuple[Block, Block]]:
         return taken
 
 
+def starts(pairs: int) -> list[tuple[float, float]]:
+    """Seconds from the start to the end of a Python that does nothing, without and with the recorder."""
+
+    def once(folder: str, record: str) -> float:
+        began = time.perf_counter()
+        env = {**os.environ, **recording(folder), "RANK": "0", "MUSTER_RECORD": record}
+        subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
+        return time.perf_counter() - began
+
+    with tempfile.TemporaryDirectory() as folder:
+        every = [{record: once(folder, record) for record in ("01", "10")[pair % 2]} for pair in range(pairs)]
+    return [(pair["0"], pair["1"]) for pair in every]
+
+
 def told(name: str, ratios: list[float]) -> str:
     """The middle and the spread of the ratios, in a line."""
     low, middle, high = statistics.quantiles(ratios, n=4)
@@ -131,13 +162,30 @@ def told(name: str, ratios: list[float]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pairs", type=int, default=31)
+    parser.add_argument("--start", action="store_true", help="measure the start of a rank without torch")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--backend", default="gloo", help="gloo, mpi or fake")
     parser.add_argument("--steps", type=int, default=40, help="of a block")
-    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--width", type=int, default=512, help="of the model; 0: none")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--calls", type=int, default=1, help="all_reduce of the program in each step")
     asked = parser.parse_args()
-    blocks = measure(list(map(str, (asked.width, asked.batch, asked.calls, asked.steps))), asked.pairs)
+    if asked.start:
+        found = starts(asked.pairs)
+        less, more = (statistics.median(times) * 1e3 for times in zip(*found, strict=True))
+        apart = statistics.median(with_it - plain for plain, with_it in found) * 1e3
+        sys.stdout.write(
+            f"start without {less:.1f} ms, with {more:.1f} ms, median difference {apart:.1f} ms, "
+        )
+        sys.stdout.write(f", load {os.getloadavg()[0]:.1f}\n")
+        sys.exit()
+    words = [asked.backend, *map(str, (asked.width, asked.batch, asked.calls, asked.steps))]
+    blocks = measure(words, 1 if asked.backend == "fake" else asked.ranks, asked.pairs)
     middle = statistics.median(plain.step for plain, _ in blocks)
+    if not asked.width:
+        gaps = [(with_it.step - plain.step) / asked.calls * 1e6 for plain, with_it in blocks]
+        apart = statistics.median(gaps)
+        sys.stdout.write(f"a call: {middle / asked.calls * 1e6:.1f} µs, recorded {apart:.1f} µs more\n")
     sys.stdout.write(f"a step without the recorder: {middle * 1e3:.1f} ms, load {os.getloadavg()[0]:.1f}\n")
     sys.stdout.write(told("step time", [with_it.step / plain.step for plain, with_it in blocks]))
     sys.stdout.write(told("processor time", [with_it.cpu / plain.cpu for plain, with_it in blocks]))

@@ -27,8 +27,8 @@ class Eval(RunningJobOptions):
     """Evaluate an expression in every rank, with equal answers together.
 
     Names are those of your program where each rank is now: of the innermost function, then of its callers.
-    The ranks continue meanwhile. The job must have been launched with --record or --stall-timeout. The exit
-    status is 1 if a rank gave no value, and 3 if a host did not answer.
+    The ranks continue meanwhile. A job that was launched with --no-record does not answer. The exit status is
+    1 if a rank gave no value, and 3 if a host did not answer.
 
     muster eval JOB step
     muster eval JOB "model.training, loss.item()"
@@ -78,7 +78,7 @@ class Debug(RunningJobOptions):
     """Open a console of Python beside a rank; with --hold, pdb in the rank.
 
     The console has the variables of your program where the rank is now, and the rank continues meanwhile.
-    The job must have been launched with --record or --stall-timeout. Ctrl-D leaves, and the job continues.
+    A job that was launched with --no-record does not answer. Ctrl-D leaves, and the job continues.
     """
 
     interrupted = "left; the job continues"

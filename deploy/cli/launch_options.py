@@ -34,7 +34,7 @@ class LaunchOptions(SlurmOptions):
         "How many ranks": "slots",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts start_timeout",
-        "Look at it": "rank record no_record max_log sample_every events metrics notify timings",
+        "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
 
@@ -144,12 +144,11 @@ class LaunchOptions(SlurmOptions):
     )
 
     rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all", "RANKS")
-    record: bool = flag(
+    no_record: bool = flag(
         False,
-        "record the collectives of each rank, so that muster why can explain a hang "
-        "(default: for muster.train, and with --stall-timeout)",
+        "record no collectives and open no console in the ranks; then muster why knows only their stacks, "
+        "and eval and debug do not work",
     )
-    no_record: bool = flag(False, "record nothing")
     max_log: str = flag(
         "8G",
         "limit for the logs of the run here, an equal share for each rank: 500M, 20G (default: 8G; 0: none); "

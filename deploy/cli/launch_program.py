@@ -110,17 +110,6 @@ def require_hosts_before(program: str, args: str, folder: Path) -> None:
             )
 
 
-def is_recorded(program: Program, *, record: bool, no_record: bool, stalls: bool) -> bool:
-    """Whether the ranks record collectives: with --record or --stall-timeout, and in Muster's program.
-
-    It costs less than 1 % of a step of that program (benchmarks/recording.py). Any other program may make
-    hundreds of small calls in a step, so the user must ask for it.
-    """
-    if record and no_record:
-        raise UsageError("--record and --no-record exclude each other; give one")
-    return not no_record and (record or stalls or program.module == DEFAULT_MODULE)
-
-
 def _arguments(args: str) -> tuple[str, ...]:
     """The arguments in `--args`, split as by a shell."""
     try:

@@ -18,7 +18,7 @@ from . import options as parse
 from .command import Declaration
 from .inventory import Inventory, batch_options, inventory_or_this_machine, require_one_source, slurm_of
 from .launch_options import LaunchOptions
-from .launch_program import is_recorded, notes_of, program_of, require_hosts_before
+from .launch_program import notes_of, program_of, require_hosts_before
 from .shared import TRAIN, print_note
 
 
@@ -99,6 +99,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         max_log=parse.size("--max-log", options.max_log),
         sample_every=float(options.sample_every),
         notify=options.notify,
+        record=not options.no_record,
         **container,
     )
 
@@ -113,15 +114,9 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
     with clock.part("tree"):
         tree = scan(folder)
         program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)
-        recorded = is_recorded(
-            program,
-            record=options.record,
-            no_record=options.no_record,
-            stalls=options.stall_timeout > 0,
-        )
         for note in notes_of(program, tree):
             print_note(note)
-        spec = replace(spec, program=program, record=recorded, tree=tree, library=of_package(TRAIN))
+        spec = replace(spec, program=program, tree=tree, library=of_package(TRAIN))
     with clock.part("imports meanwhile"):
         from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import launching  # noqa: F401, PLC0415

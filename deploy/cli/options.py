@@ -30,7 +30,7 @@ _INSTEAD = {
 }
 _SET_BY = {
     "MUSTER_BACKEND": "; --backend chooses it",
-    "MUSTER_RECORD": "; --record sets it",
+    "MUSTER_RECORD": "; --no-record unsets it",
     **dict.fromkeys(("RANK", "WORLD_SIZE"), "; --np and slots= set the number of ranks"),
     "MASTER_ADDR": "; --network chooses the network of the ranks",
 }

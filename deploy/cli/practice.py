@@ -136,7 +136,7 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
         hosts=hostfile.load(hosts_file),
         launcher=launcher,
         columns=columns,
-        record=bool(chosen.stall_timeout),
+        record=True,
         stall_timeout=chosen.stall_timeout,
         stall_note=chosen.stall_note,
     )

@@ -40,9 +40,9 @@ class Stacks(RunningJobOptions):
 class Why(RunningJobOptions):
     """Explain a hang or a slow job: which ranks wait in what, and for whom.
 
-    For a job that was launched with --record or --stall-timeout, it names the collective with its size and
-    line, the rank that is late to it, and the likely cause. For any other job, it compares the stacks and
-    processes of the ranks. Ends with 1 if the job hangs, and with 3 if a host does not answer.
+    It names the collective with its size and line, the rank that is late to it, and the likely cause. With
+    --no-record, or without torch.distributed, it compares the stacks and processes of the ranks. Ends with 1
+    if the job hangs, and with 3 if a host does not answer.
     """
 
     json: bool = flag(False, JSON)

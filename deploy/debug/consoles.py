@@ -73,7 +73,7 @@ def gather(  # job, hosts and question
 
     `hosts`: the host of each rank. `silent`: why hosts of the job could not be reached.
 
-    UsageError if the job was launched without `--record`.
+    UsageError if the ranks have no console.
     """
     only = wanted[0] if len(wanted) == 1 else None
     wanted_hosts = {hosts[rank] for rank in wanted}
@@ -100,8 +100,8 @@ def require_record(job: str, recorded: list[bool]) -> None:
     """UsageError if no host has the job's recorder: its ranks then have no console."""
     if recorded and not any(recorded):
         raise UsageError(
-            f"{job} was launched without --record, so its ranks have no console; "
-            "muster stacks and muster why work without it"
+            f"{job} was launched with --no-record, so its ranks have no console; "
+            "muster stacks and muster why work without one"
         )
 
 

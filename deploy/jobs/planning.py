@@ -20,7 +20,7 @@ from ..timings import Timings
 
 AGENT = Path(__file__).parents[1] / "agent"
 IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
-"""The other files of in_rank/ are for jobs with `--record`."""
+"""The other files of in_rank/ are not for jobs with `--no-record`."""
 CONTAINER = ("container/keeper.py", "container/enter.py", "processes.py")
 
 

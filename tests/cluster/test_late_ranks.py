@@ -47,7 +47,7 @@ def training(project: Project, size: int) -> Iterator[str]:
     """A job with a rank on each node; gives its id once it has made fifty steps."""
     (project.path / "train.py").write_text(PROGRAM)
     (project.path / "hosts.txt").write_text("".join(f"node{number} slots=1\n" for number in (1, 2, 3)))
-    words = ("--record", "--launcher", "mpirun", "--script", "train.py", f"--args={size}")
+    words = ("--launcher", "mpirun", "--script", "train.py", f"--args={size}")
     with project.start(*words) as driver:
         try:
             lines = read_until(driver, "fifty steps", 1)

@@ -47,7 +47,7 @@ def hanging(project: Project) -> Project:
 @contextlib.contextmanager
 def launched(project: Project, launcher: str, *, detached: bool) -> Iterator[str]:
     """The id of a job that hangs, or is about to."""
-    words = ("--record", "--launcher", launcher, "--script", "train.py")
+    words = ("--launcher", launcher, "--script", "train.py")
     if detached:
         job = project.detach(*words)
         try:
@@ -112,7 +112,7 @@ def test_a_hang_is_explained_over_ssh_and_its_ranks_can_be_looked_into(
 def test_a_detached_job_that_stalls_says_why_in_its_verdict_its_events_and_on_its_page(
     hanging: Project, cluster: Cluster
 ) -> None:
-    job = hanging.detach("--record", "--stall-timeout", "30", "--script", "train.py")
+    job = hanging.detach("--stall-timeout", "30", "--script", "train.py")
     attached = hanging.fab("attach", job)
     assert attached.returncode == 3, attached
     assert "why: ranks 0,2 wait in all_reduce #" in attached.stdout, attached

@@ -73,7 +73,7 @@ def seen(
     for source in program.parent.glob("*.py"):
         shutil.copy(source, project.path)
     (project.path / "hosts.txt").write_text(hosts)
-    words = ["--record", "--launcher", launcher, "--env", f"HANG_BACKEND={backend}"]
+    words = ["--launcher", launcher, "--env", f"HANG_BACKEND={backend}"]
     words += ["--script", program.name]
     with project.start(*words) as driver:
         try:

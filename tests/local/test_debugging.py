@@ -27,7 +27,7 @@ def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
 ) -> None:
     (project.path / "train.py").write_text(PROGRAM)
     go = tmp_path / "go"
-    with project.start("--record", "--env", f"GO={go}", "--script", "train.py") as driver:
+    with project.start("--env", f"GO={go}", "--script", "train.py") as driver:
         found = re.search(r"job (\S+):", read_until(driver, "ready", 2)[0])
         assert found
         job = found[1]

@@ -53,7 +53,7 @@ def test_a_job_that_stalls_says_who_waits_in_what_and_who_does_not_come(project:
 def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project) -> None:
     (project.path / "train.py").write_text(HANGS_IN_PYTHON)
     (project.path / "hosts.txt").write_text("localhost slots=3\n")
-    with project.start("--script", "train.py") as driver:
+    with project.start("--no-record", "--script", "train.py") as driver:
         found = re.search(r"job (\S+):", read_until(driver, "ready", 3)[0])
         assert found
         job = found[1]
@@ -69,7 +69,7 @@ def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project
         driver.communicate(timeout=PATIENCE)
     assert (said["job"], said["kind"]) == (job, "stacks")
     assert said["cause"].startswith(
-        "only stacks and /proc are available (the job was launched without --record)"
+        "only stacks and /proc are available (the job was launched with --no-record)"
     )
 
 

@@ -49,7 +49,7 @@ def launched(project: Project, tmp_path: Path) -> tuple[list[str], Path]:
     started, python = tmp_path / "started", tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho >>{started}\nexec {FAB.parent}/python "$@"\n')
     python.chmod(0o700)
-    words = ["--hosts", "second.txt", "--python", str(python), "--record", "--env", f"GO={tmp_path}/go"]
+    words = ["--hosts", "second.txt", "--python", str(python), "--env", f"GO={tmp_path}/go"]
     return [*words, "--script", "train.py"], started
 
 

@@ -32,7 +32,7 @@ for step in range(60):
 
 def test_the_verdict_and_the_page_of_a_recorded_run_name_the_rank_that_is_late(project: Project) -> None:
     (project.path / "train.py").write_text(SLOW)
-    launched = project.launch("--record", "--script", "train.py")
+    launched = project.launch("--script", "train.py")
     assert launched.status == 0, launched.output
     (late,) = launched.result["late"]
     assert (late["rank"], late["host"], late["regular"]) == (1, "localhost", True)

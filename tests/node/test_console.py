@@ -214,9 +214,54 @@ def test_a_socket_that_says_something_else_is_no_answer(rank: Running) -> None:
 def test_the_console_is_for_this_user_only(rank: Running) -> None:
     socket = rank.home / "private" / "console-1"
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
-    stranger = "import sys; sys.modules['muster_console']._user_of = lambda connection: 12345\n"
+    stranger = "import muster_console; muster_console._user_of = lambda connection: 12345\n"
     with running(rank.home / "other", stranger + PROGRAM) as closed:
         assert closed.eval("step")["1"].keys() == {"error"}
+
+
+CONNECT = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as client:
+    try:
+        client.connect(sys.argv[1])
+        client.sendall(b'{"do": "eval", "expression": "step", "code": "", "seconds": 9}\\n')
+        print(client.recv(100))
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_process_of_another_user_reaches_no_console(rank: Running) -> None:
+    private = rank.home / "private"
+    folder = os.open(private, os.O_PATH)  # so that only the mode of this folder counts
+    socket = f"/proc/self/fd/{folder}/console-1"
+
+    def connect(user: int) -> str:
+        words = [sys.executable, "-IS", "-c", CONNECT, socket]
+        return subprocess.run(
+            words, user=user, pass_fds=[folder], capture_output=True, text=True, check=False
+        ).stdout
+
+    assert '"value"' in connect(os.geteuid())
+    assert connect(65534) == "PermissionError\n"
+    private.chmod(0o755)
+    assert connect(65534) == "PermissionError\n"  # of the socket itself
+    (private / "console-1").chmod(0o666)
+    assert connect(65534) in {"b''\n", "ConnectionResetError\n", "BrokenPipeError\n"}
+    os.close(folder)
+
+
+def test_the_program_sees_no_further_thread_and_a_later_python_of_the_rank_has_the_console(
+    tmp_path: Path,
+) -> None:
+    again = "import os, sys, threading\nassert threading.active_count() == 1\n"
+    again += "if 'AGAIN' not in os.environ:\n"
+    again += "    path = os.path.dirname(os.environ['MUSTER_AGENT']) + '/.muster/jobs/j/bin/in_rank'\n"
+    again += "    os.environ.update(AGAIN='1', MUSTER_RECORD='1', PYTHONPATH=path)\n"
+    again += "    os.execv(sys.executable, [sys.executable, 'train.py'])\n"
+    with running(tmp_path, again + PROGRAM) as rank:
+        assert rank.eval("scale")["1"]["value"] == "2"
 
 
 def test_a_job_without_a_record_has_no_console(tmp_path: Path) -> None:
@@ -283,7 +328,7 @@ def test_a_console_moves_through_the_frames(rank: Running) -> None:
     rank.say("down")
     assert "in work (" in rank.say("down")["text"]
     assert rank.say("factor")["text"] == "0.5\n"
-    assert "muster-console" in rank.say("threads")["text"]
+    assert "muster_start.py" in rank.say("threads")["text"]
     assert "up, down" in rank.say("help")["text"]
 
 

@@ -62,7 +62,7 @@ def running(project: Project, phases: Sequence[Phase], backend: str = "gloo") ->
         "GO": str(project.path),
     }
     environment = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
-    with project.start("--record", "--launcher", launcher, *environment, "--script", PROGRAM.name) as driver:
+    with project.start("--launcher", launcher, *environment, "--script", PROGRAM.name) as driver:
         try:
             job = re.search(r"job (\S+):", read_until(driver, "job ", 1)[0])
             assert job

@@ -98,9 +98,9 @@ def test_an_answer_of_a_rank_that_was_not_asked_is_left_out() -> None:
 
 
 def test_a_job_without_a_record_is_refused_with_a_sentence() -> None:
-    with pytest.raises(UsageError, match="j was launched without --record, so its ranks have no console"):
+    with pytest.raises(UsageError, match="j was launched with --no-record, so its ranks have no console"):
         asked(Answers(recorded=False, ranks={}), Answers(recorded=False, ranks={}), places="112")
-    with pytest.raises(UsageError, match="without --record"):
+    with pytest.raises(UsageError, match="with --no-record"):
         host = Host(Opened(recorded=False, here=False))
         open_console("j", of({"node1": host}), {0: "node1"}, 0, hold=False)
 

@@ -9,6 +9,8 @@ import pytest
 
 from muster.deploy.cli import launch_program
 from muster.deploy.cli import options as request
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.launch_request import spec_of
 from muster.deploy.common.variables import OF_RANKS, is_foreign
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts import hostfile
@@ -111,29 +113,9 @@ def test_a_word_out_of_a_list() -> None:
         request.one_of("--launcher", "mpirum", ("mpirun", "torchrun"))
 
 
-OURS, THEIRS = Program(module="muster.train"), Program(script="train.py")
-
-
-@pytest.mark.parametrize(
-    ("program", "options", "recorded"),
-    [
-        (THEIRS, {}, False),
-        (THEIRS, {"record": True}, True),
-        (THEIRS, {"stalls": True}, True),
-        (THEIRS, {"stalls": True, "no_record": True}, False),
-        (OURS, {}, True),
-        (OURS, {"no_record": True}, False),
-        (Program(module="muster.train.tools.probe"), {}, False),
-    ],
-)
-def test_which_jobs_are_recorded(program: Program, options: dict[str, bool], recorded: bool) -> None:
-    every = {"record": False, "no_record": False, "stalls": False, **options}
-    assert launch_program.is_recorded(program, **every) == recorded
-
-
-def test_a_job_is_recorded_or_not() -> None:
-    with pytest.raises(UsageError, match="--record and --no-record exclude each other"):
-        launch_program.is_recorded(THEIRS, record=True, no_record=True, stalls=False)
+def test_a_job_is_recorded_unless_the_user_declines() -> None:
+    assert spec_of(LaunchOptions(), columns=None).record
+    assert not spec_of(LaunchOptions(no_record=True), columns=None).record
 
 
 @pytest.mark.parametrize(("text", "meant"), [("10.1.2.3/16", "10.1.0.0/16"), ("eth1", "eth1"), ("", "")])

@@ -32,7 +32,6 @@ MISTAKES = {
     "--network 10.0.0.0/99 a.py": "--network 10.0.0.0/99",
     "--metrics here a.py": "--metrics here: write a port",
     "--slots many a.py": "--slots many: write gpus",
-    "--record --no-record a.py": "--record and --no-record exclude each other",
     "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",
 }
 

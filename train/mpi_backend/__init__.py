@@ -21,7 +21,7 @@ direct.py, which does. Each file imports only from those below it:
     work.py             work handles
     caller.py           does the caller block
     profiling.py        collectives as events in torch's profiler
-    recording.py        collectives in the record of a job that was launched with --record
+    recording.py        collectives in the record of a rank
     waiting.py          waiting for MPI without occupying a core
     library.py          mpi4py, with Open MPI's settings
     exceptions.py       the errors

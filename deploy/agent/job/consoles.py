@@ -30,7 +30,7 @@ SILENT = "it does not answer: it is stopped, or in a function of C that lets no 
 
 
 class Consoles:
-    """Answers for every job of this host that was launched with `--record`."""
+    """Answers for every job of this host, except those with `--no-record`."""
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))

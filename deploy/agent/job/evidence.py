@@ -36,7 +36,7 @@ AT_ONCE = 8
 OVER = "_on_shutdown"  # of in_rank/muster_over.py
 ANSWER_SECONDS = 20.0
 MOST_OF_HOST = 12_000  # entries of all ranks: an answer has room for 8 MiB and half a million values
-UNRECORDED = "the job was launched without --record"
+UNRECORDED = "the job was launched with --no-record"
 
 
 class RankEvidence:

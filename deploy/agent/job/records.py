@@ -52,7 +52,7 @@ def _latest(entries: list[Frame], most: int) -> list[Frame]:
 def _slot(text: bytes) -> Frame | None:
     """One slot; None for an empty one, and for one that is being written."""
     with contextlib.suppress(ValueError, KeyError):
-        slot = json.loads(text.rstrip(b"\0 "))
+        slot = json.loads(text.partition(b"\n")[0].rstrip(b"\0"))
         if isinstance(slot, dict) and isinstance(slot.get("number", 0), int):
             return slot
     return None

@@ -23,7 +23,7 @@ class Answer:
 
 @message(frozen=True)
 class Answers:
-    """The answer of each rank of a host. `recorded`: whether the job was launched with `--record`."""
+    """The answer of each rank of a host. `recorded`: whether its ranks have consoles."""
 
     recorded: bool
     ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Answer], AtMost(1 << 12)]

@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 else:  # in a rank, it lies beside this file
     from muster_ring import quoted
 
-_quoted = functools.lru_cache(maxsize=4096)(quoted)
+MOST_TEXTS = 4096
 
 
 class CallArguments:
     """The arguments of a call, by their names."""
 
+    __slots__ = ("_args", "_kwargs", "_positions")
+
     def __init__(self, positions: dict[str, int], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self._positions, self._args, self._kwargs = positions, args, kwargs
 
     def __call__(self, name: str) -> Any:
-        if name in self._kwargs:
-            return self._kwargs[name]
-        position = self._positions.get(name, len(self._args))
-        return self._args[position] if position < len(self._args) else None
+        position = self._positions.get(name)
+        if position is not None and position < len(self._args):
+            return self._args[position]
+        return self._kwargs.get(name) if self._kwargs else None
 
 
 def positions_of(function: Any) -> dict[str, int]:
@@ -41,19 +43,36 @@ def positions_of(function: Any) -> dict[str, int]:
     return {name: position for position, name in enumerate(code.co_varnames[: code.co_argcount])}
 
 
-def sizes_of(tensors: Any) -> tuple[str, int, int]:
-    """Type, elements and bytes of a tensor or of several."""
-    each = [tensors] if hasattr(tensors, "numel") else list(tensors or ())
-    if not each:
-        return "", 0, 0
-    elements = sum([tensor.numel() for tensor in each])
-    return str(each[0].dtype)[6:], elements, elements * each[0].element_size()
+class CallTexts:
+    """The descriptions of collectives and messages, as parts of slots. A loop makes each of them once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], bytes] = {}
+
+    def text(self, op: str, where: tuple[str, int], tensors: Any, extra: bytes = b"") -> bytes:
+        """`where`: file and line; `tensors`: one, several or none."""
+        first, elements = tensors, 0
+        if hasattr(tensors, "numel"):
+            elements = tensors.numel()
+        else:
+            each = list(tensors or ())
+            first = each[0] if each else None
+            elements = sum([tensor.numel() for tensor in each])
+        dtype = None if first is None else first.dtype
+        key = op, where, dtype, elements, extra
+        made = self._made.get(key)
+        if made is None:
+            size = elements * first.element_size() if elements else 0
+            if len(self._made) >= MOST_TEXTS:  # for example the sizes of ragged batches
+                self._made.clear()
+            made = self._made[key] = _text(op, where, str(dtype)[6:] if dtype else "", elements, size) + extra
+        return made
 
 
-def text_of(op: str, where: str, dtype: str, elements: int, size: int) -> bytes:
-    """The description of a collective or message, as a part of a slot."""
+def _text(op: str, where: tuple[str, int], dtype: str, elements: int, size: int) -> bytes:
+    line = f"{where[0]}:{where[1]}" if where[0] else ""
     text = b'"op":%s,"where":%s,"dtype":%s,"elements":%d,"bytes":%d'
-    return text % (_quoted(op, 40), _quoted(where, 100, last=True), _quoted(dtype, 16), elements, size)
+    return text % (quoted(op, 40), quoted(line, 100, last=True), quoted(dtype, 16), elements, size)
 
 
 # -- DDP --

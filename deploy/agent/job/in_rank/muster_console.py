@@ -1,7 +1,7 @@
 """Serves the user of a job inside a rank: the value of an expression, a console, a debugger.
 
-`sitecustomize.py` loads this into a rank of a job with `--record`. A thread waits at the Unix socket
-`console-RANK` in the agent's private folder, and talks to processes of the same user only, in lines of JSON.
+muster_start.py loads this when a process connects to the Unix socket `console-RANK` in the agent's private
+folder. It answers only processes of the same user, in lines of JSON.
 
 An expression is evaluated in a new thread, with the variables that the main thread's frames have at that
 moment. The program continues meanwhile. Assignments do not reach it: names live in a copy, and only their
@@ -18,21 +18,18 @@ import ctypes
 import json
 import os
 import reprlib
-import select
 import socket
 import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from types import FrameType, ModuleType
+from importlib import import_module
+from types import FrameType
 from typing import Any
 
 MOST_LINE = 1 << 16  # bytes of a request
 MOST_TEXT = 1 << 14  # characters of an answer
 MOST_FRAMES = 200
-FORK_SECONDS = 1.0
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FOREIGN = ("/torch/", "/site-packages/", "/dist-packages/")
@@ -42,60 +39,13 @@ class TooLongError(BaseException):
     """Raised in a thread that has evaluated for too long; no `except Exception` of the program stops it."""
 
 
-class Console:
-    """The socket of this rank, and the thread that waits there."""
-
-    def __init__(self, folder: str, rank: str) -> None:
-        path = os.path.join(folder, f"console-{rank}")
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(path)
-        os.chmod(path, 0o600)
-        self._listener.listen(8)
-        self._reader, self._writer = os.pipe()
-        self._forking, self._left = threading.RLock(), False
-        os.register_at_fork(before=self._pause, after_in_parent=self._resume, after_in_child=self._leave)
-        self._wait()
-
-    def _wait(self) -> None:
-        self._thread = threading.Thread(target=self._accept, name="muster-console", daemon=True)
-        with contextlib.suppress(RuntimeError):  # the interpreter is about to end
-            self._thread.start()
-
-    def _accept(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._listener, select.POLLIN)
-        waiting.register(self._reader, select.POLLIN)
-        while True:
-            ready = [descriptor for descriptor, _ in waiting.poll()]
-            if self._reader in ready:
-                os.read(self._reader, 1)
-                return
-            with contextlib.suppress(OSError, RuntimeError):
-                connection, _ = self._listener.accept()
-                threading.Thread(target=_converse, args=(connection,), daemon=True).start()
-
-    # A fork copies one thread only, and Python warns if there are more: the thread ends before, and restarts.
-
-    def _pause(self) -> None:
-        if self._left:
-            return
-        self._forking.acquire()
-        with contextlib.suppress(OSError, RuntimeError):
-            os.write(self._writer, b"x")
-            self._thread.join(FORK_SECONDS)
-
-    def _resume(self) -> None:
-        if not self._left:
-            self._wait()
-            self._forking.release()
-
-    def _leave(self) -> None:
-        """In the child, which is not a rank."""
-        self._left = True
-        self._listener.close()
+def converse(descriptor: int) -> None:
+    """Answer the process at the other end of a connection, if it is of the same user, in a new thread."""
+    connection = socket.socket(fileno=descriptor)
+    threading.Thread(target=_serve, args=(connection,), daemon=True).start()
 
 
-def _converse(connection: socket.socket) -> None:
+def _serve(connection: socket.socket) -> None:
     with contextlib.suppress(Exception), _ended(connection), connection.makefile("rwb") as stream:
         if _user_of(connection) != os.geteuid():
             return
@@ -105,7 +55,7 @@ def _converse(connection: socket.socket) -> None:
         elif request["do"] == "stack":
             send(stream, {"frames": stack(request["code"])})
         elif request["do"] == "debug":
-            _load("muster_debug").serve(connection, stream, request)
+            import_module("muster_debug").serve(connection, stream, request)
 
 
 @contextlib.contextmanager
@@ -123,18 +73,6 @@ def _user_of(connection: socket.socket) -> int:
     """The user of the process at the other end (struct ucred, unix(7))."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
-
-
-def _load(name: str) -> ModuleType:
-    """A module that lies beside this file: its folder is not on the path."""
-    if name not in sys.modules:
-        spec = PathFinder.find_spec(name, [_HERE])
-        if spec is None or spec.loader is None:
-            raise ImportError(name)
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[name] = module
-    return sys.modules[name]
 
 
 def send(stream: Any, frame: dict[str, Any]) -> None:
@@ -280,7 +218,3 @@ def own_names(frame: FrameType) -> list[tuple[str, Any]]:
         for name, value in sorted(_locals(frame).items(), key=lambda pair: pair[0])
         if not name.startswith("__")
     ]
-
-
-if __name__ == "muster_console":
-    console = Console(os.environ["MUSTER_AGENT"], os.environ["RANK"])

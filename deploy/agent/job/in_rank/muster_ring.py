@@ -2,7 +2,7 @@
 
 The file is memory that is shared with the host's agent, so it can be read while the rank waits, is stopped or
 is gone. It has a head, a slot for each group with the number of its collectives, and the ring. Each slot is
-one JSON object, filled up with spaces. deploy/agent/job/records.py reads it.
+one JSON object and a newline; the rest of it is undefined. deploy/agent/job/records.py reads it.
 Standard library only, Python 3.9.
 """
 
@@ -38,7 +38,7 @@ class Ring:
 
     def head(self, text: dict[str, Any]) -> None:
         """Write the process that records, and its torch."""
-        self._put(0, json.dumps(text).encode())
+        self._put(0, json.dumps(text).encode() + b"\n")
 
     def group(self, kind: str, name: str, ranks: Sequence[int]) -> Group:
         """The group of this name; `kind`: whether it counts calls, messages or a backend's collectives."""
@@ -55,20 +55,18 @@ class Ring:
             self._put(group.slot, group.text % group.count)
         number = next(self._numbers)
         slot = 1 + GROUPS + number % ENTRIES
-        text = b'{"state":"i","end":%17.6f,"number":%d,"group":%s,"kind":%s,"seq":%d,"at":%.6f,%s}'
-        self._put(slot, text % (0.0, number, group.name, group.kind, group.count, time.time(), what))
+        self._put(slot, group.entry % (number, group.count, time.time(), what))
         return slot
 
     def end(self, slot: int, state: bytes) -> None:
         """Write the next state of a collective or message."""
         at = slot * SLOT
-        self._memory[at + 10 : at + 11] = state
-        self._memory[at + 19 : at + 36] = b"%17.6f" % time.time()
+        self._memory[at + 10 : at + 36] = b'%s","end":%17.6f' % (state, time.time())
 
     def _put(self, slot: int, text: bytes) -> None:
-        if len(text) < SLOT:
+        if len(text) <= SLOT:
             at = slot * SLOT
-            self._memory[at : at + SLOT] = text.ljust(SLOT)
+            self._memory[at : at + len(text)] = text
 
 
 class Group:
@@ -76,10 +74,12 @@ class Group:
 
     def __init__(self, slot: int, kind: str, name: str, ranks: Sequence[int]) -> None:
         self.slot, self.count = slot, 0
-        self.name, self.kind = quoted(name, MOST_NAME), json.dumps(kind).encode()
+        named = quoted(name, MOST_NAME).replace(b"%", b"%%"), json.dumps(kind).encode()
         spans = _spans(ranks)
         members = json.dumps(spans if len(spans) <= MOST_SPANS else OMITTED).encode()
-        self.text = b'{"group":%s,"kind":%s,"ranks":%s,"count":%%d}' % (self.name, self.kind, members)
+        self.text = b'{"group":%s,"kind":%s,"ranks":%s,"count":%%d}\n' % (*named, members)
+        end = b'"end":%17.6f,"number":%%d' % 0.0  # Ring.end writes the state and the time
+        self.entry = b'{"state":"i",%s,"group":%s,"kind":%s,"seq":%%d,"at":%%.6f,%%s}\n' % (end, *named)
 
 
 def quoted(text: str, most: int, *, last: bool = False) -> bytes:

@@ -1,6 +1,7 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts at the rank's end.
 
-It imports muster_over.py, and with `--record` the recorder and the console, while this folder is on the path.
+It imports muster_over.py, and muster_start.py for the recorder and the console, while this folder is on the
+path.
 
 Three kinds of failure look like success, or like no end, from outside:
 
@@ -154,17 +155,10 @@ def _run_next() -> None:
         spec.loader.exec_module(module)
 
 
-def _record() -> None:
-    """Start the recorder and the console, in a job with --record."""
-    if os.environ.pop("MUSTER_RECORD", "") != "1":
-        return
-    import_module("muster_recorder")
-    import_module("muster_console")
-
-
 if __name__ == "sitecustomize":
     with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
-        _record()
+        if os.environ.pop("MUSTER_RECORD", "") == "1":  # no --no-record
+            import_module("muster_start")
     the_over = import_module("muster_over").Over(dict(os.environ))
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
     the_end = _End(dict(os.environ), the_over)
