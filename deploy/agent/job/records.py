@@ -14,7 +14,7 @@ import socket
 from typing import Any
 
 from ...common.frames import Frame
-from .in_rank.muster_ring import ENTRIES, GROUPS, SLOT
+from .in_rank.muster_ring import COUNT, ENTRIES, FIRST, SLOT
 
 MOST_ENTRIES = 96  # of each rank and each kind of record
 MOST_TRACE = 1 << 23  # bytes of an answer of torch's server
@@ -29,14 +29,14 @@ def read_ring(path: str, most: int = MOST_ENTRIES) -> Frame:
     """The head, the groups and the last entries of a rank's record; `missing`: why there is none."""
     try:
         with open(path, "rb") as file:
-            content = file.read(SLOT * (1 + GROUPS + ENTRIES))
+            content = file.read(SLOT * (FIRST + ENTRIES))
     except FileNotFoundError:
         return {"missing": "it has not brought its ranks together with torch.distributed"}
     except OSError as error:
         return {"missing": str(error)}
-    slots = [_slot(content[at : at + SLOT]) for at in range(0, len(content), SLOT)]
-    groups = [slot for slot in slots[1 : 1 + GROUPS] if slot]
-    entries = sorted((slot for slot in slots[1 + GROUPS :] if slot), key=lambda slot: slot["number"])
+    slots = [_slot(content[at : at + SLOT]) for at in (0, *range(SLOT * FIRST, len(content), SLOT))]
+    groups = [group for at in range(SLOT, SLOT * FIRST, SLOT) if (group := _group(content[at : at + SLOT]))]
+    entries = sorted((slot for slot in slots[1:] if slot), key=lambda slot: slot["number"])
     head = slots[0] or {}
     who = {"torch": head.get("torch", ""), "pid": head.get("pid", 0)}
     return {**who, "groups": groups, "entries": _latest(entries, most)}
@@ -47,6 +47,12 @@ def _latest(entries: list[Frame], most: int) -> list[Frame]:
     last = {(entry["group"], entry["kind"]): entry["number"] for entry in entries}
     kept = {*last.values(), *(entry["number"] for entry in entries[-most:])}
     return [entry for entry in entries if entry["number"] in kept]
+
+
+def _group(slot: bytes) -> Frame | None:
+    """The group in a slot, with the number of its collectives so far; None for an empty slot."""
+    group = _slot(slot[COUNT.size :])
+    return group and {**group, "count": COUNT.unpack_from(slot)[0]}
 
 
 def _slot(text: bytes) -> Frame | None:

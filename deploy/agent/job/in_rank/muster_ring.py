@@ -2,7 +2,8 @@
 
 The file is memory that is shared with the host's agent, so it can be read while the rank waits, is stopped or
 is gone. It has a head, a slot for each group with the number of its collectives, and the ring. Each slot is
-one JSON object and a newline; the rest of it is undefined. deploy/agent/job/records.py reads it.
+one JSON object and a newline, in that of a group after the number; the rest of it is undefined.
+deploy/agent/job/records.py reads it.
 Standard library only, Python 3.9.
 """
 
@@ -11,12 +12,16 @@ from __future__ import annotations
 import itertools
 import json
 import mmap
+import struct
 import time
 from collections.abc import Sequence
 from typing import Any
 
 SLOT = 512
 GROUPS, ENTRIES = 64, 256
+FIRST = 1 + GROUPS
+"""The first slot of the ring."""
+COUNT = struct.Struct("<Q")
 MOST_NAME = 64  # bytes of the name of a group
 MOST_SPANS = 180  # characters of the list of a group's ranks: the room in a slot
 OMITTED = "?"
@@ -29,7 +34,7 @@ class Ring:
     """The file. Its writer is this process; a child that it forks writes nothing."""
 
     def __init__(self, path: str) -> None:
-        size = SLOT * (1 + GROUPS + ENTRIES)
+        size = SLOT * (FIRST + ENTRIES)
         with open(path, "w+b") as file:
             file.truncate(size)
             self._memory = mmap.mmap(file.fileno(), size)
@@ -46,16 +51,22 @@ class Ring:
         if group is None:
             slot = len(self.groups) + 1
             group = self.groups[kind, name] = Group(slot if slot <= GROUPS else 0, kind, name, ranks)
+            if group.slot:
+                self._put(group.slot, COUNT.pack(0) + group.text)
         return group
 
     def begin(self, group: Group, what: bytes) -> int:
         """Write the next collective or message of a group; returns its slot, for `end`."""
-        group.count += 1
+        # Few steps: in a program that makes many small calls, other work has emptied the caches each time.
+        group.count = count = group.count + 1
         if group.slot:
-            self._put(group.slot, group.text % group.count)
+            COUNT.pack_into(self._memory, group.slot * SLOT, count)
         number = next(self._numbers)
-        slot = 1 + GROUPS + number % ENTRIES
-        self._put(slot, group.entry % (number, group.count, time.time(), what))
+        slot = FIRST + number % ENTRIES
+        text = group.entry % (number, count, time.time(), what)
+        if len(text) <= SLOT:
+            at = slot * SLOT
+            self._memory[at : at + len(text)] = text
         return slot
 
     def end(self, slot: int, state: bytes) -> None:
@@ -77,7 +88,7 @@ class Group:
         named = quoted(name, MOST_NAME).replace(b"%", b"%%"), json.dumps(kind).encode()
         spans = _spans(ranks)
         members = json.dumps(spans if len(spans) <= MOST_SPANS else OMITTED).encode()
-        self.text = b'{"group":%s,"kind":%s,"ranks":%s,"count":%%d}\n' % (*named, members)
+        self.text = b'{"group":%s,"kind":%s,"ranks":%s}\n' % (quoted(name, MOST_NAME), named[1], members)
         end = b'"end":%17.6f,"number":%%d' % 0.0  # Ring.end writes the state and the time
         self.entry = b'{"state":"i",%s,"group":%s,"kind":%s,"seq":%%d,"at":%%.6f,%%s}\n' % (end, *named)
 
