@@ -47,7 +47,7 @@ def test_a_folder_with_only_a_program_is_enough(project: Project) -> None:
 def test_commands_find_the_job_of_a_launch_without_a_hosts_file(project: Project) -> None:
     (project.path / "hosts.txt").unlink()
     (project.path / "waits.py").write_text(PROGRAM)
-    with project.start("--record", "waits.py") as driver:
+    with project.start("waits.py") as driver:
         found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 2)))
         assert found
         for command, expected in {
