@@ -6,10 +6,14 @@ import contextlib
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ..common.os_errors import explain
 from ..errors import MusterError, UsageError
 from ..launch.job_events import JobEvent
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 LOOPBACK = "127.0.0.1"
 STATES = ("planned", "started", "ended", "failed")
@@ -86,16 +90,23 @@ def scraped(text: str) -> Iterator[Scrape | None]:
     if not text:
         yield None
         return
-    address, port = address_of(text)
     scrape = Scrape()
-    from prometheus_client import start_http_server  # noqa: PLC0415  # Scrape has found it
+    with served(text, scrape.registry):
+        yield scrape
+
+
+@contextlib.contextmanager
+def served(text: str, registry: CollectorRegistry) -> Iterator[None]:
+    """Answer scrapes at the address of `--metrics`."""
+    address, port = address_of(text)
+    from prometheus_client import start_http_server  # noqa: PLC0415  # the caller has found it
 
     try:
-        server, _ = start_http_server(port, addr=address, registry=scrape.registry)
+        server, _ = start_http_server(port, addr=address, registry=registry)
     except OSError as error:
         raise UsageError(f"--metrics {text}: {explain(error)}") from None
     try:
-        yield scrape
+        yield
     finally:
         server.shutdown()
         server.server_close()
