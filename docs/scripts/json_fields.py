@@ -156,6 +156,8 @@ DOCUMENTS = (
             ("figures[].state", "str"),
             ("figures[].rates", "Mapping[str, StepRate]"),
             ("figures[].last", "Mapping[str, str]"),
+            ("figures[].rates_file", "str"),
+            ("figures[].last_file", "str"),
         ),
     ),
     (
