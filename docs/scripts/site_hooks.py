@@ -1,4 +1,4 @@
-"""Hooks of mkdocs for the build of the site: they replace links that leave docs/ by the file's name.
+"""Hooks of mkdocs for the build of the site: they replace links that leave docs/, and mark short code.
 
 A page links to files of the checkout, such as `../train/main.py`, for readers of the repository. The site has
 no such files, so it shows their names. Where pyproject.toml has the address of the repository, the site links
@@ -12,6 +12,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+_SHORT_CODE = re.compile("<code>([^<\\n]{1,28})</code>")
 _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -33,6 +34,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     if address:
         markdown = markdown.replace("clone this repository", f"clone [this repository]({address})")
     return replace_outside_links(markdown, folder, address)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark short code, such as `--stall-timeout`: style.css keeps it on one line."""
+    return _SHORT_CODE.sub(r'<code class="short">\1</code>', html)
 
 
 def replace_outside_links(markdown: str, folder: PurePosixPath, repo_url: str = "") -> str:

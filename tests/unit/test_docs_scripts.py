@@ -143,6 +143,13 @@ def test_a_link_out_of_the_documents_becomes_a_name(page: str, link: str, shown:
     assert site_hooks.replace_outside_links(link, PurePosixPath("docs", page).parent) == shown
 
 
+def test_short_code_is_kept_on_one_line() -> None:
+    long = f"<code>{'x' * 40}</code>"
+    assert (
+        site_hooks.on_page_content(f"<code>--np 4</code>{long}") == f'<code class="short">--np 4</code>{long}'
+    )
+
+
 def test_a_link_out_of_the_documents_leads_to_the_repository_if_it_is_known() -> None:
     replaced = site_hooks.replace_outside_links(
         "[a](../train/main.py)", PurePosixPath("docs"), "https://x.org/m"
