@@ -3,8 +3,11 @@
     python docs/scripts/links_picture.py PAGE
 
 PAGE is the file of `muster bench links --html PAGE`. Three hosts fit into the picture. The one in the
-repository is of the practice cluster with one link limited to 100 Mbit/s
-(tests/cluster/test_bench_on_cluster.py limits it). It needs Chromium (Debian: chromium) and pillow.
+repository is of the practice cluster, where a test limits the link from node1 to node3:
+
+    SOAK=1 LINKS_PAGE=/tmp/links.html pytest tests/cluster/test_bench_on_cluster.py -k 'limited and gloo'
+
+It needs Chromium (Debian: chromium) and pillow.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "images" / "page.png"
-WIDTH, HEIGHT = 1180, 1130
+WIDTH, HEIGHT = 1180, 1034
 COLOURS = 128
 PROGRAM = """import json
 import math
@@ -49,6 +49,10 @@ def main() -> None:
         project.mkdir()
         (project / "hosts.txt").write_text("localhost slots=4\n")
         (project / "train.py").write_text(PROGRAM)
+        (project / ".gitignore").write_text("runs/\n")
+        git = ["git", "-C", str(project), "-c", "user.name=ml", "-c", "user.email=ml@example.org"]
+        for arguments in (["init"], ["add", "."], ["commit", "--message", "lr 0.1"]):
+            subprocess.run([*git, *arguments], check=True, capture_output=True)
         command = [str(Path(sys.executable).with_name("muster")), "launch", "train.py", "--lr", "0.1"]
         subprocess.run(command, cwd=project, env={**os.environ, "HOME": folder}, check=False)
         (page,) = project.glob("runs/*/report.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.soak
 OTHERS, LIMITED = 300, 30  # Mbit/s, which this machine sends beside other work too
 QUEUE = "burst 128kb latency 50ms"
 PAIR = ("node1", "node3")
+PAGE = os.environ.get("LINKS_PAGE", "")  # a file for docs/scripts/links_picture.py
 IPERF3 = "muster-iperf3"
 BUILD = """
 FROM {base}
@@ -62,7 +64,8 @@ def limited(cluster: Cluster) -> Iterator[None]:
 
 
 def links(project: Project, *words: str) -> dict[str, Any]:
-    done = project.fab("bench", "links", "--json", *words)
+    page = ("--html", PAGE) if PAGE else ()
+    done = project.fab("bench", "links", "--json", *page, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

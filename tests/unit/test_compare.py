@@ -69,7 +69,7 @@ def test_another_commit_is_a_difference(tmp_path: Path) -> None:
     commits = [{"commit": "a" * 40, "clean": clean} for clean in (True, False)]
     runs = [run(tmp_path, job, {**LAUNCH, **commits[index]}, {}) for index, job in enumerate((FIRST, SECOND))]
     (change,) = differences(runs)
-    assert (change.name, change.values) == ("commit", ("a" * 40, f"{'a' * 40}, with changes"))
+    assert (change.name, change.values) == ("commit", (f"{'a' * 40}, clean", f"{'a' * 40}, with changes"))
 
 
 def test_equal_launches_at_other_times_and_in_other_folders_do_not_differ(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def number_of(value: object) -> float | None:
 def commit_of(launch: RunRecord) -> str:
     """The git commit of a launch, and whether its files were others; empty without a repository."""
     commit = str(launch.get("commit") or "")[:64]
-    return commit if not commit or launch.get("clean") is True else f"{commit}, with changes"
+    return f"{commit}, {'clean' if launch.get('clean') is True else 'with changes'}" if commit else ""
 
 
 def read(folder: Path) -> Records:

@@ -38,8 +38,8 @@ LEGEND = {
     "never": "never started",
     "quiet": "printed nothing more",
 }
-QUIET_SHARE = 0.05
-"""A rank that printed nothing for this share of the attempt before its end is drawn as quiet there."""
+QUIET_SHARE, QUIET_SECONDS = 0.05, 2.0
+"""A rank without output for this share of the attempt, and so long, before its end is drawn as quiet."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, scale: Scale)
     if (
         row.outcome != "done"
         and last is not None
-        and end - last > QUIET_SHARE * (attempt.ended - attempt.began)
+        and end - last > max(QUIET_SECONDS, QUIET_SHARE * (attempt.ended - attempt.began))
     ):
         quiet = scale(max(last, started or last))
     begin = started if started is not None else end
