@@ -16,7 +16,7 @@ ALARMING = {"failed", "lost"}
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
 ALARM, STALL_LINES = "! ", 3
 NO_SAMPLES = "no samples: --sample-every 0, an older version, or a damaged file"
-NO_STEPS = "no step yet: top reads them from lines such as `step 12/500 loss 0.3`, or from steps.jsonl"
+NO_STEPS = "no step yet: print lines such as `step 12/500 loss 0.3`, or write steps.jsonl"
 
 
 class Moment(NamedTuple):
@@ -56,6 +56,9 @@ def job_lines(history: TopHistory, moment: Moment, width: int) -> list[ScreenLin
     what = f"{count(job.ranks, 'rank')} on {count(len(job.hosts), 'host')}"
     texts = [f"{job.job}  {job.state}{again}", f"  {job.launcher}, {what}, {_clock(seconds)}"]
     lines = [line(width, Span(texts[0], "title"), Span(texts[1]))]
+    if history.others:
+        other = f"{count(len(history.others), 'other job')} running: muster top {history.others[-1]}"
+        lines.append(line(width, Span(other, "dim")))
     if job.why and job.state not in ALARMING:
         lines.append(line(width, Span(job.why)))
     progress = _progress(history, moment)
