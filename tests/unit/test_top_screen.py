@@ -281,7 +281,7 @@ def test_equal_alarms_are_one_and_only_some_are_shown() -> None:
         known.take(Unreached(f"node{number}", f"odd {number}"), NOW)
     shown = lines_of(known)
     assert shown[0] == "! node[9-29]: Connection refused"
-    assert shown[2] == "! 3 more alarms"
+    assert shown[2] == "! 3 more lines of alarms"
 
 
 def test_a_filter_looks_at_names_notes_and_last_lines() -> None:
