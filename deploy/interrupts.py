@@ -159,7 +159,9 @@ def interruptible() -> Iterator[None]:
 
 
 def _print(text: str) -> None:
+    erase = "\r\x1b[K" if os.isatty(2) else ""  # a line of progress may be there (console/live_line.py)
     with contextlib.suppress(OSError):
+        text = f"{erase}{text}"
         os.write(2, f"{text}\n".encode())
 
 

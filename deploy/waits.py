@@ -58,12 +58,15 @@ def waiting(what: str = "", hosts: Iterable[str] = ()) -> Iterator[Wait]:
         _open.remove(wait)
 
 
+def for_hosts() -> str:
+    """The outermost wait for hosts; empty if there is none."""
+    return next((text for wait in [*_open] if wait.has_hosts and (text := str(wait))), "")
+
+
 def line(began: float) -> str:
     """The line of a command that began then: the outermost wait for hosts, else the innermost other wait."""
-    waits = [*_open]
-    for wait in (*(wait for wait in waits if wait.has_hosts), *reversed(waits)):
-        if text := str(wait):
-            return text
+    if text := for_hosts() or next((text for wait in [*reversed(_open)] if (text := str(wait))), ""):
+        return text
     return _timed("working", began) if time.monotonic() - began >= QUICK_SECONDS else ""
 
 

@@ -19,7 +19,7 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.detach import detach
 from ..jobs.hosts_record import HostsRecord, kept_if_taken
-from ..launch.stages import connecting
+from ..launch.stages import with_hosts
 from ..plan.spec import LaunchSpec
 from ..slurm.batch import batch_of, submit
 from .shared import hosts_file_of
@@ -37,7 +37,7 @@ def submit_to_slurm(
         return
     number = submit(spec, batch, os.environ)
     screen.say(f"job {name} is Slurm's job {number}; its folder is {batch.folder}")
-    screen.say(f"detached; its driver runs on the first host: muster attach {name}, muster stop {name}")
+    screen.say(detached(name, "the first host"))
 
 
 def start_on_login_node(  # noqa: PLR0917  # the parts of a launch
@@ -59,11 +59,18 @@ def start_on_login_node(  # noqa: PLR0917  # the parts of a launch
     node, name = _login_node(login), spec.job
     spec = dataclasses.replace(spec, slurm=tuple(slurm_options))
     access = access_beside(hosts_file_of(""), spec.python)
-    cluster = Cluster([node], access.open)
-    on_stage(connecting(cluster))
-    with kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)), cluster:
+    on_stage(with_hosts("connecting"))
+    with (
+        kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)),
+        Cluster([node], access.open) as cluster,
+    ):
         screen.say(harmless(detach(spec, cluster, LOGIN_DRIVER, on_stage=on_stage)))
-    screen.say(f"detached; its driver is on {node.name}: muster attach {name}, muster stop {name}")
+    screen.say(detached(name, node.name))
+
+
+def detached(job: str, host: str) -> str:
+    """What the user can do with a job whose driver runs on a host."""
+    return f"detached; its driver is on {host}\n        muster attach {job}\n        muster stop {job}"
 
 
 def _login_node(login: str) -> Host:

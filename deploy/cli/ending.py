@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .. import interrupts
 from ..common.os_errors import explain
+from ..console.progress import Progress
 from ..errors import MusterError
 from .shared import print_note
 
@@ -23,7 +24,7 @@ def _write(folder: Path) -> str:
     try:
         from ..view.page.render import write_report  # noqa: PLC0415  # 35 ms, after the verdict
 
-        with interrupts.interruptible():
+        with interrupts.interruptible(), Progress("writing the page"):
             write_report(folder, folder / PAGE)
     except MusterError as error:
         return str(error)

@@ -53,7 +53,11 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     waits = options.slurm not in {"", THIS_ALLOCATION}
     if waits:
         spec = request.with_code(spec, options, clock, progress.stage)
+    progress.stage("waiting for hosts of Slurm" if options.slurm else "")
+    began = clock.now()
     inventory = without_hosts() if slurm_options else stack.enter_context(request.inventory_for(options))
+    if options.slurm:
+        clock.note("wait for Slurm", began)
     hosts = parse.per_host(with_slots(inventory, options.slots), options.per_host)
     spec = replace(
         spec,

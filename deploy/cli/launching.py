@@ -27,7 +27,7 @@ from ..jobs.runner import Attempts
 from ..jobs.verdict import verdict
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
-from ..launch.stages import connecting
+from ..launch.stages import with_hosts
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
@@ -94,9 +94,8 @@ class PreparedLaunch:
     def _show_plan(self, placement: Placement) -> None:
         """Print the plan, and change nothing on the hosts."""
         open_pipe, network = self.inventory.open_pipe, self.spec.network
-        cluster = Cluster(placement.hosts, open_pipe, timings=self.timings, network=network)
-        self.progress.stage(connecting(cluster))
-        with cluster:
+        self.progress.stage(with_hosts("connecting"))
+        with Cluster(placement.hosts, open_pipe, timings=self.timings, network=network) as cluster:
             plan = make_plan(
                 self.spec,
                 placement,
@@ -110,21 +109,17 @@ class PreparedLaunch:
 
     def _detach(self, placement: Placement) -> None:
         """Start its driver on its head, after this driver has delivered the packages."""
+        self.progress.stage(with_hosts("connecting"))
         spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
         if packages:
-            cluster = Cluster(placement.hosts, open_pipe, network=spec.network)
-            self.progress.stage(connecting(cluster))
-            with cluster:
-                self.progress.stage("preparing the packages")
+            with Cluster(placement.hosts, open_pipe, network=spec.network) as cluster:
+                self.progress.stage(with_hosts("preparing the packages"))
                 packages.provide(cluster)
             spec = replace(spec, environment=packages.key, packages=packages.described)
-        cluster = Cluster(spec.hosts[:1], open_pipe)
-        self.progress.stage(connecting(cluster))
-        with cluster:
+        with Cluster(spec.hosts[:1], open_pipe) as cluster:
             self.screen.say(harmless(detach(spec, cluster, on_stage=self.progress.stage)))
-        self.progress.close()
-        where = f"its driver is on {spec.hosts[0].name}"
-        self.screen.say(f"detached; {where}: muster attach {spec.job}, muster stop {spec.job}")
+        Progress.close_all()
+        self.screen.say(batch.detached(spec.job, spec.hosts[0].name))
 
     def _run(self, placement: Placement) -> None:
         """Run the job to its verdict, with run folder and screen."""
@@ -148,7 +143,7 @@ class PreparedLaunch:
                     placement=placement,
                 ).run()
         finally:
-            self.progress.close()
+            Progress.close_all()
             screen.close()
         self._conclude(folder, result)
 

@@ -108,14 +108,18 @@ class Progress:
 
     def _show_until_closed(self) -> None:
         while not self._closed.wait(TURN_SECONDS):
-            quiet = time.monotonic() - live_line.quiet_since
-            age = time.monotonic() - self._began
-            pace = TERMINAL_SECONDS if self._is_terminal else max(PIPE_SECONDS, MOST_SHARE * age)
-            if quiet >= pace and self._open[-1:] == [self]:
-                text = self.text()
-                with self._drawing:
-                    if not self._closed.is_set():
-                        self._draw(text)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Show the line as it is now, if it is the innermost one and there was no output for a while."""
+        quiet = time.monotonic() - live_line.quiet_since
+        age = time.monotonic() - self._began
+        pace = TERMINAL_SECONDS if self._is_terminal else max(PIPE_SECONDS, MOST_SHARE * age)
+        if quiet >= pace and self._open[-1:] == [self]:
+            text = self.text()
+            with self._drawing:
+                if not self._closed.is_set():
+                    self._draw(text)
 
     def _draw(self, text: str) -> None:
         """Show a text. A terminal or pipe that is gone must not change the result of the command."""

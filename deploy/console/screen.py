@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from .live_line import columns_of, live_line
-from .terminal import harmless, harmless_lines, own_stream
-from .text import ranges
+from .terminal import harmless, own_stream
+from .text import ranges, wrapped
 
 LABEL_WIDTH = 20
 # On a terminal, lines wait this long for equal lines of other ranks. At most this many lines wait.
 WINDOW_SECONDS, MOST_WAITING, MOST_CHARACTERS = 0.2, 1000, 1 << 20
 # More lines than a person can read would only delay the driver.
 MOST_LINES, LINES_PER_SECOND = 20_000, 10_000.0
-_COLOURS = (36, 33, 35, 32, 34, 31)
-
+_COLOURS = (36, 33, 32, 34)
+"""Of labels; red is for errors alone, and magenta looks like it."""
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 
@@ -109,7 +109,11 @@ class Screen:
         with self._lock:
             self._print_waiting()
             self._print_left_out()
-            self._print(harmless_lines(text) + "\n")
+            lines = text.split("\n")
+            if self.terminal:
+                columns = columns_of(self.stream)
+                lines = [part for line in lines for part in wrapped(harmless(line), columns)]
+            self._print("\n".join(map(harmless, lines)) + "\n")
 
     def close(self) -> None:
         """Print the waiting lines, and remove the progress line."""

@@ -10,6 +10,8 @@ from itertools import groupby
 
 from .terminal import harmless
 
+QUOTE = "        | "
+"""The beginning of a quoted line in a verdict."""
 _SIZES = (("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _DURATIONS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
@@ -109,6 +111,25 @@ def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str
         align = str.ljust if left is None or index < left else str.rjust
         columns.append([align(cell, width) for cell in column])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """The line in parts that are no wider than so many columns, divided between its words.
+
+    A longer word stays whole and in its line, so that paths can be copied. Parts after the first are
+    indented; those of the quoted lines of a verdict continue the quote.
+    """
+    start = len(line) - len(line.lstrip())
+    quoted = line.startswith(QUOTE)
+    indent = QUOTE if quoted else " " * (start + 2 if start else 8)
+    parts = [line[:start]]
+    for word in line[start:].split(" "):
+        fits_alone = len(indent) + len(word) <= columns
+        if len(f"{parts[-1]} {word}") > columns and fits_alone and parts[-1].strip(" |"):
+            parts.append(f"{indent}{word}")
+        else:
+            parts[-1] += word if parts == [line[:start]] else f" {word}"
+    return parts
 
 
 def nearest(text: str, candidates: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ def detach(
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
     code = own_code()
-    stage = DeliveryStage([head])
+    stage = DeliveryStage()
     on_stage(stage)
     for tree in (spec.tree, spec.library, code):
         contents = Contents(tree)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..connect.cluster import Cluster
 from ..console.progress import OnStage, show_no_stage
-from ..console.text import count
 from ..envs.present import Packages
 from ..launch.deliver import LaunchImages
+from ..launch.stages import with_hosts
 from ..plan.container import found_inside
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Placement
@@ -58,15 +58,15 @@ def make_plan(  # noqa: PLR0917  # the parts of an attempt
     `images`: if the hosts were asked before. `pull`: hosts without the image fetch it.
     """
     if packages:
-        on_stage("preparing the packages")
+        on_stage(with_hosts("preparing the packages"))
         with timings.part("packages"):
             cluster.facts.update(packages.provide(cluster))
     containers = None
     if spec.image:
-        on_stage(f"looking for the image {spec.image}")
+        on_stage(with_hosts(f"looking for the image {spec.image}"))
         with timings.part("image"):
             containers = (images or LaunchImages(spec, lambda line: None)).require(cluster, pull=pull)
-    on_stage(f"testing the network between {count(len(cluster.hosts), 'host')}")
+    on_stage(with_hosts("testing the network"))
     facts = cluster.survey()
     with timings.part("plan"):
         if packages:

@@ -27,7 +27,7 @@ from ..launch.job_events import JobEvent, OnEvent
 from ..launch.loop import LaunchLoop
 from ..launch.rank_io import StdinFeeder, outputs
 from ..launch.result import Failure, LaunchResult, interruption
-from ..launch.stages import connecting
+from ..launch.stages import with_hosts
 from ..plan.launch_plan import LaunchPlan
 from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
@@ -126,9 +126,8 @@ class Attempts:
             asks_more = images or self._packages
             greet = partial(prepare_for, contents, ask=asks_more.ask if asks_more else None)
             hosts_used, open_pipe, network = placement.hosts, self._open_pipe, spec.network
-            cluster = Cluster(hosts_used, open_pipe, timings=timings, greet=greet, network=network)
-            self._on_stage(connecting(cluster))
-            with cluster:
+            self._on_stage(with_hosts("connecting"))
+            with Cluster(hosts_used, open_pipe, timings=timings, greet=greet, network=network) as cluster:
                 the_plan = make_plan(
                     spec, placement, cluster, timings, self._packages, images, on_stage=self._on_stage
                 )
@@ -156,6 +155,7 @@ class Attempts:
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
+        self._on_stage(f"starting {the_plan.spec.launcher}")
         self.folder.begin(the_plan)
         self._record(head, "job.json", self.folder.record, wait=False)
         self._on_start(the_plan)

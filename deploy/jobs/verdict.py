@@ -10,7 +10,7 @@ from pathlib import Path
 from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
-from ..console.text import count, duration, size, span
+from ..console.text import QUOTE, count, duration, size, span
 from ..errors import MusterError, lines_of
 from ..launch.cause import LAUNCHER_SIGNALS, early_lines
 from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
@@ -51,7 +51,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         if result.why:
             lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
         lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
-        lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
+        lines += [f"{QUOTE}{harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
         lines += [f"        after {time_taken} of {what}{parts}"] if plan.hosts else []
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")

@@ -116,12 +116,11 @@ def deliver(
     """
     contents = contents or (Contents(plan.spec.tree), Contents(plan.spec.library))
     by_name = {host.host.name: host for host in plan.hosts}
-    stage = DeliveryStage(by_name)
+    stage = DeliveryStage()
     on_stage(stage)
 
     def act(name: str) -> None:
         _deliver(plan, by_name[name], cluster.channels[name], contents, stage)
-        stage.ready(name)
 
     # A Ctrl-C closes the connections, because an answer could take minutes.
     on_every(by_name, act, interrupted=cluster.close).require_all()

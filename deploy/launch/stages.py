@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .. import waits
 from ..connect.channel import Channel
-from ..connect.cluster import Cluster
-from ..console.fold import fold_names
 from ..console.progress import ELAPSED_SECONDS
 from ..console.text import count, duration, span
 from ..hosts.samples import HostSample
@@ -25,26 +24,9 @@ IDLE_CORES = 0.05
 """A rank that uses less of a core only waits."""
 
 
-class Waiting:
-    """`connecting: 2 of 3 hosts (node3 for 4 s)`: a stage that ends when the last host is ready."""
-
-    def __init__(self, what: str, hosts: Iterable[str], ready: Collection[str]) -> None:
-        """`ready`: the names of the hosts that are ready; others add to it."""
-        self._what, self._hosts, self._ready = what, tuple(hosts), ready
-        self._began = time.monotonic()
-
-    def __call__(self) -> str:
-        missing = [host for host in self._hosts if host not in self._ready]
-        ready = len(self._hosts) - len(missing)
-        seconds = time.monotonic() - self._began
-        late = f" ({fold_names(missing)} for {duration(int(seconds))})" if missing else ""
-        text = f"{self._what}: {ready} of {count(len(self._hosts), 'host')}"
-        return f"{text}{late if seconds >= ELAPSED_SECONDS else ''}"
-
-
-def connecting(cluster: Cluster) -> Waiting:
-    """The stage in which the agents start, and report the facts of their hosts."""
-    return Waiting("connecting", (host.name for host in cluster.hosts), cluster.facts)
+def with_hosts(what: str) -> Callable[[], str]:
+    """`connecting, waiting for 2 of 3 hosts: node[2-3] (8 s)`: a stage that hosts may delay."""
+    return lambda: ", ".join(filter(None, (what, waits.for_hosts())))
 
 
 @dataclass
@@ -73,11 +55,10 @@ class Sending:
 class DeliveryStage:
     """`sending 212 of 300 MB to 3 hosts, 7 s left (largest: big/w.bin)`, then which hosts are not ready."""
 
-    def __init__(self, hosts: Iterable[str]) -> None:
+    def __init__(self) -> None:
         self._lock, self._sending = threading.Lock(), list[Sending]()
         self._largest, self._began = (0, ""), time.monotonic()
-        self._ready: set[str] = set()
-        self._waiting = Waiting("delivering", hosts, self._ready)
+        self._waiting = with_hosts("delivering")
 
     def send(self, channel: Channel, sizes: Mapping[str, int]) -> Sending:
         """Files are sent to a host. `sizes`: the bytes of each, by its path."""
@@ -87,10 +68,6 @@ class DeliveryStage:
             self._sending.append(sending)
             self._largest = max(self._largest, largest)
         return sending
-
-    def ready(self, host: str) -> None:
-        """The host has prepared everything."""
-        self._ready.add(host)
 
     def __call__(self) -> str:
         sendings = [*self._sending]

@@ -35,6 +35,7 @@ from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.timings import TimedPart
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts
 
@@ -42,6 +43,35 @@ PLAN = make_plan("node[1-2] slots=2")
 DONE = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=None, ends={})
 RESULT_FIELDS = next(fields for title, _, fields in DOCUMENTS if title == "result.json")
 FAILED = dataclasses.replace(DONE, failure=Failure("rank", "exit status 5", 5, host="node2", rank=3))
+
+
+@pytest.mark.parametrize(
+    ("parts", "ran", "time_taken"),
+    [
+        ({}, 6.02, "6.0 s"),
+        ({"Python": (0.0, 0.2), "delivery": (0.8, 1.0)}, 6.0, "7.0 s"),
+        (
+            {"Python": (0.0, 0.2), "agent and facts": (0.1, 0.4), "delivery": (0.5, 64.1)},
+            3.1,
+            "1 min 7 s: 1 min 4 s delivery, 3.1 s ranks",
+        ),
+        (
+            {"agent and facts": (2.0, 5.0), "image": (5.0, 15.5), "delivery": (15.5, 15.6)},
+            10.0,
+            "23.6 s: 3.0 s connecting, 10.5 s image, 10.0 s ranks",
+        ),
+    ],
+)
+def test_the_time_in_the_verdict_begins_with_the_command_and_names_a_long_start(
+    parts: dict[str, tuple[float, float]], ran: float, time_taken: str, tmp_path: Path
+) -> None:
+    timings = tuple(TimedPart(name, *times) for name, times in parts.items())
+    done = dataclasses.replace(DONE, started=100.0, ended=100.0 + ran, timings=timings)
+    folder = RunFolder(tmp_path, "j")
+    assert verdict(done, folder).splitlines()[1] == f"DONE    4 ranks on 2 hosts, mpirun, {time_taken}"
+    failed = verdict(dataclasses.replace(done, failure=FAILED.failure), folder)
+    total, _, long = time_taken.partition(":")
+    assert f"        after {total} of 4 ranks on 2 hosts, mpirun{long and f':{long}'}\n" in failed
 
 
 def uninterrupted(call: Callable[[], LaunchResult]) -> LaunchResult:

@@ -22,7 +22,7 @@ from muster.deploy.launch.stages import DeliveryStage
 from muster.deploy.plan.source_tree import Tree, scan
 from tests.unit.plans import make_plan
 
-STAGE = DeliveryStage(["node1"])
+STAGE = DeliveryStage()
 
 
 class Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 
@@ -96,6 +97,27 @@ def test_a_pipe_gets_plain_lines_after_a_while_without_output(monkeypatch: pytes
         progress.stage("sending")
         wait_for(stream, "sending\n")
     assert {*stream.getvalue().splitlines()} == {"connecting", "sending"}
+
+
+def test_a_pipe_is_silent_for_less_than_3_s_at_first_and_then_for_a_tenth_of_the_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream, now, lines, times = io.StringIO(), live_line.quiet_since, 0, [0.0]
+    monkeypatch.setattr(module, "PIPE_SECONDS", 2.0)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    progress = Progress(lambda: "working", stream=stream)
+    progress._open.append(progress)
+    for turn in range(1, 6000):
+        now = live_line.quiet_since + 0.1 if turn == 1 else now + 0.1
+        progress.refresh()
+        if stream.getvalue().count("\n") > lines:
+            lines += 1
+            times.append(turn / 10)
+    progress.close()
+    silences = [(after, after - before) for before, after in itertools.pairwise(times)]
+    assert max(silence for after, silence in silences if after < 25) < 3
+    assert max(silence for _, silence in silences) <= 61
+    assert lines < 60
 
 
 def test_a_quick_command_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,42 @@ def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(
 def wait_for(terminal: Terminal, end: str) -> None:
     """Until the terminal shows this last; one line is written in several pieces."""
     wait_until(lambda: terminal.getvalue().endswith(end), lambda: f"{end!r} after {terminal.getvalue()!r}")
+
+
+def test_no_label_is_red_because_red_is_for_errors(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR")
+    screen = Screen(terminal)
+    for rank in range(12):
+        screen.output(rank, "node1", "out", f"{rank}\n")
+    screen.close()
+    assert len(re.findall(r"\x1b\[\d+m\[", terminal.getvalue())) == 12
+    assert not re.search(r"\x1b\[(31|35|91|95)m", terminal.getvalue())
+
+
+def test_our_own_lines_break_between_words_and_paths_stay_whole(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = f"/home/{'x' * 90}/logs"
+    Screen(terminal).say(
+        "job 20261125-171952-0eca: 6 ranks on 1 host with mpirun (Open MPI 5.0.11), rendezvous at 10.0.0.1\n"
+        f"        logs: {path}\n        | {'word ' * 20}"
+    )
+    assert shown(terminal)[:-1] == [
+        "job 20261125-171952-0eca: 6 ranks on 1 host with mpirun (Open MPI 5.0.11),",
+        "        rendezvous at 10.0.0.1",
+        f"        logs: {path}",
+        f"        | {'word ' * 14}".rstrip(),
+        f"        | {'word ' * 6}",
+    ]
+
+
+def test_a_file_gets_our_own_lines_as_they_are() -> None:
+    stream = io.StringIO()
+    Screen(stream).say("word " * 40)
+    assert stream.getvalue() == f"{'word ' * 40}\n"
 
 
 def test_lines_do_not_wait_for_ever(terminal: Terminal) -> None:
