@@ -46,7 +46,7 @@ FIRST_HOUR = (
     "muster demo",
     "muster demo --fail",
     "muster demo --hang",
-    "mkdir hello && cd hello && muster init",
+    "mkdir hello && cd hello",
     "cat ../train.py && cp ../train.py .",
     "muster check",
     "muster launch train.py",

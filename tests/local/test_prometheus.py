@@ -41,6 +41,22 @@ def has_data(port: int, query: str) -> bool:
     return False
 
 
+def test_hosts_without_a_job_are_scraped_until_the_user_ends_it(project: Project) -> None:
+    (port,) = free_ports(1)
+    command = [str(MUSTER), "top", "--hosts", "hosts.txt", "--metrics", str(port)]
+
+    def scraped() -> str:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            return str(answer.read().decode())
+        return ""  # not up yet
+
+    with subprocess.Popen(command, cwd=project.path, env=project.env) as top:
+        wait_until(lambda: 'muster_host_up{host="localhost"} 1.0' in scraped(), scraped)
+        assert 'muster_host_jobs{host="localhost"} 0.0' in scraped()
+        top.terminate()
+    assert top.returncode == 143
+
+
 @pytest.mark.soak
 @pytest.mark.skipif(not PROMETHEUS, reason="no prometheus here")
 def test_each_query_of_the_dashboard_has_data_while_a_job_runs(project: Project, tmp_path: Path) -> None:
