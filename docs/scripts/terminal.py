@@ -31,14 +31,9 @@ from rich.text import Text
 ROOT = Path(__file__).parents[2]
 RECORDED, IMAGES = ROOT / "docs" / "recordings", ROOT / "docs" / "images"
 COLUMNS = 112
-BROKEN = """import os
-
-if os.environ["RANK"] == "1":
-    raise ValueError("boom")
-"""
 RECORDINGS = {
     "launch": "muster demo",
-    "failure": "muster launch --launcher torchrun broken.py",
+    "failure": "muster demo --hang",
 }
 # The steps of docs/tutorial.md on one machine. A job has no id before it runs: LAST stands for it.
 LAST = "LAST-JOB"
@@ -112,16 +107,18 @@ def settled(shown: str) -> str:
 
 
 def record(name: str) -> None:
-    """Run a command of RECORDINGS on a terminal, in a project with two slots, and save its output."""
+    """Run a command of RECORDINGS on a terminal, in an empty folder, and save its output."""
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:
         project = Path(folder) / "project"
         project.mkdir()
-        (project / "hosts.txt").write_text("localhost slots=2\n")
-        (project / "broken.py").write_text(BROKEN)
-        (project / "fabfile.py").write_text((ROOT / "fabfile.py").read_text())
         shown = [text for _, text in _timed(shlex.split(RECORDINGS[name]), project, {"HOME": folder})]
-    text = settled("".join(shown)).replace(folder, "~")
+    text = without_paths(settled("".join(shown)), folder)
     (RECORDED / f"{name}.ansi").write_text(f"$ {RECORDINGS[name]}\n{text}")
+
+
+def without_paths(text: str, home: str) -> str:
+    """Return a text without the paths of this machine."""
+    return text.replace(home, "~").replace(sys.prefix, "~/.venv").replace(str(ROOT), "~/muster")
 
 
 def first_hour(folder: Path) -> str:
@@ -150,8 +147,7 @@ def first_hour(folder: Path) -> str:
     }
     head |= {"title": "Muster: the first hour, on one machine", "env": {"TERM": "xterm-256color"}}
     lines = [json.dumps(head), *(json.dumps([round(at, 3), "o", text]) for at, text in events)]
-    text = "\n".join(lines).replace(str(folder), "~").replace(sys.prefix, "~/.venv")
-    return text.replace(str(ROOT), "~/muster") + "\n"
+    return without_paths("\n".join(lines), str(folder)) + "\n"
 
 
 def _program_of_the_tutorial() -> str:

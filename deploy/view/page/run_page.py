@@ -37,14 +37,13 @@ class Curves:
 
 @dataclass(frozen=True)
 class LogExcerpt:
-    """The last lines of a rank."""
+    """The last lines of a rank, by the name of their stream."""
 
     rank: int
     host: str
-    stream: str
     outcome: str
     failed: bool
-    lines: tuple[str, ...]
+    streams: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -218,22 +217,35 @@ def _outputs(
 
     `shown`: the last lines of the failed rank, which the head of the page shows; they are not repeated.
     """
-    ranks = max(1, len({tail.rank for tail in tails}))
-    lines = max(3, min(30, LOG_CHARACTERS // (ranks * 160)))
+    by_rank: dict[int, list[Tail]] = {}
+    for tail in sorted(tails, key=lambda tail: (tail.rank, tail.stream == "out")):
+        by_rank.setdefault(tail.rank, []).append(tail)
+    lines = max(3, min(30, LOG_CHARACTERS // (max(1, len(by_rank)) * 160)))
+    room = LOG_CHARACTERS // max(1, len(tails))
     outputs = []
-    for tail in tails:
-        row = last.get(tail.rank)
-        outcome = how(row) if row else ""
+    for rank, of_rank in by_rank.items():
+        row = last.get(rank)
         failed = row is not None and row.outcome == "failed"
-        kept = tuple(line[:LONGEST_LINE] for line in tail.lines[-(30 if failed else lines) :])
-        room = LOG_CHARACTERS // max(1, len(tails)) * (4 if failed else 1)
-        if failed and shown and kept[-len(shown) :] == shown:
-            kept = kept[: -len(shown)]
-        while len(kept) > 1 and sum(map(len, kept)) > room:
-            kept = kept[1:]
-        if kept:
-            outputs.append(LogExcerpt(tail.rank, tail.host, tail.stream, outcome, failed, kept))
-    return sorted(outputs, key=lambda output: (not output.failed, output.rank, output.stream == "out"))
+        kept = [
+            (
+                f"std{tail.stream}",
+                _last_lines(tail, 30, room * 4, shown) if failed else _last_lines(tail, lines, room),
+            )
+            for tail in of_rank
+        ]
+        if streams := tuple(stream for stream in kept if stream[1]):
+            outputs.append(LogExcerpt(rank, of_rank[0].host, how(row) if row else "", failed, streams))
+    return sorted(outputs, key=lambda output: not output.failed)
+
+
+def _last_lines(tail: Tail, most: int, room: int, shown: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """At most so many lines, and about so many characters, without those that are shown elsewhere."""
+    kept = tuple(line[:LONGEST_LINE] for line in tail.lines[-most:])
+    if shown and kept[-len(shown) :] == shown:
+        kept = kept[: -len(shown)]
+    while len(kept) > 1 and sum(map(len, kept)) > room:
+        kept = kept[1:]
+    return kept
 
 
 def _notes(records: Records) -> Sequence[str]:
