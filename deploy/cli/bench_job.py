@@ -19,8 +19,10 @@ from ..bench.links import read as read_links
 from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
 from ..bench.run import run as run_to_end
 from ..check.finding import Finding
+from ..console.progress import Progress, Text
 from ..console.screen import Screen
 from ..console.terminal import harmless_lines
+from ..console.text import count, duration
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..jobs.verdict import verdict
@@ -100,6 +102,31 @@ class FirstRank:
         """Ignored: the screen has it."""
 
 
+class ResultCount:
+    """A watcher that counts the results of the ranks, and shows the number after the stages of the launch."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._began, self._results = progress, time.monotonic(), 0
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """Count the lines: a rank prints one for each result."""
+        self._results += text.count("\n") if stream == "out" else 0
+
+    def launcher(self, host: str, text: str) -> None:
+        """Ignored: it is in the launcher's log."""
+
+    def say(self, text: str) -> None:
+        """Ignored: the screen has it."""
+
+    def stage(self, what: Text) -> None:
+        """Begin a stage of the launch. None is left while the ranks measure."""
+        self._progress.stage(lambda: (what() if callable(what) else what) or self._line())
+
+    def _line(self) -> str:
+        seconds = int(time.monotonic() - self._began)
+        return f"measuring: {count(self._results, 'result')}, {duration(seconds)}"
+
+
 @contextlib.contextmanager
 def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
     """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
@@ -139,14 +166,17 @@ def run_benchmark(
     """
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
-        ran = run_to_end(
-            spec,
-            inventory.open_pipe,
-            runs,
-            (screen, *([FirstRank(sys.stdout)] if table else [])),
-            inventory.blame,
-            inventory.record(spec.hosts),
-        )
+        with Progress() as progress:
+            results = ResultCount(progress)
+            ran = run_to_end(
+                spec,
+                inventory.open_pipe,
+                runs,
+                (screen, results, *([FirstRank(sys.stdout)] if table else [])),
+                inventory.blame,
+                inventory.record(spec.hosts),
+                results.stage,
+            )
     finally:
         screen.close()
     end_with_page(ran.folder.path)

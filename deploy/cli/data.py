@@ -12,7 +12,7 @@ from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from ..console.fold import fold_names
-from ..console.progress import Progress
+from ..console.progress import MB, Progress
 from ..console.terminal import harmless_lines
 from ..data import pull as pulling
 from ..data import report
@@ -58,12 +58,12 @@ class DataPush(HostOptions):
             raise UsageError(f"--most limits a download, and {self.source} is not a URL; leave it out")
         inventory, content = of_file(self), None
         if source.here:
-            with Progress(f"reading {self.source}") as progress:
+            with Progress(f"reading {self.source}", unit=MB) as progress:
                 content = read_here(source, progress.show)
         began = time.monotonic()
         with (
             Cluster(inventory.hosts, inventory.open_pipe) as cluster,
-            Progress(source.name) as progress,
+            Progress(source.name, unit=MB) as progress,
         ):
             transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, most=limit)
             pushed = transfer.push(content)
@@ -130,7 +130,7 @@ class DataPull(HostOptions):
             holders = {
                 host: held for host, answer in listed.items() for held in answer.sets if held.name == name
             }
-            with Progress(name) as progress:
+            with Progress(name, unit=MB) as progress:
                 brought = pulling.pull(cluster, name, holders, Path(self.to or name), progress.show)
         sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 

@@ -16,7 +16,7 @@ from ..connect.cluster import Cluster
 from ..connect.opener import config_beside
 from ..connect.transports.ssh_config import ssh_options
 from ..console.fold import fold, fold_names
-from ..console.progress import Progress
+from ..console.progress import MB, Progress
 from ..console.terminal import harmless
 from ..console.text import count, size
 from ..errors import MusterError, UnfitError, UsageError, lines_of
@@ -88,7 +88,7 @@ class Put(HostOptions):
         if not Path(self.file).exists():
             raise UsageError(f"{self.file}: no such file or folder here")
         with cluster_of(self) as cluster:
-            with Progress(self.file) as progress:
+            with Progress(self.file, unit=MB) as progress:
                 sent = transfer.put(cluster, Path(self.file), self.to, progress.add)
             note = "" if any(sent.values()) else "; nothing had to be sent"
             sys.stdout.write(f"{fold_names(cluster.channels)}: {self.file}{note}\n")
@@ -104,7 +104,7 @@ class Get(HostOptions):
     def run(self) -> None:
         """Copy them, and print the paths here."""
         with cluster_of(self) as cluster:
-            with Progress(self.file) as progress:
+            with Progress(self.file, unit=MB) as progress:
                 paths = transfer.get(cluster, self.file, Path(self.to), progress.add)
             sys.stdout.writelines(f"{path}\n" for path in paths)
 

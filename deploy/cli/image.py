@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from ..common.users import expanded
 from ..connect.cluster import Cluster
 from ..connect.opener import access_with
-from ..console.progress import Progress
+from ..console.progress import MB, Progress
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..image import build as building
@@ -25,9 +24,10 @@ from ..image.cache import CompilerCache
 from ..image.engine import LocalEngine
 from ..image.push import ImageTransfer, prepare, survey
 from ..image.versions import load
+from ..waits import waiting
 from .command import Command, Exit, flag
 from .options import require_image
-from .shared import JSON, HostOptions, cache_folder
+from .shared import JSON, HostOptions, cache_folder, run_program
 
 BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
@@ -106,7 +106,7 @@ class ImageBuild(Command):
             sys.stdout.writelines(" ".join(argv) + "\n" for argv in [*bases, main])
             return
         began = time.monotonic()
-        if any(subprocess.run(argv, check=False).returncode for argv in [*bases, main]):
+        if any(run_program(argv) for argv in [*bases, main]):
             raise Exit(
                 f"the build of {target} failed; the next one continues from what is compiled already"
                 + ("" if address else ", as long as the engine keeps its cache mounts (docs/image.md)"),
@@ -177,11 +177,12 @@ class ImagePush(HostOptions):
         began = time.monotonic()
         with archive.used(), Cluster(chosen, access_with(config, self.python).open) as cluster:
             lacking = survey(cluster, inspected)
-            with Progress(f"compressing {self.image}") as progress:
+            with Progress(f"compressing {self.image}", unit=MB) as progress:
                 configuration = prepare(engine, inspected, archive, lacking, progress.show)
-            with Progress(self.image) as progress:
+            with Progress(self.image, unit=MB) as progress:
                 transfer = ImageTransfer(cluster, inspected, archive, configuration, progress.show)
-                pushed = transfer.push(lacking)
+                with waiting("the engines of the hosts"):
+                    pushed = transfer.push(lacking)
         archive.sweep([inspected.id, *inspected.layers])
         sys.stdout.write(report.as_text(inspected, pushed, time.monotonic() - began))
         if pushed.failed:

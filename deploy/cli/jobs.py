@@ -143,7 +143,8 @@ class Stop(JobOptions):
                     f"{located.state.job} is over: {harmless(job_table.outcome(located.state))}\n"
                 )
                 return
-            state = jobs.stop(located, f"by {own_name()} on {socket.gethostname()}")
+            with waiting(f"the end of {located.state.job}"):
+                state = jobs.stop(located, f"by {own_name()} on {socket.gethostname()}")
             sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
             if state.running:
                 raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)

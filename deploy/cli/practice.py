@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from .inventory import of_file
 from .launch_options import LaunchOptions
 from .launch_program import DEFAULT_MODULE
 from .launching import PreparedLaunch
-from .shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN
+from .shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN, run_program
 
 EXAMPLES, COMPOSE = MUSTER / "examples", MUSTER / "compose.yaml"
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
@@ -244,11 +243,11 @@ def _compose(hosts_file: Path, *arguments: str) -> None:
         ignored.write_text("# Keys: none of it belongs in git.\n*\n")
     argv = ["docker", "compose", "--file", str(COMPOSE), *arguments]
     try:
-        done = subprocess.run(argv, env={**os.environ, "MUSTER_DIR": str(folder)}, check=False)
+        status = run_program(argv, {"MUSTER_DIR": str(folder)})
     except FileNotFoundError:
         raise UsageError("no docker here; the practice cluster needs Docker with compose") from None
-    if done.returncode:
-        raise Exit(f"docker compose {' '.join(arguments)} failed (exit status {done.returncode})", 1)
+    if status:
+        raise Exit(f"docker compose {' '.join(arguments)} failed (exit status {status})", 1)
 
 
 def _say(text: str) -> None:

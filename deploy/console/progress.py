@@ -42,15 +42,15 @@ class Progress:
     On a terminal the line is redrawn in place from 0.3 s on, is never wider than the terminal, and is removed
     before any other output of this process. Elsewhere a plain line is written after 2 s without output, so
     stages that end sooner write nothing. Neither costs the command's own thread any time: a thread draws.
-    Progresses may be nested: the inner one is shown. Close it before a question to the user, and before
-    another program gets the terminal.
+    Progresses may be nested: the inner one is shown, and a count only from its begin to its end. Close it
+    before a question to the user, and before another program gets the terminal.
 
-    `what`: the stage, or the title of a count. `unit`: of a count; MB stands for bytes, shown in millions.
+    `what`: the stage, or with a `unit` the title of a count; MB stands for bytes, shown in millions.
     """
 
     _open: ClassVar[list[Progress]] = []
 
-    def __init__(self, what: Text = "", *, unit: str = MB, stream: TextIO | None = None) -> None:
+    def __init__(self, what: Text = "", *, unit: str = "", stream: TextIO | None = None) -> None:
         self._stream = own_stream(stream)
         self._is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._what, self._unit = what, unit
@@ -115,11 +115,16 @@ class Progress:
         quiet = time.monotonic() - live_line.quiet_since
         age = time.monotonic() - self._began
         pace = TERMINAL_SECONDS if self._is_terminal else max(PIPE_SECONDS, MOST_SHARE * age)
-        if quiet >= pace and self._open[-1:] == [self]:
+        if quiet >= pace and self._is_shown():
             text = self.text()
             with self._drawing:
                 if not self._closed.is_set():
                     self._draw(text)
+
+    def _is_shown(self) -> bool:
+        """Whether it is the innermost one that has not a count which is complete, or has not begun."""
+        inner = (other for other in reversed(self._open) if not (other._unit and other._done >= other._total))
+        return next(inner, None) is self
 
     def _draw(self, text: str) -> None:
         """Show a text. A terminal or pipe that is gone must not change the result of the command."""

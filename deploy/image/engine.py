@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import MusterError, UsageError
+from ..waits import waiting
 
 CHUNK = 1 << 20
 
@@ -84,7 +85,8 @@ def _explained() -> Iterator[None]:
     from requests.exceptions import RequestException  # noqa: PLC0415
 
     try:
-        yield
+        with waiting("the container engine"):
+            yield
     except _errors().ImageNotFound:
         raise
     except (_errors().DockerException, RequestException) as error:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import MusterError, UsageError
+from ..waits import waiting
 from .allocation import PREFIX, Allocation, allocation_of
 from .programs import error_of, host_names, missing, queued
 
@@ -42,7 +43,9 @@ def request_allocation(
         )
     salloc = _Salloc(options)
     try:
-        yield salloc.wait(report, seconds)
+        with waiting("hosts of Slurm"):
+            allocation = salloc.wait(report, seconds)
+        yield allocation
     finally:
         salloc.release()
 

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,26 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.commands import MODULES
 from tests.launching import MUSTER, Project
 from tests.terminals import shown_on
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, read_until
 
 JOB = "20260101-000000-abcd"
+# The commands that wait for no host, or that are held by another test.
+OTHERS = {
+    "init": "writes three files",
+    "demo": "has no host but this machine; a launch shows its stages",
+    "completion": "prints a text",
+    "report": "reads files of this machine",
+    "compare": "reads files of this machine",
+    "shell": "ssh replaces it",
+    **dict.fromkeys(
+        ("setup", "verify", "rotate-keys", "teardown"), "tests/ansible/test_progress_of_setup.py"
+    ),
+}
+PROGRAMS = {"cluster.up": "", "cluster.down": "", "image.build": "cpu"}
+ENGINE = {"image.check": "", "image.sbom": "", "image.push": ""}
 # The command lines that wait for a host.
 HOSTS = {
     "launch": "--np 3 program.py",
@@ -144,6 +160,31 @@ def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHost
     if "--json" in HOSTS[command]:
         slow.gate.touch()
         assert isinstance(json.loads(running.end()), dict | list)
+
+
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_elsewhere_than_on_a_terminal_a_line_names_a_slow_program(command: str, slow: SlowHosts) -> None:
+    env = {**slow.project.env, "MUSTER_DIR": str(slow.project.path / "keys")}
+    argv = [str(MUSTER), *command.split("."), *shlex.split(PROGRAMS[command])]
+    with subprocess.Popen(
+        argv, cwd=slow.project.path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        read_until(running, "waiting for docker ", 1)
+        slow.gate.touch()
+        assert running.stdout and "failed" in running.stdout.read()
+
+
+@pytest.mark.parametrize("command", ENGINE)
+def test_a_line_names_a_slow_container_engine(command: str, slow: SlowHosts) -> None:
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(address := str(slow.project.path / "engine"))
+        engine.listen()  # the answer comes after the line
+        slow.project.env["DOCKER_HOST"] = f"unix://{address}"
+        slow.start(command, ENGINE[command]).read_until("waiting for the container engine")
+
+
+def test_every_command_is_held_or_cannot_wait() -> None:
+    assert {*HOSTS, *OTHERS, *PROGRAMS, *ENGINE} == {*MODULES}
 
 
 def test_the_line_leaves_nothing_on_the_terminal_and_nothing_in_the_output(slow: SlowHosts) -> None:

@@ -82,6 +82,15 @@ def test_no_line_is_drawn_over_a_question(terminal: Terminal) -> None:
     assert terminal.getvalue() == ""
 
 
+def test_a_count_is_shown_from_its_begin_to_its_end(terminal: Terminal) -> None:
+    with Progress("waiting", stream=terminal), Progress("data", unit="hosts", stream=terminal) as count:
+        wait_for(terminal, "waiting")
+        count.show(1, 2)
+        wait_for(terminal, f"{ERASE}data: 1 of 2 hosts")
+        count.show(2, 2)
+        wait_for(terminal, f"2 hosts{ERASE}waiting")
+
+
 def test_the_inner_progress_is_shown(terminal: Terminal) -> None:
     with Progress("outer", stream=terminal):
         with Progress("inner", stream=terminal):

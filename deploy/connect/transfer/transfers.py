@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...waits import waiting
 from ..cluster import Cluster
 from ..pipe import why_lost
 from ..reports import FileGot, FileHave, FileSent, FileStuck, Lost, Report
@@ -92,7 +93,7 @@ class Transfers:
     def answer(self, host: str, request: Request[Answer], seconds: float, **arguments: Any) -> Answer:
         """The answer of a host to a long request; its reports are handled meanwhile."""
         channel = self.cluster.channels[host]
-        with self.cluster.keeping_alive():
+        with self.cluster.keeping_alive(), waiting(hosts=[host]):
             future = channel.post(request, **arguments)
             while not (future.done() or host in self.lost or channel.is_stuck()):
                 self._hear(HEAR_SECONDS / 4)
