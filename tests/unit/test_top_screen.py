@@ -15,7 +15,7 @@ from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, Train
 from muster.deploy.view.top.figures import as_json
 from muster.deploy.view.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
 from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
-from muster.deploy.view.top.judge import Judge
+from muster.deploy.view.top.judge import Judge, Note
 from muster.deploy.view.top.lines import (
     SORTS,
     View,
@@ -340,8 +340,11 @@ def test_hosts_that_are_sampled_seldom_are_not_called_silent() -> None:
 
 def test_hosts_of_a_job_that_is_over_are_not_called_silent() -> None:
     known = history(2)
+    known.take(dataclasses.replace(host_sample(0, 10), ranks=()), NOW)
+    assert Judge(known, NOW).rank(known.ranks[0]) == Note("ended", bad=False)
     known.take(job(2, 4, "done", ended=START + 30, exit_status=0), NOW)
     assert noted(known, "node0", 500.0) == ""
+    assert Judge(known, NOW).rank(known.ranks[0]) is None
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Judge:
         """The worst problem of a rank."""
         last = track.last
         if not track.running:
-            return Note("ended", bad=False)
+            return None if self._over else Note("ended", bad=False)
         if last and last.state == "T":
             return Note("stopped", bad=True)
         if last and last.state == "D" and _stays(track, "D"):

@@ -63,7 +63,8 @@ RankTable = TrackTable[RankTrack]
 def host_table(history: TopHistory, view: View, judge: Judge, width: int) -> HostTable:
     """The hosts that pass the filter, in the order of the view."""
     rows = [(track, judge.host(track)) for track in history.hosts.values()]
-    rows = [row for row in rows if has(view.wanted, row[0].name, row[1])]
+    if view.wanted:
+        rows = [(track, note) for track, note in rows if has(view.wanted, track.name, note)]
     rows.sort(key=lambda row: (_order(view.sort, *row), _natural(row[0].name)))
     name = _name_width(history, width)
     return TrackTable(
@@ -123,11 +124,12 @@ def _count_of(ranks: Sequence[RankSample]) -> str:
 def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> RankTable:
     """The ranks that pass the filter, in the order of the view."""
     rows = [(track, judge.rank(track)) for track in history.ranks.values()]
-    rows = [
-        row
-        for row in rows
-        if has(view.wanted, f"rank {row[0].rank} {row[0].host} {last_line(row[0])}", row[1])
-    ]
+    if view.wanted:
+        rows = [
+            (track, note)
+            for track, note in rows
+            if has(view.wanted, f"rank {track.rank} {track.host} {last_line(track)}", note)
+        ]
     rows.sort(key=lambda row: (_order(view.sort, *row), row[0].rank))
     name = _name_width(history, width)
     return TrackTable(
