@@ -34,8 +34,9 @@ class StallRule:
         self._floor = floor
         self._progress = at
         self._worked: dict[int, float] = {}
-        self._seen: dict[int, float] = {}
-        """The time of each rank's newest sample."""
+        self._seen: dict[int, RankSample] = {}
+        self._seen_at: dict[int, float] = {}
+        """The newest sample of each rank, and its time."""
         self._makes_steps = False
         self._idle_break = self._silent_break = 0.0
         self._next_idle = self._next_busy = 0.0
@@ -67,13 +68,15 @@ class StallRule:
     def sampled(self, sample: HostSample, local_ranks: Mapping[int, int]) -> None:
         """A host has measured its ranks. `local_ranks`: the local rank of each rank, the index of its GPU."""
         for entry in sample.ranks:
-            if entry.rank not in self._seen or at_work(entry, sample, local_ranks[entry.rank]):
+            before = self._seen.get(entry.rank)
+            starved = before is not None and before.state == entry.state == "R"  # others use its processor
+            if before is None or starved or at_work(entry, sample, local_ranks[entry.rank]):
                 if self._makes_steps:
                     self._idle_break = max(self._idle_break, sample.at - self._active)
                 self._worked[entry.rank] = sample.at
                 if not self._waits:
                     self._end(sample.at, step=False)
-            self._seen[entry.rank] = sample.at
+            self._seen[entry.rank], self._seen_at[entry.rank] = entry, sample.at
         if sample.training and sample.training.step != self._step:
             self._step = sample.training.step
             self.progressed(sample.at, step=True)
@@ -116,7 +119,7 @@ class StallRule:
 
     def _idle(self, rank: int) -> float:
         """Seconds for which a rank is known to have been idle."""
-        return self._seen[rank] - self._worked[rank] if rank in self._seen else 0.0
+        return self._seen_at[rank] - self._worked[rank] if rank in self._seen_at else 0.0
 
     def _long(self, *, sure: bool) -> float:
         floor = self._floor if sure and self._makes_steps else UNSURE * self._floor

@@ -97,6 +97,7 @@ HEALTHY = {
     "a GPU computes, and the processors sleep": (TRAINS, Phase(900, gpu=0.9, waits=(0,)), TRAINS),
     "all ranks sleep for 4 minutes between epochs": (TRAINS, Phase(240), TRAINS),
     "data comes 50 s late": (TRAINS, Phase(50, waits=(0, 1)), TRAINS),
+    "other jobs take the processors": (TRAINS, Phase(900, (0.02, 0.02, 0.02), state="R"), TRAINS),
     "one thread holds the GIL": (TRAINS, Phase(900, (0.1, 0.1, 0.1)), TRAINS),
     "prints every minute, and sleeps": (Phase(3600, lines=60),),
 }
