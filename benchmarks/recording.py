@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +32,6 @@ import json, sys, time
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
 backend, width, batch, calls, steps = sys.argv[1], *map(int, sys.argv[2:])
-if backend == "mpi":
-    import muster.train.mpi_backend
 if backend == "fake":
     from torch.testing._internal.distributed.fake_pg import FakeStore
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -59,7 +57,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     taken, cpu = [], time.process_time()
     for _ in range(steps):
-        began = time.perf_counter()
+        began = resource.getrusage(resource.RUSAGE_CHILDREN)
         step()
         taken.append(time.perf_counter() - began)
     print(json.dumps([sorted(taken)[steps // 2], time.process_time() - cpu]), flush=True)
@@ -140,13 +138,14 @@ def measure(words: list[str], ranks: int, pairs: int) -> list[tuple[Block, Block
 
 
 def starts(pairs: int) -> list[tuple[float, float]]:
-    """Seconds from the start to the end of a Python that does nothing, without and with the recorder."""
+    """Seconds of a processor for a Python that does nothing, without and with the recorder."""
 
     def once(folder: str, record: str) -> float:
-        began = time.perf_counter()
+        began = resource.getrusage(resource.RUSAGE_CHILDREN)
         env = {**os.environ, **recording(folder), "RANK": "0", "MUSTER_RECORD": record}
         subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
-        return time.perf_counter() - began
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
 
     with tempfile.TemporaryDirectory() as folder:
         every = [{record: once(folder, record) for record in ("01", "10")[pair % 2]} for pair in range(pairs)]
@@ -164,7 +163,7 @@ if __name__ == "__main__":
     parser.add_argument("--pairs", type=int, default=31)
     parser.add_argument("--start", action="store_true", help="measure the start of a rank without torch")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--backend", default="gloo", help="gloo, mpi or fake")
+    parser.add_argument("--backend", default="gloo", help="gloo or fake")
     parser.add_argument("--steps", type=int, default=40, help="of a block")
     parser.add_argument("--width", type=int, default=512, help="of the model; 0: none")
     parser.add_argument("--batch", type=int, default=256)
@@ -174,9 +173,7 @@ if __name__ == "__main__":
         found = starts(asked.pairs)
         less, more = (statistics.median(times) * 1e3 for times in zip(*found, strict=True))
         apart = statistics.median(with_it - plain for plain, with_it in found) * 1e3
-        sys.stdout.write(
-            f"start without {less:.1f} ms, with {more:.1f} ms, median difference {apart:.1f} ms, "
-        )
+        sys.stdout.write(f"start without {less:.1f} ms, with {more:.1f} ms, median difference {apart:.1f} ms")
         sys.stdout.write(f", load {os.getloadavg()[0]:.1f}\n")
         sys.exit()
     words = [asked.backend, *map(str, (asked.width, asked.batch, asked.calls, asked.steps))]

@@ -53,7 +53,7 @@ def test_the_stacks_of_a_running_job_can_be_asked_for(
 ) -> None:
     (project.path / "stuck.py").write_text(PROGRAM)
     with project.start("--launcher", launcher, "--script", "stuck.py") as driver:
-        found = re.search(r"job (\S+):", read_until(driver, "ready", 6)[0])
+        found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 6)))
         assert found
         shown = seen_whole(project, found[1][-4:])
         driver.send_signal(signal.SIGINT)

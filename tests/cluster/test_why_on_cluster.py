@@ -57,7 +57,7 @@ def launched(project: Project, launcher: str, *, detached: bool) -> Iterator[str
             project.fab("stop", job)
         return
     with project.start(*words) as driver:
-        found = re.search(r"job (\S+):", read_until(driver, "ready", 3)[0])
+        found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 3)))
         assert found
         try:
             yield found[1]

@@ -77,7 +77,7 @@ def seen(
     words += ["--script", program.name]
     with project.start(*words) as driver:
         try:
-            job = re.search(r"job (\S+):", read_until(driver, "job ", 1)[0])
+            job = re.search(r"job (\S+):", "".join(read_until(driver, "job ", 1)))
             assert job
             return _ask(job[1], project, seconds, looks)
         finally:

@@ -28,7 +28,7 @@ def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
     (project.path / "train.py").write_text(PROGRAM)
     go = tmp_path / "go"
     with project.start("--env", f"GO={go}", "--script", "train.py") as driver:
-        found = re.search(r"job (\S+):", read_until(driver, "ready", 2)[0])
+        found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 2)))
         assert found
         job = found[1]
         same = project.fab("eval", job[-4:], "step")

@@ -54,7 +54,7 @@ def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project
     (project.path / "train.py").write_text(HANGS_IN_PYTHON)
     (project.path / "hosts.txt").write_text("localhost slots=3\n")
     with project.start("--no-record", "--script", "train.py") as driver:
-        found = re.search(r"job (\S+):", read_until(driver, "ready", 3)[0])
+        found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 3)))
         assert found
         job = found[1]
 

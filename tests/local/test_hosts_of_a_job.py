@@ -57,7 +57,7 @@ def launched(project: Project, tmp_path: Path) -> tuple[list[str], Path]:
 def job(project: Project, tmp_path: Path, launched: tuple[list[str], Path]) -> Iterator[Running]:
     words, started = launched
     with project.start(*words) as driver:
-        found = re.search(r"job (\S+):", read_until(driver, "ready", 2)[0])
+        found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 2)))
         assert found
         yield Running(project, found[1], tmp_path / "go", started)
         (tmp_path / "go").touch()

@@ -64,7 +64,7 @@ def running(project: Project, phases: Sequence[Phase], backend: str = "gloo") ->
     environment = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
     with project.start("--launcher", launcher, *environment, "--script", PROGRAM.name) as driver:
         try:
-            job = re.search(r"job (\S+):", read_until(driver, "job ", 1)[0])
+            job = re.search(r"job (\S+):", "".join(read_until(driver, "job ", 1)))
             assert job
             os.environ["HOME"] = project.env["HOME"]
             pipe = LocalPipe(str(Path(sys.executable)))
