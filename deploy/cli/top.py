@@ -80,6 +80,10 @@ class Top(RunningJobOptions):
             else:
                 located, search = stack.enter_context(_job(self))
                 source, history = JobSource(reconnecting(located)), TopHistory()
+                jobs = [job.state for job in search.jobs]
+                history.others = tuple(
+                    job.job for job in jobs if job.state == "running" and job.job != located.state.job
+                )
                 read_stacks = partial(_stacks, located, search, self)
             if self.once or self.json:
                 _fill(source, history)

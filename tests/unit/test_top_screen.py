@@ -233,9 +233,7 @@ def test_a_job_that_prints_no_step_has_curves_of_its_hosts_and_a_hint() -> None:
             known.take(dataclasses.replace(host_sample(number, turn), training=None), 100.0)
     shown = lines_of(known, 120, 40)
     assert shown[1] == NO_STEPS
-    assert (
-        shown[2].startswith("CPU of all hosts ") and "network, in and out of all hosts 3.0 MB/s" in shown[2]
-    )
+    assert shown[2].startswith("CPU of all hosts ") and "network of all hosts 3.0 MB/s" in shown[2]
 
 
 def test_equal_lines_of_ranks_are_one_line_of_the_log() -> None:
@@ -243,9 +241,18 @@ def test_equal_lines_of_ranks_are_one_line_of_the_log() -> None:
     for step in range(3):
         for rank in range(4):
             known.take(PrintedText(rank, "node0", f"step {step}\n"), NOW)
-    assert [(line.text, line.ranks) for line in known.log] == [
-        (f"step {step}", [0, 1, 2, 3]) for step in range(3)
-    ]
+    assert known.log == {f"step {step}": {0, 1, 2, 3} for step in range(3)}
+    known.take(PrintedText(0, "node0", "step 0\n"), NOW)
+    assert [*known.log.items()][-1] == ("step 0", {0})
+
+
+def test_the_logs_from_before_the_start_become_one_in_the_order_of_their_lines() -> None:
+    known = TopHistory()
+    for rank, first, last in ((0, 5, 9), (1, 2, 11), (2, 7, 8)):
+        text = "".join(f"step {step}\n" for step in range(first, last + 1))
+        known.take(PrintedText(rank, "node0", text, old=True), NOW)
+    assert [*known.log] == [f"step {step}" for step in range(5, 12)]
+    assert (known.log["step 8"], known.log["step 11"]) == ({0, 1, 2}, {1})
 
 
 def test_the_log_has_the_traceback_of_a_rank_and_the_end_of_the_job_is_the_first_line() -> None:
@@ -274,7 +281,7 @@ def test_equal_alarms_are_one_and_only_some_are_shown() -> None:
         known.take(Unreached(f"node{number}", f"odd {number}"), NOW)
     shown = lines_of(known)
     assert shown[0] == "! node[9-29]: Connection refused"
-    assert shown[2] == "! 3 more alarms"
+    assert shown[2] == "! 3 more lines of alarms"
 
 
 def test_a_filter_looks_at_names_notes_and_last_lines() -> None:

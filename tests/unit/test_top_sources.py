@@ -206,3 +206,15 @@ def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> No
 @pytest.mark.parametrize("look", EVIL, ids=range(len(EVIL)))
 def test_a_malformed_line_of_the_pace_is_none(look: bytes) -> None:
     assert look_of(look) is None
+
+
+def test_the_log_ends_with_the_errors_of_a_rank_that_failed(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for rank in (0, 1):
+        run.say(rank, "step 1\n")
+    (run.folder / "logs" / "rank-0001@node0.err").write_text("Traceback\nRuntimeError: boom\n")
+    history = TopHistory()
+    for record in run.source().begin():
+        history.take(record, 1.0)
+    assert history.log == {"step 1": {0, 1}, "Traceback": {1}, "RuntimeError: boom": {1}}
+    assert history.reporter is history.ranks[0] and history.ranks[1].lines[-1] == "RuntimeError: boom"

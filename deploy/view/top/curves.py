@@ -64,7 +64,7 @@ def _host_curves(history: TopHistory) -> list[Curve]:
     percents = tuple(share for share in cpu if share is not None)
     return [
         Curve("CPU of all hosts", percents, short_percent, begin, end),
-        Curve("network, in and out of all hosts", tuple(network), short_rate, begin, end),
+        Curve("network of all hosts", tuple(network), short_rate, begin, end),
     ]
 
 

@@ -24,7 +24,7 @@ from .lines import (
     style_of,
     total,
 )
-from .tables import STATES, rank_heading, rank_line, rank_table
+from .tables import rank_heading, rank_line, rank_table, state_of
 
 
 def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int) -> list[ScreenLine]:
@@ -70,10 +70,11 @@ def rank_in_full(track: RankTrack, judge: Judge, width: int) -> list[ScreenLine]
     title = f"rank {track.rank} on {harmless(track.host)}  {note.text if note else ''}"
     lines = [line(width, Span(title, style_of(note, usual="title")))]
     if last:
-        state = STATES.get(last.state or "", last.state or "")
-        figures = f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads, {state}"
+        figures = (
+            f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads, {state_of(last)}"
+        )
         moved = f"reads {short_rate(last.read or 0)}, writes {short_rate(last.written or 0)}"
-        lines.append(line(width, Span(f"{figures}, {moved}")))
+        lines.append(line(width, Span(f"{state_of(last)}, {figures}, {moved}")))
     if track.own is not None:
         lines.append(line(width, Span(f"{duration(track.own)} of a step without waiting for others")))
     return [*lines, ScreenLine(()), *(line(width, Span(text)) for text in track.lines)]

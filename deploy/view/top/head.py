@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...console.fold import fold, fold_names
 from ...console.printed import seconds_left
+from ...console.terminal import harmless
 from ...console.text import count, duration, number, span
 from .history import RankTrack, TopHistory
 from .judge import Judge, Note
@@ -14,9 +15,9 @@ from .lines import ScreenLine, Span, bar, joined, line
 
 ALARMING = {"failed", "lost"}
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
-ALARM, STALL_LINES = "! ", 3
+ALARM_LINES = 3  # of one alarm
 NO_SAMPLES = "no samples: --sample-every 0, an older version, or a damaged file"
-NO_STEPS = "no step yet: top reads them from lines such as `step 12/500 loss 0.3`, or from steps.jsonl"
+NO_STEPS = "no step yet: print lines such as `step 12/500 loss 0.3`, or write steps.jsonl"
 
 
 class Moment(NamedTuple):
@@ -34,12 +35,19 @@ def alarm_lines(history: TopHistory, judge: Judge, width: int, most: int) -> lis
         texts.append(f"{job.state}: {job.why}" if job.why else job.state)
     ranks = [(rank.rank, note.text) for rank in history.ranks.values() if (note := _bad(judge.rank(rank)))]
     hosts = [(host.name, note.text) for host in history.hosts.values() if (note := _bad(judge.host(host)))]
-    if note := judge.job():
-        texts += wrap(note.text, width - len(ALARM), max_lines=min(STALL_LINES, most), placeholder=" ...")
+    texts += [note.text] if (note := judge.job()) else []
     texts += [f"{span(sorted(numbers))}: {text}" for numbers, text in fold(ranks)]
     texts += [f"{fold_names(names)}: {text}" for names, text in fold(hosts)]
-    shown = texts if len(texts) <= most else [*texts[: most - 1], f"{len(texts) - most + 1} more alarms"]
-    return [line(width, Span(f"{ALARM}{text}", "bad")) for text in shown]
+    lines = [
+        f"{'  ' if number else '! '}{part}"
+        for text in texts
+        for number, part in enumerate(
+            wrap(harmless(text), width - 2, max_lines=min(ALARM_LINES, most), placeholder="…") or [""]
+        )
+    ]
+    left = f"! {len(lines) - most + 1} more lines of alarms"
+    shown = lines if len(lines) <= most else [*lines[: most - 1], left]
+    return [line(width, Span(text, "bad")) for text in shown]
 
 
 def _bad(note: Note | None) -> Note | None:
@@ -56,6 +64,9 @@ def job_lines(history: TopHistory, moment: Moment, width: int) -> list[ScreenLin
     what = f"{count(job.ranks, 'rank')} on {count(len(job.hosts), 'host')}"
     texts = [f"{job.job}  {job.state}{again}", f"  {job.launcher}, {what}, {_clock(seconds)}"]
     lines = [line(width, Span(texts[0], "title"), Span(texts[1]))]
+    if history.others:
+        other = f"{count(len(history.others), 'other job')} running: muster top {history.others[-1]}"
+        lines.append(line(width, Span(other, "dim")))
     if job.why and job.state not in ALARMING:
         lines.append(line(width, Span(job.why)))
     progress = _progress(history, moment)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from ...connect.requests.jobs import JobState
@@ -16,8 +15,8 @@ from ...why.stall import stall_text
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
+OWN_LINES = 20  # of the log of a rank from before the start that has no line of another rank
 KEPT_POINTS = 2000  # of the curves; then every other one is dropped
-EQUAL_WITHIN = 64  # lines of the log among which equal lines of other ranks become one
 PACE_SECONDS = 2.0  # between two looks at the pace of printed steps
 
 
@@ -28,13 +27,6 @@ class TrainingPoint(NamedTuple):
     loss: float | None
     rate: float | None
     """Samples or steps in a second."""
-
-
-class LogTailLine(NamedTuple):
-    """A line of output, and the ranks that printed it."""
-
-    text: str
-    ranks: list[int]
 
 
 @dataclass(frozen=True)
@@ -113,6 +105,8 @@ class TopHistory:
 
     def __init__(self, hosts: Iterable[str] = ()) -> None:
         self.job: JobState | None = None
+        self.others: tuple[str, ...] = ()
+        """Other jobs that run."""
         self.problem = ""
         """Why the last look for records failed."""
         self.hosts = {name: HostTrack(name) for name in hosts}
@@ -124,7 +118,8 @@ class TopHistory:
         """The training since the first record, by steps.jsonl, else by the lines of the reporter."""
         self.rate_of_samples = False
         """Whether the rates of the course are samples in a second, not steps."""
-        self.log: deque[LogTailLine] = deque(maxlen=KEPT_LINES)
+        self.log: dict[str, set[int]] = {}
+        """The last lines of all ranks, oldest first, each with the ranks that printed it."""
         self._pace: tuple[float, int] | None = None
         """A time, and the printed step then."""
         self._attempt = 0
@@ -227,17 +222,25 @@ class TopHistory:
             return
         rank.lines.extend(printed_lines)
         rank.printed = None if printed.old else heard
-        for line in printed_lines[-KEPT_LINES:]:
-            self._log(rank.rank, line)
+        self._log(rank.rank, printed_lines[-KEPT_LINES:], old=printed.old)
         for line in printed_lines[-KEPT_POINTS:]:
             self._figures(rank, line, heard)
 
-    def _log(self, rank: int, text: str) -> None:
-        for earlier in islice(reversed(self.log), EQUAL_WITHIN):
-            if earlier.text == text and rank not in earlier.ranks[-EQUAL_WITHIN:]:
-                earlier.ranks.append(rank)
-                return
-        self.log.append(LogTailLine(text, [rank]))
+    def _log(self, rank: int, lines: list[str], *, old: bool) -> None:
+        """Add lines to the log. One that other ranks have printed stays where it is.
+
+        Of the lines from before the start, only those count that follow a line of another rank.
+        """
+        if old and self.log:
+            shared = next((index for index, line in enumerate(lines) if line in self.log), -OWN_LINES)
+            lines = lines[shared:]
+        for line in lines:
+            ranks = self.log.get(line, set())
+            if rank in ranks:  # it prints the line again
+                del self.log[line]
+            self.log[line] = {rank} if rank in ranks else ranks | {rank}
+        for line in [*self.log][: max(0, len(self.log) - KEPT_LINES)]:
+            del self.log[line]
 
     def _figures(self, rank: RankTrack, line: str, heard: float) -> None:
         figures = figures_of(line)

@@ -162,18 +162,17 @@ class _Panels:
     def _log(self) -> list[ScreenLine]:
         """The end of the log: each line with the ranks that printed it."""
         titled = self.log_rows >= ROWS_WITH_TITLE
-        shown = [*self.history.log][-max(1, self.log_rows - titled) :] if self.log_rows else []
-        labels = [span(sorted(one.ranks)) for one in shown]
+        shown = [*self.history.log.items()][-max(1, self.log_rows - titled) :] if self.log_rows else []
         labels = [
-            label if len(label) <= LONGEST_LABEL else count(len(one.ranks), "rank")
-            for label, one in zip(labels, shown, strict=True)
+            label if len(label := span(sorted(ranks))) <= LONGEST_LABEL else count(len(ranks), "rank")
+            for _, ranks in shown
         ]
         most = max(map(len, labels), default=0)
         return [
             *([heading(self.width, "log, the last lines of the ranks")] if titled else []),
             *(
-                line(self.width, Span(f"{padded(label, most)}  ", "dim"), Span(one.text))
-                for label, one in zip(labels, shown, strict=True)
+                line(self.width, Span(f"{padded(label, most)}  ", "dim"), Span(text))
+                for label, (text, _) in zip(labels, shown, strict=True)
             ),
         ]
 

@@ -63,8 +63,8 @@ class JobSource:
         self._pace_start = max(0, files.get(PACE, 0) - LONGEST_PACE)
         yield from self._samples()
         logs = [name for name in sorted(files) if files[name] and _attempt_of(name) == self._state.attempt]
-        # Rank 0 comes last: its lines are the end of the log then, and its figures the curves.
-        for name in reversed(logs[:MOST_TAILS]):
+        # Errors come last, as those of the rank that failed: the screen shows the end of the log.
+        for name in sorted(logs[:MOST_TAILS], key=lambda name: (name.endswith(".err"), name)):
             most = LONG_TAIL if "rank-0000@" in name else TAIL
             text = self._read(name, max(0, files[name] - most), most).decode(errors="replace")
             yield from self._printed(name, text.partition("\n")[2] if files[name] > most else text, old=True)

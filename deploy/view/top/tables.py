@@ -132,25 +132,23 @@ def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> Ran
         ]
     rows.sort(key=lambda row: (_order(view.sort, *row), row[0].rank))
     name = _name_width(history, width)
-    return TrackTable(
-        _fitting(_rank_columns(width), [*history.ranks.values()], width - name - 7 - max(24, width // 4)),
-        name,
-        rows,
-    )
+    columns = _rank_columns(width, over=history.job is not None and not history.job.running)
+    left = width - name - 7 - max(LEAST_LINE, width // 4)
+    return TrackTable(_fitting(columns, [*history.ranks.values()], left), name, rows)
 
 
-def _rank_columns(width: int) -> list[Column[RankTrack]]:
-    """Every column that a rank can have."""
+def _rank_columns(width: int, *, over: bool) -> list[Column[RankTrack]]:
+    """Every column that a rank can have. `over`: its job has ended, so that it has no state."""
 
     def of(figure: Callable[[RankSample], str]) -> Callable[[RankTrack], str]:
         return lambda track: figure(track.last) if track.last else ""
 
     history = 16 if width >= 160 else 8
     return [
-        Column("CPU", 10, 90, of(lambda last: "" if last.cpu is None else f"{last.cpu:.1f} cores")),
+        Column("CPU", 10, 90, of(lambda last: _cores(last.cpu))),
         Column("", history, 20, lambda track: _rank_spark(track, history), "mark"),
         Column("memory", 8, 50, of(lambda last: short_size(last.memory))),
-        Column("state", 8, 30, of(lambda last: STATES.get(last.state or "", last.state or "")), right=False),
+        Column("state", 8, 30, of(lambda last: "" if over else state_of(last)), right=False),
         Column("threads", 7, 10, of(lambda last: "" if last.threads is None else str(last.threads))),
         Column("read", 8, 9, of(lambda last: short_rate(last.read))),
         Column("written", 8, 8, of(lambda last: short_rate(last.written))),
@@ -160,6 +158,11 @@ def _rank_columns(width: int) -> list[Column[RankTrack]]:
 
 
 STATES = {"R": "runs", "S": "sleeps", "D": "disk", "T": "stopped", "t": "traced", "Z": "ended"}
+
+
+def state_of(sample: RankSample) -> str:
+    """What a rank does, as the kernel has it: `runs`, `sleeps`."""
+    return STATES.get(sample.state or "", sample.state or "")
 
 
 def rank_line(table: RankTable, index: int, width: int) -> ScreenLine:
@@ -226,6 +229,10 @@ def _spark(values: Sequence[float | None], width: int, most: float) -> str:
 def _rank_spark(track: RankTrack, width: int) -> str:
     values = [entry.cpu for entry in track.samples]
     return _spark(values, width, max(1.0, max((value or 0.0 for value in values), default=1.0)))
+
+
+def _cores(cpu: float | None) -> str:
+    return "" if cpu is None else f"{cpu:.2f} cores" if cpu < 0.995 else f"{cpu:.1f} cores"
 
 
 def _watts(values: Sequence[float | None]) -> str:
