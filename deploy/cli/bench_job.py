@@ -19,6 +19,7 @@ from ..bench.links import read as read_links
 from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
 from ..bench.run import run as run_to_end
 from ..check.finding import Finding
+from ..common.users import own_name
 from ..console.progress import Progress, Text
 from ..console.screen import Screen
 from ..console.terminal import harmless_lines
@@ -143,6 +144,7 @@ def spec_of(
     """The request of a benchmark's tool on these hosts. It sends no working tree, only muster.train."""
     return LaunchSpec(
         job=new_job(),
+        user=own_name(),
         program=Program(module=f"{TOOLS}.{tool}", args=tuple(args)),
         tree=Tree(TRAIN, ".", ()),
         library=of_package(TRAIN),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ..common.users import own_name
 from ..connect.cluster import Cluster
 from ..connect.opener import Access, access_beside
 from ..connect.requests.jobs import JOBS, JobState
@@ -28,7 +29,8 @@ from ..slurm.mark import any_mark
 from .shared import RecordOptions, print_note
 
 LOOKED = "here or on the hosts"
-Default = Literal["newest", "running"]
+Default = Literal["newest", "newest running", "only running"]
+"""The job of a command without an id, among those of this user."""
 
 
 class ConnectedHosts(NamedTuple):
@@ -62,11 +64,19 @@ class JobSearch(NamedTuple):
             raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
         return jobs.only(self.jobs, job, LOOKED)
 
-    def newest(self, *, running: bool) -> LocatedJob:
-        """The newest job, or the newest that runs. `UnfitError` without one, if a host is silent."""
-        if self.silent and not any(entry.state.running or not running for entry in self.jobs):
-            raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
-        return jobs.newest(self.jobs, LOOKED, running=running)
+    def default(self, which: Default) -> LocatedJob:
+        """The job of a command without an id, of this user. `UnfitError` without one, if a host is silent."""
+        user = own_name()
+        try:
+            newest = jobs.newest(self.jobs, user, LOOKED, running=which != "newest")
+        except UsageError:
+            if self.silent:
+                raise UnfitError((host or "here", reason) for host, reason in self.silent.items()) from None
+            raise
+        running = [entry.state.job for entry in jobs.own(self.jobs, user) if entry.state.running]
+        if which == "only running" and len(running) > 1:
+            raise UsageError(f"which job? {len(running)} jobs of {user} run: {', '.join(running)}")
+        return newest
 
 
 @contextlib.contextmanager
@@ -161,7 +171,7 @@ def locate(job: str, options: RecordOptions, *, default: Default | None = None) 
     """The job with this id, or whose id ends so, while the hosts that have it are connected.
 
     The path of a run's folder may stand for the id: it may be a copy from elsewhere.
-    `default`: the job without an id, the newest or the newest that runs; stderr names it.
+    `default`: the job without an id; stderr names it.
     """
     if not (job or default):
         raise UsageError("which job? its id is in the first line of a launch; muster status lists all")
@@ -169,10 +179,10 @@ def locate(job: str, options: RecordOptions, *, default: Default | None = None) 
         yield copied
         return
     with look(job, options) as search:
-        if job:
+        if job or not default:
             yield search.named(job)
         else:
-            chosen = search.newest(running=default == "running")
+            chosen = search.default(default)
             print_which(chosen.state.job, search.lines)
             yield chosen
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from .. import interrupts
 from ..common.users import own_name
 from ..connect.requests.jobs import JobState
+from ..console.live_line import columns_of
 from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
+from ..console.text import count
 from ..errors import UnfitError, UsageError
 from ..jobs import control as jobs
 from ..jobs import table as job_table
@@ -24,10 +26,11 @@ from ..jobs.reconnect import reconnecting
 from ..waits import waiting
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
-from .job_lookup import locate, look, require_logs
+from .job_lookup import JobSearch, locate, look, require_logs
 from .shared import (
     HOSTS_ALSO,
     JSON,
+    ONLY_JOB,
     JobOptions,
     NewestJobOptions,
     RunningJobOptions,
@@ -37,6 +40,8 @@ from .shared import (
 )
 
 ALL = -1
+LAST = 20
+"""Jobs that are over in the list of `muster status`."""
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
 MOST_VERDICT = 1 << 20
@@ -44,26 +49,47 @@ MOST_VERDICT = 1 << 20
 
 @dataclass(frozen=True)
 class Status(JobOptions):
-    """List the jobs of this machine and of the hosts, or show one job in detail."""
+    """List the jobs of this machine and of the hosts, or show one job in detail.
+
+    Jobs that run come first, then the last ones that are over, each the newest first.
+    """
 
     hosts: str = flag(
         "", "also list the jobs of these hosts (default: hosts.txt, if there is one)", "FILE", also=HOSTS_ALSO
+    )
+    mine: bool = flag(False, "only the jobs that you launched")
+    running: bool = flag(False, "only the jobs that run")
+    last: int = flag(
+        LAST, f"the jobs that are over to list (default: {LAST}; 0: all)", "N", also=("-n",), least=0
     )
     json: bool = flag(False, f"{JSON}, with all fields")
 
     def run(self) -> None:
         """List them. A host that cannot be asked is an error with exit status 3."""
         with look(self.job, self) as search:
-            shown = [search.named(self.job)] if self.job else search.jobs
-            states = [entry.state for entry in shown]
+            states = [entry.state for entry in self._chosen(search)]
+            width = columns_of(sys.stdout) if sys.stdout.isatty() else None
             if self.json:
                 write_json([asdict(state) for state in states])
+            elif self.job:
+                sys.stdout.write(job_table.details(states[0], width))
             else:
-                sys.stdout.write(job_table.details(states[0]) if self.job else job_table.table(states))
+                sys.stdout.write(job_table.table(states, width))
+                hidden = len(search.jobs) - len(states)
+                if hidden and not (self.mine or self.running):
+                    print_note(f"{count(hidden, 'older job')}: muster status -n 0 lists all")
             for line in search.lines:
                 print_note(line)
             if search.lines:  # a silent host may have jobs that are not shown
                 raise Exit(code=UnfitError.exit_status)
+
+    def _chosen(self, search: JobSearch) -> list[LocatedJob]:
+        if self.job:
+            return [search.named(self.job)]
+        chosen = jobs.own(search.jobs, own_name()) if self.mine else search.jobs
+        if self.running:
+            return [entry for entry in reversed(chosen) if entry.state.running]
+        return jobs.listed(chosen, self.last or None)
 
 
 @dataclass(frozen=True)
@@ -111,7 +137,7 @@ class Attach(RunningJobOptions):
 
     def run(self) -> None:
         """Show it, then the verdict, and exit with the status of the job."""
-        with locate(self.job, self, default="running") as found:
+        with locate(self.job, self, default="newest running") as found:
             located = reconnecting(found, print_note)
             require_logs(located)
             screen = Screen(sys.stdout)
@@ -135,9 +161,11 @@ class Attach(RunningJobOptions):
 class Stop(JobOptions):
     """End a job on every host. A job that is over stays as it is."""
 
+    job: str = flag("", ONLY_JOB, takes="positional")
+
     def run(self) -> None:
         """End it, and print its state."""
-        with locate(self.job, self) as located:
+        with locate(self.job, self, default="only running") as located:
             if not located.state.running:
                 sys.stdout.write(
                     f"{located.state.job} is over: {harmless(job_table.outcome(located.state))}\n"

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from ..common.users import own_name
 from ..console.progress import OnStage
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
@@ -80,6 +81,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     restarts = options.max_restarts > 0
     return LaunchSpec(
         job=parse.new_job(),
+        user=own_name(),
         command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
         launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
         slurm_timeout=float(options.start_timeout),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..common.users import own_name
 from ..console.progress import Progress
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
@@ -129,6 +130,7 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
     module = "" if chosen.script else DEFAULT_MODULE
     return LaunchSpec(
         job=options.new_job(),
+        user=own_name(),
         program=Program(script=chosen.script, module=module),
         tree=tree,
         library=of_package(TRAIN),

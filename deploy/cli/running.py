@@ -33,14 +33,15 @@ class Running(NamedTuple):
 def running(options: JobOptions, select: tuple[str, str] = ("", "")) -> Iterator[Running]:
     """The job of a command, while its hosts are connected.
 
-    Without an id it is the newest that runs, and stderr names it. `select`: --include and --exclude.
+    Without an id it is the newest of this user that runs, and stderr names it. `select`: --include and
+    --exclude.
 
     If a host cannot be reached or cannot list its jobs, only its part is missing, as long as another host or
     this machine has the job. If none has it, the silent host may: `UnfitError` names it.
     """
     job = options.job
     with look(job, options) as search:
-        state = (search.named(job) if job else search.newest(running=True)).state
+        state = (search.named(job) if job else search.default("newest running")).state
         if not job:
             print_which(state.job, search.lines_but(state.hosts))
         with job_hosts(state, search, options, select) as connected_job:

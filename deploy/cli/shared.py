@@ -37,8 +37,9 @@ EXCLUDE = "not these hosts"
 PYTHON = "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)"
 JSON = "print JSON for programs"
 THE_JOB = "the id of the job, or the end of the id"
-NEWEST_JOB = f"{THE_JOB} (default: the newest)"
-RUNNING_JOB = f"{THE_JOB} (default: the newest that runs)"
+NEWEST_JOB = f"{THE_JOB} (default: your newest)"
+RUNNING_JOB = f"{THE_JOB} (default: your newest that runs)"
+ONLY_JOB = f"{THE_JOB} (default: your only one that runs)"
 JOB_HOSTS = "a hosts file with the hosts of a job that was not launched from here (default: hosts.txt)"
 RUNS = "the folder that holds the runs of this machine (default: runs)"
 NEW_RUN = "the folder in which to make the folder of this run (default: runs)"
@@ -112,14 +113,14 @@ class JobOptions(RecordOptions):
 
 @dataclass(frozen=True)
 class NewestJobOptions(JobOptions):
-    """The same; without an id, the command is for the newest job."""
+    """The same; without an id, the command is for the newest job of this user."""
 
     job: str = flag("", NEWEST_JOB, takes="positional")
 
 
 @dataclass(frozen=True)
 class RunningJobOptions(JobOptions):
-    """The same; without an id, the command is for the newest job that runs."""
+    """The same; without an id, the command is for the newest job of this user that runs."""
 
     job: str = flag("", RUNNING_JOB, takes="positional")
 

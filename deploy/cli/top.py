@@ -117,14 +117,9 @@ def _stacks(located: LocatedJob, search: JobSearch, options: Top) -> str:
 
 @contextlib.contextmanager
 def _job(options: Top) -> Iterator[tuple[LocatedJob, JobSearch]]:
-    """The job with this id, or the newest that runs."""
+    """The job with this id, or the newest of this user that runs."""
     with look(options.job, options) as search:
-        running = [entry for entry in search.jobs if entry.state.running]
-        if not options.job and not running:
-            raise UsageError(
-                "no job runs here or on the hosts; top JOB shows one that is over, top --hosts FILE the hosts"
-            )
-        chosen = search.named(options.job) if options.job else running[-1]
+        chosen = search.named(options.job) if options.job else search.default("newest running")
         require_logs(chosen)
         yield chosen, search
 

@@ -115,11 +115,23 @@ def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:
     raise UsageError(f"no job {job} {looked}{near}; {f'jobs: {listed}' if listed else 'there are no jobs'}")
 
 
-def newest(jobs: Sequence[LocatedJob], looked: str, *, running: bool) -> LocatedJob:
-    """The newest of the jobs, or of those that run: the job of a command without an id."""
-    if matching := [entry for entry in jobs if entry.state.running or not running]:
+def newest(jobs: Sequence[LocatedJob], user: str, looked: str, *, running: bool) -> LocatedJob:
+    """The newest job of a user, or the newest that runs: the job of a command without an id."""
+    if matching := [entry for entry in own(jobs, user) if entry.state.running or not running]:
         return matching[-1]
-    raise UsageError(f"no job {'runs' if running else 'is'} {looked}; muster status lists all jobs")
+    raise UsageError(f"no job of {user} {'runs' if running else 'is'} {looked}; muster status lists all jobs")
+
+
+def own(jobs: Iterable[LocatedJob], user: str) -> list[LocatedJob]:
+    """The jobs that a user has launched."""
+    return [entry for entry in jobs if entry.state.user == user]
+
+
+def listed(jobs: Sequence[LocatedJob], last: int | None) -> list[LocatedJob]:
+    """The jobs that run, the newest first, then the `last` ones that are over; None for all of these."""
+    newest_first = [*reversed(jobs)]
+    over = [entry for entry in newest_first if not entry.state.running]
+    return [entry for entry in newest_first if entry.state.running] + over[:last]
 
 
 def state_of(located: LocatedJob) -> JobState:

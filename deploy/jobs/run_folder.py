@@ -79,7 +79,7 @@ class RunFolder:
         started = self.record.get("started", time.time())
         self.record = {"job": spec.job, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0}
         self.record |= {"attempt": 0, "started": started, "detached": self.detached, "driver": identity()}
-        self.record |= {"driver_folder": str(self.path.resolve()), "waiting": why}
+        self.record |= {"driver_folder": str(self.path.resolve()), "waiting": why, "user": spec.user}
         self._record("job.json", self.record)
 
     def begin(self, plan: LaunchPlan) -> None:
@@ -99,6 +99,7 @@ class RunFolder:
         self._write(f"plan{self._suffix}.txt", str(plan))
         self.record = {
             "job": plan.spec.job,
+            "user": plan.spec.user,
             "launcher": plan.spec.launcher,
             "hosts": [host.host.name for host in plan.hosts],
             "ranks": len(plan.ranks),
@@ -268,7 +269,7 @@ class RunFolder:
         write_atomically(self.path / name, (json.dumps(record, indent=2) + "\n").encode())
 
     def _append(self, path: Path, content: bytes) -> None:
-        """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""
+        """Append to a log, and to the order of all logs (deploy/common/run_output.py reads both)."""
         if not content or self._full:
             return  # a reader would not notice a gap
         try:

@@ -1,40 +1,49 @@
-"""Jobs as a table for people. Pure, except that it reads the clock and the time zone."""
+"""Jobs as a table for people. It reads the clock, the time zone and the working folder."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from ..common.users import home
 from ..connect.requests.jobs import JobState
 from ..console import text
+from ..console.live_line import cut
 from ..console.printed import figures_of, seconds_left
 from ..console.terminal import harmless
 from ..why.stall import stall_text
 
-COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
+COLUMNS = ("job", "state", "user", "ranks", "hosts", "duration", "last line")
 
 
-def table(states: Sequence[JobState]) -> str:
-    """A line for each job: its state, and the last line of rank 0 or the reason of its failure."""
+def table(states: Sequence[JobState], width: int | None = None) -> str:
+    """A line for each job: its state, and the last line of rank 0 or the reason of its failure.
+
+    `width`: of the terminal, which cuts the lines; None for none.
+    """
     if not states:
         return "no jobs\n"
-    return "".join(f"{line}\n" for line in text.table([COLUMNS, *map(_row, states)]))
+    lines = text.table([COLUMNS, *map(_row, states)])
+    return "".join(f"{cut(line, width) if width else line}\n" for line in lines)
 
 
-def details(state: JobState) -> str:
+def details(state: JobState, width: int | None = None) -> str:
     """The row of a job, and the details that the row leaves out."""
     facts = {
         "stall": _stall(state),
+        "launcher": state.launcher,
+        "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "hosts": ", ".join(state.hosts),
         "driver": f"process {state.driver.pid} on {state.driver.host}" + ", detached" * state.detached,
-        "folder": state.driver_folder,
+        "folder": _shown_path(state.driver_folder),
         "attempt": f"{state.attempt} (restarted)" if state.attempt else "",
         "outcome": "" if state.running else outcome(state),
         "rank 0": state.last_line,
         "left": _left(state),
     }
     lines = [f"{name:<9}{harmless(value)}\n" for name, value in facts.items() if value]
-    return table([state]) + "\n" + "".join(lines)
+    return table([state], width) + "\n" + "".join(lines)
 
 
 def outcome(state: JobState) -> str:
@@ -47,6 +56,14 @@ def outcome(state: JobState) -> str:
 def _stall(state: JobState) -> str:
     """`no step for 1 min 36 s: rank 3 on node2 never came to ...` of a running job that makes no progress."""
     return stall_text(time.time() - state.stall.since, state.stall.why) if state.stall else ""
+
+
+def _shown_path(folder: str) -> str:
+    """The path of a folder, without that of the working folder or of the home above it."""
+    above = {f"{Path.cwd()}/": "", f"{home()}/": "~/"}
+    return next(
+        (name + folder[len(path) :] for path, name in above.items() if folder.startswith(path)), folder
+    )
 
 
 def _left(state: JobState) -> str:
@@ -62,9 +79,9 @@ def _row(state: JobState) -> tuple[str, ...]:
     return (
         state.job,
         state.state,
-        state.launcher,
-        f"{state.ranks} on {text.count(len(state.hosts), 'host')}",
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
+        state.user,
+        str(state.ranks),
+        str(len(state.hosts)),
         "-" if end is None else text.duration(end - state.started),
         state.why or _stall(state) or state.last_line,
     )

@@ -45,6 +45,8 @@ class LaunchSpec:
     """The checked request of the user, complete before any host is asked. A detached job's head gets it."""
 
     job: str
+    user: str = ""
+    """The user who launches it, on the machine of the command."""
     command: tuple[str, ...] = ()
     """The command line of the user, without options that have their default value."""
     program: Program = NO_PROGRAM

@@ -161,7 +161,7 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), 0o600)
     record = {
-        **{"job": spec.job, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
+        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
         **{"attempt": 0, "started": time.time(), "detached": True, "driver": identity()},
         "driver_folder": str(batch.folder),
     }

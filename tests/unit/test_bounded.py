@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.runs import MOST_BYTES, RunOutput, describe
+from muster.deploy.common.run_output import MOST_BYTES, RunOutput
+from muster.deploy.common.runs import describe
 from muster.deploy.jobs import bounded
 from muster.deploy.jobs.bounded import LONGEST_LINE, MOST_TEXT, PIECE, Room, TooLargeError
 from muster.deploy.view.page import records

@@ -21,6 +21,7 @@ from muster.deploy.cli.program import run
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
+from muster.deploy.common.users import own_name
 from muster.deploy.connect.requests.request import Answer, Request
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import MusterError, UsageError
@@ -167,16 +168,56 @@ def test_a_job_is_named_by_its_id_or_its_end_and_a_wrong_one_lists_what_there_is
 
 
 def test_without_an_id_it_is_the_newest_job_or_the_newest_that_runs(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no job is here; muster status"):
-        jobs.newest(jobs.jobs_at([LocalRuns(tmp_path)]), "here", running=False)
-    older, _ = (make_run(tmp_path, job) for job in ("20261121-120000-abcd", "20261121-130000-0001"))
-    with pytest.raises(UsageError, match="no job runs here; muster status"):
-        jobs.newest(jobs.jobs_at([LocalRuns(tmp_path)]), "here", running=True)
+    with pytest.raises(UsageError, match="no job of ada is here; muster status"):
+        jobs.newest(jobs.jobs_at([LocalRuns(tmp_path)]), "ada", "here", running=False)
+    users = {"20261121-120000-abcd": "ada", "20261121-130000-0001": "ada", "20261121-140000-0002": "bob"}
+    older, _, other = (make_run(tmp_path, job, user=user) for job, user in users.items())
+    theirs = hold(other)
+    with pytest.raises(UsageError, match="no job of ada runs here; muster status"):
+        jobs.newest(jobs.jobs_at([LocalRuns(tmp_path)]), "ada", "here", running=True)
     driver = hold(older)
     known = jobs.jobs_at([LocalRuns(tmp_path)])
-    assert jobs.newest(known, "here", running=True).state.job == "20261121-120000-abcd"
-    assert jobs.newest(known, "here", running=False).state.job == "20261121-130000-0001"
+    assert jobs.newest(known, "ada", "here", running=True).state.job == "20261121-120000-abcd"
+    assert jobs.newest(known, "ada", "here", running=False).state.job == "20261121-130000-0001"
     os.close(driver)
+    os.close(theirs)
+
+
+def test_status_lists_jobs_that_run_first_and_then_the_last_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [f"20261121-1200{number:02d}-0000" for number in range(25)]
+    for started, name in enumerate(names):
+        make_run(tmp_path, name, started=started, user=own_name())
+    theirs = hold(make_run(tmp_path, "20261120-120000-aaaa", user="bob"))
+
+    def listed(*words: str) -> list[str]:
+        assert run(["status", "--runs", str(tmp_path), "--json", *words]) == 0
+        return [entry["job"] for entry in json.loads(capsys.readouterr().out)]
+
+    over = [*reversed(names)]
+    assert listed() == ["20261120-120000-aaaa", *over[:20]]
+    assert listed("-n", "3", "--mine") == over[:3]
+    assert listed("-n", "0") == ["20261120-120000-aaaa", *over]
+    assert listed("--running") == ["20261120-120000-aaaa"]
+    assert listed("--running", "--mine") == []
+    own = hold(tmp_path / names[7])
+    assert listed("--running", "--mine") == [names[7]]
+    os.close(own)
+    os.close(theirs)
+
+
+def test_a_row_of_status_fits_the_terminal_and_names_the_user(tmp_path: Path) -> None:
+    run = make_run(tmp_path, user="ada")
+    (run / "logs" / "rank-0000@node1.out").write_text("a long line " * 20)
+    (run / "result.json").write_text(json.dumps({**FAILED, "exit_status": 0, "first_failure": None}))
+    state = only(tmp_path).state
+    header, row = job_table.table([state], 80).splitlines()
+    assert header.split()[:4] == ["job", "state", "user", "ranks"]
+    assert row.split()[:3] == [state.job, "done", "ada"]
+    assert (len(row), row[-1]) == (80, "…")
+    assert len(job_table.table([state]).splitlines()[1]) > 200
 
 
 def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:

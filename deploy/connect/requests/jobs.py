@@ -6,14 +6,12 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 from ...common.files import PART
-from ...decode import AtMost, Like, message
+from ...decode import AtMost, message
 from ...errors import MusterError
-from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Name, Number, Path, Pid, Rank, Seconds, Text
+from ...hosts.bounds import MOST_HOSTS, Bytes, Count, JobId, Name, Number, Path, Pid, Rank, Seconds, Text
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 _Log = Annotated[str, AtMost(512)]
-_JobId = Annotated[str, Like(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")]
-"""It becomes a path on the driver."""
 
 
 @message(frozen=True)
@@ -36,7 +34,7 @@ class JobStall:
 class JobState:
     """The record of a job in its folder; `ended` and `exit_status` are None as long as there is no result."""
 
-    job: _JobId
+    job: JobId
     state: Literal["waiting", "running", "done", "failed", "stopped", "lost"]
     """`waiting`: in the queue of Slurm (deploy/slurm/batch_runs.py). `stopped`: somebody ended it."""
     launcher: Name
@@ -55,6 +53,8 @@ class JobState:
     placed: Annotated[tuple[Rank, ...], AtMost(MOST_HOSTS)] = ()
     """The number of ranks of each host; the first ranks are on the first host."""
     stall: JobStall | None = None
+    user: Text = ""
+    """The user who launched it; of a job of an older version, the owner of its record."""
 
     @cached_property
     def hosts_by_rank(self) -> dict[int, str]:
