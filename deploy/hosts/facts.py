@@ -7,12 +7,24 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from ..decode import AtMost, Between, Like
-from .bounds import AbsolutePath, Address, Bytes, Count, Interface, Name, Seconds, Text, Version
+from .bounds import AbsolutePath, Address, Bytes, Count, Interface, JobId, Name, Seconds, Text, Version
 
 MOST_ENVIRONMENTS = 1024
 KEY = r"[0-9a-f]{20}"
 Key = Annotated[str, Like(KEY)]
 """The name of an environment: the beginning of its lock's SHA-256."""
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A job on a host, by the processes of its ranks. Its user may have written anything in its texts."""
+
+    job: JobId
+    user: Name
+    seconds: Annotated[float, Between(0, 1e10)]
+    """Since its first rank started."""
+    gpus: Annotated[tuple[Count, ...], AtMost(1024)]
+    """The numbers of the GPUs that its ranks use."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,8 @@ class Facts:
     """Why mpirun did not print its version."""
     memory: Bytes | None = None
     """Bytes of the machine's memory."""
+    jobs: Annotated[tuple[RunningJob, ...], AtMost(64)] = ()
+    """The jobs that run there, of all users whose processes are visible."""
 
 
 def minor(version: str) -> str:

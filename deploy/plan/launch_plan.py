@@ -69,6 +69,8 @@ class LaunchPlan:
     spec: LaunchSpec
     hosts: tuple[HostPlan, ...]
     title: str
+    busy: tuple[str, ...] = ()
+    """A note for each other job on its hosts."""
 
     @cached_property
     def ranks(self) -> tuple[PlacedRank, ...]:
@@ -79,7 +81,7 @@ class LaunchPlan:
     def notes(self) -> tuple[str, ...]:
         """Notes for the user before the ranks start."""
         program, launcher = self.spec.program, self.spec.launcher
-        notes = [_about_absent(self.spec.tree.absent)] if self.spec.tree.absent else []
+        notes = [*self.busy, *([_about_absent(self.spec.tree.absent)] if self.spec.tree.absent else [])]
         if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
             notes.append(
                 f"{program.mpi} uses MPI, but torchrun starts no MPI ranks: each would be an MPI world of "

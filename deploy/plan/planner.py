@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from ..common.paths import JobPaths, MusterPaths
-from ..console.text import count
+from ..console.fold import fold, fold_names
+from ..console.terminal import harmless
+from ..console.text import count, duration, ranges
 from ..hosts.containers import HostImage
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
@@ -68,7 +70,9 @@ def plan(
     if images:
         plans = contained(spec, plans, outside, images, programs=tools.container)
     title = _title(launcher.title(inside[layout.head]), layout)
-    return LaunchPlan(spec, plans, title)
+    return LaunchPlan(
+        spec, plans, title, tuple(_busy(spec.job, {host.name: outside[host.name] for host in used}))
+    )
 
 
 def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools) -> HostPlan:
@@ -152,6 +156,16 @@ def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Itera
     yield RemoteFile(f"{paths.programs}/rank_log.py", 0o600, tools.rank_log)
     for name, text in {**tools.in_rank, **(tools.recorder if record else {})}.items():
         yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
+
+
+def _busy(own_job: str, facts: Mapping[str, Facts]) -> Iterator[str]:
+    """`node2 is busy: job JOB of alice, 2 h 10 min, GPUs 0-3`, one line for hosts with the same job."""
+    others = [(host, job) for host, known in facts.items() for job in known.jobs if job.job != own_job]
+    for hosts, (job, user, gpus) in fold((host, (job.job, job.user, job.gpus)) for host, job in others):
+        ran = max(other.seconds for _, other in others if (other.job, other.user) == (job, user))
+        on = f", {'GPU' if len(gpus) == 1 else 'GPUs'} {ranges(gpus)}" if gpus else ""
+        are = "is" if len(hosts) == 1 else "are"
+        yield f"{fold_names(hosts)} {are} busy: job {job} of {harmless(user)}, {duration(ran)}{on}"
 
 
 # ---- as text ----------------------------------------------------------------------------------------------

@@ -299,6 +299,22 @@ def test_every_host_that_cannot_be_reached_is_named_at_once(project: Project, cl
     assert "node3: stranger may not log in at 127.0.0.1" in done.output
 
 
+def test_a_launch_names_the_job_of_another_user_that_runs_on_its_host(
+    project: Project, cluster: Cluster
+) -> None:
+    script = "/root/.muster/jobs/20261120-090000-0001/bin/rank.py train.py"
+    waits = f"python3 -c 'import time; time.sleep(300)' {script} > /dev/null 2>&1 & echo $!"
+    pid = cluster.exec("node2", ["sh", "-c", waits], user="root").stdout.strip()
+    try:
+        done = project.launch("--script", "program.py")
+    finally:
+        cluster.exec("node2", ["kill", pid], user="root")
+    assert re.search(r"note: node2 is busy: job 20261120-090000-0001 of root, [\d.]+ m?s\n", done.output), (
+        done.output
+    )
+    assert done.status == 0
+
+
 def test_a_host_without_mpirun_is_named(project: Project, cluster: Cluster) -> None:
     with replaced(cluster, "node2", "/usr/bin/mpirun", None):
         done = refused(project)

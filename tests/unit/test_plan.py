@@ -13,6 +13,7 @@ import pytest
 from muster.deploy.agent.job.rsh import INTERFACE, OWN_INTERFACE, for_sh
 from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.facts import RunningJob
 from muster.deploy.hosts.rendezvous import on_network
 from muster.deploy.plan import openmpi
 from muster.deploy.plan.launcher import place_ranks
@@ -201,6 +202,23 @@ TWO_NETWORKS = dataclasses.replace(
 )
 def test_a_network_is_a_cidr_or_an_interface(network: str, addresses: tuple[str, ...]) -> None:
     assert on_network(TWO_NETWORKS, network) == addresses
+
+
+def test_other_jobs_on_the_hosts_are_named_with_their_users_and_gpus() -> None:
+    def of_ada(seconds: float) -> RunningJob:
+        return RunningJob("20261120-090000-0001", "ada", seconds, (0, 1, 2, 3))
+
+    own, hostile = "20261120-120000-abcd", RunningJob("20261120-100000-0002", "eve\x1b[2J", 5.0, ())
+    jobs = {
+        "node1": (of_ada(7800.0), RunningJob(own, "me", 1.0, ())),
+        "node2": (of_ada(7790.0),),
+        "node3": (hostile,),
+    }
+    made = make_plan("node[1-3]", facts={name: {"jobs": found} for name, found in jobs.items()})
+    assert made.notes == (
+        "node[1-2] are busy: job 20261120-090000-0001 of ada, 2 h 10 min, GPUs 0-3",
+        "node3 is busy: job 20261120-100000-0002 of eve␛[2J, 5 s",
+    )
 
 
 def test_no_interface_is_named_where_one_is_not_known() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from ...common.frames import Frame
 from ...common.os_errors import explain
+from .running_jobs import running_jobs
 
 
 class FactsHandler:
@@ -46,6 +47,7 @@ def facts() -> Frame:
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "addresses": [address for _, address in sorted(addresses, key=bridge_last)],
         "interfaces": {address: name for name, address in addresses},
+        "jobs": running_jobs(),
     }
     asking.join()
     return {**described, "mpi": mpi[0][0], "mpi_error": mpi[0][1]}
