@@ -68,4 +68,5 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
     } == set()
     assert bool(deed) == ("first_failure.reason" in found)
     status = project.fab("status", "--json")
-    assert printed(json.loads(status.stdout)) == described("status")
+    in_trouble = {path for path in described("status") if path.startswith("[].stall.")}
+    assert printed(json.loads(status.stdout)) == described("status") - in_trouble
