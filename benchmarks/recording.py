@@ -57,7 +57,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     taken, cpu = [], time.process_time()
     for _ in range(steps):
-        began = resource.getrusage(resource.RUSAGE_CHILDREN)
+        began = time.perf_counter()
         step()
         taken.append(time.perf_counter() - began)
     print(json.dumps([sorted(taken)[steps // 2], time.process_time() - cpu]), flush=True)
