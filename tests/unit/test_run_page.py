@@ -20,6 +20,7 @@ from muster.deploy.cli.view import Report
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.jobs.control import LocatedJob, printed
 from muster.deploy.jobs.sample_file import pace_line
+from muster.deploy.view.page.chart import MOST_POINTS, thinned
 from muster.deploy.view.page.course import course
 from muster.deploy.view.page.metrics import own_times, step_times
 from muster.deploy.view.page.records import Records, read
@@ -149,6 +150,13 @@ def test_a_run_of_256_ranks_and_an_hour_of_samples_is_below_a_megabyte(tmp_path:
     assert len(html.encode()) < 1 << 20
     assert html.count('class="spark"') >= 256
     assert "at most 18 points" in html
+
+
+def test_a_curve_of_100_000_steps_has_few_points_and_every_peak() -> None:
+    points = [(float(step), 9.0 if step == 77_777 else 1.0) for step in range(100_000)]
+    drawn = thinned(points, MOST_POINTS)
+    assert len(drawn) <= MOST_POINTS
+    assert (77_777.0, 9.0) in drawn
 
 
 def test_samples_beyond_the_bound_are_thinned_out_and_that_is_said(
