@@ -72,7 +72,7 @@ def take(page: Path, picture: Path, width: int, height: int) -> None:
         command = [browser, *options, light, f"--screenshot={shot}", f"file://{page}"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         taken = Image.open(io.BytesIO(shot.read_bytes())).convert("RGB")
-    taken.quantize(COLOURS).save(picture, optimize=True)
+    taken.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(picture, optimize=True)
     sys.stdout.write(f"{picture.relative_to(ROOT)}: {picture.stat().st_size} bytes\n")
 
 
