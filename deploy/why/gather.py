@@ -16,7 +16,7 @@ from pathlib import Path
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
 from ..connect.requests.launch import MISSING, SAMPLE, STORE
-from ..connect.requests.why import ARRIVALS, WHY, Arrivals, Evidence, Pressure
+from ..connect.requests.why import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure
 from ..hosts.samples import HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .lateness import Pace, pace
@@ -125,8 +125,17 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
         {host: answer.unsent for host, answer in answers.items()},
         max((answer.cost for answer in answers.values()), default=0.0),
-        {rank.number: sum(track.count for track in rank.arrivals.tracks) for rank in arriving},
+        {rank.number: begun(rank.arrivals) for rank in arriving},
     )
+
+
+def begun(arrivals: Arrivals) -> int:
+    """The number of collectives: calls and backends count the same ones."""
+    by_group: dict[str, int] = {}
+    for track in arrivals.tracks:
+        if track.group != SETUP:
+            by_group[track.group] = max(track.count, by_group.get(track.group, 0))
+    return sum(by_group.values())
 
 
 def _ask_arrivals(job: str, channel: Channel) -> _HostArrivals:

@@ -37,7 +37,7 @@ def make(project: Project, deed: str, floor: str) -> tuple[str, ...]:
     """The words that launch the program; a stall is noted from `floor` seconds on."""
     (project.path / "train.py").write_text(PROGRAM)
     project.env["MUSTER_STALL_NOTE"] = floor
-    return ("--record", "--script", "train.py", f"--args={deed} '{project.path}'")
+    return ("--script", "train.py", f"--args={deed} '{project.path}'")
 
 
 @pytest.mark.parametrize("detached", [False, True])

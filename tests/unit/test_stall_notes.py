@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from muster.deploy.connect.requests.why import RecordedCall
+from muster.deploy.connect.requests.why import SETUP, Arrivals, GroupArrivals, RecordedCall
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
+from muster.deploy.why.gather import begun
 from muster.deploy.why.positions import Positions, Rank
 from muster.deploy.why.stall import StallRule, stall_text
 from muster.deploy.why.verdict import explain
@@ -173,3 +174,13 @@ def test_a_rank_that_does_not_come_is_named_with_its_line_and_the_collective() -
         "no step for 1 min 36 s: rank 2 on localhost never came to all_reduce #7 of group 0 (3.9 KiB, "
         "reads_data.py:12): it is in read_shard (reads_data.py:5)"
     )
+
+
+def test_a_collective_that_a_call_and_a_backend_count_is_one() -> None:
+    tracks = (
+        GroupArrivals("0", "call", 4, (), (), ()),
+        GroupArrivals("0", "torch", 4, (), (), ()),
+        GroupArrivals("1", "call", 2, (), (), ()),
+        GroupArrivals(SETUP, "call", 3, (), (), ()),
+    )
+    assert begun(Arrivals(tracks=tracks)) == 6
