@@ -20,6 +20,8 @@ from tests import load, parallel
 # Variables of a git hook are for this checkout; MUSTER_SSH is for the hosts of a user: neither is for tests.
 for name in [name for name in os.environ if name.startswith("GIT_") or name == "MUSTER_SSH"]:
     del os.environ[name]
+# Lines of progress depend on how long something takes. Tests of progress turn them on.
+os.environ["MUSTER_PROGRESS"] = "off"
 
 HERE = Path(__file__).parent
 SOAK_TABLE = HERE.parent / "build" / "soak.txt"

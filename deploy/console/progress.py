@@ -14,6 +14,8 @@ from .live_line import live_line
 from .terminal import harmless, own_stream
 from .text import duration
 
+VARIABLE, OFF = "MUSTER_PROGRESS", "off"
+"""The environment variable with which a user, or a test of the standard error, has no progress."""
 MB = "MB"
 TURN_SECONDS = 0.1
 TERMINAL_SECONDS, PIPE_SECONDS = 0.3, 2.0
@@ -58,6 +60,8 @@ class Progress:
         self._adding, self._drawing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
 
     def __enter__(self) -> Progress:
+        if os.environ.get(VARIABLE) == OFF:
+            return self
         self._open.append(self)
         threading.Thread(target=self._show_until_closed, name="progress", daemon=True).start()
         return self

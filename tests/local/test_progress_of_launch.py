@@ -33,7 +33,7 @@ def launch(project: Project, go: Path, *, output: int, errors: int) -> subproces
     return subprocess.Popen(
         [str(MUSTER), "launch", "--start-timeout", "300", "silent.py"],
         cwd=project.path,
-        env={**project.env, "TERM": "xterm"},
+        env={**project.env, "TERM": "xterm", "MUSTER_PROGRESS": ""},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=errors,

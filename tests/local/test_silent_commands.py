@@ -143,7 +143,7 @@ def slow(project: Project, tmp_path: Path) -> Iterator[SlowHosts]:
     (project.path / "hosts.txt").write_text("node[1-3]\n")
     (project.path / "folder").mkdir()
     path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    project.env.update(PATH=path, MUSTER_SSH="openssh", TERM="xterm")
+    project.env.update(PATH=path, MUSTER_SSH="openssh", TERM="xterm", MUSTER_PROGRESS="")
     hosts = SlowHosts(project, gate)
     yield hosts
     gate.touch()

@@ -32,6 +32,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress is shown without delay."""
+    monkeypatch.delenv(module.VARIABLE)
     monkeypatch.setattr(module, "TURN_SECONDS", 0.001)
     monkeypatch.setattr(module, "TERMINAL_SECONDS", 0.0)
     monkeypatch.setattr(module, "PIPE_SECONDS", 0.0)
@@ -148,6 +149,12 @@ def test_a_stage_has_its_time_and_a_count_its_speed_once_they_last(monkeypatch: 
     progress.show(0, 0)
     assert progress.text() == "asking, 0 s"
     assert counted(392_000_000, 784_000_000, 4) == "50 %, 392 of 784 MB, 98 MB/s, 4 s left"
+
+
+def test_a_user_can_turn_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(module.VARIABLE, module.OFF)
+    with Progress("connecting") as progress:
+        assert progress not in Progress._open
 
 
 def test_a_stream_that_is_gone_ends_nothing() -> None:

@@ -35,6 +35,7 @@ def turn_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def test_a_slow_host_is_named_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(progress_module.VARIABLE)
     monkeypatch.setattr(progress_module, "PIPE_SECONDS", 0.0)
     monkeypatch.setattr(waits, "ELAPSED_SECONDS", 0.0)
     stream, login = io.StringIO(), threading.Event()

@@ -81,7 +81,9 @@ def test_a_guarded_stream_is_otherwise_what_it_was(tmp_path: Path) -> None:
         assert (tmp_path / "out").read_text() == "a 1\n"
 
 
-def test_the_screen_and_the_progress_line_have_their_own_codes() -> None:
+def test_the_screen_and_the_progress_line_have_their_own_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MUSTER_PROGRESS")
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
