@@ -185,15 +185,15 @@ def make_project(folder: Path, answer: float) -> dict[str, str]:
 
 def silence(
     argv: Sequence[str], folder: Path, env: Mapping[str, str], *, terminal: bool
-) -> tuple[float, float, str]:
-    """The longest silence of a command, its whole time, and its output."""
+) -> tuple[tuple[float, float], float, str]:
+    """The longest silence of a command with its begin, its whole time, and its output."""
     ours, theirs = pty.openpty() if terminal else os.pipe()
     if terminal:
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     began = last = time.monotonic()
     with subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs):
         os.close(theirs)
-        longest, output = 0.0, b""
+        longest, output = (0.0, 0.0), b""
         while True:
             select.select([ours], [], [])
             try:
@@ -201,7 +201,7 @@ def silence(
             except OSError:  # the end of a terminal
                 piece = b""
             now = time.monotonic()
-            longest, last, output = max(longest, now - last), now, output + piece
+            longest, last, output = max(longest, (now - last, last - began)), now, output + piece
             if not piece:
                 break
     os.close(ours)
@@ -232,8 +232,9 @@ def main() -> None:
                 env = make_project(Path(folder), options.answer)
                 measured.append(silence([str(MUSTER), *case.argv], Path(folder), env, terminal=terminal))
         (on_terminal, seconds, _), (on_pipe, _, output) = measured
-        worst = max(worst, on_terminal, on_pipe)
-        sys.stdout.write(f"| {name} | {case.slow} | {seconds:.1f} | {on_terminal:.1f} | {on_pipe:.1f} |\n")
+        worst = max(worst, on_terminal[0], on_pipe[0])
+        silent = " | ".join(f"{length:.1f} from {begin:.1f}" for length, begin in (on_terminal, on_pipe))
+        sys.stdout.write(f"| {name} | {case.slow} | {seconds:.1f} | {silent} |\n")
         if options.show:
             sys.stdout.write(f"$ {shlex.join(['muster', *case.argv])}\n{output}\n")
         sys.stdout.flush()

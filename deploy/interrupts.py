@@ -30,6 +30,10 @@ AGAIN = signal.SIGURG
 """To ourselves; ignored by default, and no timer of another library uses it."""
 
 
+class ConnectingInterrupt(KeyboardInterrupt):
+    """A signal came before all hosts were connected, so the command has begun nothing on them."""
+
+
 class _Interrupts:
     """The signals of one command."""
 

@@ -245,4 +245,6 @@ def exit_on_error(interrupted: str = "interrupted") -> Iterator[None]:
     except KeyboardInterrupt as stop:
         if (status := interrupts.decided()) is not None:
             raise Exit(code=status) from None
+        if isinstance(stop, interrupts.ConnectingInterrupt):
+            interrupted = "interrupted while connecting to the hosts"
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None

@@ -19,6 +19,7 @@ from ..hosts.rendezvous import (
     on_network,
     unreached,
 )
+from ..interrupts import ConnectingInterrupt
 from ..timings import Timings
 from .bootstrap import agent_source
 from .channel import Channel
@@ -71,7 +72,10 @@ class Cluster(Listener):
         """Connect to every host at once; returns the errors of those that are not reached, and left out."""
         agent_source()  # made once, before many threads would make it at once
         by_name = {host.name: host for host in self.hosts}
-        opened = on_every(by_name, lambda name: self._open(by_name[name]))
+        try:
+            opened = on_every(by_name, lambda name: self._open(by_name[name]))
+        except KeyboardInterrupt as stop:
+            raise ConnectingInterrupt(*stop.args) from None
         self.leave_out(opened.errors)
         return opened.errors
 

@@ -27,7 +27,6 @@ OTHERS = {
     "init": "writes three files",
     "demo": "has no host but this machine; a launch shows its stages",
     "completion": "prints a text",
-    "report": "reads files of this machine",
     "compare": "reads files of this machine",
     "shell": "ssh replaces it",
     **dict.fromkeys(
@@ -43,6 +42,7 @@ HOSTS = {
     "logs": JOB,
     "attach": "",
     "stop": JOB,
+    "report": JOB,
     "top": "--hosts hosts.txt --once",
     "stacks": "",
     "why": "",
@@ -160,6 +160,16 @@ def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHost
     if "--json" in HOSTS[command]:
         slow.gate.touch()
         assert isinstance(json.loads(running.end()), dict | list)
+
+
+@pytest.mark.parametrize("command", ["launch", "run"])
+def test_an_interrupt_during_the_logins_reports_no_job_that_was_ended(command: str, slow: SlowHosts) -> None:
+    running = slow.start(command, HOSTS[command])
+    running.read_until("node3")
+    running.process.terminate()
+    running.end()
+    assert running.process.returncode == 143
+    assert running.shown.endswith("interrupted while connecting to the hosts\r\n")
 
 
 @pytest.mark.parametrize("command", PROGRAMS)
