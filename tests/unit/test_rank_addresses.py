@@ -138,7 +138,7 @@ def test_launch_check_and_pairs_decide_the_same(case: Case, monkeypatch: pytest.
     if not case.meet:
         with pytest.raises(UnfitError, match="node1 at none of 10"):
             cluster.survey()
-    monkeypatch.setattr(Cluster, "connect", lambda cluster, heard: {})
+    monkeypatch.setattr(Cluster, "connect", lambda cluster: {})
     seen = measure(cluster_of(case)).hosts
     listening = rank_addresses(
         "node1",
