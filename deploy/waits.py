@@ -41,7 +41,7 @@ class Wait:
         names = fold_names(left) if left else self._what
         names = names if len(names) <= LONGEST_NAMES else f"{names[:LONGEST_NAMES]}…"
         total = f"{len(left)} of {self._hosts} hosts: " if left and self._hosts > 1 else ""
-        return _timed(f"waiting for {total}{names}", self._began) if names else ""
+        return timed(f"waiting for {total}{names}", self._began) if names else ""
 
 
 _open: list[Wait] = []
@@ -67,9 +67,10 @@ def line(began: float) -> str:
     """The line of a command that began then: the outermost wait for hosts, else the innermost other wait."""
     if text := for_hosts() or next((text for wait in [*reversed(_open)] if (text := str(wait))), ""):
         return text
-    return _timed("working", began) if time.monotonic() - began >= QUICK_SECONDS else ""
+    return timed("working", began) if time.monotonic() - began >= QUICK_SECONDS else ""
 
 
-def _timed(text: str, began: float) -> str:
+def timed(text: str, began: float) -> str:
+    """The text, with the seconds since it began if these are not few."""
     seconds = time.monotonic() - began
     return f"{text} ({seconds:.0f} s)" if seconds >= ELAPSED_SECONDS else text

@@ -25,8 +25,12 @@ IDLE_CORES = 0.05
 
 
 def with_hosts(what: str) -> Callable[[], str]:
-    """`connecting, waiting for 2 of 3 hosts: node[2-3] (8 s)`: a stage that hosts may delay."""
-    return lambda: ", ".join(filter(None, (what, waits.for_hosts())))
+    """`connecting, waiting for 2 of 3 hosts: node[2-3] (8 s)`: a stage that hosts may delay.
+
+    Without such hosts, `preparing the packages (8 s)`: the package index may be slow.
+    """
+    began = time.monotonic()
+    return lambda: f"{what}, {hosts}" if (hosts := waits.for_hosts()) else waits.timed(what, began)
 
 
 @dataclass

@@ -117,3 +117,8 @@ def test_ranks_are_counted_until_they_have_started_and_one_has_printed(
     assert measured(1.0, 0.0, 0.0, 0.0) == "; only rank 0 uses a processor"
     assert measured(1.0, 0.0, 0.9, 0.0) == "; only ranks 0,2 use a processor"
     assert measured(0.0, 0.0, 0.0, 0.01) == "; none uses a processor"
+
+
+def test_a_stage_without_slow_hosts_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "ELAPSED_SECONDS", 0.0)
+    assert with_hosts("preparing the packages")() == "preparing the packages (0 s)"
