@@ -65,7 +65,13 @@ def play(tmp_path: Path) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PATH": PATH, "ANSIBLE_CONFIG": str(folder / "ansible.cfg"), "TERM": "xterm"}
+    return {
+        **os.environ,
+        "PATH": PATH,
+        "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+        "TERM": "xterm",
+        "MUSTER_PROGRESS": "",
+    }
 
 
 def test_elsewhere_a_line_on_stderr_counts_each_task_once(play: list[str], tmp_path: Path) -> None:

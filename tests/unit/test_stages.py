@@ -30,7 +30,8 @@ from tests.waiting import wait_until
 def turn_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets the time of the stages."""
     clock = {"now": 0.0}
-    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    for module in (stages, waits):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
     return lambda now: clock.update(now=now)
 
 
