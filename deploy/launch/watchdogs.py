@@ -132,6 +132,7 @@ class StallNotes:
         """A rank has printed."""
         step = self._rule.needs_steps and figures_of(text[-LONGEST_LINE:])
         self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
+        self._note_end()
 
     def launcher(self, host: str, text: str) -> None:
         """Ignored: the line is not of a rank."""
@@ -139,12 +140,14 @@ class StallNotes:
     def sampled(self, sample: HostSample) -> None:
         """A host has measured its ranks."""
         self._rule.sampled(sample, self._local_ranks)
+        self._note_end()
 
     def begun(self, collectives: Mapping[int, int]) -> None:
         """The number of collectives that each rank has begun."""
         if any(number > self._begun.get(rank, 0) for rank, number in collectives.items()):
             self._rule.progressed(now(), step=max(collectives.values()) >= MANY_COLLECTIVES)
         self._begun = {**self._begun, **collectives}
+        self._note_end()
 
     @property
     def stalled(self) -> bool:
@@ -154,20 +157,25 @@ class StallNotes:
     def _look(self) -> None:
         self.begin()
         state, at = self._state, now()
-        if not state.all_started or state.failures:
+        if state.failures:
+            return
+        if not state.all_started:
             self._rule.progressed(at)
             return
-        if self._since is not None and self._rule.ended is not None:
-            again = "steps again" if self._rule.ended_by_step else "output or processor use again"
-            text = f"{again} after {duration(self._rule.ended - self._since)}"
-            state.note_stall("steps.resumed", self._since, at, text)
-            self._since = None
         if self._answer and self._answer.done():
             self._judge(self._answer, at)
             self._answer = None
         elif not self._answer and self._rule.must_check(at, state.missing, recorded=state.plan.spec.record):
             channels = dict(self._cluster.channels)
             self._answer = in_thread(lambda: gather_waits(state.plan, channels))
+
+    def _note_end(self) -> None:
+        """Note at once that a stall has ended: the job may end a moment later."""
+        if self._since is not None and self._rule.ended is not None:
+            again = "steps again" if self._rule.ended_by_step else "output or processor use again"
+            text = f"{again} after {duration(self._rule.ended - self._since)}"
+            self._state.note_stall("steps.resumed", self._since, now(), text)
+            self._since = None
 
     def _judge(self, answer: Future[tuple[Mapping[int, float], Verdict]], at: float) -> None:
         waits, verdict = ({}, None) if answer.exception() else answer.result()
