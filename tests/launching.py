@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.load import hold
-from tests.waiting import wait_until, without_progress
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 # For nodes that are containers of this machine: each sees all cores, which it shares with the others.
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 FAB = Path(sys.executable).parent / "fab"
 MUSTER = Path(sys.executable).parent / "muster"
+
 # A program that does not use Muster: it prints its rank and host, then does what its first argument says.
 PROGRAM = """
 import json, os, signal, sys, time
@@ -111,11 +112,9 @@ class Project:
     def fab(self, *words: str, timeout: float = 540) -> subprocess.CompletedProcess[str]:
         """Run any command of fab to its end."""
         command = [str(FAB), *words]
-        done = subprocess.run(
+        return subprocess.run(
             command, cwd=self.path, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
         )
-        done.stderr = without_progress(done.stderr)
-        return done
 
     def detach(self, *words: str) -> str:
         """Launch a detached job; return its id."""

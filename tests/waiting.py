@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-_STAGES = (
-    "waiting for|working|reading|connecting|preparing|compressing|sending|delivering|starting|ending"
-    "|copying|writing"
-)
-_COUNTS = r"\d+ (?:of \d+ )?ranks? started|.* of \d+ MB"
-_PROGRESS = re.compile(rf"(?m)^(?:(?:{_STAGES})\b|{_COUNTS}).*\n")
 PATIENCE = 100.0  # seconds; processes that tests start in order to end them live longer
 
 
@@ -41,18 +34,11 @@ def wait_until(
     return seen
 
 
-def without_progress(text: str) -> str:
-    """The lines without those of progress, which a command has only where it is slow."""
-    return _PROGRESS.sub("", text)
-
-
 def read_until(process: subprocess.Popen[str], word: str, times: int) -> list[str]:
-    """Read a process's output until `times` lines contain the word; return the lines that are no progress."""
+    """Read a process's output until `times` lines contain the word; return the lines."""
     assert process.stdout is not None
     lines: list[str] = []
     while sum(word in line for line in lines) < times:
-        line = process.stdout.readline()
-        assert line, f"it ended before {times} lines with {word!r}:\n{''.join(lines)}"
-        if without_progress(line) or not without_progress(f"{word}\n"):
-            lines.append(line)
+        lines.append(process.stdout.readline())
+        assert lines[-1], f"it ended before {times} lines with {word!r}:\n{''.join(lines)}"
     return lines

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.launching import FAB, ROOT
-from tests.waiting import without_progress
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 
 def fab(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+    return subprocess.run(
         (str(FAB), *words), cwd=ROOT, capture_output=True, text=True, timeout=540, check=False
     )
-    done.stderr = without_progress(done.stderr)
-    return done
 
 
 @pytest.mark.soak

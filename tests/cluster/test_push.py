@@ -25,7 +25,7 @@ from muster.deploy.image.engine import LocalEngine
 from muster.deploy.image.push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import FAB
-from tests.waiting import wait_until, without_progress
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak  # its plan is in tests/unit/test_push_plan.py
 
@@ -69,7 +69,7 @@ class Engines:
 
     def fab(self) -> subprocess.CompletedProcess[str]:
         config = ("--ssh-config", str(self.cluster.ssh_config))
-        done = subprocess.run(
+        return subprocess.run(
             (str(FAB), "image.push", "--hosts", str(self.cluster.hosts_file), "--image", IMAGE, *config),
             cwd=ROOT,
             env={**os.environ, "XDG_CACHE_HOME": str(self.cache), **self.source},
@@ -78,8 +78,6 @@ class Engines:
             timeout=120,
             check=False,
         )
-        done.stderr = without_progress(done.stderr)
-        return done
 
 
 def docker(*words: str, stdin: bytes | None = None) -> bytes:
