@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.test_cluster_launch import job_processes
 from tests.launching import FAB, Project
-from tests.waiting import wait_until
+from tests.waiting import read_until, wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -103,9 +103,10 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
     project: Project, cluster: Cluster
 ) -> None:
     with project.start("--script", "slow.py", "--args=4000 0") as process:
-        assert process.stdout is not None
-        job = process.stdout.readline().split()[1].rstrip(":")
-        assert re.match(r"\[\d node\d\] step \d+\n", process.stdout.readline())
+        # Its notes may name jobs of other tests, which end meanwhile.
+        lines = read_until(process, "] step ", 1)
+        job = lines[0].split()[1].rstrip(":")
+        assert re.match(r"\[\d node\d\] step \d+\n", lines[-1])
         assert state_of(project, job) == "running"
         elsewhere = ("--runs", "elsewhere")
         assert f"{job}  running" in project.fab("status", *elsewhere).stdout

@@ -128,7 +128,7 @@ def test_a_running_job_fills_each_size_of_the_terminal(terminal: Terminal, tmp_p
         try:
             runs = tmp_path / "runs"
             wait_until(lambda: any(runs.glob("*/logs/rank-0001@localhost.out")), "a rank")
-            terminal.type("muster top", "Enter")
+            terminal.type(f"muster top {next(runs.iterdir()).name}", "Enter")
             small = terminal.wait_for("q quit", "localhost  ", "of 5000 loss", "steps/s", "left", "%")
             assert "│" not in small and "log, the last lines of the ranks" in small
             for width, rows in ((120, 40), (200, 60), (80, 24)):
@@ -140,6 +140,16 @@ def test_a_running_job_fills_each_size_of_the_terminal(terminal: Terminal, tmp_p
         finally:
             (tmp_path / "go").touch()
         assert launch.wait() == 0
+
+
+def test_it_follows_a_new_size_of_which_it_gets_no_signal(terminal: Terminal, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", fails=True)
+    mask = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])"
+    (tmp_path / "deaf.py").write_text(f"{mask}\nos.execvp(sys.argv[1], sys.argv[1:])\n")
+    terminal.type(f"python3 deaf.py muster top {JOB}", "Enter")
+    terminal.wait_for("q quit")
+    terminal.resize(100, 30)
+    wait_until(lambda: "q quit" in "".join(terminal.shown().splitlines()[29:]), "the keys in the last row")
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "the terminal is closed"])
