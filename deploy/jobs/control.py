@@ -116,9 +116,13 @@ def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:
 
 
 def newest(jobs: Sequence[LocatedJob], user: str, looked: str, *, running: bool) -> LocatedJob:
-    """The newest job of a user, or the newest that runs: the job of a command without an id."""
+    """The newest job of a user, or the newest that runs: the job of a command without an id.
+
+    A job of another folder's terminal comes last: its output cannot be read from here.
+    """
     if matching := [entry for entry in own(jobs, user) if entry.state.running or not running]:
-        return matching[-1]
+        readable = [entry for entry in matching if entry.state.detached or not entry.records.host]
+        return (readable or matching)[-1]
     raise UsageError(f"no job of {user} {'runs' if running else 'is'} {looked}; muster status lists all jobs")
 
 

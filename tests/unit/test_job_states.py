@@ -53,6 +53,12 @@ FAILED = {
 }
 
 
+class OnHost(LocalRuns):
+    """The records that a host has, at the end of a channel."""
+
+    host = "node1"
+
+
 def make_run(runs: Path, job: str = RECORD["job"], **changes: object) -> Path:
     run = runs / job
     (run / "logs").mkdir(parents=True)
@@ -179,6 +185,9 @@ def test_without_an_id_it_is_the_newest_job_or_the_newest_that_runs(tmp_path: Pa
     known = jobs.jobs_at([LocalRuns(tmp_path)])
     assert jobs.newest(known, "ada", "here", running=True).state.job == "20261121-120000-abcd"
     assert jobs.newest(known, "ada", "here", running=False).state.job == "20261121-130000-0001"
+    elsewhere = known[1]._replace(records=OnHost(tmp_path))
+    assert jobs.newest([known[0], elsewhere], "ada", "here", running=False) is known[0]
+    assert jobs.newest([elsewhere], "ada", "here", running=False) is elsewhere
     os.close(driver)
     os.close(theirs)
 
