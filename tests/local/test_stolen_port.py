@@ -41,7 +41,8 @@ class Listener:
         self.said: list[str] = []
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        if "note: localhost is busy: " not in text:  # with the job of another test
+            self.said.append(text)
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         pass

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -219,36 +220,37 @@ def test_the_console_is_for_this_user_only(rank: Running) -> None:
         assert closed.eval("step")["1"].keys() == {"error"}
 
 
-CONNECT = """
-import socket, sys
-with socket.socket(socket.AF_UNIX) as client:
-    try:
-        client.connect(sys.argv[1])
-        client.sendall(b'{"do": "eval", "expression": "step", "code": "", "seconds": 9}\\n')
-        print(client.recv(100))
-    except OSError as error:
-        print(type(error).__name__)
-"""
+def answer_to(user: int, path: str) -> str:
+    """The answer of a console to a child of this process with another user, or the name of its error."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.setuid(user)
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(path)
+                client.sendall(b'{"do": "eval", "expression": "step", "code": "", "seconds": 9}\n')
+                os.write(writer, client.recv(1000))
+        except OSError as error:
+            os.write(writer, type(error).__name__.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as answer:
+        return answer.read()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_process_of_another_user_reaches_no_console(rank: Running) -> None:
     private = rank.home / "private"
     folder = os.open(private, os.O_PATH)  # so that only the mode of this folder counts
-    socket = f"/proc/self/fd/{folder}/console-1"
-
-    def connect(user: int) -> str:
-        words = [sys.executable, "-IS", "-c", CONNECT, socket]
-        return subprocess.run(
-            words, user=user, pass_fds=[folder], capture_output=True, text=True, check=False
-        ).stdout
-
-    assert '"value"' in connect(os.geteuid())
-    assert connect(65534) == "PermissionError\n"
+    path = f"/proc/self/fd/{folder}/console-1"
+    assert '"value"' in answer_to(os.geteuid(), path)
+    assert answer_to(65534, path) == "PermissionError"
     private.chmod(0o755)
-    assert connect(65534) == "PermissionError\n"  # of the socket itself
+    assert answer_to(65534, path) == "PermissionError"  # of the socket itself
     (private / "console-1").chmod(0o666)
-    assert connect(65534) in {"b''\n", "ConnectionResetError\n", "BrokenPipeError\n"}
+    assert answer_to(65534, path) in {"", "ConnectionResetError", "BrokenPipeError"}
     os.close(folder)
 
 

@@ -56,7 +56,7 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --sample-every, bench.collectives --check", "0", "the help says so"),
     ("launch --rank, logs --rank, eval --rank, debug --rank, bench.collectives --root", "0", "the first"),
     ("bench.collectives --warmup-iters", "0", "no calls before the timed ones"),
-    ("clean --older-than", "0", "every job that is over"),
+    ("clean --older-than, status --last", "0", "every job that is over"),
     ("launch --slurm, check --slurm, bench.links --slurm", ["-1"], "salloc knows its options"),
     ("bench.collectives --slurm, bench.hosts --slurm", ["-1"], "salloc knows its options"),
     ("launch --slurm-login, hosts.add --name, hosts.scan --name", NAMES, "the name of a host"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import threading
 import time
@@ -16,8 +15,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Resize
-from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
@@ -115,7 +112,7 @@ class TopApp(App[None]):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.query_one(TopScreen).focus()
         self.run_worker(self._look, thread=True, exit_on_error=False)
-        self.set_interval(LOOK_SECONDS, self._follow_terminal)
+        self.set_interval(LOOK_SECONDS, self.draw)
 
     def on_unmount(self) -> None:
         """Stop looking."""
@@ -124,13 +121,6 @@ class TopApp(App[None]):
     def on_resize(self) -> None:
         """Draw the screen in its new size, after its widgets have got theirs."""
         self.call_after_refresh(self.draw)
-
-    def _follow_terminal(self) -> None:
-        """Draw, in the size of the terminal also if the signal of a new size was lost, as once under tmux."""
-        size = Size(*shutil.get_terminal_size())
-        if size != self.size and not self.is_headless:
-            self.post_message(Resize(size, size))
-        self.draw()
 
     def _look(self) -> None:
         """In a thread: add records until the end. After an error the source is asked again."""
