@@ -86,3 +86,13 @@ def test_where_a_program_is_over_the_thread_that_keeps_it_alive_is_read(tmp_path
         tool.chmod(0o700)
         frames = take_stacks(str(tool), {3: (1, "S")}, code="/code")["3"]["frames"]
         assert frames[0][0] == function
+
+
+def test_the_frames_of_the_recorder_are_left_out(tmp_path: Path) -> None:
+    names = ("/lib/torch/distributed.py", "/jobs/j/bin/in_rank/muster_recorder.py", "/code/train.py")
+    frames = [{"name": "call", "filename": name, "short_filename": name, "line": 3} for name in names]
+    tool = tmp_path / "py-spy"
+    tool.write_text(f"#!/bin/sh\necho '{json.dumps([{'os_thread_id': 1, 'frames': frames}])}'\n")
+    tool.chmod(0o700)
+    taken = take_stacks(str(tool), {3: (1, "S")})["3"]["frames"]
+    assert [frame[1] for frame in taken] == [names[0], names[2]]

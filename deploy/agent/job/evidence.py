@@ -34,6 +34,7 @@ from .records import MOST_ENTRIES, read_ring, read_stack, read_trace
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8
 OVER = "_on_shutdown"  # of in_rank/muster_over.py
+RECORDER = "muster_recorder.py"  # its frames stand between the program and torch, and explain nothing
 ANSWER_SECONDS = 20.0
 MOST_OF_HOST = 12_000  # entries of all ranks: an answer has room for 8 MiB and half a million values
 UNRECORDED = "the job was launched with --no-record"
@@ -127,7 +128,7 @@ def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[lis
     if code and any(frame["name"].endswith(OVER) for frame in main["frames"]):
         others = (thread for thread in threads if thread is not main and _is_in(thread, code))
         main = next(others, main)
-    return [_frame(frame, code) for frame in main["frames"]]
+    return [_frame(frame, code) for frame in main["frames"] if not frame["filename"].endswith(RECORDER)]
 
 
 def _is_in(thread: dict[str, Any], code: str) -> bool:

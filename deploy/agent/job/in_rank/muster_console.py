@@ -176,7 +176,8 @@ def stack(code: str) -> list[list[Any]]:
     while frame and len(frames) < MOST_FRAMES:
         path = _file(frame)
         short = next((path[len(folder) :] for folder in folders if path.startswith(folder)), path)
-        frames.append([frame.f_code.co_name, short[-400:], frame.f_lineno, path.startswith(own)])
+        if not path.endswith("muster_recorder.py"):  # it stands between the program and torch
+            frames.append([frame.f_code.co_name, short[-400:], frame.f_lineno, path.startswith(own)])
         frame = frame.f_back
     return frames
 
