@@ -46,12 +46,13 @@ def test_the_fields_of_a_check(project: Project) -> None:
     done = project.fab("check", "--json", "--hosts", "hosts.txt")
     found, listed = printed(json.loads(done.stdout)), described("check")
     assert not unlisted(found, listed)
-    # A host without GPUs and without findings leaves these empty.
+    # A host without GPUs, findings and other jobs leaves these empty.
     empty = (
         "findings[].",
         "hosts[].health.gpus[].",
         "hosts[].health.gpu_host.cards[].",
         "hosts[].health.jobs[].",
+        "hosts[].facts.jobs[].",
     )
     assert {path for path in listed - found if not path.startswith(empty)} == set()
 
