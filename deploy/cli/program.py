@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ..console.terminal import harmless_streams
-from ..console.text import status_of
+from ..console.text import fitted, status_of
 from ..errors import UsageError
 from . import usage
 from .command import Declaration, Exit
@@ -39,7 +39,7 @@ def run(argv: Sequence[str], called: str = "muster") -> int:
     except (Exit, UsageError) as end:
         text, status = (end.text, end.code) if isinstance(end, Exit) else (str(end), end.exit_status)
         if text:
-            sys.stderr.write(f"{text}\n")
+            sys.stderr.write(f"{fitted(text, sys.stderr)}\n")
         return status
     return 0
 

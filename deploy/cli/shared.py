@@ -14,6 +14,7 @@ from pathlib import Path
 from ..common.users import home
 from ..console.progress import Progress
 from ..console.terminal import harmless
+from ..console.text import fitted
 from ..errors import UsageError
 from ..waits import waiting
 from .command import Command, flag
@@ -139,7 +140,7 @@ class SlurmOptions(HostOptions):
 
 def print_note(line: str) -> None:
     """Print a line on stderr, because programs may read stdout. It may quote text of a host."""
-    sys.stderr.write(f"{harmless(line)}\n")
+    sys.stderr.write(f"{fitted(harmless(line), sys.stderr)}\n")
 
 
 def write_json(value: object) -> None:

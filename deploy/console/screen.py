@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 
 from .live_line import columns_of, live_line
 from .terminal import harmless, own_stream
-from .text import ranges, wrapped
+from .text import fitted, ranges
 
 LABEL_WIDTH = 20
 # On a terminal, lines wait this long for equal lines of other ranks. At most this many lines wait.
@@ -109,11 +109,7 @@ class Screen:
         with self._lock:
             self._print_waiting()
             self._print_left_out()
-            lines = text.split("\n")
-            if self.terminal:
-                columns = columns_of(self.stream)
-                lines = [part for line in lines for part in wrapped(harmless(line), columns)]
-            self._print("\n".join(map(harmless, lines)) + "\n")
+            self._print(f"{fitted(text, self.stream)}\n")
 
     def close(self) -> None:
         """Print the waiting lines, and remove the progress line."""

@@ -7,7 +7,9 @@ import math
 import signal
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TextIO
 
+from .live_line import columns_of
 from .terminal import harmless
 
 QUOTE = "        | "
@@ -130,6 +132,15 @@ def wrapped(line: str, columns: int) -> list[str]:
         else:
             parts[-1] += word if parts == [line[:start]] else f" {word}"
     return parts
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """The text made harmless; for a terminal its lines are divided between words, no wider than it."""
+    lines: Iterable[str] = map(harmless, text.split("\n"))
+    if stream.isatty():
+        columns = columns_of(stream)
+        lines = (part for line in lines for part in wrapped(line, columns))
+    return "\n".join(lines)
 
 
 def nearest(text: str, candidates: Iterable[str]) -> str:

@@ -239,7 +239,8 @@ class LaunchLoop:
 
     def _stop(self) -> dict[str, int]:
         """End the job on every host; returns the number of processes that are left, where there are any."""
-        self._on_stage(f"ending the job on {count(len(self.cluster.channels), 'host')}")
+        stage = "ending the job" if self.state.failures else "removing temporary files"
+        self._on_stage(f"{stage} on {count(len(self.cluster.channels), 'host')}")
         answers: dict[str, Future[Stopped]] = {
             name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -126,6 +127,21 @@ def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
     monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words: asked.append(words[0]))
     assert run_here(["cluster", "up"]) == 0
     assert asked == done
+
+
+def test_an_error_breaks_between_words_on_a_terminal_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "40")
+    for is_terminal, most in ((True, 40), (False, 1000)):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert run_here(["launch", "--hosts", "no-such-file.txt", "train.py"]) == 2
+        lines = stream.getvalue().splitlines()
+        assert max(map(len, lines)) <= most and (len(lines) > 1) is is_terminal
+        assert " ".join(stream.getvalue().split()).startswith("no-such-file.txt: no such hosts file;")
 
 
 def test_fab_ends_so_too() -> None:
