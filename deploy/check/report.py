@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,12 +15,22 @@ from .finding import Finding, Severity
 from .judge import unfit
 from .measurements import Measured, Measurements
 
+OPTIONAL = ("/dev/shm", "clock", "disk", "Python")  # noqa: S108  # findings name what is wrong in these
+"""The columns that a narrow terminal does not get, in this order."""
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108
 
 
-def as_text(hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding]) -> str:
-    """A line for each host, then each finding with its remedy. Equal findings of several hosts are one."""
-    rows = _table(hosts, measurements, findings) if hosts else []
+def as_text(
+    hosts: Sequence[Host],
+    measurements: Measurements,
+    findings: Sequence[Finding],
+    width: int | None = None,
+) -> str:
+    """A line for each host, then each finding with its remedy. Equal findings of several hosts are one.
+
+    `width`: the columns of the terminal, if the text is for one; columns that do not fit are left out.
+    """
+    rows = _table(hosts, measurements, findings, width or sys.maxsize) if hosts else []
     lines = [*rows, *_explained(findings), "", summary(hosts, findings)]
     return "\n".join(harmless(line) for line in lines) + "\n"
 
@@ -52,9 +63,16 @@ def _host_json(measured: Measured | None) -> dict[str, Any]:
     }
 
 
-def _table(hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding]) -> list[str]:
+def _table(
+    hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding], width: int
+) -> list[str]:
     rows = [(*cells(host, measurements.hosts.get(host.name)), verdict(host.name, findings)) for host in hosts]
-    return table([(*COLUMNS, ""), *rows])
+    columns = [*zip((*COLUMNS, ""), *rows, strict=True)]
+    optional = [*OPTIONAL]
+    while max(map(len, lines := table(zip(*columns, strict=True)))) > width and optional:
+        name = optional.pop(0)
+        columns = [column for column in columns if column[0] != name]
+    return lines
 
 
 def cells(host: Host, measured: Measured | None) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ from ..check.measure import measure
 from ..check.measurements import Measurements
 from ..check.slurm_site import judge_site
 from ..connect.cluster import Cluster
+from ..console.live_line import columns_of
+from ..console.text import fitted
 from ..errors import UnfitError, UsageError
 from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
@@ -86,7 +88,8 @@ class Check(SlurmOptions):
         if self.json:
             write_json(checkup.as_json())
         else:
-            sys.stdout.write(checkup.as_text())
+            width = columns_of(sys.stdout) if sys.stdout.isatty() else None
+            sys.stdout.write(fitted(checkup.as_text(width), sys.stdout))
         if checkup.unfit:
             raise Exit(code=UnfitError.exit_status)
 
@@ -107,9 +110,9 @@ class Checkup:
         """The unfit hosts, or the site."""
         return unfit_of(self.findings)
 
-    def as_text(self) -> str:
-        """The findings as text for people."""
-        text = report.as_text(self.hosts, self.measurements, self.findings)
+    def as_text(self, width: int | None) -> str:
+        """The findings as text for people. `width`: the columns of the terminal, if it is for one."""
+        text = report.as_text(self.hosts, self.measurements, self.findings, width)
         return f"{self.measured.text}\n{text}" if self.measured else text
 
     def as_json(self) -> dict[str, Any]:

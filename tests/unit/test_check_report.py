@@ -60,6 +60,14 @@ def test_the_table_has_a_line_a_host_and_each_cause_with_its_remedy_once() -> No
     assert report(as_json=False) == TEXT
 
 
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    narrow = check_report.as_text(*examined(), width=80).splitlines()
+    table, wide = narrow[: narrow.index("")], TEXT.splitlines()
+    assert max(map(len, table)) <= 80 < max(map(len, wide[: wide.index("")]))
+    assert table[0].split()[:4] == ["host", "slots", "cores", "GPUs"]
+    assert narrow[narrow.index("") :] == wide[wide.index("") :]
+
+
 def test_json_has_every_finding_of_every_host() -> None:
     said = json.loads(report(as_json=True))
     assert (said["fit"], said["launcher"]) == (False, "mpirun")
