@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.host import running_jobs
+from muster.deploy.agent.host import facts, running_jobs
 from muster.deploy.common.users import name_of
 from tests.waiting import wait_until
 
@@ -52,3 +53,13 @@ def test_its_gpus_are_those_of_the_processes_below_its_ranks(
     monkeypatch.setattr(running_jobs, "GPUS", str(tmp_path / "gpus"))
     (job,) = own()
     assert job["gpus"] == [1]
+
+
+def test_facts_do_not_wait_for_a_process_whose_command_line_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(facts, "JOBS_SECONDS", 0.0)
+    monkeypatch.setattr(facts, "running_jobs", released.wait)
+    assert facts.facts()["jobs"] == []
+    released.set()

@@ -17,6 +17,8 @@ from ...common.frames import Frame
 from ...common.os_errors import explain
 from .running_jobs import running_jobs
 
+JOBS_SECONDS = 4.0  # a process that is stuck in the kernel may make the look for jobs wait forever
+
 
 class FactsHandler:
     """Answers the request for the facts of this host."""
@@ -32,6 +34,9 @@ def facts() -> Frame:
     mpi: list[tuple[str | None, str | None]] = []
     asking = threading.Thread(target=lambda: mpi.append(mpirun_version(mpirun)), daemon=True)
     asking.start()  # mpirun may be on a network file system
+    jobs: list[list[Frame]] = []
+    looking = threading.Thread(target=lambda: jobs.append(running_jobs()), daemon=True)
+    looking.start()
     addresses = host_addresses()
     described = {
         "hostname": socket.gethostname(),
@@ -47,10 +52,15 @@ def facts() -> Frame:
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "addresses": [address for _, address in sorted(addresses, key=bridge_last)],
         "interfaces": {address: name for name, address in addresses},
-        "jobs": running_jobs(),
     }
     asking.join()
-    return {**described, "mpi": mpi[0][0], "mpi_error": mpi[0][1]}
+    looking.join(JOBS_SECONDS)
+    return {
+        **described,
+        "mpi": mpi[0][0],
+        "mpi_error": mpi[0][1],
+        "jobs": jobs[0] if jobs else [],
+    }
 
 
 def distribution_version(name: str) -> str | None:

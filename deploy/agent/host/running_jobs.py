@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import re
 import subprocess
 import time
 
 from ...common.frames import Frame
+from ...common.users import name_of
+from ..processes import SECONDS_PER_TICK, peek, read_stat
 
 # `python -IS HOME/.muster/jobs/JOB/bin/rank.py ...`: the wrapper of a rank.
-_RANK = re.compile(rb"/\.muster/jobs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4})/bin/rank\.py\0")
+_RANK = re.compile(r"/\.muster/jobs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4})/bin/rank\.py\0")
 GPUS = "/proc/driver/nvidia/gpus"
 SMI = ("nvidia-smi", "--query-compute-apps=gpu_bus_id,pid", "--format=csv,noheader")
 SMI_SECONDS = 2.0
@@ -23,19 +24,23 @@ MOST_JOBS, MOST_ANCESTORS = 64, 64
 
 
 def running_jobs() -> list[Frame]:
-    """Each job with its user, the seconds since its first rank started, and the numbers of its GPUs."""
+    """Each job with its user, the seconds since its first rank started, and the numbers of its GPUs.
+
+    It may never return: a read of a command line waits while another thread of that process, stuck in the
+    kernel, holds its memory map.
+    """
     ranks: dict[tuple[str, int], list[str]] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        if match := _RANK.search(_read(f"/proc/{pid}/cmdline")):
-            with contextlib.suppress(OSError):
-                job = match.group(1).decode(), os.stat(f"/proc/{pid}").st_uid
+        if match := _RANK.search(peek(f"/proc/{pid}/cmdline", 4096)):
+            with contextlib.suppress(OSError):  # it has ended
+                job = match.group(1), os.stat(f"/proc/{pid}").st_uid
                 ranks.setdefault(job, []).append(pid)
     users = gpu_users() if ranks else {}
     return [
         {
             "job": job,
-            "user": _name(user),
-            "seconds": max((_age(pid) for pid in pids), default=0.0),
+            "user": name_of(user),
+            "seconds": max(map(_age, pids)),
             "gpus": sorted(gpu for gpu, above in users.items() if above & {*pids}),
         }
         for (job, user), pids in sorted(ranks.items())[:MOST_JOBS]
@@ -53,47 +58,24 @@ def gpu_users() -> dict[int, set[str]]:
         return {}
     users: dict[int, set[str]] = {}
     for line in done.stdout.decode(errors="replace").splitlines():
-        address, _, pid = line.partition(",")
-        numbers = [n for n, known in enumerate(addresses) if address.strip().lower().endswith(known.lower())]
-        if numbers:
-            users.setdefault(numbers[0], set()).update(_ancestry(pid.strip()))
+        text, _, pid = line.partition(",")
+        for number, address in enumerate(addresses):
+            if text.strip().lower().endswith(address.lower()):
+                users.setdefault(number, set()).update(_ancestry(pid.strip()))
     return users
 
 
 def _ancestry(pid: str) -> set[str]:
-    found: set[str] = set()
-    while pid.isdigit() and pid not in found and len(found) < MOST_ANCESTORS:
-        found.add(pid)
-        pid = (_stat(pid) or ["", ""])[1]
-    return found
+    """A process and those above it."""
+    pids: set[str] = set()
+    while pid.isdigit() and pid not in pids and len(pids) < MOST_ANCESTORS:
+        pids.add(pid)
+        stat = read_stat(pid)
+        pid = str(stat.parent) if stat else ""
+    return pids
 
 
 def _age(pid: str) -> float:
-    fields = _stat(pid)
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK") if len(fields) > 19 else float("inf")
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
-
-
-def _stat(pid: str) -> list[str]:
-    """The fields of proc(5) after the name, from the state on; none for a process that is gone."""
-    return _read(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")[2].split()
-
-
-def _name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
-
-
-def _read(path: str) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+    """The seconds since a process started; 0 if it has ended."""
+    stat = read_stat(pid)
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start * SECONDS_PER_TICK) if stat else 0.0
