@@ -289,6 +289,22 @@ def test_a_program_that_forks_is_not_warned_of_the_waiting_thread_and_its_child_
         assert forked.end()
 
 
+def test_a_program_that_closes_all_descriptors_forks_as_ever(tmp_path: Path) -> None:
+    closes = (
+        "import os, signal, time, warnings\n"
+        "warnings.simplefilter('ignore')\n"  # of the thread, which stays
+        "worker = os.fork() or time.sleep(600)\n"  # it holds the other ends of the descriptors
+        "time.sleep(0.1)\n"  # the thread waits by then; if not, the test sees less
+        "os.closerange(3, 100)\n"
+        "if os.fork() == 0:\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "os.kill(worker, signal.SIGKILL)\n"
+    )
+    with running(tmp_path, closes + PROGRAM) as rank:
+        assert rank.end()
+
+
 def test_a_console_beside_the_rank_changes_nothing(rank: Running, tmp_path: Path) -> None:
     opened = rank.open()
     assert opened["ask"] == ">>> "

@@ -88,10 +88,15 @@ class Listener:
             while True:
                 ready = [descriptor for descriptor, _ in waiting.poll()]
                 if self._reader in ready:
-                    os.read(self._reader, 1)
+                    with contextlib.suppress(OSError):  # the program may have closed it
+                        os.read(self._reader, 1)
                     return
-                with contextlib.suppress(OSError, RuntimeError):
-                    _thread.start_new_thread(_converse, (self._listener._accept()[0],))
+                with contextlib.suppress(OSError):
+                    descriptor, _ = self._listener._accept()
+                    try:
+                        _thread.start_new_thread(_converse, (descriptor,))
+                    except RuntimeError:  # no more threads
+                        os.close(descriptor)
         finally:
             self._runs.release()
 
@@ -101,10 +106,14 @@ class Listener:
         if self._left:
             return
         self._forking.acquire()
-        with contextlib.suppress(OSError):
+        try:
             os.write(self._writer, b"x")
-            if self._runs.acquire(timeout=FORK_SECONDS):
-                self._runs.release()
+        except OSError:  # the program has closed it: the thread cannot end, and stays
+            self._left = True
+            self._forking.release()
+            return
+        if self._runs.acquire(timeout=FORK_SECONDS):
+            self._runs.release()
 
     def _resume(self) -> None:
         if not self._left:
@@ -114,13 +123,14 @@ class Listener:
     def _leave(self) -> None:
         """In the child, which is not a rank."""
         self._left = True
-        self._listener.close()
+        with contextlib.suppress(OSError):  # the program may have closed it
+            self._listener.close()
 
 
 def _converse(descriptor: int) -> None:
     try:
         converse = import_module("muster_console").converse
-    except BaseException:  # noqa: BLE001  # Python may have been replaced; the user sees no answer
+    except Exception:  # noqa: BLE001  # no traceback among the program's output; the user sees no answer
         os.close(descriptor)
         return
     converse(descriptor)
