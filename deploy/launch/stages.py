@@ -16,12 +16,11 @@ from ..connect.channel import Channel
 from ..console.progress import ELAPSED_SECONDS
 from ..console.text import count, duration, span
 from ..hosts.samples import HostSample
+from ..why.stall import IDLE_SHARE
 from .state import LaunchState
 
 LEAST_BYTES = 1_000_000
 """Less is not worth a count: it is sent in a moment."""
-IDLE_CORES = 0.05
-"""A rank that uses less of a core only waits."""
 
 
 def with_hosts(what: str) -> Callable[[], str]:
@@ -114,7 +113,7 @@ class StartStage:
             return text
         text = f"{text}, no output for {duration(int(seconds))}"
         cores = {rank.rank: rank.cpu for host in [*self._samples.values()] for rank in host.ranks}
-        busy = sorted(rank for rank, used in cores.items() if used and used > IDLE_CORES)
+        busy = sorted(rank for rank, used in cores.items() if used and used >= IDLE_SHARE)
         if len(cores) < ranks or None in cores.values():  # not measured yet
             return text
         if len(busy) == ranks:
