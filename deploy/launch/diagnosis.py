@@ -180,7 +180,9 @@ def explained(failure: Failure, explanation: Explanation, state: LaunchState) ->
     if failure.kind == "rank":
         return failure  # its last lines explain more
     odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
-    reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
+    reason = failure.reason
+    if odd:
+        reason += f"; {state.name(odd)} {'is' if len(odd) == 1 else 'are'} elsewhere in the code"
     if explanation.unreached:  # then the position of a rank is a consequence
         reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
     return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))

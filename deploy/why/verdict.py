@@ -182,7 +182,8 @@ class _Case:
                 certain=stops,
             )
         if culprits:
-            note += f"; not where the others are: {named([self.ranks[rank] for rank in culprits])}"
+            ranks = [self.ranks[rank] for rank in culprits]
+            note += f"; {named(ranks)} {plural(culprits, 'is elsewhere in the code')}"
         kind: Kind = "nothing" if recorded else "stacks"
         return self._make(kind, "; ".join(parts), note, culprits, where=self._lines(culprits))
 
