@@ -4,7 +4,7 @@ muster_start.py loads this when the program imports torch.distributed. From the 
 each collective and message of the rank is noted in the file `ring-RANK` of the agent's private folder
 (muster_ring.py), and torch's own server, where torch has one, answers on the Unix socket `torch-RANK` there.
 
-A mistake in here must not reach the program: an error while recording ends the recording.
+A mistake in here must not reach the program: after an error, a call is missing in the record.
 Standard library only, Python 3.9.
 """
 
@@ -103,7 +103,7 @@ class Recorder:
                     described = describe(name, CallArguments(positions, args, kwargs))
                     ring = self._ring
                     slot = ring.begin(*described) if ring and described else 0
-                except Exception:  # noqa: BLE001, S110  # 0.4 µs less than contextlib.suppress
+                except Exception:  # noqa: BLE001, S110  # contextlib.suppress takes 0.3 µs more
                     pass
                 result = original(*args, **kwargs)
                 state = DONE if result is None or not hasattr(result, "wait") else BEGUN
