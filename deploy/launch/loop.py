@@ -114,8 +114,13 @@ class LaunchLoop:
 
     def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
         failure = prefer_silent_host(self._first_failure, self._silent_at_end)
-        notes = (*self.state.all_notes, *self._also_lost(failure), *self._passed_on(), *self._samples.notes)
-        notes += (*self._stalled(failure),)
+        notes = (
+            *self.state.all_notes,
+            *self._also_lost(failure),
+            *self._passed_on(),
+            *self._samples.notes,
+            *self._stalled(failure),
+        )
         return LaunchResult(
             plan=self.plan,
             started=self.began,

@@ -160,7 +160,7 @@ def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Itera
 
 def _busy(own_job: str, facts: Mapping[str, Facts]) -> Iterator[str]:
     """`node2 is busy: job JOB of alice, 2 h 10 min, GPUs 0-3`, one line for hosts with the same job."""
-    others = [(host, job) for host, known in facts.items() for job in known.jobs if job.job != own_job]
+    others = [(host, job) for host in facts for job in facts[host].jobs if job.job != own_job]
     for hosts, (job, user, gpus) in fold((host, (job.job, job.user, job.gpus)) for host, job in others):
         ran = max(other.seconds for _, other in others if (other.job, other.user) == (job, user))
         on = f", {'GPU' if len(gpus) == 1 else 'GPUs'} {ranges(gpus)}" if gpus else ""

@@ -5,9 +5,9 @@ waited in one collective. A rank that computes, or that reads or writes files, i
 a collective: then its record shows that it waits.
 
 How long is long: the floor (60 s, LaunchSpec.stall_note) if the job has made steps and a rank waits in a
-collective; UNSURE times that before the first steps (imports, compilation, the first data), and if no rank is
-known to wait; in any case TIMES times the longest break that the job has recovered from, up to MOST times the
-floor.
+collective; UNSURE times that before the first steps (imports, compilation, the first data), and if no record
+shows that a rank waits; in any case TIMES times the longest break that the job has recovered from, up to MOST
+times the floor.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ class StallRule:
     @property
     def _active(self) -> float:
         """The time of the last sign of life."""
-        return max(self._progress, *self._worked.values(), self._progress)
+        return max([self._progress, *self._worked.values()])
 
     def _idle(self, rank: int) -> float:
-        """Seconds for which a rank is known to have been idle."""
+        """Seconds for which the samples of a rank show that it was idle."""
         return self._seen_at[rank] - self._worked[rank] if rank in self._seen_at else 0.0
 
     def _long(self, *, sure: bool) -> float:
