@@ -31,7 +31,7 @@ class Curve(NamedTuple):
 
 
 def curves_of(history: TopHistory) -> list[Curve]:
-    """The two curves that say most about a job; fewer if it has no figures yet."""
+    """The curves of loss and throughput, else those of the hosts; fewer if there are no figures yet."""
     unit = "samples/s" if history.rate_of_samples else "steps/s"
     losses = [(point.step, point.loss) for point in history.course if point.loss is not None]
     rates = [(point.step, point.rate) for point in history.course if point.rate is not None]
@@ -58,9 +58,8 @@ def _host_curves(history: TopHistory) -> list[Curve]:
     cpu = [mean(sample.cpu for sample in turn) for turn in turns]
     network = [sum((sample.net_in or 0.0) + (sample.net_out or 0.0) for sample in turn) for turn in turns]
     begin = _ago(tracks[0][-1].at - tracks[0][0].at) if tracks else ""
-    ended = history.job is not None and not history.job.running
-    end = "the end" if ended else "now"
-    begin = f"{begin} before {end}" if ended else f"{begin} ago"
+    end = "the end" if history.is_over else "now"
+    begin = f"{begin} before {end}" if history.is_over else f"{begin} ago"
     percents = tuple(share for share in cpu if share is not None)
     return [
         Curve("CPU of all hosts", percents, short_percent, begin, end),
@@ -106,11 +105,8 @@ def _panel(curve: Curve, width: int, rows: int) -> list[tuple[Span, ...]]:
 def _buckets(values: Sequence[float], most: int) -> list[float]:
     """So many values: the means of equal parts, or those on the lines between few values."""
     if len(values) <= most:
-        places = [index * (len(values) - 1) / (most - 1) for index in range(most)]
-        return [
-            values[int(place)] + (values[math.ceil(place)] - values[int(place)]) * (place % 1)
-            for place in places
-        ]
+        positions = [index * (len(values) - 1) / (most - 1) for index in range(most)]
+        return [values[int(at)] + (values[math.ceil(at)] - values[int(at)]) * (at % 1) for at in positions]
     bounds = [index * len(values) // most for index in range(most + 1)]
     return [sum(values[first:last]) / (last - first) for first, last in pairwise(bounds)]
 

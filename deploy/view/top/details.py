@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...console.terminal import harmless
 from ...console.text import count, duration, size
@@ -24,7 +23,7 @@ from .lines import (
     style_of,
     total,
 )
-from .tables import rank_heading, rank_line, rank_table, state_of
+from .tables import rank_table, state_of
 
 
 def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int) -> list[ScreenLine]:
@@ -49,19 +48,11 @@ def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int
         memory = f"{size(gpu.memory or 0)} of {size(gpu.memory_total or 0)}"
         figures = f"{memory}, {gpu.power or 0:.0f} W, {gpu.temperature or 0:.0f} °C"
         text = f"{bar(gpu.utilisation, 20)} {short_percent(gpu.utilisation):>4} {figures}"
-        lines.append(
-            line(
-                width,
-                Span(f"{f'GPU {gpu.index}':<10}", "dim"),
-                Span(text),
-                Span(f"  {gpu.name or ''}", "dim"),
-            )
-        )
-    ranks = rank_table(history, View(), judge, width)
-    own = sorted((row for row in ranks.rows if row[0].host == track.name), key=lambda row: row[0].rank)
-    ranks = replace(ranks, rows=own)
-    titles = [ScreenLine(()), rank_heading(ranks, " rank", width, focus=False)] if own else []
-    return [*lines, *titles, *(rank_line(ranks, index, width) for index in range(len(own)))]
+        number, model = Span(f"{f'GPU {gpu.index}':<10}", "dim"), Span(f"  {gpu.name or ''}", "dim")
+        lines.append(line(width, number, Span(text), model))
+    ranks = rank_table(history, View(sort="name"), judge, width)
+    own = [ranks.line(index) for index, (rank, _) in enumerate(ranks.rows) if rank.host == track.name]
+    return [*lines, *([ScreenLine(()), ranks.heading()] if own else []), *own]
 
 
 def rank_in_full(track: RankTrack, judge: Judge, width: int) -> list[ScreenLine]:
@@ -70,9 +61,7 @@ def rank_in_full(track: RankTrack, judge: Judge, width: int) -> list[ScreenLine]
     title = f"rank {track.rank} on {harmless(track.host)}  {note.text if note else ''}"
     lines = [line(width, Span(title, style_of(note, usual="title")))]
     if last:
-        figures = (
-            f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads, {state_of(last)}"
-        )
+        figures = f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads"
         moved = f"reads {short_rate(last.read or 0)}, writes {short_rate(last.written or 0)}"
         lines.append(line(width, Span(f"{state_of(last)}, {figures}, {moved}")))
     if track.own is not None:
@@ -127,9 +116,7 @@ def _summary(title: str, parts: Sequence[str], width: int) -> ScreenLine:
 
 def state_of_rest(notes: Sequence[Note | None]) -> str:
     """`all well`, or how many of these hosts or ranks are in trouble or unusual."""
-    bad, odd = (
-        sum(bool(note and note.bad) for note in notes),
-        sum(bool(note and not note.bad) for note in notes),
-    )
+    bad = sum(bool(note and note.bad) for note in notes)
+    odd = sum(bool(note and not note.bad) for note in notes)
     parts = [f"{bad} in trouble" if bad else "", f"{odd} unusual" if odd else ""]
     return ", ".join(filter(None, parts)) or "all well"

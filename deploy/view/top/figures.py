@@ -85,7 +85,7 @@ def _rank(track: RankTrack, note: Note | None) -> RankFigures:
         running=track.running,
         step=track.step,
         loss=track.loss,
-        last_line=track.lines[-1] if track.lines else None,
+        last_line=track.last_line or None,
         own_seconds=track.own,
         note=note.text if note else None,
         bad=note.bad if note else False,

@@ -59,6 +59,11 @@ class HostTrack:
     why: str = ""
 
     @property
+    def key(self) -> str:
+        """The key of its line on the screen."""
+        return self.name
+
+    @property
     def last(self) -> HostSample | None:
         """The newest sample."""
         return self.samples[-1] if self.samples else None
@@ -85,6 +90,16 @@ class RankTrack:
     """A time, and the share of its steps or epochs that was done then."""
     running: bool = True
     """Whether the newest sample of its host had it."""
+
+    @property
+    def key(self) -> str:
+        """The key of its line on the screen."""
+        return f"rank {self.rank}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it printed."""
+        return self.lines[-1] if self.lines else ""
 
     @property
     def last(self) -> RankSample | None:
@@ -142,6 +157,11 @@ class TopHistory:
                 self._begin_again(record.attempt)
             for name in record.hosts:
                 self.hosts.setdefault(name, HostTrack(name))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.job is not None and not self.job.running
 
     def silence(self, host: str, now: float) -> float | None:
         """Seconds since a host's last sample; None if there was none.

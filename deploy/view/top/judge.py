@@ -35,7 +35,6 @@ class Judge:
         self._steps = max((rank.step for rank in history.ranks.values() if rank.step is not None), default=0)
         printed = [rank.printed for rank in history.ranks.values() if rank.printed is not None]
         self._printed = max(printed, default=0.0)
-        self._over = history.job is not None and not history.job.running
 
     def job(self) -> Note | None:
         """The worst problem of the whole job: it makes no progress."""
@@ -49,7 +48,7 @@ class Judge:
         if track.last is None:
             return Note("no sample yet", bad=False)
         silence = self._history.silence(track.name, self._now)
-        if silence is not None and silence > _patience(track) and not self._over:
+        if silence is not None and silence > _patience(track) and not self._history.is_over:
             return Note(f"silent for {silence:.0f} s", bad=True)
         return self._figures(track.last)
 
@@ -57,7 +56,7 @@ class Judge:
         """The worst problem of a rank."""
         last = track.last
         if not track.running:
-            return None if self._over else Note("ended", bad=False)
+            return None if self._history.is_over else Note("ended", bad=False)
         if last and last.state == "T":
             return Note("stopped", bad=True)
         if last and last.state == "D" and _stays(track, "D"):

@@ -7,16 +7,17 @@ has a line in place of a table, and no curves; a large one gives each of them wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...console.text import count, span
-from . import tables
 from .curves import LEAST_ROWS, curves_of, drawn
 from .details import host_in_full, host_summary, rank_in_full, rank_summary, state_of_rest
 from .head import Moment, alarm_lines, job_lines
 from .history import TopHistory
 from .judge import Judge
 from .lines import ScreenLine, Span, View, heading, line, padded
+from .tables import HostTable, RankTable, host_table, rank_table
 
 PLAIN_COLUMNS = 120  # of --once
 ROWS_WITH_CURVES = 26
@@ -31,7 +32,7 @@ KEYS = {
     "o": "the next order: trouble, name, CPU, memory, GPU",
     "s": "the stacks of all ranks",
     "?": "these keys",
-    "q, Ctrl-C": "quit; the job goes on",
+    "q, Ctrl-C": "quit; the job continues",
 }
 
 
@@ -51,13 +52,13 @@ def frame(history: TopHistory, view: View, moment: Moment, width: int, rows: int
     judge = Judge(history, moment.now)
     alarms = alarm_lines(history, judge, width, max(2, rows // 8))
     head = [*alarms, *job_lines(history, moment, width)][: max(1, rows - 4)]
-    room = max(1, rows - len(head) - 1)
+    body_rows = max(1, rows - len(head) - 1)
     if in_full := _in_full(history, view, judge, width):
-        first = max(0, min(view.first, len(in_full) - room))
-        body = Frame(in_full[first : first + room], (), first, room)
+        first = max(0, min(view.first, len(in_full) - body_rows))
+        body = Frame(in_full[first : first + body_rows], (), first, body_rows)
     else:
-        body = _Panels(history, view, judge, width, room).frame()
-    blank = [ScreenLine(())] * (room - len(body.lines))
+        body = _Panels(history, view, judge, width, body_rows).frame()
+    blank = [ScreenLine(())] * (body_rows - len(body.lines))
     lines = [*head, *body.lines, *blank, key_line(view, width, full=bool(in_full))]
     return body._replace(lines=lines[:rows])
 
@@ -68,7 +69,7 @@ def _in_full(history: TopHistory, view: View, judge: Judge, width: int) -> list[
         names = max(map(len, KEYS)) + 2
         return [line(width, Span(padded(key, names), "title"), Span(what)) for key, what in KEYS.items()]
     if view.text:
-        return [line(width, Span(one)) for one in view.text]
+        return [line(width, Span(text)) for text in view.text]
     if view.chosen.startswith("rank ") and (rank := history.ranks.get(int(view.chosen[5:]))):
         return rank_in_full(rank, judge, width)
     if host := history.hosts.get(view.chosen):
@@ -92,19 +93,19 @@ def key_line(view: View, width: int, *, full: bool) -> ScreenLine:
 class _Panels:
     """Curves, hosts, ranks and log in so many rows."""
 
-    def __init__(self, history: TopHistory, view: View, judge: Judge, width: int, room: int) -> None:
+    def __init__(self, history: TopHistory, view: View, judge: Judge, width: int, rows: int) -> None:
         self.history, self.view, self.judge, self.width = history, view, judge, width
-        self.hosts = tables.host_table(history, view, judge, width)
-        self.ranks = tables.rank_table(history, view, judge, width)
-        self.curves = curves_of(history)[: 2 if width >= 100 else 1] if room >= ROWS_WITH_CURVES else []
-        self.curve_rows, self.host_rows, self.rank_rows, self.log_rows = self._rows(room)
+        self.hosts = host_table(history, view, judge, width)
+        self.ranks = rank_table(history, view, judge, width)
+        self.curves = curves_of(history)[: 2 if width >= 100 else 1] if rows >= ROWS_WITH_CURVES else []
+        self.curve_rows, self.host_rows, self.rank_rows, self.log_rows = self._rows(rows)
 
-    def _rows(self, room: int) -> tuple[int, int, int, int]:
+    def _rows(self, rows: int) -> tuple[int, int, int, int]:
         """How many rows each panel gets."""
-        curves = max(LEAST_ROWS, room // 4) if self.curves else 0
+        curves = max(LEAST_ROWS, rows // 4) if self.curves else 0
         lines = len(self.history.log)
-        log = min(lines, max(1, room // 6)) if lines else 0
-        left = room - curves - log
+        log = min(lines, max(1, rows // 6)) if lines else 0
+        left = rows - curves - log
         wanted = {False: 1 + max(1, len(self.hosts.rows)), True: 0}
         if self.history.ranks:
             wanted[True] = 1 + max(1, len(self.ranks.rows))
@@ -116,7 +117,7 @@ class _Panels:
         first = min(wanted[focus], left - other)
         spare = left - first - other
         more_log = min(spare, max(0, lines + 1 - log))
-        grown = min(spare - more_log, room // 2 - curves) if self.curves else 0
+        grown = min(spare - more_log, rows // 2 - curves) if self.curves else 0
         sizes = {focus: first, not focus: other}
         return curves + max(0, grown), sizes[False], sizes[True], log + more_log
 
@@ -124,40 +125,18 @@ class _Panels:
         """The panels; the cursor is in one of the tables."""
         view, width = self.view, self.width
         lines = drawn(self.curves, width, self.curve_rows) if self.curves else []
-        keys: Sequence[str] = ()
-        first, page = 0, 1
-        for ranks, rows in ((False, self.host_rows), (True, self.rank_rows)):
-            focus = ranks == (view.ranks and bool(self.history.ranks))
+        body = Frame([])
+        for table, rows in ((self.hosts, self.host_rows), (self.ranks, self.rank_rows)):
+            focus = (table is self.ranks) == (view.ranks and bool(self.history.ranks))
             if rows == 1 and not focus:
-                summary = rank_summary if ranks else host_summary
+                summary = rank_summary if table is self.ranks else host_summary
                 lines.append(summary(self.history, self.judge, width))
             elif rows:
-                window = _Window(self.ranks if ranks else self.hosts, view if focus else View(), rows - 1)
-                lines += self._table(window, ranks=ranks, focus=focus)
+                window = _Window(table, view if focus else replace(view, cursor="", first=0), rows - 1)
+                lines += [table.heading(focus=focus), *window.lines()]
                 if focus:
-                    keys, first, page = window.keys, window.first, max(1, rows - 2)
-        return Frame([*lines, *self._log()], keys, first, page)
-
-    def _table(self, window: _Window, *, ranks: bool, focus: bool) -> list[ScreenLine]:
-        """The window of a table, below the names of its columns; at its end, what is not shown."""
-        lines = []
-        if ranks:
-            lines.append(tables.rank_heading(self.ranks, " rank host", self.width, focus=focus))
-            lines += [tables.rank_line(self.ranks, index, self.width) for index in window.shown]
-        else:
-            lines.append(tables.host_heading(self.hosts, "host", self.width, focus=focus))
-            lines += [tables.host_line(self.hosts, index, self.width) for index in window.shown]
-        if focus:
-            lines = [
-                one._replace(spans=tuple(Span(part.text, "cursor") for part in one.spans))
-                if one.key and one.key == window.cursor
-                else one
-                for one in lines
-            ]
-        noun = "rank" if ranks else "host"
-        if not window.keys:
-            return [*lines, line(self.width, Span(f"no {noun} has the text {self.view.wanted}", "dim"))]
-        return [*lines, *window.rest(noun, self.width)]
+                    body = Frame([], window.keys, window.first, max(1, rows - 2))
+        return body._replace(lines=[*lines, *self._log()])
 
     def _log(self) -> list[ScreenLine]:
         """The end of the log: each line with the ranks that printed it."""
@@ -180,44 +159,51 @@ class _Panels:
 class _Window:
     """The part of a table that fits in so many rows, with the cursor in it."""
 
-    def __init__(self, table: tables.HostTable | tables.RankTable, view: View, rows: int) -> None:
-        self.notes = [note for _, note in table.rows]
-        self.keys = [tables.key_of(track) for track, _ in table.rows]
+    def __init__(self, table: HostTable | RankTable, view: View, rows: int) -> None:
+        self.table, self.wanted = table, view.wanted
+        self.keys = [track.key for track, _ in table.rows]
         whole = len(self.keys)
-        self.shown_rows = rows if whole <= rows else max(1, rows - 1)
+        shown_rows = rows if whole <= rows else max(1, rows - 1)
         at = self.keys.index(view.cursor) if view.cursor in self.keys else 0
         self.cursor = self.keys[at] if view.cursor and self.keys else ""
-        first = min(max(view.first, at - self.shown_rows + 1), at)
-        self.first = max(0, min(first, whole - self.shown_rows))
-        self.shown = range(self.first, min(whole, self.first + self.shown_rows))
+        first = min(max(view.first, at - shown_rows + 1), at)
+        self.first = max(0, min(first, whole - shown_rows))
+        self.shown = range(self.first, min(whole, self.first + shown_rows))
 
-    def rest(self, noun: str, width: int) -> list[ScreenLine]:
-        """`+ 12 more hosts, all well`; nothing if all are shown."""
-        below, whole = len(self.keys) - self.shown.stop, len(self.keys)
+    def lines(self) -> list[ScreenLine]:
+        """The lines that are shown, and a line about the others."""
+        if not self.keys:
+            text = f"no {self.table.noun} has the text {self.wanted}"
+            return [line(self.table.width, Span(text, "dim"))]
+        lines = [*map(self.table.line, self.shown)]
+        if self.cursor:
+            at = self.keys.index(self.cursor) - self.first
+            spans = tuple(Span(text, "cursor") for text, _ in lines[at].spans)
+            lines[at] = lines[at]._replace(spans=spans)
+        rest = self._rest()
+        return [*lines, line(self.table.width, Span(rest, "dim"))] if rest else lines
+
+    def _rest(self) -> str:
+        """`+ 12 more hosts, all well`; empty if all are shown."""
+        noun, whole = self.table.noun, len(self.keys)
+        below = whole - self.shown.stop
         if whole <= len(self.shown):
-            return []
+            return ""
         if not below:
-            return [line(width, Span(f"{noun}s {self.first + 1} to {whole} of {whole}", "dim"))]
-        state = state_of_rest(self.notes[self.shown.stop :])
+            return f"{noun}s {self.first + 1} to {whole} of {whole}"
+        state = state_of_rest([note for _, note in self.table.rows[self.shown.stop :]])
         position = f" ({noun}s {self.first + 1} to {self.shown.stop} of {whole})" if self.first else ""
-        return [
-            line(
-                width, Span(f"+ {below} more {noun if below == 1 else f'{noun}s'}, {state}{position}", "dim")
-            )
-        ]
+        return f"+ {count(below, f'more {noun}')}, {state}{position}"
 
 
 def everything(history: TopHistory, moment: Moment) -> str:
     """All hosts and ranks as plain text, for `--once`."""
     judge, width = Judge(history, moment.now), PLAIN_COLUMNS
-    hosts = tables.host_table(history, View(), judge, width)
-    ranks = tables.rank_table(history, View(), judge, width)
+    hosts = host_table(history, View(), judge, width)
+    ranks = rank_table(history, View(), judge, width)
     parts = [
         [*alarm_lines(history, judge, 10_000, 1000), *job_lines(history, moment, width)],
-        [tables.host_heading(hosts, "host", width, focus=False)]
-        + [tables.host_line(hosts, index, width) for index in range(len(hosts.rows))],
-        [tables.rank_heading(ranks, " rank host", width, focus=False)]
-        + [tables.rank_line(ranks, index, width) for index in range(len(ranks.rows))],
+        *([table.heading(), *map(table.line, range(len(table.rows)))] for table in (hosts, ranks)),
     ]
     shown = parts if ranks.rows else parts[:2]
     return "\n\n".join("\n".join(map(str, part)) for part in shown) + "\n"

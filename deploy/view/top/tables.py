@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from ...console.terminal import harmless
 from ...console.text import count
@@ -46,6 +46,10 @@ class Column(Generic[Track]):
     style: str = "plain"
     right: bool = True
 
+    def cell(self, text: str) -> str:
+        """The text, as wide as the column."""
+        return padded(text, self.width, right=self.right)
+
 
 @dataclass(frozen=True)
 class TrackTable(Generic[Track]):
@@ -53,11 +57,68 @@ class TrackTable(Generic[Track]):
 
     columns: tuple[Column[Track], ...]
     name_width: int
+    width: int
     rows: list[tuple[Track, Note | None]]
+    noun: ClassVar[str]
+    title: ClassVar[str]
+    """Above the names."""
+    number_width: ClassVar[int] = 0
+    """Of the number before each name."""
+    last_title: ClassVar[str] = ""
+    """Above the text after the columns."""
+
+    def heading(self, *, focus: bool = False) -> ScreenLine:
+        """The titles of the columns."""
+        titles = "".join(f"{column.cell(column.title)} " for column in self.columns)
+        name = padded(self.title, self.number_width + self.name_width)
+        return heading(self.width, f"{name} {titles} {self.last_title}", focus=focus)
+
+    def name_of(self, host: str) -> str:
+        """The name of a host, in the width of its column."""
+        return padded(fit(harmless(host), self.name_width), self.name_width)
+
+    def spans_of(self, track: Track) -> list[Span]:
+        """The columns of a line, and a blank."""
+        return [
+            *(Span(f"{column.cell(column.text(track))} ", column.style) for column in self.columns),
+            Span(" "),
+        ]
 
 
-HostTable = TrackTable[HostTrack]
-RankTable = TrackTable[RankTrack]
+class HostTable(TrackTable[HostTrack]):
+    """The table of the hosts."""
+
+    noun = title = "host"
+
+    def line(self, index: int) -> ScreenLine:
+        """One host. Of one that does not answer, the note stands in place of old figures."""
+        track, note = self.rows[index]
+        name = Span(f"{self.name_of(track.name)} ", style_of(note))
+        if track.last is None or (note and track.why):
+            text = Span(note.text if note else "", style_of(note))
+            return line(self.width, name, text, key=track.key)
+        ranks = count(len(track.last.ranks), "rank") if track.last.ranks else ""
+        last = Span(note.text if note else ranks, style_of(note, usual="dim"))
+        return line(self.width, name, *self.spans_of(track), last, key=track.key)
+
+
+class RankTable(TrackTable[RankTrack]):
+    """The table of the ranks."""
+
+    noun, title, number_width, last_title = "rank", " rank host", 6, "last line"
+
+    def line(self, index: int) -> ScreenLine:
+        """One rank: its figures, its note, and its last line of output."""
+        track, note = self.rows[index]
+        text = f"{note.text}: " if note and track.last_line else note.text if note else ""
+        return line(
+            self.width,
+            Span(f"{track.rank:>5} {self.name_of(track.host)} ", style_of(note)),
+            *self.spans_of(track),
+            Span(text, style_of(note)),
+            Span(track.last_line, "dim"),
+            key=track.key,
+        )
 
 
 def host_table(history: TopHistory, view: View, judge: Judge, width: int) -> HostTable:
@@ -67,9 +128,8 @@ def host_table(history: TopHistory, view: View, judge: Judge, width: int) -> Hos
         rows = [(track, note) for track, note in rows if has(view.wanted, track.name, note)]
     rows.sort(key=lambda row: (_order(view.sort, *row), _natural(row[0].name)))
     name = _name_width(history, width)
-    return TrackTable(
-        _fitting(_host_columns(width), [*history.hosts.values()], width - name - 1 - LEAST_NOTE), name, rows
-    )
+    left = width - name - 1 - LEAST_NOTE
+    return HostTable(_fitting(_host_columns(width), [*history.hosts.values()], left), name, width, rows)
 
 
 def _host_columns(width: int) -> list[Column[HostTrack]]:
@@ -82,9 +142,7 @@ def _host_columns(width: int) -> list[Column[HostTrack]]:
     return [
         Column("CPU", 4, 90, of(lambda last: short_percent(last.cpu))),
         Column("", 6, 20, of(lambda last: bar(last.cpu, 6)), "mark"),
-        Column(
-            "", history, 40, lambda track: _spark([one.cpu for one in track.samples], history, 1.0), "mark"
-        ),
+        Column("", history, 40, lambda track: _spark(track, history), "mark"),
         Column("memory", 8, 80, of(lambda last: short_size(last.memory))),
         Column("of", 8, 28, of(lambda last: short_size(last.memory_total))),
         Column("GPU", 4, 85, of(lambda last: short_percent(gpu_share(last)))),
@@ -107,20 +165,6 @@ def _host_columns(width: int) -> list[Column[HostTrack]]:
     ]
 
 
-def host_line(table: HostTable, index: int, width: int) -> ScreenLine:
-    """One host. Of one that does not answer, the note stands in place of old figures."""
-    track, note = table.rows[index]
-    name = Span(padded(fit(harmless(track.name), table.name_width), table.name_width) + " ", style_of(note))
-    if track.last is None or (note and track.why):
-        return line(width, name, Span(note.text if note else "", style_of(note)), key=key_of(track))
-    last = Span(note.text if note else _count_of(track.last.ranks), style_of(note, usual="dim"))
-    return line(width, name, *_spans(table.columns, track), last, key=key_of(track))
-
-
-def _count_of(ranks: Sequence[RankSample]) -> str:
-    return count(len(ranks), "rank") if ranks else ""
-
-
 def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> RankTable:
     """The ranks that pass the filter, in the order of the view."""
     rows = [(track, judge.rank(track)) for track in history.ranks.values()]
@@ -128,13 +172,13 @@ def rank_table(history: TopHistory, view: View, judge: Judge, width: int) -> Ran
         rows = [
             (track, note)
             for track, note in rows
-            if has(view.wanted, f"rank {track.rank} {track.host} {last_line(track)}", note)
+            if has(view.wanted, f"rank {track.rank} {track.host} {track.last_line}", note)
         ]
     rows.sort(key=lambda row: (_order(view.sort, *row), row[0].rank))
     name = _name_width(history, width)
-    columns = _rank_columns(width, over=history.job is not None and not history.job.running)
+    columns = _rank_columns(width, over=history.is_over)
     left = width - name - 7 - max(LEAST_LINE, width // 4)
-    return TrackTable(_fitting(columns, [*history.ranks.values()], left), name, rows)
+    return RankTable(_fitting(columns, [*history.ranks.values()], left), name, width, rows)
 
 
 def _rank_columns(width: int, *, over: bool) -> list[Column[RankTrack]]:
@@ -146,7 +190,7 @@ def _rank_columns(width: int, *, over: bool) -> list[Column[RankTrack]]:
     history = 16 if width >= 160 else 8
     return [
         Column("CPU", 10, 90, of(lambda last: _cores(last.cpu))),
-        Column("", history, 20, lambda track: _rank_spark(track, history), "mark"),
+        Column("", history, 20, lambda track: _spark(track, history), "mark"),
         Column("memory", 8, 50, of(lambda last: short_size(last.memory))),
         Column("state", 8, 30, of(lambda last: "" if over else state_of(last)), right=False),
         Column("threads", 7, 10, of(lambda last: "" if last.threads is None else str(last.threads))),
@@ -165,37 +209,6 @@ def state_of(sample: RankSample) -> str:
     return STATES.get(sample.state or "", sample.state or "")
 
 
-def rank_line(table: RankTable, index: int, width: int) -> ScreenLine:
-    """One rank: its figures, its note, and its last line of output."""
-    track, note = table.rows[index]
-    host = padded(fit(harmless(track.host), table.name_width), table.name_width)
-    text = f"{note.text}: " if note and last_line(track) else note.text if note else ""
-    return line(
-        width,
-        Span(f"{track.rank:>5} {host} ", style_of(note)),
-        *_spans(table.columns, track),
-        Span(text, style_of(note)),
-        Span(last_line(track), "dim"),
-        key=key_of(track),
-    )
-
-
-def host_heading(table: HostTable, title: str, width: int, *, focus: bool) -> ScreenLine:
-    """The names of the columns."""
-    return heading(width, f"{padded(title, table.name_width)} {_titles(table.columns)}", focus=focus)
-
-
-def rank_heading(table: RankTable, title: str, width: int, *, focus: bool) -> ScreenLine:
-    """The names of the columns."""
-    titles = f"{padded(title, 6 + table.name_width)} {_titles(table.columns)}last line"
-    return heading(width, titles, focus=focus)
-
-
-def key_of(track: HostTrack | RankTrack) -> str:
-    """The key of a line of a host or a rank."""
-    return track.name if isinstance(track, HostTrack) else f"rank {track.rank}"
-
-
 def _name_width(history: TopHistory, width: int) -> int:
     """The width of the names of the hosts: at most a quarter of the screen."""
     longest = max((cells(harmless(name)) for name in history.hosts), default=4)
@@ -210,25 +223,10 @@ def _fitting(columns: list[Column[Track]], tracks: list[Track], width: int) -> t
     return tuple(shown)
 
 
-def _titles(columns: Sequence[Column[Track]]) -> str:
-    return "".join(padded(column.title, column.width, right=column.right) + " " for column in columns) + " "
-
-
-def _spans(columns: Sequence[Column[Track]], track: Track) -> list[Span]:
-    figures: list[Span] = [
-        Span(f"{padded(column.text(track), column.width, right=column.right)} ", column.style)
-        for column in columns
-    ]
-    return [*figures, Span(" ")]
-
-
-def _spark(values: Sequence[float | None], width: int, most: float) -> str:
-    return spark(values, width, most) if len(values) > 1 else ""
-
-
-def _rank_spark(track: RankTrack, width: int) -> str:
-    values = [entry.cpu for entry in track.samples]
-    return _spark(values, width, max(1.0, max((value or 0.0 for value in values), default=1.0)))
+def _spark(track: Track, width: int) -> str:
+    """The last uses of the processors, from 0 to 1, or to the highest if that is more cores."""
+    values = [sample.cpu for sample in track.samples]
+    return spark(values, width, max(1.0, *(value or 0.0 for value in values))) if len(values) > 1 else ""
 
 
 def _cores(cpu: float | None) -> str:
@@ -256,8 +254,3 @@ def _natural(name: str) -> tuple[object, ...]:
     """Sorts node2 before node10."""
     parts = re.split(r"([0-9]+)", name)  # texts and numbers by turns
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
-
-
-def last_line(track: RankTrack) -> str:
-    """The last line that a rank printed."""
-    return track.lines[-1] if track.lines else ""
