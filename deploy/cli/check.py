@@ -20,7 +20,7 @@ from ..check.measure import measure
 from ..check.measurements import Measurements
 from ..check.slurm_site import judge_site
 from ..connect.cluster import Cluster
-from ..console.live_line import columns_of
+from ..console.columns import columns_of
 from ..console.text import fitted
 from ..errors import UnfitError, UsageError
 from ..hosts.hostfile import Host

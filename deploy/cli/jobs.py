@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import interrupts
 from ..common.users import own_name
 from ..connect.requests.jobs import JobState
-from ..console.live_line import columns_of
+from ..console.columns import columns_of
 from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import threading
 import time
-import unicodedata
 from typing import TextIO
+
+from .columns import columns_of, cut
 
 ERASE = "\r\x1b[K"
 
@@ -58,26 +57,3 @@ class LiveLine:
 
 live_line = LiveLine()
 """That of this process."""
-
-
-def columns_of(stream: TextIO) -> int:
-    """The columns of this terminal, which may be that of standard error; not of $COLUMNS."""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # no terminal, or no file
-        columns = 0
-    return columns or shutil.get_terminal_size().columns
-
-
-def cut(text: str, columns: int) -> str:
-    """The text, with an ellipsis if it is wider than so many columns."""
-    if text.isascii() and len(text) <= columns:
-        return text
-    widths = [2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text]
-    if sum(widths) <= columns:
-        return text
-    end, left = 0, columns - 1
-    while widths[end] <= left:
-        left -= widths[end]
-        end += 1
-    return f"{text[:end]}…"

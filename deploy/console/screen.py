@@ -13,7 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from .live_line import columns_of, live_line
+from .columns import columns_of
+from .live_line import live_line
 from .terminal import harmless, own_stream
 from .text import fitted, ranges
 

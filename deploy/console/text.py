@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TextIO
 
-from .live_line import columns_of
+from .columns import cells, columns_of
 from .terminal import harmless
 
 QUOTE = "        | "
@@ -106,9 +106,9 @@ def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str
 
     The first `left` columns, by default all, are aligned to the left; the others, with numbers, to the right.
     """
-    cells = [[harmless(cell) for cell in row] for row in rows]
+    safe = [[harmless(cell) for cell in row] for row in rows]
     columns: list[list[str]] = []
-    for index, column in enumerate(zip(*cells, strict=True)):
+    for index, column in enumerate(zip(*safe, strict=True)):
         width = max(map(len, column))
         align = str.ljust if left is None or index < left else str.rjust
         columns.append([align(cell, width) for cell in column])
@@ -126,8 +126,8 @@ def wrapped(line: str, columns: int) -> list[str]:
     indent = QUOTE if quoted else " " * (start + 2 if start else 8)
     parts = [line[:start]]
     for word in line[start:].split(" "):
-        fits_alone = len(indent) + len(word) <= columns
-        if len(f"{parts[-1]} {word}") > columns and fits_alone and parts[-1].strip(" |"):
+        fits_alone = cells(indent + word) <= columns
+        if cells(f"{parts[-1]} {word}") > columns and fits_alone and parts[-1].strip(" |"):
             parts.append(f"{indent}{word}")
         else:
             parts[-1] += word if parts == [line[:start]] else f" {word}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..common.users import home
 from ..connect.requests.jobs import JobState
 from ..console import text
-from ..console.live_line import cut
+from ..console.columns import cut
 from ..console.printed import figures_of, seconds_left
 from ..console.terminal import harmless
 from ..why.stall import stall_text

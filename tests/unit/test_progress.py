@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from muster.deploy.console import progress as module
-from muster.deploy.console.live_line import ERASE, LiveLine, cut, live_line
+from muster.deploy.console.columns import cut
+from muster.deploy.console.live_line import ERASE, LiveLine, live_line
 from muster.deploy.console.progress import Progress, counted
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import HarmlessStream

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.console.columns import cells
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.view.top.figures import as_json
 from muster.deploy.view.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
@@ -20,7 +21,6 @@ from muster.deploy.view.top.lines import (
     SORTS,
     View,
     bar,
-    cells,
     fit,
     in_ascii,
     short_percent,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ...console.columns import cells
 from ...console.text import number
 from .history import TopHistory
-from .lines import ScreenLine, Span, cells, fit, mean, padded, short_percent, short_rate
+from .lines import ScreenLine, Span, fit, mean, padded, short_percent, short_rate
 
 LEAST_ROWS = 5
 # The bits of a braille pattern: two columns of four dots, from the top.

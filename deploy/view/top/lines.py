@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...console.columns import cells, cut
 from ...console.terminal import harmless
 from .judge import Note
 
@@ -56,26 +56,18 @@ def line(width: int, *spans: Span, key: str = "") -> ScreenLine:
     shown: list[Span] = []
     left = width
     for text, style in spans:
-        cut = fit(harmless(text), left, alone=not shown)
-        if cut:
-            shown.append(Span(cut, style))
-        if cut != harmless(text):
+        safe = harmless(text)
+        if fitting := fit(safe, left, alone=not shown):
+            shown.append(Span(fitting, style))
+        if fitting != safe:
             break
-        left -= cells(cut)
+        left -= cells(fitting)
     return ScreenLine(tuple(shown), key)
 
 
 def heading(width: int, text: str, *, focus: bool = False) -> ScreenLine:
     """The first line of a panel, over its whole width. `focus`: the keys act on this panel."""
     return ScreenLine((Span(padded(fit(text, width), width), "focus" if focus else "heading"),))
-
-
-def cells(text: str) -> int:
-    """The columns that a text takes on a terminal."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
 
 
 def fit(text: str, width: int, *, alone: bool = True) -> str:
@@ -85,9 +77,7 @@ def fit(text: str, width: int, *, alone: bool = True) -> str:
     """
     if cells(text) <= width:
         return text
-    kept = text[: max(0, width - 1)]
-    while cells(kept) >= width and kept:
-        kept = kept[:-1]
+    kept = cut(text, width)[:-1]
     if not text[len(kept)].isspace():
         before, space, _ = kept.rpartition(" ")
         kept = before if space or not alone else kept

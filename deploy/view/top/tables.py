@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
+from ...console.columns import cells
 from ...console.terminal import harmless
 from ...console.text import count
 from ...hosts.samples import HostSample, RankSample
@@ -17,7 +18,6 @@ from .lines import (
     Span,
     View,
     bar,
-    cells,
     fit,
     has,
     heading,
