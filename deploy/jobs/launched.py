@@ -78,13 +78,13 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
 def texts(tree: Tree) -> bytes:
     """The content of code.json.gz: the text of each small source file, by its SHA-256."""
     kept: dict[str, str] = {}
-    room = MOST_TEXT
+    left = MOST_TEXT
     for file in tree.files:
-        if PurePosixPath(file.path).suffix in TEXTS and file.size <= min(MOST_OF_FILE, room):
+        if PurePosixPath(file.path).suffix in TEXTS and file.size <= min(MOST_OF_FILE, left):
             text = _read(tree.source(file), file.size)
             if text is not None:
                 kept[file.digest] = text
-                room -= file.size
+                left -= file.size
     return gzip.compress(json.dumps(kept).encode(), compresslevel=1, mtime=0)
 
 

@@ -221,29 +221,24 @@ def _outputs(
     for tail in sorted(tails, key=lambda tail: (tail.rank, tail.stream == "out")):
         by_rank.setdefault(tail.rank, []).append(tail)
     lines = max(3, min(30, LOG_CHARACTERS // (max(1, len(by_rank)) * 160)))
-    room = LOG_CHARACTERS // max(1, len(tails))
+    each = LOG_CHARACTERS // max(1, len(tails))
     outputs = []
     for rank, of_rank in by_rank.items():
         row = last.get(rank)
         failed = row is not None and row.outcome == "failed"
-        kept = [
-            (
-                f"std{tail.stream}",
-                _last_lines(tail, 30, room * 4, shown) if failed else _last_lines(tail, lines, room),
-            )
-            for tail in of_rank
-        ]
+        limits = (30, each * 4, shown) if failed else (lines, each)
+        kept = [(f"std{tail.stream}", _last_lines(tail, *limits)) for tail in of_rank]
         if streams := tuple(stream for stream in kept if stream[1]):
             outputs.append(LogExcerpt(rank, of_rank[0].host, how(row) if row else "", failed, streams))
     return sorted(outputs, key=lambda output: not output.failed)
 
 
-def _last_lines(tail: Tail, most: int, room: int, shown: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _last_lines(tail: Tail, most: int, characters: int, shown: tuple[str, ...] = ()) -> tuple[str, ...]:
     """At most so many lines, and about so many characters, without those that are shown elsewhere."""
     kept = tuple(line[:LONGEST_LINE] for line in tail.lines[-most:])
     if shown and kept[-len(shown) :] == shown:
         kept = kept[: -len(shown)]
-    while len(kept) > 1 and sum(map(len, kept)) > room:
+    while len(kept) > 1 and sum(map(len, kept)) > characters:
         kept = kept[1:]
     return kept
 

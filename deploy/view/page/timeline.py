@@ -218,7 +218,7 @@ def _mark(
 def _labels(
     hosts: Mapping[int, str], tops: Mapping[int, float], step: float, failed: Set[int]
 ) -> list[tuple[float, str, bool]]:
-    """A label for each rank where there is room, otherwise for each host that has room, and for failures."""
+    """A label for each rank in high rows; in low rows for each host where it fits, and for failures."""
     labels = [
         (y + step * (0.7 if step > 12 else 0.9), f"{_short(hosts[rank])} · {rank}", rank in failed)
         for rank, y in tops.items()
