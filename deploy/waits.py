@@ -1,4 +1,4 @@
-"""What this command waits for, noted where it waits. Each command shows it (deploy/cli/command.py)."""
+"""The waits of this command, for hosts and for other things. A line shows them (deploy/cli/command.py)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 
+from .console.columns import cut
 from .console.fold import fold_names
+from .console.progress import ELAPSED_SECONDS
+from .console.text import duration
 
-LONGEST_NAMES = 60  # characters
-ELAPSED_SECONDS, QUICK_SECONDS = 2.0, 1.0
-"""From when on a line has its time, and when a command without a noted wait has a line."""
+LONGEST_NAMES = 60  # columns
+QUICK_SECONDS = 1.0
+"""From this time on, a command without a noted wait has a line."""
 
 
 class Wait:
@@ -38,8 +41,7 @@ class Wait:
     def __str__(self) -> str:
         """`waiting for 2 of 3 hosts: node[2-3] (8 s)`, or for something else; empty if it is over."""
         left = [*self._left]
-        names = fold_names(left) if left else self._what
-        names = names if len(names) <= LONGEST_NAMES else f"{names[:LONGEST_NAMES]}…"
+        names = cut(fold_names(left) if left else self._what, LONGEST_NAMES)
         total = f"{len(left)} of {self._hosts} hosts: " if left and self._hosts > 1 else ""
         return timed(f"waiting for {total}{names}", self._began) if names else ""
 
@@ -73,4 +75,4 @@ def line(began: float) -> str:
 def timed(text: str, began: float) -> str:
     """The text, with the seconds since it began if these are not few."""
     seconds = time.monotonic() - began
-    return f"{text} ({seconds:.0f} s)" if seconds >= ELAPSED_SECONDS else text
+    return f"{text} ({duration(int(seconds))})" if seconds >= ELAPSED_SECONDS else text

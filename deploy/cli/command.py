@@ -219,9 +219,10 @@ def _named(field: dataclasses.Field[Any]) -> Flag:
 
 
 def execute(command: Command) -> None:
-    """Run a command; `Exit` for every end that is not a success. Meanwhile a line shows what it waits for.
+    """Run a command; `Exit` for every end that is not a success.
 
-    A command calls `Progress.close_all` before a job or another program writes to the terminal.
+    Meanwhile a line on stderr names the hosts, or the program, that the command waits for. A command calls
+    `Progress.close_all` before a job or another program writes to the terminal.
     """
     with exit_on_error(command.interrupted), Progress(partial(waits.line, time.monotonic())):
         command.run()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from dataclasses import dataclass, replace
+from functools import partial
 
+from .. import waits
 from ..connect.opener import connect_early
 from ..console.progress import Progress
 from ..console.screen import Screen
@@ -50,10 +53,10 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     screen = Screen(shown, parse.ranks(options.rank), may_drop=True)
     spec = request.spec_of(options, screen.columns)
     # Report mistakes before the job waits for Slurm's hosts. Connections to other hosts start meanwhile.
-    waits = options.slurm not in {"", THIS_ALLOCATION}
-    if waits:
+    is_queued = options.slurm not in {"", THIS_ALLOCATION}
+    if is_queued:
         spec = request.with_code(spec, options, clock, progress.stage)
-    progress.stage("waiting for hosts of Slurm" if options.slurm else "")
+    progress.stage(partial(waits.line, time.monotonic()))
     began = clock.now()
     inventory = without_hosts() if slurm_options else stack.enter_context(request.inventory_for(options))
     if options.slurm:
@@ -70,7 +73,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     used = placement.hosts if placement else ()
     parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)
     open_pipe = connect_early(hosts[:1] if options.detach else used, inventory.open_pipe, clock)
-    if not waits:
+    if not is_queued:
         spec = request.with_code(spec, options, clock, progress.stage)
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
     from .launching import PreparedLaunch  # noqa: PLC0415  # loaded by now

@@ -162,6 +162,10 @@ def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHost
         assert isinstance(json.loads(running.end()), dict | list)
 
 
+def test_a_launch_names_the_host_whose_slots_it_waits_for(slow: SlowHosts) -> None:
+    slow.start("launch", "--slots cores program.py").read_until("waiting for 1 of 3 hosts: node3")
+
+
 @pytest.mark.parametrize("command", ["launch", "run"])
 def test_an_interrupt_during_the_logins_reports_no_job_that_was_ended(command: str, slow: SlowHosts) -> None:
     running = slow.start(command, HOSTS[command])
