@@ -26,7 +26,7 @@ from ..jobs.reconnect import reconnecting
 from ..waits import waiting
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
-from .job_lookup import JobSearch, locate, look, require_logs
+from .job_lookup import locate, look, require_logs
 from .shared import (
     HOSTS_ALSO,
     JSON,
@@ -67,7 +67,10 @@ class Status(JobOptions):
     def run(self) -> None:
         """List them. A host that cannot be asked is an error with exit status 3."""
         with look(self.job, self) as search:
-            states = [entry.state for entry in self._chosen(search)]
+            candidates = jobs.own(search.jobs, own_name()) if self.mine else search.jobs
+            last = 0 if self.running else self.last or None
+            shown = [search.named(self.job)] if self.job else jobs.listed(candidates, last)
+            states = [entry.state for entry in shown]
             width = columns_of(sys.stdout) if sys.stdout.isatty() else None
             if self.json:
                 write_json([asdict(state) for state in states])
@@ -75,21 +78,13 @@ class Status(JobOptions):
                 sys.stdout.write(job_table.details(states[0], width))
             else:
                 sys.stdout.write(job_table.table(states, width))
-                hidden = len(search.jobs) - len(states)
-                if hidden and not (self.mine or self.running):
+                hidden = len(candidates) - len(states)
+                if hidden and not self.running:
                     print_note(f"{count(hidden, 'older job')}: muster status -n 0 lists all")
             for line in search.lines:
                 print_note(line)
             if search.lines:  # a silent host may have jobs that are not shown
                 raise Exit(code=UnfitError.exit_status)
-
-    def _chosen(self, search: JobSearch) -> list[LocatedJob]:
-        if self.job:
-            return [search.named(self.job)]
-        chosen = jobs.own(search.jobs, own_name()) if self.mine else search.jobs
-        if self.running:
-            return [entry for entry in reversed(chosen) if entry.state.running]
-        return jobs.listed(chosen, self.last or None)
 
 
 @dataclass(frozen=True)

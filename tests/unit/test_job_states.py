@@ -208,6 +208,8 @@ def test_status_lists_jobs_that_run_first_and_then_the_last_ones(
     over = [*reversed(names)]
     assert listed() == ["20261120-120000-aaaa", *over[:20]]
     assert listed("-n", "3", "--mine") == over[:3]
+    assert run(["status", "--runs", str(tmp_path), "--mine"]) == 0
+    assert capsys.readouterr().err == "5 older jobs: muster status -n 0 lists all\n"
     assert listed("-n", "0") == ["20261120-120000-aaaa", *over]
     assert listed("--running") == ["20261120-120000-aaaa"]
     assert listed("--running", "--mine") == []
