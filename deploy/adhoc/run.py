@@ -32,11 +32,7 @@ class Ended:
     output: str
 
 
-def run(
-    cluster: Cluster,
-    argv: Sequence[str],
-    seconds: float | None,
-) -> dict[str, Ended]:
+def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[str, Ended]:
     """Run a command on every connected host. Leaving the cluster's context ends its processes."""
     left = dict(cluster.channels)
     posted = {host: channel.post(RUN, argv=list(argv), limit=seconds) for host, channel in left.items()}
@@ -44,11 +40,11 @@ def run(
     with waiting(hosts=left) as noted:
         while left:
             event = cluster.hear(HEAR_SECONDS)
-            if event and left.pop(event.host, None):
-                ended[event.host] = _ended(event.report)
-            ended |= _refused(left, posted)
-            for host in ended:
+            newly = {event.host: _ended(event.report)} if event and left.pop(event.host, None) else {}
+            newly |= _refused(left, posted)
+            for host in newly:
                 noted.over_for(host)
+            ended |= newly
     return {host: ended[host] for host in cluster.channels}
 
 
