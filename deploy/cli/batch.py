@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -40,24 +39,16 @@ def submit_to_slurm(
     screen.say(detached(name, "the first host"))
 
 
-def start_on_login_node(  # noqa: PLR0917  # the parts of a launch
-    spec: LaunchSpec,
-    slurm_options: Sequence[str],
-    login: str,
-    runs: Path,
-    screen: Screen,
-    on_stage: OnStage,
-    *,
-    dry: bool,
+def start_on_login_node(
+    spec: LaunchSpec, login: str, runs: Path, screen: Screen, on_stage: OnStage, *, dry: bool
 ) -> None:
-    """Start the driver on a login node, which asks Slurm for the hosts."""
+    """Start the driver on a login node, which asks Slurm for the hosts by `spec.slurm`."""
     if dry:
         raise UsageError(
             "--dry-run does not work with --slurm-login: Slurm has not given hosts yet. "
             "On the login node, use --slurm ... --detach --dry-run"
         )
     node, name = _login_node(login), spec.job
-    spec = dataclasses.replace(spec, slurm=tuple(slurm_options))
     access = access_beside(hosts_file_of(""), spec.python)
     on_stage(with_hosts("connecting"))
     with (
@@ -69,7 +60,7 @@ def start_on_login_node(  # noqa: PLR0917  # the parts of a launch
 
 
 def detached(job: str, host: str) -> str:
-    """What the user can do with a job whose driver runs on a host."""
+    """The last line of a launch that does not wait for its job, with the next commands."""
     return f"detached; its driver is on {host}\n        muster attach {job}\n        muster stop {job}"
 
 

@@ -61,7 +61,7 @@ class JobSearch(NamedTuple):
     def named(self, job: str) -> LocatedJob:
         """The job with this id, or whose id ends so. `UnfitError` if a silent host may have it."""
         if self.silent and not any(entry.state.job.endswith(job) for entry in self.jobs):
-            raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
+            raise self._silent_error()
         return jobs.only(self.jobs, job, LOOKED)
 
     def default(self, which: Default) -> LocatedJob:
@@ -71,12 +71,15 @@ class JobSearch(NamedTuple):
             newest = jobs.newest(self.jobs, user, LOOKED, running=which != "newest")
         except UsageError:
             if self.silent:
-                raise UnfitError((host or "here", reason) for host, reason in self.silent.items()) from None
+                raise self._silent_error() from None
             raise
         running = [entry.state.job for entry in jobs.own(self.jobs, user) if entry.state.running]
         if which == "only running" and len(running) > 1:
             raise UsageError(f"which job? {len(running)} jobs of {user} run: {', '.join(running)}")
         return newest
+
+    def _silent_error(self) -> UnfitError:
+        return UnfitError((host or "here", reason) for host, reason in self.silent.items())
 
 
 @contextlib.contextmanager

@@ -63,7 +63,8 @@ class PreparedLaunch:
         spec, screen, dry = self.spec, self.screen, self.options.dry_run
         if self.placement is None and self.options.slurm_login:
             login, show = self.options.slurm_login, self.progress.stage
-            batch.start_on_login_node(spec, self.slurm_options, login, self._runs, screen, show, dry=dry)
+            spec = replace(spec, slurm=tuple(self.slurm_options))
+            batch.start_on_login_node(spec, login, self._runs, screen, show, dry=dry)
         elif self.placement is None:
             batch.submit_to_slurm(spec, self.slurm_options, self._runs, screen, dry=dry)
         elif dry:

@@ -21,8 +21,6 @@ CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 # The agent's source fits into it (pipe(7): 64 KiB by default): a host that reads nothing, or prints before it
 # reads, must not block the driver.
 PIPE_SIZE = 1 << 17
-
-
 PART_BYTES = 1 << 20  # of a content that is written at once: a line of progress shows how many
 
 
