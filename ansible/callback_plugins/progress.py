@@ -15,9 +15,9 @@ from ansible.plugins.callback import CallbackBase
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from muster.deploy.console.live_line import live_line  # noqa: E402
-from muster.deploy.console.progress import Progress  # noqa: E402
-from muster.deploy.waits import Wait  # noqa: E402
+from muster.deploy.console.live_line import live_line  # noqa: E402  # found by that path
+from muster.deploy.console.progress import Progress  # noqa: E402  # the same
+from muster.deploy.waits import Wait  # noqa: E402  # the same
 
 DOCUMENTATION = """
 name: progress
@@ -87,7 +87,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
 
 
 class _Above:
-    """A stream whose text goes above the live line. Colours stay, which are Ansible's."""
+    """A stream whose text goes above the live line, with Ansible's colours."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

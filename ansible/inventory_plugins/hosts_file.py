@@ -16,8 +16,8 @@ from ansible.plugins.inventory import BaseInventoryPlugin
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from muster.deploy.errors import MusterError  # noqa: E402
-from muster.deploy.hosts import hostfile  # noqa: E402
+from muster.deploy.errors import MusterError  # noqa: E402  # found by that path
+from muster.deploy.hosts import hostfile  # noqa: E402  # the same
 
 DOCUMENTATION = """
 name: hosts_file
