@@ -120,8 +120,8 @@ class ResultCount:
         """Ignored: the screen has it."""
 
     def stage(self, what: Text) -> None:
-        """Begin a stage of the launch. None is left while the ranks measure."""
-        self._progress.stage(lambda: (what() if callable(what) else what) or self._line())
+        """Begin a stage of the launch. The last one has no text while the ranks measure."""
+        self._progress.stage((lambda: what() or self._line()) if callable(what) else what)
 
     def _line(self) -> str:
         seconds = int(time.monotonic() - self._began)
