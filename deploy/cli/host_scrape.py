@@ -126,22 +126,22 @@ def _watch(host: Host, open_pipe: OpenPipe, take: Callable[[HostReading], None])
 
 def _watch_for_ever(host: Host, open_pipe: OpenPipe, collector: HostCollector) -> None:
     """The same, with a new connection after each error. Each change is a line on stderr."""
-    name, readings, said = host.name, collector.readings, ""
+    name, readings, is_lost = host.name, collector.readings, False
 
     def take(reading: HostReading) -> None:
-        nonlocal said
-        if said:
+        nonlocal is_lost
+        if is_lost:
             print_note(f"{name}: answers again")
-        said, readings[name] = "", reading
+        is_lost, readings[name] = False, reading
 
     while True:
         try:
             _watch(host, open_pipe, take)
         except MusterError as error:
             readings[name] = None
-            if not said:
+            if not is_lost:
                 print_note(str(error))
-            said = str(error)
+            is_lost = True
         time.sleep(RETRY_SECONDS)
 
 

@@ -106,9 +106,12 @@ def _command(spec: LaunchSpec) -> str:
     shown: list[str] = []
     for option, token in pairwise(("", *spec.command)):
         name = token.partition("=")[0]
-        is_url = option == "--notify" and "://" in token  # it may be the secret of a chat
-        hidden = name if option == "--env" and is_secret(name, spec.hidden) else HIDDEN if is_url else token
-        shown.append(hidden)
+        if option == "--env" and is_secret(name, spec.hidden):
+            shown.append(name)
+        elif option == "--notify" and "://" in token:  # it may be the secret of a chat
+            shown.append(HIDDEN)
+        else:
+            shown.append(token)
     return shlex.join(_without_secrets(shown))
 
 
