@@ -148,8 +148,8 @@ def starts(pairs: int) -> list[tuple[float, float]]:
         return ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
 
     with tempfile.TemporaryDirectory() as folder:
-        every = [{record: once(folder, record) for record in ("01", "10")[pair % 2]} for pair in range(pairs)]
-    return [(pair["0"], pair["1"]) for pair in every]
+        taken = [{record: once(folder, record) for record in ("01", "10")[pair % 2]} for pair in range(pairs)]
+    return [(pair["0"], pair["1"]) for pair in taken]
 
 
 def told(name: str, ratios: list[float]) -> str:
@@ -170,17 +170,18 @@ if __name__ == "__main__":
     parser.add_argument("--calls", type=int, default=1, help="all_reduce of the program in each step")
     asked = parser.parse_args()
     if asked.start:
-        found = starts(asked.pairs)
-        less, more = (statistics.median(times) * 1e3 for times in zip(*found, strict=True))
-        apart = statistics.median(with_it - plain for plain, with_it in found) * 1e3
-        sys.stdout.write(f"start without {less:.1f} ms, with {more:.1f} ms, median difference {apart:.1f} ms")
+        taken = starts(asked.pairs)
+        less, more = (statistics.median(times) * 1e3 for times in zip(*taken, strict=True))
+        extra = statistics.median(with_it - plain for plain, with_it in taken) * 1e3
+        sys.stdout.write(f"start without {less:.1f} ms, with {more:.1f} ms, median difference {extra:.1f} ms")
         sys.stdout.write(f", load {os.getloadavg()[0]:.1f}\n")
         sys.exit()
     words = [asked.backend, *map(str, (asked.width, asked.batch, asked.calls, asked.steps))]
-    blocks = measure(words, 1 if asked.backend == "fake" else asked.ranks, asked.pairs)
+    ranks = 1 if asked.backend == "fake" else asked.ranks
+    blocks = measure(words, ranks, asked.pairs)
     middle = statistics.median(plain.step for plain, _ in blocks)
     if not asked.width:
-        calls = asked.calls * asked.steps * (1 if asked.backend == "fake" else asked.ranks)
+        calls = asked.calls * asked.steps * ranks
         less, more = (statistics.median(block.cpu for block in each) for each in zip(*blocks, strict=True))
         sys.stdout.write(f"processor time of a call in a rank: {less / calls * 1e6:.1f} µs, ")
         sys.stdout.write(f"recorded {more / calls * 1e6:.1f} µs\n")

@@ -51,7 +51,6 @@ if not delay:
     os.execv("/bin/sh", ["sh", "-c", sys.argv[-1]])
 agent = subprocess.Popen(["sh", "-c", sys.argv[-1]], stdout=subprocess.PIPE)
 while piece := agent.stdout.read1(1 << 16):
-    due = time.monotonic() + delay
     threading.Timer(delay, lambda piece=piece: os.write(1, piece)).start()
 time.sleep(delay)
 sys.exit(agent.wait())

@@ -51,9 +51,11 @@ def test_hosts_without_a_job_are_scraped_until_the_user_ends_it(project: Project
         return ""  # not up yet
 
     with subprocess.Popen(command, cwd=project.path, env=project.env) as top:
-        wait_until(lambda: 'muster_host_up{host="localhost"} 1.0' in scraped(), scraped)
-        assert 'muster_host_jobs{host="localhost"} 0.0' in scraped()
-        top.terminate()
+        try:
+            wait_until(lambda: 'muster_host_up{host="localhost"} 1.0' in scraped(), scraped)
+            assert 'muster_host_jobs{host="localhost"} 0.0' in scraped()
+        finally:
+            top.terminate()
     assert top.returncode == 143
 
 

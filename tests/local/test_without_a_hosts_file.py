@@ -18,7 +18,7 @@ PROGRAM = """
 import time
 step = 7
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 
@@ -38,10 +38,7 @@ def test_a_folder_with_only_a_program_is_enough(project: Project) -> None:
     assert f"{NOTE} 3 ranks;" in project.launch("--np", "3", "program.py").output
     assert muster(project, "check").stderr == f"{NOTE} 2 ranks; 'muster init' writes a hosts file\n"
     missing = muster(project, "launch", "--hosts", "program.txt", "program.py")
-    assert (missing.returncode, "program.txt: no such hosts file; did you mean program.py?\n") == (
-        2,
-        missing.stderr,
-    )
+    assert (missing.returncode, missing.stderr) == (2, MISSING)
 
 
 def test_commands_find_the_job_of_a_launch_without_a_hosts_file(project: Project) -> None:
