@@ -102,7 +102,7 @@ def _figures(
         ranks=str(run.state.get("ranks") or "-"),
         rates=of_run,
         last=tuple(_last(lines, key) for key in keys),
-        rates_file=("steps.jsonl" if run.steps else "metrics.jsonl") if any(of_run) else "",
+        rates_file=_steps(run)[0] if any(of_run) else "",
         last_file=file if keys else "",
     )
 
@@ -117,7 +117,7 @@ def _source(what: str, files: Sequence[tuple[str, str]]) -> str:
 
 
 def _rate(run: Records, name: str, first: StepRate | None) -> StepRate | None:
-    values = [value for line in run.steps or run.metrics if (value := number_of(line.get(name))) is not None]
+    values = [value for line in _steps(run)[1] if (value := number_of(line.get(name))) is not None]
     values = sorted(values[int(len(values) * WARM_UP) :])
     if not values:
         return None
@@ -125,6 +125,11 @@ def _rate(run: Records, name: str, first: StepRate | None) -> StepRate | None:
     change = middle / first.middle - 1 if first and first.middle else None
     last = len(values) - 1
     return StepRate(name, middle, values[round(last * 0.1)], values[round(last * 0.9)], change)
+
+
+def _steps(run: Records) -> tuple[str, Sequence[RunRecord]]:
+    """The file with the rates of a run, and its lines."""
+    return ("steps.jsonl", run.steps) if run.steps else ("metrics.jsonl", run.metrics)
 
 
 def _metrics(run: Records) -> tuple[str, Sequence[RunRecord]]:
