@@ -42,6 +42,8 @@ _LFS = "version https://git-lfs.github.com/spec/v1\n"
 MOST_TEXT = 1 << 20
 """Bytes of a file that may be a text with carriage returns."""
 SECONDS = 60
+MOST_DEPTH = 20  # of submodules
+LONGEST_PATH, LONGEST_NAME = 4000, 255  # no file has a longer one
 # They point git to another repository than that of the folder.
 _OF_ONE_REPOSITORY = {
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX"),
@@ -112,6 +114,15 @@ class Head:
                 self._commit, self._staged = commit, _is_staged(root, commit)
 
 
+def _is_staged(root: Path, commit: str) -> bool:
+    """Whether the index equals a commit; False if the commit is missing. It reads no file of the tree."""
+    try:
+        git(root, "diff-index", "--cached", "--quiet", "--ignore-submodules=dirty", commit, "--")
+    except UsageError:
+        return False
+    return True
+
+
 class ContentCheck:
     """Compares a content, part by part, with git's id of it. An empty id is that of no content."""
 
@@ -145,19 +156,6 @@ def is_stored_as(blob: str, path: Path, digest: str, size: int) -> bool:
         if check.is_same:
             return True
     return False
-
-
-def _is_staged(root: Path, commit: str) -> bool:
-    """Whether the index equals a commit; False if the commit is missing. It reads no file of the tree."""
-    try:
-        git(root, "diff-index", "--cached", "--quiet", "--ignore-submodules=dirty", commit, "--")
-    except UsageError:
-        return False
-    return True
-
-
-MOST_DEPTH = 20  # of submodules
-LONGEST_PATH, LONGEST_NAME = 4000, 255  # no file has a longer one
 
 
 @dataclass(frozen=True)

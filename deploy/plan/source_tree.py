@@ -54,7 +54,7 @@ class Tree:
     commit: str = ""
     """The git commit of the tree; empty without a repository."""
     clean: bool = False
-    """Whether these are exactly the files of the commit."""
+    """Whether these are exactly the files of the commit; modes are not compared."""
 
     @property
     def size(self) -> int:
