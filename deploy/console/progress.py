@@ -126,7 +126,7 @@ class Progress:
                     self._draw(text)
 
     def _is_shown(self) -> bool:
-        """Whether it is the innermost one that has not a count which is complete, or has not begun."""
+        """Whether it is the innermost one, apart from counts that are complete or have not begun."""
         inner = (other for other in reversed(self._open) if not (other._unit and other._done >= other._total))
         return next(inner, None) is self
 

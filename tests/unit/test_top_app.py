@@ -91,7 +91,7 @@ def test_300_hosts_are_scrolled_by_keys_and_the_columns_keep_their_names() -> No
     try_out(Recorded(300, turns=2), session)
 
 
-def test_the_screen_is_drawn_anew_in_another_size() -> None:
+def test_the_screen_is_drawn_again_in_another_size() -> None:
     async def session(pilot: Any, app: TopApp) -> None:
         assert not any("throughput" in line for line in drawn(app))
         await pilot.resize_terminal(120, 40)

@@ -103,7 +103,7 @@ def ended(known: TopHistory) -> TopHistory:
 
 @pytest.mark.parametrize(("width", "rows"), SIZES)
 def test_the_screen_at_each_size_is_as_recorded(width: int, rows: int) -> None:
-    """MUSTER_GOLDEN=1 writes the files anew: look at them."""
+    """MUSTER_GOLDEN=1 writes the files again: look at them."""
     _golden(f"top-{width}x{rows}", "\n".join(lines_of(training(20), width, rows)) + "\n")
 
 
@@ -300,6 +300,7 @@ def test_a_host_in_full_has_its_gpus_and_its_ranks() -> None:
 def test_a_rank_in_full_has_its_log() -> None:
     shown = lines_of(history(2), view=View(chosen="rank 3"))
     assert "rank 3 on node1" in shown
+    assert "\n".join(shown).count("runs, ") == 1
     assert [line for line in shown if line][-2] == "rank 3 has had 109 batches"
 
 

@@ -1,4 +1,4 @@
-"""What `muster top --json` prints: the newest figures of all hosts and ranks. Pure."""
+"""The newest figures of all hosts and ranks, for `muster top --json`. Pure."""
 
 from __future__ import annotations
 

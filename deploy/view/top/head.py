@@ -28,7 +28,7 @@ class Moment(NamedTuple):
 
 
 def alarm_lines(history: TopHistory, judge: Judge, width: int, most: int) -> list[ScreenLine]:
-    """What the user must act on: a failure of the job, of ranks, of hosts. Equal ones are one line."""
+    """Failures of the job, of ranks and of hosts, on which the user must act. Equal ones are one line."""
     job = history.job
     texts = [history.problem] if history.problem else []
     if job and job.state in ALARMING:
@@ -102,7 +102,7 @@ def _progress(history: TopHistory, moment: Moment) -> list[str]:
 
 
 def _time_left(history: TopHistory, printed: RankTrack, moment: Moment) -> float | None:
-    """By the pace since this reader began to watch; before that is known, by the pace since the start."""
+    """By the pace since this reader began to watch; without one yet, by the pace since the start."""
     job = history.job
     if job is None or not job.running:
         return None

@@ -203,7 +203,7 @@ class TopHistory:
                 rank.running = rank.rank in present
 
     def _train(self, training: TrainingSample) -> None:
-        """Add a point, which steps.jsonl has; it knows more than printed lines."""
+        """Add a point of steps.jsonl, which has more figures than the printed lines."""
         if self.training is None:
             self.course = []
         elif self.training.step == training.step:

@@ -1,7 +1,7 @@
 """The screen of `muster top` as a pure function of the records so far, the user's view, and its size.
 
 From the top: alarms, the job, its curves, the hosts, the ranks, the end of the log, the keys. A small screen
-has a line in place of a table, and no curves; a large one gives each of them what it can fill.
+has a line in place of a table, and no curves; a large one gives each of them as many rows as it can fill.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def frame(history: TopHistory, view: View, moment: Moment, width: int, rows: int
 
 
 def _in_full(history: TopHistory, view: View, judge: Judge, width: int) -> list[ScreenLine]:
-    """What stands in place of the panels: keys, stacks, a host or a rank; empty for the panels."""
+    """Lines in place of the panels: keys, stacks, a host or a rank; empty for the panels."""
     if view.help:
         names = max(map(len, KEYS)) + 2
         return [line(width, Span(padded(key, names), "title"), Span(what)) for key, what in KEYS.items()]

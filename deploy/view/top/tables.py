@@ -91,7 +91,7 @@ class HostTable(TrackTable[HostTrack]):
     noun = title = "host"
 
     def line(self, index: int) -> ScreenLine:
-        """One host. Of one that does not answer, the note stands in place of old figures."""
+        """One host. Of one that does not answer, the note is in place of old figures."""
         track, note = self.rows[index]
         name = Span(f"{self.name_of(track.name)} ", style_of(note))
         if track.last is None or (note and track.why):
@@ -205,7 +205,7 @@ STATES = {"R": "runs", "S": "sleeps", "D": "disk", "T": "stopped", "t": "traced"
 
 
 def state_of(sample: RankSample) -> str:
-    """What a rank does, as the kernel has it: `runs`, `sleeps`."""
+    """The state of the process of a rank, as the kernel has it: `runs`, `sleeps`."""
     return STATES.get(sample.state or "", sample.state or "")
 
 
