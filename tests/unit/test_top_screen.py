@@ -37,43 +37,43 @@ NOW = 101.0
 
 def troubled() -> TopHistory:
     """A job with a host that died, one that cannot be asked, a rank behind and one that is stopped."""
-    known = history(4, gpus=2)
+    seen = history(4, gpus=2)
     for turn in range(10, 16):
         for number in (0, 1, 3):
-            known.take(host_sample(number, turn, gpus=2), NOW)
+            seen.take(host_sample(number, turn, gpus=2), NOW)
     stopped = dataclasses.replace(host_sample(3, 16, gpus=2), ranks=(RankSample(6, 0.0, 1 << 30, 3, "T"),))
-    known.take(stopped, NOW)
-    known.take(PrintedText(1, "node0", "epoch 1 step 102 loss 2.5\n"), NOW)
-    known.take(Unreached("node1", "Connection refused"), NOW)
-    return known
+    seen.take(stopped, NOW)
+    seen.take(PrintedText(1, "node0", "epoch 1 step 102 loss 2.5\n"), NOW)
+    seen.take(Unreached("node1", "Connection refused"), NOW)
+    return seen
 
 
 def training(hosts: int = 4, ranks_each: int = 2, steps: int = 120) -> TopHistory:
     """A job that has trained for some minutes: its loss falls, and its ranks print."""
-    known = history(hosts, turns=20, ranks_each=ranks_each, gpus=2)
+    seen = history(hosts, turns=20, ranks_each=ranks_each, gpus=2)
     for step in range(120, 120 + steps):
         sample = host_sample(0, step - 100, ranks_each=ranks_each, gpus=2)
         at = TrainingSample(step, 2.25 * 0.985 ** (step - 119), 0.21 + step % 9 / 50)
-        known.take(dataclasses.replace(sample, at=START + 38 + step / 1e4, training=at), 100.0 + step / 1e4)
+        seen.take(dataclasses.replace(sample, at=START + 38 + step / 1e4, training=at), 100.0 + step / 1e4)
         for rank in range(hosts * ranks_each):
-            known.take(PrintedText(rank, f"node{rank // ranks_each}", f"step {step} of 500 loss 2.25\n"), NOW)
-    return known
+            seen.take(PrintedText(rank, f"node{rank // ranks_each}", f"step {step} of 500 loss 2.25\n"), NOW)
+    return seen
 
 
-def screen(known: TopHistory, width: int, rows: int, view: View | None = None, now: float = NOW) -> Frame:
-    return frame(known, view or View(), Moment(now, START + 20), width, rows)
+def screen(seen: TopHistory, width: int, rows: int, view: View | None = None, now: float = NOW) -> Frame:
+    return frame(seen, view or View(), Moment(now, START + 20), width, rows)
 
 
-def lines_of(known: TopHistory, width: int = 80, rows: int = 24, view: View | None = None) -> list[str]:
-    return [str(line) for line in screen(known, width, rows, view).lines]
+def lines_of(seen: TopHistory, width: int = 80, rows: int = 24, view: View | None = None) -> list[str]:
+    return [str(line) for line in screen(seen, width, rows, view).lines]
 
 
-def plain(known: TopHistory, now: float = NOW, clock: float = START + 20) -> str:
-    return everything(known, Moment(now, clock))
+def plain(seen: TopHistory, now: float = NOW, clock: float = START + 20) -> str:
+    return everything(seen, Moment(now, clock))
 
 
-def keys(known: TopHistory, view: View) -> list[str]:
-    return [*screen(known, 80, 5000, view).keys]
+def keys(seen: TopHistory, view: View) -> list[str]:
+    return [*screen(seen, 80, 5000, view).keys]
 
 
 def healthy() -> TopHistory:
@@ -95,10 +95,10 @@ def made(name: str) -> TopHistory:
     return JOBS[name]()
 
 
-def ended(known: TopHistory) -> TopHistory:
+def ended(seen: TopHistory) -> TopHistory:
     why = "rank 6 on node3: exit status 1, and much more was said about it, up to the very end of a long line"
-    known.take(job(4, 8, "failed", ended=START + 30, exit_status=1, why=why), NOW)
-    return known
+    seen.take(job(4, 8, "failed", ended=START + 30, exit_status=1, why=why), NOW)
+    return seen
 
 
 @pytest.mark.parametrize(("width", "rows"), SIZES)
@@ -115,11 +115,11 @@ def _golden(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("name", "seen"),
     [("top-healthy", history(3)), ("top-gpus", history(2, gpus=8)), ("top-troubled", troubled())],
 )
-def test_the_plain_text_is_as_recorded(name: str, known: TopHistory) -> None:
-    _golden(name, plain(known))
+def test_the_plain_text_is_as_recorded(name: str, seen: TopHistory) -> None:
+    _golden(name, plain(seen))
 
 
 @pytest.mark.parametrize("view", [View(), View(ranks=True), View(chosen="node1"), View(chosen="rank 3")])
@@ -146,9 +146,9 @@ def test_a_large_screen_is_full(name: str) -> None:
 def test_a_small_screen_has_alarms_the_job_every_troubled_host_a_line_for_the_ranks_and_the_last_line() -> (
     None
 ):
-    known = training(40, 8, steps=30)
-    known.take(Unreached("node17", "Connection refused"), NOW)
-    shown = lines_of(known)
+    seen = training(40, 8, steps=30)
+    seen.take(Unreached("node17", "Connection refused"), NOW)
+    shown = lines_of(seen)
     assert shown[0] == "! node17: Connection refused"
     assert shown[1].startswith("20261122-101500-beef  running")
     assert shown[2].split("%")[1].startswith("  about ") and shown[2].endswith(
@@ -162,9 +162,9 @@ def test_a_small_screen_has_alarms_the_job_every_troubled_host_a_line_for_the_ra
 
 
 def test_only_a_larger_screen_has_curves_and_tables_of_both() -> None:
-    known = training(40, 8, steps=30)
+    seen = training(40, 8, steps=30)
     for width, rows in SIZES[1:]:
-        text = "\n".join(lines_of(known, width, rows))
+        text = "\n".join(lines_of(seen, width, rows))
         assert "loss " in text and "throughput 3.23 steps/s" in text
         assert " rank host" in text and "\nhost " in text and "log, the last lines of the ranks" in text
 
@@ -175,16 +175,16 @@ def test_every_figure_has_a_unit() -> None:
 
 
 def test_300_hosts_are_scrolled_to_the_cursor_and_each_has_its_line() -> None:
-    known = history(300, turns=2, ranks_each=8)
-    assert len(keys(known, View())) == 300
-    assert len(keys(known, View(ranks=True))) == 2400
-    shown = lines_of(known, view=View(cursor="node150"))
+    seen = history(300, turns=2, ranks_each=8)
+    assert len(keys(seen, View())) == 300
+    assert len(keys(seen, View(ranks=True))) == 2400
+    shown = lines_of(seen, view=View(cursor="node150"))
     assert any(line.startswith("node150 ") for line in shown)
     at = next(
         index for index, line in enumerate(shown) if line.startswith("+ 149 more hosts, all well (hosts")
     )
     assert shown[at - 1].startswith("node150 ")
-    assert "hosts 286 to 300 of 300" in "\n".join(lines_of(known, view=View(cursor="node299")))
+    assert "hosts 286 to 300 of 300" in "\n".join(lines_of(seen, view=View(cursor="node299")))
 
 
 def test_node2_comes_before_node10() -> None:
@@ -193,9 +193,9 @@ def test_node2_comes_before_node10() -> None:
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_shows_every_host_and_rank(sort: str) -> None:
-    known = troubled()
-    assert sorted(keys(known, View(sort=sort))) == ["node0", "node1", "node2", "node3"]
-    assert len(keys(known, View(sort=sort, ranks=True))) == 8
+    seen = troubled()
+    assert sorted(keys(seen, View(sort=sort))) == ["node0", "node1", "node2", "node3"]
+    assert len(keys(seen, View(sort=sort, ranks=True))) == 8
 
 
 def test_trouble_comes_first() -> None:
@@ -204,55 +204,55 @@ def test_trouble_comes_first() -> None:
 
 
 def test_the_time_that_is_left_follows_from_the_steps_that_rank_0_prints() -> None:
-    known = history(1)
-    assert "left" not in plain(known, 100.0, START)
-    known.take(PrintedText(0, "node0", "step 200/500 loss 2.5\n"), 100.0)
-    assert "40%  about 1 min 30 s left, step 109" in plain(known, 100.0, START)  # the pace since the start
-    known.take(PrintedText(0, "node0", "step 250/500 loss 2.5\n"), 110.0)
-    assert "about 45 s left" in plain(known, 115.0, START)  # the pace since the screen opened
-    known.take(job(1, 2, "done", ended=START), 115.0)
-    assert "left" not in plain(known, 115.0, START)
+    seen = history(1)
+    assert "left" not in plain(seen, 100.0, START)
+    seen.take(PrintedText(0, "node0", "step 200/500 loss 2.5\n"), 100.0)
+    assert "40%  about 1 min 30 s left, step 109" in plain(seen, 100.0, START)  # the pace since the start
+    seen.take(PrintedText(0, "node0", "step 250/500 loss 2.5\n"), 110.0)
+    assert "about 45 s left" in plain(seen, 115.0, START)  # the pace since the screen opened
+    seen.take(job(1, 2, "done", ended=START), 115.0)
+    assert "left" not in plain(seen, 115.0, START)
 
 
 def test_printed_steps_make_curves_as_steps_jsonl_does() -> None:
-    known = TopHistory()
-    known.take(job(1, 2), 100.0)
-    known.take(PrintedText(1, "node0", "step 3 loss 9.0\n"), 100.0)  # rank 0 takes the place of this one
+    seen = TopHistory()
+    seen.take(job(1, 2), 100.0)
+    seen.take(PrintedText(1, "node0", "step 3 loss 9.0\n"), 100.0)  # rank 0 takes the place of this one
     for second in range(12):
-        known.take(PrintedText(0, "node0", f"step {3 * second} loss {2 - second / 10:.2f}\n"), 100.0 + second)
-    shown = "\n".join(lines_of(known, 120, 40))
+        seen.take(PrintedText(0, "node0", f"step {3 * second} loss {2 - second / 10:.2f}\n"), 100.0 + second)
+    shown = "\n".join(lines_of(seen, 120, 40))
     assert "loss 0.9, lowest 0.9" in shown and "throughput 3 steps/s" in shown
     assert "2 │" in shown and "step 0" in shown and "step 33" in shown
 
 
 def test_a_job_that_prints_no_step_has_curves_of_its_hosts_and_a_hint() -> None:
-    known = TopHistory()
-    known.take(job(2, 4), 100.0)
+    seen = TopHistory()
+    seen.take(job(2, 4), 100.0)
     for turn in range(9):
         for number in range(2):
-            known.take(dataclasses.replace(host_sample(number, turn), training=None), 100.0)
-    shown = lines_of(known, 120, 40)
+            seen.take(dataclasses.replace(host_sample(number, turn), training=None), 100.0)
+    shown = lines_of(seen, 120, 40)
     assert shown[1] == NO_STEPS
     assert shown[2].startswith("CPU of all hosts ") and "network of all hosts 3.0 MB/s" in shown[2]
 
 
 def test_equal_lines_of_ranks_are_one_line_of_the_log() -> None:
-    known = TopHistory()
+    seen = TopHistory()
     for step in range(3):
         for rank in range(4):
-            known.take(PrintedText(rank, "node0", f"step {step}\n"), NOW)
-    assert known.log == {f"step {step}": {0, 1, 2, 3} for step in range(3)}
-    known.take(PrintedText(0, "node0", "step 0\n"), NOW)
-    assert [*known.log.items()][-1] == ("step 0", {0})
+            seen.take(PrintedText(rank, "node0", f"step {step}\n"), NOW)
+    assert seen.log == {f"step {step}": {0, 1, 2, 3} for step in range(3)}
+    seen.take(PrintedText(0, "node0", "step 0\n"), NOW)
+    assert [*seen.log.items()][-1] == ("step 0", {0})
 
 
 def test_the_logs_from_before_the_start_become_one_in_the_order_of_their_lines() -> None:
-    known = TopHistory()
+    seen = TopHistory()
     for rank, first, last in ((0, 5, 9), (1, 2, 11), (2, 7, 8)):
         text = "".join(f"step {step}\n" for step in range(first, last + 1))
-        known.take(PrintedText(rank, "node0", text, old=True), NOW)
-    assert [*known.log] == [f"step {step}" for step in range(5, 12)]
-    assert (known.log["step 8"], known.log["step 11"]) == ({0, 1, 2}, {1})
+        seen.take(PrintedText(rank, "node0", text, old=True), NOW)
+    assert [*seen.log] == [f"step {step}" for step in range(5, 12)]
+    assert (seen.log["step 8"], seen.log["step 11"]) == ({0, 1, 2}, {1})
 
 
 def test_the_log_has_the_traceback_of_a_rank_and_the_end_of_the_job_is_the_first_line() -> None:
@@ -262,33 +262,33 @@ def test_the_log_has_the_traceback_of_a_rank_and_the_end_of_the_job_is_the_first
 
 
 def test_a_driver_that_is_lost_is_an_alarm() -> None:
-    known = history(2)
-    known.take(job(2, 4, "lost", why="its driver is gone"), NOW)
-    assert lines_of(known)[0] == "! lost: its driver is gone"
+    seen = history(2)
+    seen.take(job(2, 4, "lost", why="its driver is gone"), NOW)
+    assert lines_of(seen)[0] == "! lost: its driver is gone"
 
 
 def test_a_problem_of_the_source_is_an_alarm() -> None:
-    known = history(2)
-    known.problem = "node1: no answer within 30 s"
-    assert lines_of(known)[0] == "! node1: no answer within 30 s"
+    seen = history(2)
+    seen.problem = "node1: no answer within 30 s"
+    assert lines_of(seen)[0] == "! node1: no answer within 30 s"
 
 
 def test_equal_alarms_are_one_and_only_some_are_shown() -> None:
-    known = history(40)
+    seen = history(40)
     for number in range(9, 30):
-        known.take(Unreached(f"node{number}", "Connection refused"), NOW)
+        seen.take(Unreached(f"node{number}", "Connection refused"), NOW)
     for number in range(4):
-        known.take(Unreached(f"node{number}", f"odd {number}"), NOW)
-    shown = lines_of(known)
+        seen.take(Unreached(f"node{number}", f"odd {number}"), NOW)
+    shown = lines_of(seen)
     assert shown[0] == "! node[9-29]: Connection refused"
     assert shown[2] == "! 3 more lines of alarms"
 
 
 def test_a_filter_looks_at_names_notes_and_last_lines() -> None:
-    known = troubled()
-    assert keys(known, View(wanted="NODE3")) == ["node3"]
-    assert keys(known, View(wanted="silent")) == ["node2"]
-    assert keys(known, View(wanted="step 102", ranks=True)) == ["rank 1"]
+    seen = troubled()
+    assert keys(seen, View(wanted="NODE3")) == ["node3"]
+    assert keys(seen, View(wanted="silent")) == ["node2"]
+    assert keys(seen, View(wanted="step 102", ranks=True)) == ["rank 1"]
 
 
 def test_a_host_in_full_has_its_gpus_and_its_ranks() -> None:
@@ -305,54 +305,54 @@ def test_a_rank_in_full_has_its_log() -> None:
 
 
 def test_what_a_host_says_cannot_drive_the_terminal() -> None:
-    known = history(1)
-    known.take(PrintedText(0, "node0", "\x1b[2J\x9b31mred\n"), NOW)
-    known.take(HostSample(START + 30, "no\x1bde", gpus=(GpuSample(0, "\x1b]0;x\x07"),)), NOW)
-    known.take(Unreached("no\x1bde", "\x1b[2J"), NOW)
-    text = plain(known) + str(screen(known, 200, 60)) + str(lines_of(known, view=View(chosen="no\x1bde")))
-    assert not {"\x1b", "\x9b", "\x07"} & {*"".join(lines_of(known, 200, 60)), *plain(known)}
+    seen = history(1)
+    seen.take(PrintedText(0, "node0", "\x1b[2J\x9b31mred\n"), NOW)
+    seen.take(HostSample(START + 30, "no\x1bde", gpus=(GpuSample(0, "\x1b]0;x\x07"),)), NOW)
+    seen.take(Unreached("no\x1bde", "\x1b[2J"), NOW)
+    text = plain(seen) + str(screen(seen, 200, 60)) + str(lines_of(seen, view=View(chosen="no\x1bde")))
+    assert not {"\x1b", "\x9b", "\x07"} & {*"".join(lines_of(seen, 200, 60)), *plain(seen)}
     assert "\x1b" not in text.replace("\\x1b", "")
 
 
 # -- judgement --
 
 
-def noted(known: TopHistory, host: str, now: float = NOW) -> str:
-    note = Judge(known, now).host(known.hosts[host])
+def noted(seen: TopHistory, host: str, now: float = NOW) -> str:
+    note = Judge(seen, now).host(seen.hosts[host])
     return note.text if note else ""
 
 
 def test_a_host_that_dies_is_called_silent_within_12_seconds() -> None:
-    known, died = history(2), START + 2.0 * 9
+    seen, died = history(2), START + 2.0 * 9
     for after in range(1, 13):  # each second the screen looks; node1 goes on
         if after % 2 == 0:
-            known.take(dataclasses.replace(host_sample(1, 9), at=died + after), 100.0 + after)
-        if noted(known, "node0", 100.0 + after):
+            seen.take(dataclasses.replace(host_sample(1, 9), at=died + after), 100.0 + after)
+        if noted(seen, "node0", 100.0 + after):
             break
-    assert noted(known, "node0", 100.0 + after).startswith("silent for") and after < 12
-    assert noted(known, "node1", 100.0 + after) == ""
+    assert noted(seen, "node0", 100.0 + after).startswith("silent for") and after < 12
+    assert noted(seen, "node1", 100.0 + after) == ""
 
 
 def test_hosts_that_all_die_with_their_driver_are_called_silent_too() -> None:
-    known = history(2)
-    assert [noted(known, name, 105.0) for name in known.hosts] == ["", ""]
-    assert [noted(known, name, 111.0) for name in known.hosts] == ["silent for 11 s"] * 2
+    seen = history(2)
+    assert [noted(seen, name, 105.0) for name in seen.hosts] == ["", ""]
+    assert [noted(seen, name, 111.0) for name in seen.hosts] == ["silent for 11 s"] * 2
 
 
 def test_hosts_that_are_sampled_seldom_are_not_called_silent() -> None:
-    known = TopHistory()
+    seen = TopHistory()
     for turn in range(3):
-        known.take(HostSample(START + 20.0 * turn, "node0", cpu=0.5), 20.0 * turn)
-    assert noted(known, "node0", 58.0) == ""
+        seen.take(HostSample(START + 20.0 * turn, "node0", cpu=0.5), 20.0 * turn)
+    assert noted(seen, "node0", 58.0) == ""
 
 
 def test_hosts_of_a_job_that_is_over_are_not_called_silent() -> None:
-    known = history(2)
-    known.take(dataclasses.replace(host_sample(0, 10), ranks=()), NOW)
-    assert Judge(known, NOW).rank(known.ranks[0]) == Note("ended", bad=False)
-    known.take(job(2, 4, "done", ended=START + 30, exit_status=0), NOW)
-    assert noted(known, "node0", 500.0) == ""
-    assert Judge(known, NOW).rank(known.ranks[0]) is None
+    seen = history(2)
+    seen.take(dataclasses.replace(host_sample(0, 10), ranks=()), NOW)
+    assert Judge(seen, NOW).rank(seen.ranks[0]) == Note("ended", bad=False)
+    seen.take(job(2, 4, "done", ended=START + 30, exit_status=0), NOW)
+    assert noted(seen, "node0", 500.0) == ""
+    assert Judge(seen, NOW).rank(seen.ranks[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -368,25 +368,25 @@ def test_hosts_of_a_job_that_is_over_are_not_called_silent() -> None:
     ],
 )
 def test_a_host_that_is_odd_says_so(figures: dict[str, object], word: str) -> None:
-    known = history(2)
+    seen = history(2)
     odd = dataclasses.replace(host_sample(0, 10), **figures)  # type: ignore[arg-type]
-    known.take(odd, NOW)
-    assert noted(known, "node0") == word
+    seen.take(odd, NOW)
+    assert noted(seen, "node0") == word
 
 
 def test_a_host_whose_gpus_do_nothing_is_odd_among_others_that_work() -> None:
-    known = history(4, gpus=2)
-    known.take(dataclasses.replace(host_sample(2, 10), gpus=(GpuSample(0, utilisation=0.01),)), NOW)
-    assert noted(known, "node2") == "GPUs idle, unlike others"
+    seen = history(4, gpus=2)
+    seen.take(dataclasses.replace(host_sample(2, 10), gpus=(GpuSample(0, utilisation=0.01),)), NOW)
+    assert noted(seen, "node2") == "GPUs idle, unlike others"
 
 
 def test_a_restart_forgets_the_ranks_of_the_attempt_before_it() -> None:
-    known = history(3)
-    known.take(job(2, 2, attempt=1), NOW)
-    known.take(dataclasses.replace(host_sample(0, 11, ranks_each=1), attempt=1), NOW)
-    known.take(dataclasses.replace(host_sample(2, 11), attempt=0), NOW)  # on its way since before
-    assert [*known.ranks] == [0]
-    assert [*known.hosts] == ["node0", "node1"]
+    seen = history(3)
+    seen.take(job(2, 2, attempt=1), NOW)
+    seen.take(dataclasses.replace(host_sample(0, 11, ranks_each=1), attempt=1), NOW)
+    seen.take(dataclasses.replace(host_sample(2, 11), attempt=0), NOW)  # on its way since before
+    assert [*seen.ranks] == [0]
+    assert [*seen.hosts] == ["node0", "node1"]
 
 
 def test_json_has_the_newest_of_everything() -> None:
@@ -428,13 +428,13 @@ def test_a_terminal_without_utf_8_gets_ascii_in_as_many_columns() -> None:
 
 
 def test_a_job_without_samples_says_why_once_it_should_have_some() -> None:
-    known = TopHistory()
-    known.take(job(2, 4), 100.0)
-    assert NO_SAMPLES not in plain(known, clock=START - 59)
-    assert str(job_lines(known, Moment(100.0, START), 120)[1]) == NO_SAMPLES
-    known.take(job(2, 4, "waiting"), 100.0)
-    assert NO_SAMPLES not in plain(known) and "queue of Slurm" in plain(known)
-    known.take(job(2, 4, "done", ended=START - 59), 100.0)
-    assert NO_SAMPLES in plain(known, clock=START - 59)
-    known.take(host_sample(0, 0), 100.0)
-    assert NO_SAMPLES not in plain(known)
+    seen = TopHistory()
+    seen.take(job(2, 4), 100.0)
+    assert NO_SAMPLES not in plain(seen, clock=START - 59)
+    assert str(job_lines(seen, Moment(100.0, START), 120)[1]) == NO_SAMPLES
+    seen.take(job(2, 4, "waiting"), 100.0)
+    assert NO_SAMPLES not in plain(seen) and "queue of Slurm" in plain(seen)
+    seen.take(job(2, 4, "done", ended=START - 59), 100.0)
+    assert NO_SAMPLES in plain(seen, clock=START - 59)
+    seen.take(host_sample(0, 0), 100.0)
+    assert NO_SAMPLES not in plain(seen)
