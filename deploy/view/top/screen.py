@@ -97,6 +97,8 @@ class _Panels:
         self.history, self.view, self.judge, self.width = history, view, judge, width
         self.hosts = host_table(history, view, judge, width)
         self.ranks = rank_table(history, view, judge, width)
+        self.is_in_ranks = view.ranks and bool(history.ranks)
+        """Whether the cursor is in the table of the ranks."""
         self.curves = curves_of(history)[: 2 if width >= 100 else 1] if rows >= ROWS_WITH_CURVES else []
         self.curve_rows, self.host_rows, self.rank_rows, self.log_rows = self._rows(rows)
 
@@ -106,20 +108,18 @@ class _Panels:
         lines = len(self.history.log)
         log = min(lines, max(1, rows // 6)) if lines else 0
         left = rows - curves - log
-        wanted = {False: 1 + max(1, len(self.hosts.rows)), True: 0}
-        if self.history.ranks:
-            wanted[True] = 1 + max(1, len(self.ranks.rows))
-        focus = self.view.ranks and bool(wanted[True])
-        other = wanted[not focus]
-        if wanted[focus] + other > left:
-            other = min(other, left // 2 if wanted[focus] > left // 2 else left - wanted[focus])
+        hosts = 1 + max(1, len(self.hosts.rows))
+        ranks = 1 + max(1, len(self.ranks.rows)) if self.history.ranks else 0
+        focused, other = (ranks, hosts) if self.is_in_ranks else (hosts, ranks)
+        if focused + other > left:
+            other = min(other, left // 2 if focused > left // 2 else left - focused)
             other = min(1, other) if left < ROWS_WITH_BOTH or other < 3 else other
-        first = min(wanted[focus], left - other)
-        spare = left - first - other
+        focused = min(focused, left - other)
+        spare = left - focused - other
         more_log = min(spare, max(0, lines + 1 - log))
         grown = min(spare - more_log, rows // 2 - curves) if self.curves else 0
-        sizes = {focus: first, not focus: other}
-        return curves + max(0, grown), sizes[False], sizes[True], log + more_log
+        hosts, ranks = (other, focused) if self.is_in_ranks else (focused, other)
+        return curves + max(0, grown), hosts, ranks, log + more_log
 
     def frame(self) -> Frame:
         """The panels; the cursor is in one of the tables."""
@@ -127,7 +127,7 @@ class _Panels:
         lines = drawn(self.curves, width, self.curve_rows) if self.curves else []
         body = Frame([])
         for table, rows in ((self.hosts, self.host_rows), (self.ranks, self.rank_rows)):
-            focus = (table is self.ranks) == (view.ranks and bool(self.history.ranks))
+            focus = (table is self.ranks) == self.is_in_ranks
             if rows == 1 and not focus:
                 summary = rank_summary if table is self.ranks else host_summary
                 lines.append(summary(self.history, self.judge, width))
