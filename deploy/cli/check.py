@@ -20,7 +20,7 @@ from ..check.measure import measure
 from ..check.measurements import Measurements
 from ..check.slurm_site import judge_site
 from ..connect.cluster import Cluster
-from ..console.columns import columns_of
+from ..console.columns import width_of
 from ..console.text import fitted
 from ..errors import UnfitError, UsageError
 from ..hosts.hostfile import Host
@@ -88,8 +88,7 @@ class Check(SlurmOptions):
         if self.json:
             write_json(checkup.as_json())
         else:
-            width = columns_of(sys.stdout) if sys.stdout.isatty() else None
-            sys.stdout.write(fitted(checkup.as_text(width), sys.stdout))
+            sys.stdout.write(fitted(checkup.as_text(width_of(sys.stdout)), sys.stdout))
         if checkup.unfit:
             raise Exit(code=UnfitError.exit_status)
 

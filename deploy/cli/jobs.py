@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import interrupts
 from ..common.users import own_name
 from ..connect.requests.jobs import JobState
-from ..console.columns import columns_of
+from ..console.columns import width_of
 from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
@@ -71,7 +71,7 @@ class Status(JobOptions):
             last = 0 if self.running else self.last or None
             shown = [search.named(self.job)] if self.job else jobs.listed(candidates, last)
             states = [entry.state for entry in shown]
-            width = columns_of(sys.stdout) if sys.stdout.isatty() else None
+            width = width_of(sys.stdout)
             if self.json:
                 write_json([asdict(state) for state in states])
             elif self.job:

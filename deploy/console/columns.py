@@ -18,6 +18,11 @@ def columns_of(stream: TextIO) -> int:
     return columns or shutil.get_terminal_size().columns
 
 
+def width_of(stream: TextIO) -> int | None:
+    """The columns of this stream if it is a terminal; None for a pipe or file, whose lines have any width."""
+    return columns_of(stream) if stream.isatty() else None
+
+
 def cells(text: str) -> int:
     """The columns that a text takes on a terminal."""
     if text.isascii():

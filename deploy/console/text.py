@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TextIO
 
-from .columns import cells, columns_of
+from .columns import cells, width_of
 from .terminal import harmless
 
 QUOTE = "        | "
@@ -121,24 +121,27 @@ def wrapped(line: str, columns: int) -> list[str]:
     A longer word stays whole and in its line, so that paths can be copied. Parts after the first are
     indented; those of the quoted lines of a verdict continue the quote.
     """
-    start = len(line) - len(line.lstrip())
     quoted = line.startswith(QUOTE)
+    start = len(QUOTE) if quoted else len(line) - len(line.lstrip())
     indent = QUOTE if quoted else " " * (start + 2 if start else 8)
-    parts = [line[:start]]
+    parts: list[list[str]] = [[]]
+    width, has_words = start, False
     for word in line[start:].split(" "):
-        fits_alone = cells(indent + word) <= columns
-        if cells(f"{parts[-1]} {word}") > columns and fits_alone and parts[-1].strip(" |"):
-            parts.append(f"{indent}{word}")
-        else:
-            parts[-1] += word if parts == [line[:start]] else f" {word}"
-    return parts
+        takes = cells(word)
+        if has_words and width + 1 + takes > columns and len(indent) + takes <= columns:
+            parts.append([])
+            width, has_words = len(indent), False
+        width += takes + bool(parts[-1])
+        parts[-1].append(word)
+        has_words = has_words or bool(word)
+    first, *more = map(" ".join, parts)
+    return [line[:start] + first, *(indent + part for part in more)]
 
 
 def fitted(text: str, stream: TextIO) -> str:
     """The text made harmless; for a terminal its lines are divided between words, no wider than it."""
     lines: Iterable[str] = map(harmless, text.split("\n"))
-    if stream.isatty():
-        columns = columns_of(stream)
+    if columns := width_of(stream):
         lines = (part for line in lines for part in wrapped(line, columns))
     return "\n".join(lines)
 
