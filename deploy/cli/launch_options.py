@@ -146,7 +146,7 @@ class LaunchOptions(SlurmOptions):
     rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all", "RANKS")
     no_record: bool = flag(
         False,
-        "record no collectives and open no console in the ranks; then muster why knows only their stacks, "
+        "record no collectives and open no console in the ranks; then muster why has only their stacks, "
         "and eval and debug do not work",
     )
     max_log: str = flag(
