@@ -113,6 +113,8 @@ class StallNotes:
         self._rule = StallRule(floor, now())
         self._local_ranks = {rank: placed.local_rank for rank, placed in state.placed.items()}
         self._begun: Mapping[int, int] = {}
+        self._begun_is_old = False
+        """Whether it may be of a time before the stall: then a larger number is no progress since."""
         self._answer: Future[tuple[Mapping[int, float], Verdict]] | None = None
         self._since: float | None = None
         """The time of the last progress, if a stall was noted."""
@@ -144,9 +146,10 @@ class StallNotes:
 
     def begun(self, collectives: Mapping[int, int]) -> None:
         """The number of collectives that each rank has begun."""
-        if any(number > self._begun.get(rank, 0) for rank, number in collectives.items()):
+        more = any(number > self._begun.get(rank, 0) for rank, number in collectives.items())
+        if more and not self._begun_is_old:
             self._rule.progressed(now(), step=max(collectives.values()) >= MANY_COLLECTIVES)
-        self._begun = {**self._begun, **collectives}
+        self._begun, self._begun_is_old = {**self._begun, **collectives}, False
         self._note_end()
 
     @property
@@ -180,7 +183,7 @@ class StallNotes:
     def _judge(self, answer: Future[tuple[Mapping[int, float], Verdict]], at: float) -> None:
         waits, verdict = ({}, None) if answer.exception() else answer.result()
         if self._rule.judge(at, self._state.missing, waits) and self._rule.since is not None:
-            self._since, self._why = self._rule.since, self._cause(verdict)
+            self._since, self._why, self._begun_is_old = self._rule.since, self._cause(verdict), True
             self._state.note_stall("steps.stopped", self._since, at, self._why)
 
     def _cause(self, verdict: Verdict | None) -> str:

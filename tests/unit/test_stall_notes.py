@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
 from muster.deploy.connect.requests.why import SETUP, Arrivals, GroupArrivals, RecordedCall
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
+from muster.deploy.launch import watchdogs
+from muster.deploy.launch.job_events import JobEvent
+from muster.deploy.launch.state import LaunchState
+from muster.deploy.launch.watchdogs import StallNotes
 from muster.deploy.why.gather import begun
 from muster.deploy.why.positions import Positions, Rank
 from muster.deploy.why.stall import StallRule, stall_text
 from muster.deploy.why.verdict import explain
 from muster.deploy.why.waits import waited
 from tests.hangs.capture import RECORDS, records_of
+from tests.unit.plans import make_plan
 from tests.unit.test_why import GOLDEN
 
 RANKS = (0, 1, 2)
@@ -141,6 +149,31 @@ def test_a_step_in_steps_jsonl_is_progress() -> None:
         sample = HostSample(at, "node1", ranks=(RankSample(0, cpu=0.0),), training=TrainingSample(at // 50))
         rule.sampled(sample, {0: 0})
         assert not rule.must_check(at, [0], recorded=True)
+
+
+def test_collectives_from_before_a_stall_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of a long job are asked rarely: the last numbers may be much older than the stall."""
+    events: list[JobEvent] = []
+    watch = StallNotes(LaunchState(make_plan("node1 slots=3"), events.append), cast(Any, None), FLOOR)
+    clock = {"now": time.time()}
+    monkeypatch.setattr(watchdogs, "now", lambda: clock["now"])
+
+    def after(seconds: float, collectives: int) -> list[str]:
+        """The notes, once each rank has slept for so long and has then begun so many collectives."""
+        for _ in range(int(seconds)):
+            clock["now"] += 1
+            watch.sampled(_sample(int(clock["now"]), Phase(0)))
+        if not watch.stalled:
+            answer = Future[Any]()
+            answer.set_result(({0: FLOOR}, explain([], stalled=True)))
+            watch._judge(answer, clock["now"])
+        watch.begun(dict.fromkeys(RANKS, collectives))
+        return [event.type for event in events]
+
+    assert after(0, 40) == []
+    assert after(2 * FLOOR, 90) == ["steps.stopped"]
+    assert after(FLOOR, 90) == ["steps.stopped"]
+    assert after(1, 91) == ["steps.stopped", "steps.resumed"]
 
 
 def test_without_samples_of_a_rank_nothing_is_noted() -> None:
