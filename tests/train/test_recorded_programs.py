@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -52,10 +51,8 @@ dist.destroy_process_group()
 
 
 def run(folder: Path, record: str) -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    # Port 0: torch takes a free one.
+    world = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     recording = {"MUSTER_AGENT": str(folder), "MUSTER_RECORD": record, "PYTHONPATH": str(IN_RANK)}
     return subprocess.run(
         [sys.executable, "program.py"],
