@@ -6,7 +6,6 @@ import collections
 import contextlib
 import errno
 import os
-import pwd
 import selectors
 import socket
 import threading
@@ -16,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...common.frames import Frame
+from ...common.users import name_of
 from .facts import interface_of
 
 # Below Linux' default range of ephemeral ports (32768-60999), so that no outgoing connection takes the port.
@@ -139,18 +139,11 @@ class RendezvousPort:
         if not self._rendezvous:
             return {}
         uid = listener_at(self._rendezvous.port)
-        return {"port": self._rendezvous.port, "user": None if uid is None else _user_name(uid)}
+        return {"port": self._rendezvous.port, "user": None if uid is None else name_of(uid)}
 
     def do_reach(self, request: Frame, payload: bytes) -> Frame:
         """The addresses of each host that this host reaches, and why it does not reach the others."""
         return {"reached": reach_hosts(request["targets"])}
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
