@@ -99,3 +99,44 @@ def test_a_limit_that_names_no_host_fails() -> None:
     status, _, err = ansible("ansible-playbook", "setup.yml", "--limit", "elsewhere")
     assert status != 0
     assert "no hosts to target" in err
+
+
+@pytest.mark.parametrize("recorded", ["bare", None], ids=["recorded", "nothing recorded"])
+def test_the_stack_that_setup_chose_is_the_one_of_later_commands(
+    tmp_path: Path, recorded: str | None
+) -> None:
+    path = hosts_with_a_stack(tmp_path, recorded)
+    asked = ("ansible", "cluster", "--playbook-dir", ".", "--inventory", str(path))
+    status, out, err = ansible(*asked, "--module-name", "debug", "--args", "var=muster_stack")
+    assert status == 0, err
+    assert f"muster_stack: {recorded or 'node'}" in out
+
+
+@pytest.mark.parametrize("book", ["setup", "verify", "rotate-keys", "teardown"])
+def test_another_stack_than_the_one_that_setup_chose_stops_every_playbook(tmp_path: Path, book: str) -> None:
+    path = hosts_with_a_stack(tmp_path, "bare")
+    status, out, err = ansible(
+        "ansible-playbook", f"{book}.yml", "--inventory", str(path), "--extra-vars", "muster_stack=node"
+    )
+    assert status != 0
+    said = " ".join((out + err).split())
+    assert "muster_stack is node, but setup gave these hosts the stack bare" in said
+    assert "muster teardown -- -e muster_stack=bare" in said
+    assert "UNREACHABLE" not in said
+
+
+def test_an_environment_without_root_is_no_second_stack(tmp_path: Path) -> None:
+    path = hosts_with_a_stack(tmp_path, "bare")
+    status, out, err = ansible("ansible-playbook", "venv.yml", "--inventory", str(path))
+    assert status != 0
+    assert "muster_stack is venv, but setup gave these hosts the stack bare" in " ".join((out + err).split())
+
+
+def hosts_with_a_stack(folder: Path, recorded: str | None) -> Path:
+    """A hosts file, beside which setup recorded a stack."""
+    path = folder / "hosts.txt"
+    path.write_text("nowhere.invalid slots=2\n")
+    if recorded:
+        (folder / ".muster").mkdir()
+        (folder / ".muster" / "stack").write_text(f"{recorded}\n")
+    return path
