@@ -1,6 +1,6 @@
 """Judges the GPUs of one host, from the PCI bus to nvidia-smi: problems with their remedies.
 
-`muster check` uses this, and so does Ansible's role `gpu` (ansible/roles/gpu/filter_plugins/gpu_findings.py).
+`muster check` uses this, and so does Ansible's role `gpu` (ansible/roles/gpu/filter_plugins/muster_gpus.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the role `gpu` says of machines that are trees of files (tests/golden/gpus), and what it installs."""
+"""The findings of the role `gpu` on machines that are trees of files (tests/golden/gpus)."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_the_role_says_of_a_machine_what_a_check_says(name: str, said: dict[str,
     assert [(check["id"], check["ok"]) for check in said[name]["checks"]] == [("gpu.fit", not errors)]
 
 
-def test_setup_can_go_on_to_install_the_driver_where_it_is_asked_to() -> None:
+def test_a_card_without_a_driver_is_a_problem_unless_gpus_are_left_alone() -> None:
     bare = CUDA | {"nvidia_cards": 2}
-    assert "no driver is loaded" in problems(**bare)
-    assert problems(choices={"gpu_install": ["driver"]}, **bare) == ""
+    assert "no driver is loaded; install the driver (docs/how-to/drivers.md)" in problems(**bare)
+    assert problems(choices={"container_engine_nvidia": "no"}, **bare) == ""
 
 
 def test_a_filter_plugin_imports_nothing_of_ours_before_a_filter_is_called() -> None:
