@@ -10,7 +10,7 @@ from ..console.text import count, size
 from ..hosts.gpus import GpuReport
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
-from ..plan.launcher import launcher_of
+from ..plan.launcher import launcher_of, unfit
 from ..plan.spec import LauncherName
 from ..plan.torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, error, of_error, warning
@@ -35,7 +35,8 @@ def of_host(host: Host, measured: Measured, launcher: LauncherName, ranks: int) 
 
 
 def _software(host: Host, measured: Measured, launcher: LauncherName) -> Iterator[Finding]:
-    reasons = (launcher_of(launcher).unfit(measured.facts), unfit_for_torch(measured.facts))
+    # A launcher that needs torch has a remedy of its own for a host without it.
+    reasons = (unfit_for_torch(measured.facts), unfit(host, measured.facts, launcher_of(launcher)))
     yield from {reason.kind: of_error(host.name, reason) for reason in reasons if reason}.values()
 
 

@@ -52,6 +52,11 @@ class Facts:
     jobs: Annotated[tuple[RunningJob, ...], AtMost(64)] = ()
     """The jobs that run there, of all users whose processes are visible."""
 
+    @property
+    def has_libuv(self) -> bool:
+        """Whether this torch was built with libuv, which its stores ask for: Debian's was not."""
+        return "+debian" not in (self.torch or "")
+
 
 def minor(version: str) -> str:
     """`3.13` of `3.13.5`."""

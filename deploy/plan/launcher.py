@@ -54,11 +54,20 @@ def launcher_of(name: LauncherName) -> Launcher:
     return _BY_NAME[name]
 
 
+def unfit(host: Host, facts: Facts, launcher: Launcher) -> HostError | None:
+    """The reason why the launcher cannot use a host; None if it can."""
+    error = launcher.unfit(facts)
+    if error is None or facts.torch or facts.mpirun or host.is_local:
+        return error
+    remedy = f"install a training stack there with `muster setup`, or {error.remedy}"
+    return HostError(error.kind, error.text, remedy)
+
+
 def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Launcher) -> None:
     """Raise `UnfitError` with every host that the launcher cannot use, and the remedy."""
     used = {host.name: facts[host.name] for host in hosts}
     reasons = [
-        (name, error.reason) for name, host_facts in used.items() if (error := launcher.unfit(host_facts))
+        (host.name, error.reason) for host in hosts if (error := unfit(host, used[host.name], launcher))
     ]
     if reasons := reasons or launcher.differences(used):
         raise UnfitError(reasons)

@@ -26,9 +26,6 @@ from .launcher import launcher_of, require
 from .placement import Layout, Placement
 from .spec import LaunchSpec
 
-DEBIAN = "+debian"
-"""In the version of Debian's torch, which has no libuv. env:// asks for that, unless USE_LIBUV is 0."""
-
 
 @dataclass(frozen=True)
 class Tools:
@@ -122,8 +119,8 @@ def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
     if interface := layout.rendezvous.interfaces.get(host):
         # Of Gloo, of NCCL, and of torch.distributed.rpc.
         env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), interface)
-    if DEBIAN in (layout.facts[host].torch or ""):
-        env["USE_LIBUV"] = "0"
+    if not layout.facts[host].has_libuv:
+        env["USE_LIBUV"] = "0"  # env:// asks for it otherwise
     env |= launcher_of(spec.launcher).environment(host, layout)
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)

@@ -8,6 +8,15 @@ from ..errors import HostError, UsageError
 from ..hosts.facts import Facts
 from .placement import Layout
 
+WITHOUT_LIBUV = """\
+import runpy, torch.distributed as d
+class TCPStore(d.TCPStore):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args[:8], **{**kwargs, "use_libuv": False})  # the ninth is use_libuv
+d.TCPStore = TCPStore
+runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+"""
+"""torchrun for a torch without libuv, which its store asks for whatever USE_LIBUV is."""
 IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 """With this variable, torchrun assumes that every host has as many ranks as its own. A site may set it."""
 
@@ -53,7 +62,7 @@ class Torchrun:
         """
         return (
             layout.facts[host].executable,
-            *("-m", "torch.distributed.run"),
+            *(("-m", "torch.distributed.run") if layout.facts[host].has_libuv else ("-c", WITHOUT_LIBUV)),
             *("--nnodes", str(len(layout.ranks))),
             *("--node-rank", str(layout.index[host])),
             *("--nproc-per-node", str(layout.ranks[host])),

@@ -197,7 +197,7 @@ FAULTS: Mapping[str, Fault] = {
     "agent": Fault(
         title="torchrun's agent of a host is killed",
         within=5,
-        strike=partial(kill_on, "node2", "/usr/bin/python3 -m torch.distributed.run"),
+        strike=partial(kill_on, "node2", "/usr/bin/python3 -c import runpy"),
         launchers=("torchrun",),
         status=137,
         says="node2: torchrun ended with SIGKILL",

@@ -293,6 +293,19 @@ def test_what_is_wrong_is_found_alone_on_its_host_with_its_remedy(
     assert remedy in finding.remedy
 
 
+@pytest.mark.parametrize(("launcher", "kind"), [("mpirun", "mpi.missing"), ("torchrun", "torch.missing")])
+def test_a_host_without_a_training_stack_gets_one_by_setup(launcher: LauncherName, kind: str) -> None:
+    bare = {"torch": None, "mpirun": None, "mpi": None, "mpi4py": None}
+    remedies = {
+        finding.id: finding.remedy
+        for finding in found(THREE, launcher=launcher, facts={"node2": bare})
+        if finding.host == "node2"
+    }
+    assert remedies[kind].startswith("install a training stack there with `muster setup`, or install ")
+    (here,) = [each for each in found("localhost", launcher=launcher, facts={"*": bare}) if each.id == kind]
+    assert "setup" not in here.remedy  # which is for hosts behind SSH
+
+
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 @pytest.mark.parametrize("text", [THREE, "node1", "localhost slots=2"])
 def test_healthy_hosts_have_no_findings(text: str, launcher: LauncherName) -> None:

@@ -128,6 +128,34 @@ def test_ranks_meet_without_libuv_where_torch_has_none() -> None:
     assert [host.env.get("USE_LIBUV") for host in made.hosts] == [None, "0"]
 
 
+def test_torchrun_opens_a_store_without_libuv_where_torch_has_none(tmp_path: Path) -> None:
+    made = make_plan("a\nb", launcher="torchrun", facts={"b": {"torch": "2.6.0+debian"}})
+    plain, adapted = (list(host.command or ()) for host in made.hosts)
+    assert plain[1:3] == ["-m", "torch.distributed.run"]
+    assert len(adapted) == len(plain)
+    # A torch whose store does as Debian's, and whose launcher opens one as torchrun does.
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text(
+        "class TCPStore:\n"
+        "    def __init__(self, *args, use_libuv=True):\n"
+        "        assert not use_libuv and len(args) < 9\n"
+    )
+    (package / "run.py").write_text(
+        "import sys\n"
+        "from torch.distributed import TCPStore\n"
+        "if __name__ == '__main__':\n"
+        "    TCPStore('node1', 20000)\n"
+        "    TCPStore(*'12345678', True)\n"
+        "    print(*sys.argv[1:])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, *adapted[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == adapted[3:], done.stderr
+
+
 def test_words_of_the_user_win_over_the_defaults() -> None:
     made = make_plan("node1 slots=2", env=(("OMP_NUM_THREADS", "7"),))
     assert made.hosts[0].env["OMP_NUM_THREADS"] == "7"
