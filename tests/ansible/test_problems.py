@@ -194,7 +194,7 @@ def test_root_loads_an_image_from_a_folder_that_nobody_else_writes_in() -> None:
 
 
 def test_memory_to_pin_is_in_kib_and_the_engine_takes_bytes() -> None:
-    text = " ".join(unit({"node_memlock": 8192}))
+    text = " ".join(unit({"muster_memlock": 8192}))
     assert "--ulimit memlock=8388608 " in text
     assert "--ulimit memlock=-1 " in " ".join(unit())
 

@@ -59,7 +59,7 @@ def test_what_restarts_a_service_does_it_on_some_of_the_hosts_at_a_time(task: di
 def test_half_of_the_hosts_at_most_are_down_at_a_time(hosts: int, at_once: int) -> None:
     names = [f"node{number}" for number in range(hosts)]
     inventory: dict[str, dict[str, Any]] = {name: {} for name in names}
-    assert int(render_value("limits", "muster_at_once", inventory, ansible_play_hosts=names)) == at_once
+    assert int(render_value("ssh_trust", "muster_at_once", inventory, ansible_play_hosts=names)) == at_once
 
 
 # Each host counts how many are down while it is.

@@ -243,7 +243,7 @@ def test_a_vendors_pool_is_asked_and_a_head_without_sources_still_leads(
     ids=["a host", "a container that cannot raise them"],
 )
 def test_limits_go_as_far_as_the_host_lets_them(hard: dict[str, int], expected: dict[str, str]) -> None:
-    text = render("limits", "limits.conf.j2", INVENTORIES["one host"], muster_seen={"hard_limits": hard})
+    text = render("ssh_trust", "limits.conf.j2", INVENTORIES["one host"], muster_seen={"hard_limits": hard})
     lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
     assert {name: value for _, _, name, value in lines} == expected
     assert {user for user, *_ in lines} == {"muster"}
@@ -300,7 +300,7 @@ def test_where_the_head_cannot_be_asked_the_sources_uncertainty_counts(
 
 
 def test_ansible_stays_out_of_this_process() -> None:
-    assert render("limits", "limits.conf.j2", INVENTORIES["one host"])
+    assert render("ssh_trust", "limits.conf.j2", INVENTORIES["one host"])
     assert "ansible" not in sys.modules
 
 

@@ -160,7 +160,7 @@ def test_the_python_of_an_environment_that_is_removed_is_not_started_any_more(ho
 def is_verified(hosts: Hosts) -> None:
     done = hosts.play("verify")
     assert done.status == 0, done.text
-    assert {check["id"] for check in hosts.checks()} >= {"venv.environment", "venv.stack", "limits.session"}
+    assert {check["id"] for check in hosts.checks()} >= {"venv.environment", "venv.stack", "ssh_trust.limits"}
 
 
 def trains(hosts: Hosts, folder: Path, launcher: str) -> None:
