@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.connect.transports.ssh_config import resolve
+from muster.deploy.hosts.hostfile import Host
 from tests.ansible.bare_hosts import run
 from tests.ansible.rendering import render, render_value
 from tests.ansible.test_problems import SEEN
@@ -65,6 +67,22 @@ def test_ssh_reads_the_drivers_and_the_nodes_configuration(
             assert said["batchmode"] == "yes"
             assert said["user"] == host.get("muster_user", "muster")
             assert said["port"] == str(host.get("port", 22))
+
+
+def test_a_jump_host_of_the_cluster_is_passed_with_the_operators_own_login(tmp_path: Path) -> None:
+    own, made = tmp_path / "my config", tmp_path / "ssh_config"
+    own.write_text(
+        "Host node2\n ProxyJump node1\nHost node3\n ProxyJump bastion,ops@node1:2022\nHost *\n User me\n"
+    )
+    hosts: dict[str, dict[str, Any]] = {name: {"addresses": []} for name in ("node1", "node2", "node3")}
+    made.write_text(render("ssh_trust", "ssh_config.j2", hosts, ssh_trust_operator_config=str(own)))
+    for name, through in (
+        ("node1", None),
+        ("node2", f"ssh -F '{own}' -W '[%h]:%p' ssh://node1"),
+        ("node3", f"ssh -F '{own}' -J bastion -W '[%h]:%p' ssh://ops@node1:2022"),
+    ):
+        route = resolve(Host(name), made)
+        assert (route.user, route.proxy_command) == ("muster", through)
 
 
 def test_ssh_finds_every_name_and_address_among_the_known_hosts(

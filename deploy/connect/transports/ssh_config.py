@@ -12,6 +12,7 @@ import re
 import shlex
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -98,13 +99,9 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         value = settings.get(key, ["none"])[0]
         return None if value == "none" else value
 
-    proxy = setting("proxycommand")
-    if jump := setting("proxyjump"):
-        *before, last = jump.split(",")
-        through = ("-J", ",".join(before)) if before else ()
-        # As a URI it may have a user and a port.
-        gate = last if last.startswith("ssh://") else f"ssh://{last}"
-        proxy = shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
+    proxy, jump = setting("proxycommand"), setting("proxyjump")
+    if jump:
+        proxy = proxy_of_jump(jump, configuration)
     known_hosts = " ".join(settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []))
     seconds = setting("connecttimeout")
     hostname, user, port = setting("hostname") or name, setting("user") or "", setting("port") or "22"
@@ -135,6 +132,15 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         known_hosts_command=setting("knownhostscommand") is not None,
         default_identities=all(re.fullmatch(r"~/\.ssh/id_\w+", path) for path in identities),
     )
+
+
+def proxy_of_jump(jump: str, configuration: Sequence[str]) -> str:
+    """The proxy command that goes through jump hosts (ProxyJump) with these options of ssh."""
+    *before, last = jump.split(",")
+    through = ("-J", ",".join(before)) if before else ()
+    # As a URI it may have a user and a port.
+    gate = last if last.startswith("ssh://") else f"ssh://{last}"
+    return shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
 
 
 def _tokens(route: dict[str, str], jump: str) -> dict[str, str]:
