@@ -10,6 +10,7 @@ import fcntl
 import fnmatch
 import grp
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -27,6 +28,7 @@ from typing import Any
 # A rule that refuses every packet that no earlier rule accepted: a chain's as nft prints it, and iptables'.
 REFUSING = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b"
 REFUSING_RULE = r'-A INPUT (?:-m comment --comment (?:"[^"]*"|\S+) )?-j (?:DROP|REJECT)\b'
+NUMBERS, SOME_NUMBERS = (1000, 60000), 50  # of ordinary accounts, as useradd chooses them
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 # Bridges that connect containers or virtual machines inside a host: Docker, Podman, CNI, libvirt, LXC.
 INNER = re.compile(r"docker\d+|br-[0-9a-f]{12}|podman\d+|cni\d+|virbr\d+|lxcbr\d+")
@@ -201,6 +203,33 @@ def account(name: str) -> dict[str, object]:
         "data": holds_data(entry.pw_dir),
         "ours": entry.pw_gecos.split(",")[0] == "Muster jobs",
     }
+
+
+def numbers(name: str, user: dict[str, object], defaults: str = "/etc/default/useradd") -> dict[str, Any]:
+    """Return the home of an account and its owner, and where the account is missing, numbers for a new one.
+
+    `free`: the first numbers that no account and no group has; `taken`: who has the others. A directory
+    service may answer for a number that it does not list.
+    """
+    match = re.search(r"^HOME=(\S+)", text(defaults), re.MULTILINE)
+    home = str(user.get("home") or f"{match.group(1) if match else '/home'}/{name}")
+    found: dict[str, Any] = {"home": home, "home_owner": owner(home), "free": [], "taken": {}}
+    if not user:
+        names = {entry.gr_gid: entry.gr_name for entry in grp.getgrall()}
+        names.update({entry.pw_uid: entry.pw_name for entry in pwd.getpwall()})
+        candidates = (number for number in range(*NUMBERS) if number not in names and is_free(number))
+        found["free"] = list(itertools.islice(candidates, SOME_NUMBERS))
+        found["taken"] = {number: name for number, name in names.items() if number >= NUMBERS[0]}
+    return found
+
+
+def is_free(number: int) -> bool:
+    """Whether neither an account nor a group has this number."""
+    for lookup in (pwd.getpwuid, grp.getgrgid):
+        with contextlib.suppress(KeyError):
+            lookup(number)
+            return False
+    return True
 
 
 def holds_data(home: str, skeleton: str = "/etc/skel") -> bool:
@@ -403,6 +432,7 @@ def main() -> None:
                 "hostname": socket.gethostname(),
                 "operator": operator(),
                 "account": user,
+                "numbers": numbers(asked["user"], user),
                 "venv": environment(str(user.get("home", "/home/new"))),
                 "engine": engine(asked["image"]),
                 "jobs": running_jobs([*asked["homes"], *([str(user["home"])] if user else [])]),
