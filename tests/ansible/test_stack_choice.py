@@ -1,0 +1,136 @@
+"""The stack of hosts whose owner has named none: it needs nothing prepared, on this machine or a host."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ansible.bare_hosts import BOOKS, PATH
+
+IMAGE = "muster:cpu"
+HOST: dict[str, Any] = {"architecture": "x86_64", "nvidia_cards": 0, "gpu": False}
+ENGINE: dict[str, Any] = {"architecture": "amd64", "builds": True, "image": None, "named": False}
+WITH_IMAGE = ENGINE | {"image": {"muster.flavor": "cpu"}}
+WITH_CUDA = ENGINE | {"image": {"muster.flavor": "cuda"}}
+GPU, ARM = HOST | {"nvidia_cards": 8}, HOST | {"architecture": "aarch64"}
+
+
+def chosen(here: dict[str, Any], *hosts: dict[str, Any]) -> tuple[str, bool, str]:
+    path = BOOKS / "roles/preflight/filter_plugins/muster_stack.py"
+    spec = importlib.util.spec_from_file_location("muster_stack", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    named = {f"node{number}": host for number, host in enumerate(hosts or (HOST, HOST), 1)}
+    choice = module.chosen_stack(named, IMAGE, here)
+    return choice["stack"], choice["builds"], choice["reason"]
+
+
+@pytest.mark.parametrize(
+    ("here", "hosts", "stack", "reason"),
+    [
+        (ENGINE | {"named": True}, (GPU,), "node", "muster:cpu is named as its image"),
+        (WITH_IMAGE, (), "node", "this machine's container engine has the image muster:cpu"),
+        (ENGINE, (), "node, built", "in which setup builds the image muster:cpu"),
+        (ENGINE | {"builds": False}, (), "venv", "has no image muster:cpu, and no buildx to build it"),
+        (ENGINE | {"architecture": "", "builds": False}, (), "venv", "no container engine answers on"),
+        (ENGINE, (HOST, GPU), "venv", "node2 has NVIDIA GPUs, and muster:cpu has no CUDA"),
+        (WITH_IMAGE, (HOST, HOST | {"gpu": True}), "venv", "node2 has NVIDIA GPUs"),
+        (WITH_CUDA, (GPU, GPU), "node", "has the image muster:cpu"),
+        (WITH_IMAGE, (HOST, ARM), "venv", "are for x86_64, and there are hosts with aarch64"),
+        (ENGINE | {"architecture": "arm64"}, (ARM, ARM), "node, built", "setup builds"),
+    ],
+)  # fmt: skip
+def test_the_stack_is_one_that_needs_nothing_prepared(
+    here: dict[str, Any], hosts: tuple[dict[str, Any], ...], stack: str, reason: str
+) -> None:
+    name, builds, why = chosen(here, *hosts)
+    assert (f"{name}, built" if builds else name) == stack
+    assert reason in why
+
+
+if importlib.util.find_spec("ansible") is None:
+    pytest.skip("Ansible is not installed", allow_module_level=True)
+
+CHOICE = """
+- hosts: all
+  connection: local
+  gather_facts: false
+  vars: {preflight_stack: "", muster_folder: /nowhere}
+  tasks:
+    - ansible.builtin.set_fact: {preflight_seen: {architecture: x86_64, nvidia_cards: 0, gpu: false}}
+    - ansible.builtin.include_role: {name: preflight, tasks_from: choose}
+"""
+BUILD = """
+- hosts: all
+  connection: local
+  gather_facts: false
+  roles: [node_build]
+"""
+DOCKER = """#!/bin/sh
+case "$1 $2" in
+  "version --format") echo amd64 ;;
+  "buildx version") echo buildx ;;
+  *) exit 1 ;;
+esac
+"""
+
+
+def play(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    (folder / "ansible.cfg").write_text(f"[defaults]\nroles_path = {BOOKS}/roles:{folder}\n")
+    (folder / "play.yml").write_text(text)
+    shutil.copytree(BOOKS / "group_vars", folder / "group_vars")
+    path = f"{folder}/bin{os.pathsep}{PATH}"
+    return subprocess.run(
+        ["ansible-playbook", "play.yml", "--inventory", "node1,node2,"],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "ANSIBLE_CONFIG": str(folder / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("docker", "said"),
+    [
+        (DOCKER, "node: this machine has a container engine, in which setup builds the image muster:cpu."),
+        ("#!/bin/sh\nexit 1\n", "venv: no container engine answers on this machine."),
+    ],
+    ids=["engine", "no engine"],
+)  # fmt: skip
+def test_setup_says_in_one_line_which_stack_the_hosts_get_and_why(
+    tmp_path: Path, docker: str, said: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text(docker)
+    (tmp_path / "bin/docker").chmod(0o755)
+    done = play(tmp_path, CHOICE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "The hosts get" in line]
+    assert f"The hosts get the stack {said} Another: -e muster_stack=" in line
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_build_shows_its_steps_while_it_runs_and_its_end_if_it_fails(tmp_path: Path, status: int) -> None:
+    shutil.copytree(BOOKS / "roles/node/action_plugins", tmp_path / "node_build/action_plugins")
+    (tmp_path / "node_build/tasks").mkdir()
+    program = (
+        "import sys; print('#5 [torch-cpu 2/7] RUN apt-get install'); print('#5 0.123 Reading');"
+        f"print('#5 no space left', file=sys.stderr); sys.exit({status})"
+    )
+    tasks = [{"muster_build": {"argv": [sys.executable, "-c", program]}, "run_once": True}]
+    (tmp_path / "node_build/tasks/main.yml").write_text(json.dumps(tasks))
+    done = play(tmp_path, BUILD)
+    assert "\n[torch-cpu 2/7] RUN apt-get install\n" in done.stdout
+    assert ("no space left" in done.stdout) == bool(status)
+    assert (done.returncode == 0) == (status == 0), done.stdout + done.stderr
