@@ -32,7 +32,6 @@ def module(role: str, name: str) -> ModuleType:
 
 observe = module("preflight", "observe")
 registry = module("preflight", "registry")
-fingerprint = module("container_engine", "fingerprint")
 
 
 def program(folder: Path, name: str, script: str) -> None:
@@ -348,18 +347,3 @@ def test_a_login_may_be_kept_by_a_helper(
     ):
         (tmp_path / "config.json").write_text(nonsense)
         assert not registry.login("images.test")
-
-
-def packet(tag: int, body: bytes) -> bytes:
-    return bytes([0xC0 | tag, 0xFF]) + len(body).to_bytes(4, "big") + body
-
-
-def test_a_key_with_another_fingerprint_or_with_company_is_not_believed() -> None:
-    # The framing of RFC 9580, 5.5.4: 0x99, two bytes of length, the body.
-    one, other = packet(6, b"\x04key"), packet(6, b"\x04another")
-    name = packet(13, b"owner")
-    assert fingerprint.fingerprints(one + name) == ["444015AD956160839B7F534857C66DDD1E25CF67"]
-    assert len(fingerprint.fingerprints(one + name + other)) == 2
-    for bad in (b"", b"<html>not found</html>", name, one[:-1]):
-        with pytest.raises(ValueError, match=r"OpenPGP|version 4"):
-            fingerprint.fingerprints(bad)

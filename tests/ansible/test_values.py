@@ -48,12 +48,6 @@ def test_the_port_of_a_node_containers_sshd_is_the_images_and_no_choice() -> Non
     assert not [name for name in specs["argument_specs"]["main"]["options"] if name.endswith("port")]
 
 
-def test_a_key_that_a_run_left_behind_is_brought_anew() -> None:
-    tasks = yaml.safe_load((BOOKS / "roles/container_engine/tasks/nvidia.yml").read_text())
-    (brought,) = [task["ansible.builtin.get_url"] for task in tasks if "ansible.builtin.get_url" in task]
-    assert brought["force"] is True  # without it get_url keeps a file that is there
-
-
 def test_what_removes_packages_needs_none_of_them() -> None:
     """Ansible's module for apt needs python3-apt, which is one of those that setup may have installed."""
     tasks = yaml.safe_load((BOOKS / "roles/packages/tasks/remove.yml").read_text())
