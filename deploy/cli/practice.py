@@ -92,7 +92,7 @@ class Demo(Command):
         """Launch it on this machine, and exit with its status."""
         with tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
             chosen = _chosen(self.np, fail=self.fail, hang=self.hang)
-            _require_extra(chosen, self.launcher)
+            _require_extra(self.launcher)
             hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
             hosts_file.write_text(f"localhost slots={self.np or chosen.ranks}\n")
             spec = _spec(chosen, self.launcher, hosts_file, screen.columns)
@@ -143,9 +143,9 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
     )
 
 
-def _require_extra(chosen: _Demo, launcher: LauncherName) -> None:
+def _require_extra(launcher: LauncherName) -> None:
     """`UnfitError` if packages of the extra `train`, or Open MPI, are missing."""
-    packages = {"torch": "PyTorch", "numpy": "NumPy"} | ({} if chosen.script else {"sklearn": "scikit-learn"})
+    packages = {"torch": "PyTorch", "numpy": "NumPy"}
     missing = [name for package, name in packages.items() if not find_spec(package)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     if launcher == "mpirun" and not shutil.which("mpirun", path=path):

@@ -168,11 +168,11 @@ def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[st
 
 
 def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
-    """The Python files of a package of Muster, which become `muster/NAME` on a host.
+    """The Python files of a package of Muster and its data, which become `muster/NAME` on a host.
 
     `leave_out`: folders of the package that a host does not need.
     """
-    paths = sorted(folder.rglob("*.py"))
+    paths = sorted(path for kind in ("*.py", "*.csv.gz") for path in folder.rglob(kind))
     names = [str(path.relative_to(folder.parent)) for path in paths if path.parent.name not in leave_out]
     return Tree(folder.parent, ".", tuple(_read(folder.parent, name)[0] for name in names), prefix="muster")
 

@@ -54,7 +54,7 @@ CHECKS = {
         "time_sync.synchronised",
         "time_sync.spread",
     ),
-    *("time_sync.alone", "ssh_trust.limits", "bare.packages", "bare.stack", "bare.practice_data"),
+    *("time_sync.alone", "ssh_trust.limits", "bare.packages", "bare.stack"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import sys
 from collections import Counter
 from importlib import import_module
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from muster.train.data import load
+from muster.train.data import digits, load
 from muster.train.data.samples import Samples
 from muster.train.job.failure import TrainError
 from muster.train.models.image_network import image_network
@@ -129,3 +130,9 @@ def test_other_data_are_a_clear_error(data: str) -> None:
 def test_a_folder_without_classes_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="two or more folders of images"):
         _load(f"folder:{tmp_path}")
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    """The accuracy that documents and tests state is that of these images."""
+    digest = hashlib.sha256(gzip.decompress(digits.FILE.read_bytes())).hexdigest()
+    assert digest == "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"

@@ -87,11 +87,6 @@ def test_triton_of_each_cuda_track_is_pinned_by_hashes() -> None:
         assert f"triton=={track.triton} \\\n    --hash=sha256:" in pins
 
 
-def test_the_digits_are_the_same_in_images_and_on_bare_hosts() -> None:
-    (image,) = re.findall(r"^ARG DIGITS_SHA256=(\w{64})$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
-    assert f"bare_digits_sha256: {image}" in (ROOT / "ansible/roles/bare/vars/main.yml").read_text()
-
-
 def test_no_role_needs_a_module_that_installs_what_nobody_records() -> None:
     tasks = [path.read_text() for path in (ROOT / "ansible").rglob("*.yml")]
     assert len(tasks) > 40

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.shared import TRAIN
 from muster.deploy.errors import UsageError
 from muster.deploy.plan import source_tree as tree
 from muster.deploy.plan import tree_limits, walk
@@ -391,3 +392,10 @@ def test_without_git_a_link_to_a_folder_stays_here_where_a_folder_of_its_name_wo
         (project / name).symlink_to(elsewhere)
     (project / "link").symlink_to("real")
     assert names(project) == ["link", "real/data", "train.py"]
+
+
+def test_the_library_of_ranks_has_the_practice_data() -> None:
+    """So no host needs a package for the default training."""
+    library = tree.of_package(TRAIN)
+    (data,) = [file for file in library.files if not file.path.endswith(".py")]
+    assert (data.path, data.size) == ("train/data/digits.csv.gz", 57523)
