@@ -134,7 +134,7 @@ def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(o
 def test_a_value_that_a_role_does_not_take_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
     done = owner.play("setup", time_sync_mode="chrony")
     assert done.status != 0
-    assert "value of time_sync_mode must be one of: public, head, isolated, got: chrony" in done.text
+    assert "value of time_sync_mode must be one of: auto, public, head, isolated, got: chrony" in done.text
     assert done.changed == 0, done.text
 
 

@@ -156,6 +156,12 @@ def clock_is_kept() -> bool:
     return len(fields) > 13 and fields[13] != "Not synchronised"
 
 
+def clock_mode(path: str = "/etc/chrony/muster.conf") -> str:
+    """Return the mode for which setup wrote chrony's configuration; "" without one."""
+    match = re.match(r"# Muster: (public|head|isolated)\b", text(path))
+    return match.group(1) if match else ""
+
+
 def host_keys() -> dict[str, str]:
     """Return the public host keys by type."""
     lines = (text(str(path)).split() for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")))
@@ -445,6 +451,7 @@ def main() -> None:
                 "firewalls": firewalls(),
                 "local_ports": text("/proc/sys/net/ipv4/ip_local_port_range").split(),
                 "clock_is_kept": clock_is_kept(),
+                "clock_mode": clock_mode(),
                 "hard_limits": hard_limits(),
                 "sshd_without": sshd,
                 "sshd_refuses": sshd_refuses(asked["user"], groups, sshd["settings"]),
