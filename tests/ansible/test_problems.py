@@ -236,3 +236,16 @@ def test_an_engine_is_setups_as_long_as_its_package_is_there(
     seen = SEEN | {"engine": ENGINE | {"kind": kind}, "packages": there_now, "new_packages": record}
     found = render_value("container_engine", "muster_engine_is_ours", {"node1": {}}, muster_seen=seen)
     assert found is ours
+
+
+def test_hosts_get_this_machines_image_and_a_file_of_it_where_the_push_failed() -> None:
+    hosts: dict[str, dict[str, Any]] = {
+        "node1": {"preflight_image_source": "here", "node_pushed": {"rc": 0}},
+        "node2": {"preflight_image_source": "here", "node_pushed": {"rc": 1}},
+        "node3": {"preflight_image_source": "registry", "node_pushed": {"skipped": True}},
+        "node4": {},
+    }
+    inventory = {name: host | {"inventory_hostname": name} for name, host in hosts.items()}
+    names = ("node_hosts_without_image", "node_hosts_without_push")
+    found = [render_value("node", name, inventory, ansible_play_hosts=list(hosts)) for name in names]
+    assert found == [["node1", "node2"], ["node2"]]

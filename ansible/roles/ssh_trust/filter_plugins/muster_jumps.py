@@ -1,4 +1,7 @@
-"""Finds the hosts behind a jump host, and the command that goes through it with the operator's own login."""
+"""Finds the hosts behind a jump host, and the command that goes through it with the operator's own login.
+
+A filter imports what it needs itself, as in ../../gpu/filter_plugins/muster_gpus.py.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,6 @@ from typing import Any
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 
-from muster.deploy.connect.transports.ssh_config import proxy_of_jump  # noqa: E402  # found by that path
-
 AT_ONCE = 16
 
 
@@ -25,6 +26,8 @@ def jumps(names: Sequence[str], config: str) -> dict[str, str]:
     For a jump ssh reads the same configuration as for the target: Muster's, where a jump host of the cluster
     has the jobs' account, which may not forward.
     """
+    from muster.deploy.connect.transports.ssh_config import proxy_of_jump
+
     path = Path(config).expanduser()
     if not path.is_file():
         return {}
