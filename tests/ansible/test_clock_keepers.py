@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ansible.bare_hosts import ADDRESSES, run
+from tests.ansible.programs import module
 from tests.ansible.rendering import render_value
-from tests.ansible.test_observe import module, program, programs
+from tests.ansible.test_observe import program, programs
 from tests.ansible.test_problems import SEEN
 
 if TYPE_CHECKING:

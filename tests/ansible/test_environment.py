@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from tests.ansible.bare_hosts import BOOKS, ROOT
+from tests.ansible.programs import module
 from tests.ansible.rendering import render, render_value
-from tests.ansible.test_observe import module, observe
+from tests.ansible.test_observe import observe
 from tests.ansible.test_problems import SEEN
 
 CARD = {"nvidia_cards": 1}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ansible.bare_hosts import ADDRESSES, NETWORK, Hosts, run
+from tests.ansible.programs import module
 from tests.ansible.rendering import render_value
-from tests.ansible.test_observe import module
 from tests.ansible.test_problems import SEEN
 from tests.waiting import wait_until
 

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import grp
-import importlib.util
 import pwd
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ansible.bare_hosts import BOOKS
+from tests.ansible.programs import loaded
 from tests.ansible.rendering import render
 from tests.ansible.test_observe import observe
 from tests.ansible.test_problems import SEEN
 
-PLUGIN = BOOKS / "roles/preflight/filter_plugins/muster_numbers.py"
-SPEC = importlib.util.spec_from_file_location("muster_numbers", PLUGIN)
-assert SPEC
-assert SPEC.loader
-plugin = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(plugin)
+plugin = loaded("preflight/filter_plugins/muster_numbers.py")
 
 
 def new(*others: str, owner: str = "", user: str = "muster") -> dict[str, Any]:

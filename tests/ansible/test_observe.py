@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import importlib.util
 import json
 import os
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import UnixStreamServer
-from types import ModuleType
 from typing import ClassVar
 from urllib.parse import unquote
 
 import pytest
 
-from tests.ansible.bare_hosts import BOOKS
-
-
-def module(role: str, name: str) -> ModuleType:
-    """A program that a role runs on hosts, as a module."""
-    spec = importlib.util.spec_from_file_location(name, BOOKS / "roles" / role / "files" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
+from tests.ansible.programs import module
 
 observe = module("preflight", "observe")
 registry = module("preflight", "registry")

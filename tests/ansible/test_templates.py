@@ -267,56 +267,6 @@ def test_limits_go_as_far_as_the_host_lets_them(hard: dict[str, int], expected: 
     assert {user for user, *_ in lines} == {"muster"}
 
 
-@pytest.mark.parametrize(
-    ("mode", "offsets", "message"),
-    [
-        ("public", [0.0, 0.0, 1.25], "node3: its clock is +1.250000 s from most of the others"),
-        ("public", [0.0, 1.25], "node2: its clock is +1.250000 s from node1"),
-        ("isolated", [0.0, 1.25, 0.0], "node2: its clock is +1.250000 s from most of the others"),
-        ("isolated", [0.0, -1.25, -1.25], "node1: its clock is +1.250000 s from most of the others"),
-        ("head", [0.0, 0.001, -0.001], ""),
-    ],
-    ids=["one of three", "one of two", "a worker", "the head", "all the same as the head"],
-)
-def test_the_clock_that_is_furthest_from_most_is_the_one_that_is_named(
-    mode: str, offsets: list[float], message: str
-) -> None:
-    names = [f"node{number}" for number in range(1, len(offsets) + 1)]
-    clocks = {
-        name: {"synchronised": True, "offset": 0.0, "margin": 9.0, "apart": offset, "source": "10.0.0.9"}
-        for name, offset in zip(names, offsets, strict=True)
-    }
-    inventory = {name: {"addresses": [name]} for name in names}
-    text = render("time_sync", "problems.j2", inventory, time_sync_mode=mode, time_sync_clocks=clocks)
-    said = text.strip().removeprefix("None")  # what Ansible makes of no text
-    assert (said[: len(message)], bool(said)) == (message, bool(message))
-
-
-@pytest.mark.parametrize(
-    ("margins", "message"),
-    [
-        ([0.002, 0.002], ""),
-        ([0.001, 0.030], "node2: its clock is +0.000000 s from 10.0.0.9, give or take 0.030000 s"),
-    ],
-    ids=["good sources", "a source that is far away"],
-)
-def test_where_the_head_cannot_be_asked_the_sources_uncertainty_counts(
-    margins: list[float], message: str
-) -> None:
-    clocks = {
-        f"node{number}": {"synchronised": True, "offset": 0.0, "margin": margin, "source": "10.0.0.9"}
-        | {"apart": 0.0 if number == 1 else None}
-        for number, margin in enumerate(margins, 1)
-    }
-    inventory = {name: {"addresses": [name]} for name in clocks}
-    text = render("time_sync", "problems.j2", inventory, time_sync_clocks=clocks).strip()
-    said = text.removeprefix("None").splitlines()
-    assert [line[: len(message)] for line in said[:1]] == ([message] if message else [])
-    assert [line.startswith("node2: node1 did not answer over NTP") for line in said[1:]] == [True] * bool(
-        message
-    )
-
-
 def test_ansible_stays_out_of_this_process() -> None:
     assert render("ssh_trust", "limits.conf.j2", INVENTORIES["one host"])
     assert "ansible" not in sys.modules

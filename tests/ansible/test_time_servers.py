@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,18 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.ansible.bare_hosts import BOOKS
+from tests.ansible.programs import loaded, module
 from tests.ansible.rendering import render, render_value
-from tests.ansible.test_observe import module, observe
+from tests.ansible.test_observe import observe
 from tests.ansible.test_problems import SEEN
 
 ask = module("time_sync", "ask")
-PLUGIN = BOOKS / "roles/time_sync/filter_plugins/muster_clocks.py"
-SPEC = importlib.util.spec_from_file_location("muster_clocks", PLUGIN)
-assert SPEC
-assert SPEC.loader
-plugin = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(plugin)
+plugin = loaded("time_sync/filter_plugins/muster_clocks.py")
 
 Answer = Callable[[bytes], bytes]
 
