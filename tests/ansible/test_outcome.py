@@ -1,0 +1,47 @@
+"""The outcome of verify.yml, by its filters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.ansible.programs import loaded
+
+plugin = loaded("../filter_plugins/muster_outcome.py")
+ROLES = ["time_sync", "bare"]
+
+
+def host(ok: bool = True, detail: str = "") -> dict[str, Any]:
+    """A host that was examined, with one check of each role."""
+    checks = {f"{role}_checks": [{"id": f"{role}.fit", "ok": True, "detail": ""}] for role in ROLES}
+    return {"preflight_probe": {}, **checks, "bare_checks": [{"id": "bare.fit", "ok": ok, "detail": detail}]}
+
+
+def outcome(hosts: dict[str, dict[str, Any]], limited: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = plugin.outcome(hosts, list(hosts), ROLES, "present", limited)
+    return found
+
+
+def test_all_checks_of_all_hosts_have_to_pass() -> None:
+    found = outcome({"node1": host(), "node2": host()})
+    assert (found["ok"], found["state"], len(found["checks"])) == (True, "present", 4)
+    assert found["checks"][0] == {"host": "node1", "id": "time_sync.fit", "ok": True, "detail": ""}
+    assert not outcome({"node1": host(), "node2": host(ok=False)})["ok"]
+    assert not outcome({})["ok"]
+
+
+def test_a_host_that_was_not_reached_has_not_passed_unless_it_was_left_out() -> None:
+    hosts: dict[str, dict[str, Any]] = {"node1": host(), "node2": {}}
+    found = outcome(hosts)
+    assert not found["ok"]
+    assert plugin.failures(found["checks"]).splitlines() == [
+        "node2: time_sync.reached: not reached, or stopped by an error",
+        "node2: bare.reached: not reached, or stopped by an error",
+    ]
+    assert outcome(hosts, limited=True)["ok"]
+    assert not outcome({"node2": {}}, limited=True)["ok"]
+
+
+def test_hosts_that_fail_for_the_same_reason_share_a_line() -> None:
+    hosts = {f"node{number}": host(ok=False, detail=f"node{number} lacks mpirun") for number in (1, 2, 3)}
+    text = plugin.failures(outcome(hosts | {"node4": host()})["checks"])
+    assert text == "node[1-3]: bare.fit: node[1-3] lacks mpirun"
