@@ -127,6 +127,11 @@ class Agent:
         self._parts.preload(request["words"])
         return {}
 
+    def pass_on(self, number: int) -> None:
+        """Pass a signal of the user or of Slurm on to the ranks here, if there are any."""
+        if supervisor := self._parts.loaded("JobSupervisor"):
+            supervisor.signal_ranks(number)
+
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Write one frame to the driver; the lifeline, not this, shows when the driver is gone."""
         with self._writing, contextlib.suppress(OSError, ValueError):
@@ -156,6 +161,10 @@ class Parts:
             module = importlib.import_module(f"muster.deploy.{part.module}")
             self._loaded[part.kind] = getattr(module, part.kind)(*map(self._argument, part.needs.split()))
         return self._loaded[part.kind]
+
+    def loaded(self, kind: str) -> Any:
+        """A part, if one of its requests has come."""
+        return self._loaded.get(kind)
 
     def preload(self, requests: list[str]) -> None:
         """Import the parts that answer these requests, in a thread, before the requests come."""
@@ -237,7 +246,10 @@ def on_signals(action: Any) -> None:
 
 
 def main() -> None:
-    """Serve the driver on stdin and stdout; SIGTERM, SIGINT and SIGHUP end it as a closed lifeline does."""
+    """Serve the driver on stdin and stdout; SIGTERM, SIGINT and SIGHUP end it as a closed lifeline does.
+
+    SIGUSR1 and SIGUSR2 are for the ranks: Slurm may send them to every process of a step.
+    """
 
     def end(number: int, frame: object) -> None:
         on_signals(signal.SIG_IGN)
@@ -245,7 +257,10 @@ def main() -> None:
 
     on_signals(end)
     os.umask(os.umask(0o077) & 0o077)  # a umask that takes rights from the user would close our folders to us
-    Agent(sys.stdin.buffer, sys.stdout.buffer).serve()
+    agent = Agent(sys.stdin.buffer, sys.stdout.buffer)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: agent.pass_on(number))
+    agent.serve()
 
 
 if __name__ == "__main__":

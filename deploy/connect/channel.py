@@ -296,4 +296,4 @@ class Channel:
         if is_swallowed(error.text):
             return LostError(SWALLOWED, KEEP_OUT, kind="ssh.shell-reads", host=self.host)
         remedy = remedy_of(error.text) or error.remedy
-        return LostError(error.text, remedy, kind=error.kind, host=self.host)
+        return type(error)(error.text, remedy, kind=error.kind, host=self.host)

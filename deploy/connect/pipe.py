@@ -32,15 +32,19 @@ class SilentError(LostError):
         self.together = together
 
 
+class EndedError(LostError):
+    """The process of an agent has ended. No SSH connection lies between: its last words are the reason."""
+
+
 GONE = "the SSH connection to its agent is gone"
 _EXPLAINED = frozenset({"host.protocol-error", "agent.killed"})
 
 
 def why_lost(error: HostError, otherwise: str = GONE) -> str:
     """Why a host was lost in the middle of its work. The last line of `ssh` then explains nothing."""
-    if isinstance(error, SilentError):
-        return error.text
-    return error.reason if error.kind in _EXPLAINED else otherwise
+    if error.kind in _EXPLAINED:
+        return error.reason
+    return error.text if isinstance(error, SilentError | EndedError) else otherwise
 
 
 class CountingWriter(Writable, Protocol):

@@ -63,7 +63,7 @@ class Srun:
             f"--jobid={layout.spec.allocation}",
             f"--ntasks={sum(layout.ranks.values())}",
             *("--distribution=arbitrary", f"--nodelist={names}"),
-            *("--overlap", "--mpi=pmix", "--cpu-bind=none"),
+            *("--overlap", "--mpi=pmix", "--cpu-bind=none", "--export=ALL"),
             *("--kill-on-bad-exit=1", "--wait=0", "--input=none", "--unbuffered"),
             "--job-name=muster-ranks",
             *layout.rank_command(mpi=self.uses_mpi),

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.agent.processes import trees
 from muster.deploy.common.runs import is_held
 from tests.launching import Project, wait_until_clean
+from tests.waiting import read_until
 
 AGAIN = """
 import os, sys
@@ -207,3 +209,41 @@ def test_a_notice_reaches_every_rank_and_the_job_does_not_start_again(
     assert f"saved at {notice.name}" in output
     assert f"note: {notice.name} was passed on to every rank" in output
     assert "restart" not in output
+
+
+NOTICES = """
+import signal, time
+noticed = []
+signal.signal(signal.SIGUSR1, lambda number, frame: noticed.append(number))
+print("ready", flush=True)
+deadline = time.monotonic() + 600
+while not noticed and time.monotonic() < deadline:
+    time.sleep(0.02)
+time.sleep(1)
+print("noticed" if noticed else "nothing", flush=True)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("whole_step", [False, True], ids=["the agent", "all that it started"])
+def test_a_signal_for_an_agent_reaches_its_ranks_and_ends_nothing(
+    project: Project, launcher: str, whole_step: bool
+) -> None:
+    """Slurm sends the signal of --signal to every process of a step."""
+    (project.path / "notices.py").write_text(NOTICES)
+    with project.start("--launcher", launcher, "--script", "notices.py") as process:
+        said = read_until(process, "ready", 2)
+        (agent,) = (pid for pid in trees([process.pid]) if b"muster agent" in command_of(pid))
+        for pid in trees([agent]) if whole_step else [agent]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        rest, _ = process.communicate(timeout=300)
+    output = "".join(said) + rest
+    assert (process.returncode, output.count("] noticed")) == (0, 2), output
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -116,10 +116,13 @@ def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str
 def prepare_child(agent: int) -> None:
     """In the child, before exec: have the kernel kill it when this wrapper ends.
 
-    Also let the agent and its children read the child's stack where Yama restricts that (`fab stacks`).
+    The launcher ignores the signals for ranks; the program has their default action. The agent and its
+    children may read the child's stack, also where Yama restricts that (`fab stacks`).
     """
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
     libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where it is not needed
 
 

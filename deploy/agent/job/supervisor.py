@@ -25,7 +25,7 @@ from ...common.frames import Frame
 from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import DamagedError, Store, sweep_old_jobs
-from ...common.variables import is_foreign
+from ...common.variables import SLURM_SITES, is_foreign
 from ..processes import (
     GRACE_SECONDS,
     PR_SET_CHILD_SUBREAPER,
@@ -40,7 +40,6 @@ from .folders import count_outputs, make_private_folder, require_targets, sweep_
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
-KEPT_FOR_SRUN = {"SLURM_CONF"}  # srun finds its site by it
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/connect/listener.py)
@@ -197,11 +196,14 @@ class JobSupervisor:
 
     def do_signal(self, request: Frame, payload: bytes) -> Frame:
         """Send SIGUSR1 or SIGUSR2 to every rank here: its wrapper passes it on to the program."""
-        number = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}[request["name"]]
+        self.signal_ranks({"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}[request["name"]])
+        return {}
+
+    def signal_ranks(self, number: int) -> None:
+        """Send a signal to every rank here."""
         for wrapper in self.ranks.wrappers().values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(wrapper, number)
-        return {}
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here; answers which processes could not be ended."""
@@ -261,13 +263,13 @@ class JobSupervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_agent,  # the child only calls prctl
+            preexec_fn=_prepare_launcher,  # the child only calls prctl and sigaction
         )
         threading.Thread(target=self._pump_launcher, args=(process.stdout,), daemon=True).start()
 
     def _environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
-        kept = KEPT_FOR_SRUN if "MUSTER_STEP" in self.job["env"] else set()
+        kept = SLURM_SITES if "MUSTER_STEP" in self.job["env"] else frozenset()
         environment = {
             name: value for name, value in os.environ.items() if not is_foreign(name) or name in kept
         }
@@ -279,6 +281,13 @@ class JobSupervisor:
     def _pump_launcher(self, stream: IO[bytes]) -> None:
         while line := stream.readline(LONGEST_LINE):
             self.send({"event": "launcher", "text": line.decode(errors="surrogateescape")})
+
+
+def _prepare_launcher() -> None:
+    """In the child, before exec: it ends with the agent, and not by a signal that is for the ranks."""
+    die_with_agent()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def unread(descriptor: int) -> int:

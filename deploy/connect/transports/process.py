@@ -9,13 +9,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from ...common.frames import Readable
 from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
+from ..pipe import (
+    AGENT_KILLED,
+    PYTHON_FAILED,
+    PYTHON_MISSING,
+    SEE_MEMORY,
+    CountingWriter,
+    EndedError,
+    LostError,
+)
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 # The agent's source fits into it (pipe(7): 64 KiB by default): a host that reads nothing, or prints before it
@@ -49,9 +57,10 @@ class ProcessPipe:
     leaves = True
     """Whether a patient close leaves a child that does not end: a running agent ends with its job."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
             argv,
+            env=env,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -131,8 +140,8 @@ class LocalPipe(ProcessPipe):
         """The last line of stderr, and the exit status."""
         status, reason = self.end(printed)
         if status == -signal.SIGKILL:
-            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
-        return LostError(
+            return EndedError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+        return EndedError(
             f"the agent ended with status {status}: {reason}",
             PYTHON_FAILED,
             kind="python.failed",

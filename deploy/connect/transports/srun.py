@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
+from ...common.variables import for_slurm
 from ...errors import HostError
 from ...hosts.hostfile import Host
 from .. import bootstrap
-from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, SEE_MEMORY, EndedError, LostError
 from .process import ProcessPipe
 
 
@@ -20,9 +22,9 @@ def command(job: str, host: Host, python: str) -> list[str]:
     options = [
         *(f"--jobid={job}", f"--nodelist={host.name}", "--nodes=1", "--ntasks=1", "--overlap"),
         *("--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--quiet", "--unbuffered"),
-        "--job-name=muster-agent",
+        *("--export=ALL", "--job-name=muster-agent"),
     ]
-    return ["srun", *options, "sh", "-c", bootstrap.command(python)]
+    return ["srun", *options, "sh", "-c", f"exec {bootstrap.command(python)}"]
 
 
 class SrunPipe(ProcessPipe):
@@ -33,7 +35,7 @@ class SrunPipe(ProcessPipe):
     def __init__(self, job: str, host: Host, python: str, explain: Callable[[str], str]) -> None:
         self._name, self._explain = host.name, explain
         try:
-            super().__init__(command(job, host, python))
+            super().__init__(command(job, host, python), for_slurm(os.environ))
         except OSError as error:
             raise HostError("slurm.no-srun", f"no srun here: {error.strerror}", "add it to PATH") from None
 
@@ -41,10 +43,10 @@ class SrunPipe(ProcessPipe):
         """Slurm's reason, or how Python ended there."""
         status, last_line = self.end(printed)
         if reason := self._explain(self._name):
-            return LostError(reason, "see scontrol show job, and ask the site's staff", kind="slurm.ended")
+            return EndedError(reason, "see scontrol show job, and ask the site's staff", kind="slurm.ended")
         if status == KILLED:
-            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+            return EndedError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         if last_line.startswith(("srun: ", "slurmstepd: ")):
-            return LostError(last_line, "Slurm started no agent there", kind="slurm.step-failed")
+            return EndedError(last_line, "Slurm started no agent there", kind="slurm.step-failed")
         text = f"the agent ended with status {status}: {last_line}"
-        return LostError(text, PYTHON_FAILED, kind="python.failed")
+        return EndedError(text, PYTHON_FAILED, kind="python.failed")
