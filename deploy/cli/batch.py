@@ -21,7 +21,8 @@ from ..jobs.hosts_record import HostsRecord, kept_if_taken
 from ..launch.stages import with_hosts
 from ..plan.spec import LaunchSpec
 from ..slurm.batch import batch_of, submit
-from .shared import hosts_file_of
+from ..slurm.job_state import why_waits
+from .shared import hosts_file_of, print_note
 
 LOGIN_DRIVER = "muster.deploy.slurm.login_main"
 
@@ -36,6 +37,8 @@ def submit_to_slurm(
         return
     number = submit(spec, batch, os.environ)
     screen.say(f"job {name} is Slurm's job {number}; its folder is {batch.folder}")
+    if why := why_waits(number):
+        print_note(f"note: Slurm never gives hosts to its job {number}: {why}")
     screen.say(detached(name, "the first host"))
 
 

@@ -28,8 +28,9 @@ from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..image.versions import load
 from ..plan.launcher import place_ranks
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
+from ..slurm.options import options_of
 from .command import Exit, flag
-from .inventory import Inventory, inventory_or_this_machine, require_one_source, salloc_options
+from .inventory import Inventory, inventory_or_this_machine, require_one_source
 from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, write_json
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:
     """Findings about the Slurm site of this machine, for these options of salloc."""
     from ..slurm.programs import site  # noqa: PLC0415  # 4 ms, only with --slurm
 
-    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else salloc_options(slurm))), launcher)
+    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else options_of(slurm))), launcher)
 
 
 def _has_hosts(slurm: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..jobs.hosts_record import HostsRecord
 from ..plan.launcher import launcher_of
 from ..plan.spec import DEFAULT_LAUNCHER, LauncherName
+from ..slurm.options import options_of
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
 if TYPE_CHECKING:  # most commands launch nothing
@@ -145,7 +145,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
             allocation = grant.own_allocation(os.environ)
         else:
             allocation = stack.enter_context(
-                grant.request_allocation(salloc_options(options.slurm), os.environ, print_note, seconds)
+                grant.request_allocation(options_of(options.slurm), os.environ, print_note, seconds)
             )
         hosts = hostfile.select(allocation.hosts, options.include, options.exclude)
         try:
@@ -208,19 +208,6 @@ def require_one_source(options: SlurmOptions) -> None:
         )
 
 
-def salloc_options(slurm: str) -> list[str]:
-    """The options of salloc in the value of `--slurm`; `UsageError` for anything else."""
-    try:
-        options = shlex.split(slurm)
-    except ValueError as error:
-        raise UsageError(f"--slurm {slurm!r}: {error}") from None
-    if not options or not options[0].startswith("-"):
-        raise UsageError(
-            f'--slurm {slurm!r}: give options of salloc, quoted as one argument: --slurm "-N 2 -t 60"'
-        )
-    return options
-
-
 def batch_options(slurm: str, login: str = "", *, detach: bool, **needing_hosts: object) -> list[str] | None:
     """The options for Slurm of a batch job, or of a driver on the node `login`; None for any other launch.
 
@@ -239,4 +226,4 @@ def batch_options(slurm: str, login: str = "", *, detach: bool, **needing_hosts:
         if value:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {_INSTEAD[name]}")
-    return salloc_options(slurm)
+    return options_of(slurm, "sbatch" if detach and not login else "salloc")

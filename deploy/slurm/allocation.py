@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..hosts.hostfile import MAX_SLOTS, Host
 from ..hosts.name_patterns import MAX_HOSTS
 from ..plan.spec import LaunchSpec
-from . import programs
+from . import job_state
 
 PREFIX = "SLURM_"
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
@@ -34,6 +34,8 @@ class Allocation:
     hosts: tuple[Host, ...]
     """In Slurm's order; slots are tasks, or GPUs where only GPUs were asked for."""
     partition: str = ""
+    restarts: int = 0
+    """How often Slurm had started the job before: it may queue a batch job again."""
 
 
 def allocation_of(variables: Mapping[str, str], expand: Callable[[str], Sequence[str]]) -> Allocation:
@@ -51,7 +53,13 @@ def allocation_of(variables: Mapping[str, str], expand: Callable[[str], Sequence
         raise UsageError(f"Slurm's allocation {job}: {len(names)} hosts in SLURM_JOB_NODELIST")
     slots = _slots(variables, len(names), job)
     hosts = tuple(Host(name, slots=number) for name, number in zip(names, slots, strict=True))
-    return Allocation(job, hosts, variables.get("SLURM_JOB_PARTITION", ""))
+    return Allocation(job, hosts, variables.get("SLURM_JOB_PARTITION", ""), restarts_of(variables))
+
+
+def restarts_of(variables: Mapping[str, str]) -> int:
+    """How often Slurm had started the job of these variables before."""
+    count = variables.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else 0
 
 
 def _slots(variables: Mapping[str, str], hosts: int, job: str) -> list[int]:
@@ -92,9 +100,15 @@ def on_hosts(spec: LaunchSpec, allocation: Allocation) -> LaunchSpec:
     )
 
 
-def steps(python: str, allocation: Allocation, *, look: Callable[[str], str] = programs.ended) -> OpenPipe:
+def steps(
+    python: str, allocation: Allocation, *, look: Callable[[str, int], str] = job_state.ended
+) -> OpenPipe:
     """Opens an agent as a step of the allocation. `look`: gives Slurm's reason for the end of the job."""
-    explain, command = partial(programs.why_lost, allocation.job, look=look), from_home(python or "python3")
+    why_ended = partial(look, allocation.job, allocation.restarts)
+    explain, command = (
+        partial(job_state.why_lost, allocation.job, look=why_ended),
+        from_home(python or "python3"),
+    )
     return lambda host: SrunPipe(allocation.job, host, command, explain)
 
 

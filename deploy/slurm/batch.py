@@ -23,6 +23,7 @@ from ..common.durable import write_atomically
 from ..common.os_errors import explain
 from ..common.runs import identity
 from ..common.store import Store
+from ..common.variables import for_slurm
 from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
@@ -36,7 +37,7 @@ BATCH, LOG = "batch", "driver.log"
 # Options of the user come last and override these.
 # B: the driver alone gets the signal, and passes it to the ranks.
 # No --no-kill: with it Slurm 24.11 keeps the other nodes forever when the first one, the driver's, dies.
-OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60")
+OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60", "--export=ALL")
 REQUEUE = "--requeue"
 NOTIFY = "MUSTER_NOTIFY"
 """The variable with the target of --notify, which may be a URL that lets anyone post."""
@@ -72,11 +73,14 @@ class Batch(NamedTuple):
         """The script for the first node: the driver replaces the shell, so that it gets the signal."""
         driver = self.folder / BATCH / "driver"
         arguments = shlex.join(["-I", "-c", _START, str(driver), str(self.folder)])
+        here, result = (shlex.quote(str(path)) for path in (driver, self.folder / "result.json"))
+        over = f"{self.folder}: this job is over, so Slurm's next start of it does nothing; launch it again"
         unseen = f"{self.folder}: not on $(hostname); give a --runs that login node and nodes share"
         return (
             "#!/bin/sh\n"
             f"# The driver of Muster's job {self.folder.name}, on the first node of its allocation.\n"
-            f"[ -d {shlex.quote(str(driver))} ] || {{ echo {_in_double_quotes(unseen)} >&2; exit 3; }}\n"
+            f"[ -d {here} ] || [ ! -e {result} ] || {{ echo {_in_double_quotes(over)} >&2; exit 3; }}\n"
+            f"[ -d {here} ] || {{ echo {_in_double_quotes(unseen)} >&2; exit 3; }}\n"
             f"exec {quoted(from_home(self.python))} {arguments}\n"
         )
 
@@ -177,7 +181,7 @@ def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
             batch.command,
-            env=dict(environ),
+            env=for_slurm(environ),
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,

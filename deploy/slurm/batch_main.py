@@ -1,7 +1,8 @@
 """The driver of a batch job, on the first node of its allocation: `batch.py` writes its script.
 
 It is the driver of `muster launch --slurm`, and needs only the standard library. Slurm may start it several
-times for one job: after a requeue it makes the next attempt, in the same folder.
+times for one job: after a requeue it makes the next attempt, in the same folder. The folder `batch` is there
+as long as Slurm may start the job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import MusterError
 from ..jobs.detached_main import end_at_sigterm_alone, stored
@@ -24,14 +25,15 @@ from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.verdict import end_unstarted, why_unstarted
-from ..launch.result import LaunchResult
+from ..launch.result import Failure, LaunchResult
 from ..plan.spec import LaunchSpec
-from . import programs
-from .allocation import Allocation, on_hosts, steps
+from .allocation import Allocation, on_hosts, restarts_of, steps
 from .batch import BATCH, NOTIFY, with_secrets
 from .blame import blame_own_end
 from .grant import own_allocation
+from .job_state import ending, shown
 from .mark import mark_of
+from .programs import ask, reaches, statuses_to_requeue
 
 SAVED = 75
 """EX_TEMPFAIL of sysexits.h: the program has saved after a warning (docs/how-to/own-model.md)."""
@@ -49,20 +51,46 @@ def main() -> None:
 def drive(folder: Path, environ: Mapping[str, str]) -> int:
     """Run the job to its verdict; returns the exit status."""
     mark = mark_of(folder)
-    requeue = mark is not None and mark.requeue
+    start = _Start(environ.get("SLURM_JOB_ID", ""), restarts_of(environ))
     try:
         allocation = own_allocation(environ)
         spec = LaunchSpec.of_json(json.loads((folder / BATCH / "job.json").read_text()))
+        requeue = mark is not None and mark.requeue
         run, spec = _begin(folder, with_secrets(spec, environ), allocation, requeue=requeue)
         result = _attempts(spec, run, allocation).run()
     except (MusterError, KeyboardInterrupt) as error:
-        return _refused(folder, error, environ, requeue=requeue)
-    again = requeue and _may_continue(result)
-    if again and result.warned:
-        again = _requeue(allocation.job)
-    if not again:
-        _end(folder, spec.notify, result)
+        kind, reason, status = why_unstarted(error, folder)
+        sys.stderr.write(f"{reason}\n")
+        result = end_unstarted(folder, kind, reason, status)
+    if not start.is_followed(result):
+        _end(folder, environ.get(NOTIFY, ""), result)
     return result.exit_status
+
+
+class _Start(NamedTuple):
+    """One of the starts of a job of Slurm."""
+
+    job: str
+    restarts: int
+
+    def is_followed(self, result: LaunchResult) -> bool:
+        """Whether Slurm starts the job again after this end; if it should, this requests it from Slurm."""
+        job = shown(self.job)
+        if job.starts_again(self.restarts):
+            return True
+        if not job.may_start_again or result.failure is None:
+            return False
+        if self._should_continue(result, result.failure):
+            return _requeue(self.job)
+        return result.exit_status in statuses_to_requeue()
+
+    def _should_continue(self, result: LaunchResult, failure: Failure) -> bool:
+        """Whether the job has saved after a warning, or has lost hosts that Slurm can replace."""
+        if failure.kind == "allocation":
+            return re.search(r": (PREEMPTED|NODE_FAIL)\b", failure.reason) is not None
+        if failure.kind == "host" and failure.host:
+            return not reaches(self.job, failure.host)
+        return result.warned and failure.exit_status == SAVED
 
 
 def _end(folder: Path, target: str, result: LaunchResult) -> None:
@@ -95,41 +123,16 @@ def _begin(
 
 
 def _attempts(spec: LaunchSpec, run: RunFolder, allocation: Allocation) -> Attempts:
-    open_pipe = steps(spec.python, allocation, look=programs.ending)
-    return Attempts(spec, open_pipe, run, (run,), blame=partial(blame_own_end, job=allocation.job))
-
-
-def _refused(
-    folder: Path, error: MusterError | KeyboardInterrupt, environ: Mapping[str, str], *, requeue: bool
-) -> int:
-    """Record why the ranks did not start; returns the exit status."""
-    kind, reason, status = why_unstarted(error, folder)
-    sys.stderr.write(f"{reason}\n")
-    result = end_unstarted(folder, kind, reason, status)
-    if not (requeue and _is_taken(programs.ending(environ.get("SLURM_JOB_ID", "")))):
-        _end(folder, environ.get(NOTIFY, ""), result)
-    return status
-
-
-def _may_continue(result: LaunchResult) -> bool:
-    """Whether another start continues the job: it has saved after a warning, or Slurm took its hosts."""
-    failure = result.failure
-    if failure is None:
-        return False
-    taken = failure.kind == "allocation" and _is_taken(failure.reason)
-    return taken or (result.warned and failure.exit_status == SAVED)
-
-
-def _is_taken(ended: str) -> bool:
-    """Whether Slurm took the hosts: only then does it start the job again."""
-    return re.search(r"(?:^|: )(PREEMPTED|NODE_FAIL)\b", ended) is not None
+    open_pipe = steps(spec.python, allocation, look=ending)
+    blame = partial(blame_own_end, job=allocation.job, restarts=allocation.restarts)
+    return Attempts(spec, open_pipe, run, (run,), blame=blame)
 
 
 def _requeue(job: str) -> bool:
     """Have Slurm start the job again when it has hosts. Slurm then ends this process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        programs.ask("scontrol", "requeue", job)
+        ask("scontrol", "requeue", job)
     except MusterError as error:
         sys.stderr.write(f"no requeue: {error}\n")
         return False

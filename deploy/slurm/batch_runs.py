@@ -21,15 +21,15 @@ from ..errors import MusterError
 from ..jobs.control import LocalRuns
 from ..jobs.verdict import end_unstarted
 from ..launch.result import TERMINATED, stopped_by
-from .batch import BATCH
+from .batch import BATCH, LOG
+from .job_state import FROZEN, WAITING, outcome, own_jobs, shown
 from .mark import mark_of
-from .programs import ask, outcome, own_jobs
+from .programs import ask
 
 FRESH_SECONDS = 2.0
 """How long an answer of squeue is valid: a command that follows a job asks several times a second."""
-ENDED = frozenset({"failed", "stopped"})
-"""States after which Slurm may start a job again."""
-_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+ENDED = frozenset({"done", "failed", "stopped"})
+"""States after which Slurm may start a job again, as long as the folder has the files for that."""
 
 
 class BatchRuns:
@@ -54,13 +54,13 @@ class BatchRuns:
 
     def _amended(self, state: JobState) -> JobState:
         mark = mark_of(self._runs / state.job)
-        if not mark or state.state == "done" or (state.state in ENDED and not mark.requeue):
+        if not mark or (state.state in ENDED and not (self._runs / state.job / BATCH).is_dir()):
             return state
         try:
             queue = self._queued()
         except MusterError as error:
             return state if state.state in ENDED else dataclasses.replace(state, why=str(error))
-        return amended(state, mark.number, queue)
+        return amended(state, mark.number, queue, self._runs / state.job)
 
     def _queued(self) -> Mapping[str, str]:
         if time.monotonic() - self._asked > FRESH_SECONDS or not self._asked:
@@ -71,7 +71,7 @@ class BatchRuns:
     def _end(self, job: str, number: str, by: str, *, force: bool) -> Told:
         """Signal the driver, on another machine, through Slurm; cancel a job that waits in the queue."""
         folder = self._runs / job
-        if self._queued().get(number, "").startswith(_WAITING):
+        if self._queued().get(number, "").startswith(WAITING):
             ask("scancel", number)
             end_unstarted(folder, "stopped", stopped_by(by), TERMINATED)
             shutil.rmtree(folder / BATCH, ignore_errors=True)
@@ -83,17 +83,21 @@ class BatchRuns:
         return Told(True)
 
 
-def amended(state: JobState, number: str, queue: Mapping[str, str]) -> JobState:
+def amended(state: JobState, number: str, queue: Mapping[str, str], folder: Path) -> JobState:
     """The state of a batch job that has no result yet, or that Slurm may start again."""
     described = queue.get(number, "")
-    if described.startswith(_WAITING):
+    if described.startswith(WAITING):
         return dataclasses.replace(
             state, state="waiting", why=f"Slurm's job {number}: {described}", ended=None, exit_status=None
         )
     if described:  # while Slurm lists it, a job with a result may still be requeued
-        return dataclasses.replace(state, state="running", why="", ended=None, exit_status=None)
+        why = f"Slurm's job {number}: {described}" if described.startswith(FROZEN) else ""
+        return dataclasses.replace(state, state="running", why=why, ended=None, exit_status=None)
     if state.state in ENDED:
         return state
     how = outcome(number)
     why = f"Slurm ended the allocation {number}: {how}" if how else f"Slurm no longer has its job {number}"
+    node = shown(number).fields.get("BatchHost")  # on which Slurm makes the log of the driver
+    if node and not (folder / LOG).exists():
+        why += f"; {folder} is not shared with {node}: give a --runs that login node and nodes share"
     return dataclasses.replace(state, state="lost", why=why)

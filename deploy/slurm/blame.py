@@ -7,26 +7,32 @@ import dataclasses
 from ..common.runs import STOPS
 from ..errors import UnfitError
 from ..launch.result import TERMINATED, Failure, LaunchResult
-from .programs import ended, ending, node_state, why_lost
+from .job_state import ended, ending, is_gone, node_state, shown
 
 OWN = STOPS | {"placement", "world", "driver", "port"}
 """Failures that have another cause."""
+STANDSTILLS = frozenset({"host", "network", "driver", "stall"})
+"""Failures that follow when no process of a job runs for a while."""
 STATUS = 3
 
 
-def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
+def blame_slurm(result: LaunchResult, job: str, restarts: int = 0) -> LaunchResult:
     """The result with the end of the allocation as its failure, if Slurm ended it; `job` is Slurm's number.
 
     Slurm then ends all ranks at once, so the first one to end is not the cause. A host that was lost keeps
-    its own reason, and gets Slurm's state of the node.
+    its own reason, and gets Slurm's state of the node. `restarts`: the number of this start of the job.
     """
     failure = result.failure
-    if failure is None or failure.kind in OWN:
+    if failure is None:
         return result
-    if state := ended(job):
+    if failure.kind in STANDSTILLS and shown(job).was_suspended(failure.at):
+        return _suspended(result, failure, job)
+    if failure.kind in OWN:
+        return result
+    if state := ended(job, restarts):
         return _taken(result, failure, job, state)
-    if failure.kind == "host" and failure.host and why_lost(job, failure.host):
-        line = f"Slurm: {failure.host} is {node_state(failure.host)}\n"
+    if failure.kind == "host" and failure.host and is_gone(node := node_state(failure.host)):
+        line = f"Slurm: {failure.host} is {node}\n"
         return dataclasses.replace(result, failure=dataclasses.replace(failure, tail=(*failure.tail, line)))
     return result
 
@@ -42,12 +48,18 @@ def blame_for_unfit(error: UnfitError, job: str) -> UnfitError:
     return error
 
 
-def blame_own_end(result: LaunchResult, job: str) -> LaunchResult:
+def blame_own_end(result: LaunchResult, job: str, restarts: int) -> LaunchResult:
     """The same, for a driver that is a part of the job: Slurm ends it by a SIGTERM, as it ends the ranks."""
     failure = result.failure
-    if failure and failure.kind not in OWN - {"interrupted"} and (state := ending(job)):
+    if failure and failure.kind not in OWN - {"interrupted"} and (state := ending(job, restarts)):
         return _taken(result, failure, job, state)
-    return blame_slurm(result, job)
+    return blame_slurm(result, job, restarts)
+
+
+def _suspended(result: LaunchResult, failure: Failure, job: str) -> LaunchResult:
+    reason = f"Slurm suspended the allocation {job} (scontrol suspend), so its agents did not answer"
+    end = Failure("allocation", reason, STATUS, at=failure.at, tail=(f"{failure.headline}\n",))
+    return dataclasses.replace(result, failure=end)
 
 
 def _taken(result: LaunchResult, failure: Failure, job: str, state: str) -> LaunchResult:

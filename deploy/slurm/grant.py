@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import re
 import subprocess
@@ -10,16 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ..common.variables import for_slurm
 from ..errors import MusterError, UsageError
 from ..waits import waiting
 from .allocation import PREFIX, Allocation, allocation_of
-from .programs import error_of, host_names, missing, queued
+from .job_state import queued, told_of, why_never
+from .programs import ask, error_of, host_names, missing
 
-# The command of salloc: it prints the allocation's variables, then waits for the end of its input, which is
-# also the end of this process.
-_HOLDER = f"env | grep '^{PREFIX}'; echo; exec cat >/dev/null"
+_MARK = "muster:"
+# The command of salloc: it prints the allocation's variables between two marks, then waits for the end of its
+# input, which is also the end of this process. A wrapper of salloc may print too.
+_HOLDER = f"echo {_MARK}; env | grep '^{PREFIX}'; echo {_MARK}; exec cat >/dev/null"
 _GRANTED = re.compile(r"salloc: (?:Pending job allocation|job|Granted job allocation) (\d+)\b")
-ASK_SECONDS, RELEASE_SECONDS = 5.0, 15.0
+_RELEASED = re.compile(r"salloc: (?:Relinquishing job|(?:error: )?Job allocation \d+ has been revoked)")
+_KEPT = re.compile(r"salloc: error: Unable to clean up")
+_OVER = re.compile(r"Invalid job id|already complet", re.IGNORECASE)
+FIRST_SECONDS, ASK_SECONDS, RELEASE_SECONDS, CANCEL_SECONDS = 1.0, 5.0, 15.0, 30.0
 
 
 def own_allocation(environ: Mapping[str, str]) -> Allocation:
@@ -29,12 +36,17 @@ def own_allocation(environ: Mapping[str, str]) -> Allocation:
 
 @contextlib.contextmanager
 def request_allocation(
-    options: Sequence[str], environ: Mapping[str, str], report: Callable[[str], None], seconds: float | None
+    options: Sequence[str],
+    environ: Mapping[str, str],
+    report: Callable[[str], None],
+    seconds: float | None,
+    warn: Callable[[str], None] | None = None,
 ) -> Iterator[Allocation]:
     """An allocation from salloc with these options; leaving the context releases it.
 
-    `report` gets a line whenever Slurm's reason to wait changes. `seconds`: the time-out; None for no limit.
-    `UsageError` quotes salloc if it refuses the options.
+    `report` gets a line whenever Slurm's reason to wait changes. `warn` (default: `report`) gets one if the
+    allocation may remain. `seconds`: the time-out; None for no limit. `UsageError` quotes salloc if it
+    refuses the options.
     """
     if job := environ.get("SLURM_JOB_ID"):
         raise UsageError(
@@ -47,7 +59,8 @@ def request_allocation(
             allocation = salloc.wait(report, seconds)
         yield allocation
     finally:
-        salloc.release()
+        if note := salloc.release():
+            (warn or report)(note)
 
 
 class _Salloc:
@@ -60,6 +73,7 @@ class _Salloc:
         try:
             self._process = subprocess.Popen(
                 argv,
+                env=for_slurm(os.environ),
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
@@ -69,7 +83,10 @@ class _Salloc:
             )
         except FileNotFoundError:
             raise missing("salloc") from None
-        self._options, self._granted = " ".join(options), False
+        self._options, self._job = " ".join(options), ""
+        self._variables: dict[str, str] | None = None
+        self._granted = False
+        self._errors: list[str] = []
         self._lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
         self._readers = {
             name: threading.Thread(target=self._read, args=(name,), daemon=True)
@@ -86,62 +103,97 @@ class _Salloc:
     def wait(self, report: Callable[[str], None], seconds: float | None) -> Allocation:
         """The allocation, once salloc's command has printed its variables."""
         deadline = time.monotonic() + seconds if seconds else None
-        variables: dict[str, str] = {}
-        errors: list[str] = []
-        job = last = ""
-        while True:
-            left = ASK_SECONDS if deadline is None else min(ASK_SECONDS, deadline - time.monotonic())
+        last, pause = "", FIRST_SECONDS
+        while not self._granted:
+            left = pause if deadline is None else min(pause, deadline - time.monotonic())
             try:
                 name, line = self._lines.get(timeout=max(0.0, left))
             except queue.Empty:
-                state = _state(job)
+                state, pause = _state(self._job), ASK_SECONDS
+                if why := why_never(self._job, state):
+                    raise UsageError(f"--slurm {self._options!r}: Slurm never gives hosts: {why}") from None
                 if state not in {"", last}:
-                    report(f"Slurm's job {job} waits: {state}")
+                    report(f"Slurm's job {self._job} waits: {state}")
                     last = state
                 if deadline and time.monotonic() >= deadline:
                     why = f": {last}" if last else ""
                     raise MusterError(f"Slurm gave no hosts within {seconds:.0f} s{why}") from None
                 continue
             if name == "stderr":
-                errors.append(line or "")
-                job = _job(errors)
+                self._complained(line)
             elif line is None:
-                raise self._refused(errors)
-            elif line:
-                key, _, value = line.partition("=")
-                variables[key] = value
+                raise self._refused()
             else:
-                self._granted = True
-                return allocation_of(variables, host_names)
+                self._printed(line)
+        return allocation_of(self._variables or {}, host_names)
 
-    def _refused(self, errors: list[str]) -> MusterError:
+    def _printed(self, line: str) -> None:
+        """A line of salloc's command, or of a wrapper around salloc."""
+        if line == _MARK:
+            self._granted, self._variables = self._variables is not None, self._variables or {}
+        elif self._variables is not None:
+            name, _, value = line.partition("=")
+            self._variables[name] = value
+            self._job = self._variables.get("SLURM_JOB_ID", self._job)
+
+    def _complained(self, line: str | None) -> None:
+        if line:
+            self._errors.append(line)
+            match = _GRANTED.match(line)
+            self._job = self._job or (match[1] if match else "")
+
+    def _refused(self) -> MusterError:
         """salloc ended without an allocation: it refused its options, or the allocation was revoked."""
+        self._end()
+        why = error_of(self._errors) or f"salloc ended with status {self._process.returncode}"
+        if self._job:
+            return MusterError(
+                f"Slurm's job {self._job} got no hosts: {'; '.join([why, *told_of(self._job)])}"
+            )
+        return UsageError(f"--slurm {self._options!r}: {why}")
+
+    def _end(self) -> None:
+        """Wait for the end of salloc, and read its last messages."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(RELEASE_SECONDS)
         self._readers["stderr"].join(ASK_SECONDS)
         with contextlib.suppress(queue.Empty):
             while True:
-                errors.append(self._lines.get_nowait()[1] or "")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(ASK_SECONDS)
-        why = error_of(errors) or f"salloc ended with status {self._process.returncode}"
-        if job := _job(errors):
-            return MusterError(f"Slurm's job {job} got no hosts: {why}")
-        return UsageError(f"--slurm {self._options!r}: {why}")
+                name, line = self._lines.get_nowait()
+                if name == "stderr":
+                    self._complained(line)
 
-    def release(self) -> None:
-        """Give the hosts back, or leave the queue."""
+    def release(self) -> str:
+        """Give the hosts back, or leave the queue; returns a note if Slurm may have kept the job."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
         if not self._granted:  # it waits in the queue, where no command reads the input
             self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(RELEASE_SECONDS)
-            return
-        self._process.terminate()
+        self._end()
+        if self._process.poll() is None:
+            self._process.terminate()
+        elif any(map(_RELEASED.match, self._errors)) and not any(map(_KEPT.match, self._errors)):
+            return ""
+        return _cancelled(self._job) if self._job else ""
 
 
-def _job(errors: Sequence[str]) -> str:
-    """Slurm's number of the job, once salloc has printed it."""
-    return next((match[1] for line in errors if (match := _GRANTED.match(line))), "")
+def _cancelled(job: str) -> str:
+    """Cancel a job that Slurm may still have; returns a note if that fails."""
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while True:
+        try:
+            ask("scancel", job)
+        except MusterError as error:
+            if _OVER.search(error.reason):
+                return ""
+            if time.monotonic() > deadline or isinstance(error, UsageError):  # UsageError: no scancel here
+                return (
+                    f"note: Slurm may still hold the hosts of its job {job} ({error.reason}); "
+                    f"when slurmctld answers again, run: scancel {job}"
+                )
+            time.sleep(1.0)
+        else:
+            return ""
 
 
 def _state(job: str) -> str:

@@ -81,9 +81,9 @@ class Slurm:
             text=True,
         )
 
-    def submit(self, words: str, *program: str) -> tuple[str, str]:
-        """Submit program.py as a batch job; returns the job's id and Slurm's number of it."""
-        done = self.run("muster", "launch", "--slurm", words, "--detach", "program.py", *program)
+    def submit(self, words: str, *program: str, name: str = "program.py") -> tuple[str, str]:
+        """Submit a program as a batch job; returns the job's id and Slurm's number of it."""
+        done = self.run("muster", "launch", "--slurm", words, "--detach", name, *program)
         match = re.search(r"job (\S+) is Slurm's job (\d+)", done.stdout)
         assert match, done.stdout + done.stderr
         assert done.returncode == 0, done.stderr

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from tests.cluster.slurm import WAITS, Slurm, slurm_cluster
+from tests.cluster.slurm import FOLDER, WAITS, Slurm, slurm_cluster
 from tests.load import hold
 from tests.parallel import NUMBER
 from tests.waiting import read_until, wait_until
@@ -100,21 +102,111 @@ def test_a_launch_that_is_preempted_says_so(slurm: Slurm) -> None:
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [("-N 3", "Resources|Priority"), ("-N 1 -p short -t 60", "PartitionTimeLimit")],
-    ids=["nodes taken", "limit exceeded"],
-)
-def test_hosts_that_do_not_come_in_time_are_not_waited_for(slurm: Slurm, words: str, reason: str) -> None:
+def requeue(slurm: Slurm, number: str, *words: str) -> None:
+    """Queue a job again, as its admin."""
+    done = slurm.run("scontrol", *(words or ("requeue",)), number, user="root", folder="/")
+    assert done.returncode == 0, done.stderr
+
+
+def state(slurm: Slurm, job: str) -> dict[str, Any]:
+    (found,) = json.loads(slurm.run("muster", "status", "--json", job).stdout)
+    return dict(found)
+
+
+def test_a_job_that_its_admin_queues_again_goes_on(slurm: Slurm) -> None:
+    job, number = begun(slurm, "-N 2 -n 2 --requeue", "wait")
+    requeue(slurm, number)
+    slurm.until_printed(job, "restart 1 begins", 2)
+    assert state(slurm, job)["state"] == "running"
+    slurm.run("scancel", number)
+    status, output = slurm.attached(job)
+    assert f"STOPPED by scancel (Slurm's job {number})" in output
+    assert status == 143
+    assert slurm.run("ls", f"{FOLDER}/runs/{job}").stdout.count("batch") == 0
+
+
+@pytest.mark.parametrize("special", [(), ("State=SpecialExit",)], ids=["held", "special exit"])
+def test_a_job_that_its_admin_queues_again_and_holds_waits_and_goes_on(
+    slurm: Slurm, special: tuple[str, ...]
+) -> None:
+    job, number = begun(slurm, "-N 2 -n 2 --requeue", "wait")
+    requeue(slurm, number, "requeuehold", *special)
+    wait_until(lambda: state(slurm, job)["state"] == "waiting", lambda: f"{state(slurm, job)} to wait")
+    slurm.run("scontrol", "release", number, user="root", folder="/")
+    slurm.until_printed(job, "restart 1 begins", 2)
+    slurm.run("scancel", number)
+    assert slurm.attached(job)[0] == 143
+
+
+def test_a_job_that_lost_a_node_goes_on_on_others(slurm: Slurm) -> None:
+    job, number = begun(slurm, "-N 2 --ntasks-per-node=1 -w slurm2 -x slurm1 --requeue", "wait")
+    slurm.run("scontrol", "update", f"jobid={number}", "ExcNodeList=", user="root", folder="/")
+    try:
+        slurm.compose("kill", "slurm3")
+        slurm.until_printed(job, "restart 1 begins", 2)
+        assert state(slurm, job)["hosts"] == ["slurm1", "slurm2"]
+        slurm.run("scancel", number)
+        assert slurm.attached(job)[0] == 143
+    finally:
+        slurm.compose("up", "--detach")
+        slurm.until_idle()
+
+
+def test_a_job_that_is_over_and_is_queued_again_changes_nothing(slurm: Slurm) -> None:
+    job, number = slurm.submit("-N 2 -n 2 --requeue", "fail")
+    status, _ = slurm.attached(job)
+    before = state(slurm, job)
+    slurm.until_idle()
+    requeue(slurm, number)
+    log = f"{FOLDER}/runs/{job}/driver.log"
+    said = f"{FOLDER}/runs/{job}: this job is over, so Slurm's next start of it does nothing; launch it again"
+    wait_until(
+        lambda: said in slurm.run("cat", log).stdout, lambda: slurm.run("cat", log).stdout, patience=120.0
+    )
+    slurm.until_idle()
+    assert (state(slurm, job), status) == (before, 0)
+
+
+def test_a_suspended_job_is_named_as_that(slurm: Slurm) -> None:
+    with slurm.start("muster", "launch", "--slurm", "-N 2 -n 2", "program.py", "wait") as process:
+        lines = read_until(process, "begins", 2)
+        (number,) = slurm.jobs()
+        slurm.run("scontrol", "suspend", number, user="root", folder="/")
+        rest, _ = process.communicate(timeout=120)
+    assert f"FAILED  Slurm suspended the allocation {number} (scontrol suspend)" in rest, (
+        "".join(lines) + rest
+    )
+    assert process.returncode == 3
+    wait_until(lambda: not slurm.jobs(), "the end of Slurm's job")
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+def test_hosts_that_do_not_come_in_time_are_not_waited_for(slurm: Slurm) -> None:
     with nodes_taken(slurm):
         before = slurm.jobs()
         began = time.monotonic()
-        done = slurm.run("muster", "launch", "--slurm", words, "--start-timeout", "6", "program.py", "save")
+        done = slurm.run("muster", "launch", "--slurm", "-N 3", "--start-timeout", "6", "program.py", "save")
         hold("until the launch gave up", time.monotonic() - began, 12.0)
         assert slurm.jobs() == before
-    pattern = rf"Slurm gave no hosts within 6 s: PENDING \(({reason})\)"
+    pattern = r"Slurm gave no hosts within 6 s: PENDING \((Resources|Priority)\)"
     assert re.search(pattern, done.stdout + done.stderr), done.stdout + done.stderr
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [("-N 1 -p short -t 60", "PartitionTimeLimit"), ("-N 3 -p short -t 1", "PartitionNodeLimit")],
+)
+def test_a_limit_that_the_job_can_never_fit_is_an_error_at_once(
+    slurm: Slurm, words: str, reason: str
+) -> None:
+    done = slurm.run("muster", "launch", "--slurm", words, "program.py", "save")
+    assert re.fullmatch(rf"--slurm '{words}': Slurm never gives hosts: .* \({reason}\)\n", done.stderr), done
+    assert done.returncode == 2
+    wait_until(lambda: not slurm.jobs(), "the end of Slurm's job")
+    detached = slurm.run("muster", "launch", "--slurm", words, "--detach", "program.py", "save")
+    assert f"({reason})" in detached.stderr, detached
+    slurm.run("scancel", *slurm.jobs())
 
 
 def test_a_launch_waits_for_a_node_that_drains_and_starts_when_it_is_back(slurm: Slurm) -> None:

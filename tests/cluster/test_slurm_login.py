@@ -110,5 +110,6 @@ def test_a_job_is_seen_and_stopped_from_here(site: Site) -> None:
 
 def test_what_slurm_refuses_is_said_at_once(site: Site) -> None:
     done = site.muster("launch", "--slurm", "-N 3 -p gpu", "--slurm-login", "login", "program.py")
-    assert done.stderr == "--slurm '-N 3 -p gpu': invalid partition specified: gpu\n"
+    complaint = "invalid partition specified: gpu; Invalid partition name specified"
+    assert done.stderr == f"--slurm '-N 3 -p gpu': {complaint}\n"
     assert done.returncode == 2

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -17,13 +18,14 @@ from muster.deploy.cli import inventory
 from muster.deploy.cli.commands import commands
 from muster.deploy.cli.parser import parse
 from muster.deploy.cli.shared import SlurmOptions
+from muster.deploy.connect.pipe import why_lost
 from muster.deploy.connect.transports import process
 from muster.deploy.connect.transports.srun import SrunPipe, command
 from muster.deploy.errors import HostError, MusterError, UnfitError, UsageError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.launch.result import Failure
 from muster.deploy.plan.program import Program
-from muster.deploy.slurm import blame, grant, programs
+from muster.deploy.slurm import blame, grant, job_state, programs
 from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
 from tests.processes import wait_until_gone
 from tests.unit.plans import make_plan
@@ -92,18 +94,40 @@ def test_repeated_counts() -> None:
                 "salloc: error: invalid partition specified: gpu",
                 "salloc: error: Job submit/allocate failed: Invalid partition name specified",
             ],
-            "invalid partition specified: gpu",
+            "invalid partition specified: gpu; Invalid partition name specified",
+        ),
+        (
+            ["salloc: Pending job allocation 7", "salloc: error: Job submit/allocate failed: Access denied"],
+            "Access denied",
+        ),
+        (
+            [
+                "salloc: You must name an account: -A team",
+                "salloc: error: Job submit/allocate failed: Unspecified error",
+            ],
+            "You must name an account: -A team",
+        ),
+        (
+            [
+                "salloc: error: fetch_config: DNS SRV lookup failed",
+                "salloc: fatal: Could not establish a configuration source",
+            ],
+            "Could not establish a configuration source; set SLURM_CONF to the slurm.conf of the site",
+        ),
+        (
+            ["slurm_load_jobs error: Invalid job id specified"],
+            "slurm_load_jobs error: Invalid job id specified",
         ),
         (
             ["salloc: Pending job allocation 7", "salloc: Job allocation 7 has been revoked."],
-            "Job allocation 7",
+            "Job allocation 7 has been revoked.",
         ),
         (["salloc: unrecognized option '--frob'"], "unrecognized option '--frob'"),
         ([], ""),
     ],
 )
-def test_a_program_of_slurm_is_quoted_by_its_first_error(lines: list[str], said: str) -> None:
-    assert programs.error_of(lines).startswith(said)
+def test_a_program_of_slurm_is_quoted_by_its_complaint(lines: list[str], said: str) -> None:
+    assert programs.error_of(lines) == said
 
 
 def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
@@ -111,7 +135,7 @@ def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
     assert argv[:2] == ["srun", "--jobid=12"]
     assert {"--nodelist=n2", "--ntasks=1", "--overlap", "--mpi=none", "--cpu-bind=none"} < {*argv}
     assert argv[-3:-1] == ["sh", "-c"]
-    assert argv[-1].startswith("~/'my env/bin/python' -c ")
+    assert argv[-1].startswith("exec ~/'my env/bin/python' -c ")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +180,7 @@ GRANT = (
 
 
 def test_an_allocation_is_given_back(slurm: Callable[..., None], tmp_path: Path) -> None:
-    slurm(salloc=f"{GRANT}; touch {tmp_path}/released", scontrol=SCONTROL)
+    slurm(salloc=f"{GRANT}; {RELEASE}; touch {tmp_path}/released", scontrol=SCONTROL)
     with grant.request_allocation(["-N", "2"], {}, lambda line: None, None) as given:
         assert [(host.name, host.slots) for host in given.hosts] == [("n1", 2), ("n2", 2)]
         assert not (tmp_path / "released").exists()
@@ -200,6 +224,7 @@ def test_an_agent_that_ends_leaves_slurms_reason_or_its_own(
     lost = SrunPipe("7", Host("n1"), "python3", lambda name: reason).last_words()
     assert lost.kind == kind
     assert text in str(lost)
+    assert text in why_lost(lost)  # not that an SSH connection is gone
 
 
 def test_a_machine_without_srun_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -213,6 +238,7 @@ def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callabl
     slurm(
         salloc='echo "salloc: Pending job allocation 7" >&2; exec sleep 600',
         squeue='echo "PENDING|Resources|2026-11-22T10:00:00"',
+        scancel="true",
     )
     told: list[str] = []
     expected = "PENDING (Resources), expected at 2026-11-22T10:00:00"
@@ -232,12 +258,18 @@ def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callabl
         (
             'echo "salloc: Pending job allocation 7\nsalloc: Job allocation 7 has been revoked." >&2',
             1,
-            "Slurm's job 7 got no hosts: Job allocation 7 has been revoked",
+            r"Slurm's job 7 got no hosts: Job allocation 7 has been revoked\.; NODE_FAIL \(NodeDown\); "
+            r"n2 is IDLE\+DRAIN \(Prolog error \[root@x\]\)$",
         ),
     ],
 )
 def test_a_refusal_quotes_salloc(slurm: Callable[..., None], text: str, status: int, message: str) -> None:
-    slurm(salloc=text)
+    cases = (
+        'job) echo "JobState=NODE_FAIL Reason=NodeDown NodeList=n[1-2]" ;; hostnames) echo n1 n2 ;; node) '
+        'case "$4" in n1) echo "State=IDLE" ;; '
+        '*) echo "State=IDLE+DRAIN Reason=Prolog error [root@x]" ;; esac'
+    )
+    slurm(salloc=text, scontrol=f'case "$2" in {cases} ;; esac')
     with (
         pytest.raises(MusterError, match=message) as refused,
         grant.request_allocation(["-p", "gpu"], {}, lambda line: None, None),
@@ -255,6 +287,110 @@ def test_without_slurm_the_message_says_where_to_start(
         grant.request_allocation(["-N2"], {}, lambda line: None, None),
     ):
         pass
+
+
+def test_a_wrapper_of_salloc_may_print(slurm: Callable[..., None]) -> None:
+    noise = 'echo "Welcome to the site"; echo; echo "SLURM_NTASKS=9"; echo "quota: 80 %" >&2'
+    slurm(salloc=f"{noise}; {GRANT}; {RELEASE}; echo bye; echo", scontrol=SCONTROL)
+    with grant.request_allocation(["-N", "2"], {}, lambda line: None, None) as given:
+        assert [(host.name, host.slots) for host in given.hosts] == [("n1", 2), ("n2", 2)]
+
+
+RELEASE = 'echo "salloc: Relinquishing job allocation 7" >&2'
+KEPT = 'echo "salloc: error: Unable to clean up job allocation 7: Unable to contact slurm controller" >&2'
+NO_ANSWER = (
+    'echo "scancel: error: Kill job error on job id 7: Unable to contact slurm controller" >&2; exit 1'
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "scancel", "cancelled", "note"),
+    [
+        (RELEASE, "true", False, ""),
+        (f"{RELEASE}; {KEPT}", "true", True, ""),
+        ('echo "salloc: Job allocation 7 has been revoked." >&2', "true", False, ""),
+        ("kill -9 $$", "true", True, ""),
+        (
+            "kill -9 $$",
+            'echo "scancel: error: Kill job error on job id 7: Invalid job id" >&2; exit 1',
+            True,
+            "",
+        ),
+        (
+            f"{RELEASE}; {KEPT}",
+            NO_ANSWER,
+            True,
+            "note: Slurm may still hold the hosts of its job 7 (scancel: ",
+        ),
+    ],
+    ids=["released", "not cleaned up", "revoked", "killed", "over", "no controller"],
+)
+def test_an_allocation_is_never_left_without_a_word(
+    slurm: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+    scancel: str,
+    cancelled: bool,
+    note: str,
+) -> None:
+    monkeypatch.setattr(grant, "CANCEL_SECONDS", 0.0)
+    slurm(salloc=f"{GRANT}; {end}", scontrol=SCONTROL, scancel=f"echo $1 > {tmp_path}/cancelled; {scancel}")
+    told: list[str] = []
+    with grant.request_allocation(["-N", "2"], {}, told.append, None):
+        pass
+    assert (tmp_path / "cancelled").exists() is cancelled
+    assert "".join(told).startswith(note)
+    assert bool(told) is bool(note)
+    assert not note or told[0].endswith("when slurmctld answers again, run: scancel 7")
+
+
+def test_a_failure_after_the_grant_releases_the_hosts(slurm: Callable[..., None], tmp_path: Path) -> None:
+    slurm(salloc=f"{GRANT}; {RELEASE}; touch {tmp_path}/released", scontrol="exit 1")
+    with (
+        pytest.raises(MusterError, match="scontrol: status 1"),
+        grant.request_allocation(["-N", "2"], {}, lambda line: None, None),
+    ):
+        pass
+    assert (tmp_path / "released").exists()
+
+
+@pytest.mark.parametrize(
+    ("reason", "nodes", "why"),
+    [
+        ("PartitionTimeLimit", "1", "a time limit longer than that of the partition (PartitionTimeLimit)"),
+        ("PartitionNodeLimit", "9", "more nodes than the partition gives a job (PartitionNodeLimit)"),
+        ("PartitionNodeLimit", "5", "more nodes than the partition gives a job (PartitionNodeLimit)"),
+        ("PartitionNodeLimit", "4", ""),
+        ("InvalidQOS", "1", "the QOS is not valid (InvalidQOS)"),
+        ("Resources", "1", ""),
+        ("JobHeldUser", "1", ""),
+    ],
+)
+def test_a_job_that_would_wait_forever_is_an_error_at_once(
+    slurm: Callable[..., None], reason: str, nodes: str, why: str
+) -> None:
+    cases = (
+        f'job) echo "JobState=PENDING Partition=main NumNodes={nodes}" ;; partition) echo "{PARTITION}" ;;'
+    )
+    slurm(
+        salloc='echo "salloc: Pending job allocation 7" >&2; exec sleep 600',
+        squeue=f'echo "PENDING|{reason}|N/A"',
+        scontrol=f'case "$2" in {cases} esac',
+        scancel="true",
+    )
+    with (
+        pytest.raises(MusterError) as refused,
+        grant.request_allocation(["-N", nodes], {}, lambda line: None, 2.0),
+    ):
+        pass
+    expected = f"Slurm gave no hosts within 2 s: PENDING ({reason})"
+    if why:
+        expected = f"--slurm '-N {nodes}': Slurm never gives hosts: {why}"
+    assert (str(refused.value), refused.value.exit_status) == (expected, 2 if why else 1)
+
+
+PARTITION = "PartitionName=main MaxNodes=4 TotalNodes=8"
 
 
 def test_words_inside_of_an_allocation_are_refused() -> None:
@@ -338,21 +474,82 @@ def test_a_lost_host_gets_what_slurm_knows(slurm: Callable[..., None]) -> None:
     failure = blame.blame_slurm(lost, "12").failure
     assert failure is not None
     assert failure.tail == ("Slurm: n2 is DOWN*+NOT_RESPONDING (Not responding [slurm@x])\n",)
-    assert programs.why_lost("12", "n2").startswith("Slurm's state of the node: DOWN*")
+    assert job_state.why_lost("12", "n2", look=lambda: "").startswith("Slurm's state of the node: DOWN*")
 
 
 def test_a_job_that_completes_for_long_has_the_end_that_its_reason_tells(
     slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "ENDING_SECONDS", 0.0)
+    monkeypatch.setattr(job_state, "ENDING_SECONDS", 0.0)
     slurm(scontrol=SHOW_JOB.format(job="COMPLETING", why="None", node="true"))
-    assert programs.ended("12") == "CANCELLED"
+    assert job_state.ended("12") == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("shows", "end"),
+    [
+        ("RUNNING Restarts=1", ""),
+        ("PENDING Restarts=1", ""),
+        ("SUSPENDED Restarts=1", ""),
+        ("STOPPED Restarts=1", ""),
+        ("RESIZING Restarts=1", ""),
+        ("SIGNALING Restarts=1", ""),
+        ("COMPLETING Reason=None Restarts=1", "CANCELLED"),
+        ("COMPLETING Reason=TimeLimit Restarts=1", "TIMEOUT (TimeLimit)"),
+        ("COMPLETING Reason=InactiveLimit Restarts=1", "TIMEOUT (InactiveLimit)"),
+        ("COMPLETING Reason=DeadLine Restarts=1", "DEADLINE (DeadLine)"),
+        ("COMPLETING Reason=NodeDown Restarts=1", "NODE_FAIL (NodeDown)"),
+        ("COMPLETING Reason=OutOfMemory Restarts=1", "OUT_OF_MEMORY (OutOfMemory)"),
+        ("COMPLETING Reason=RaisedSignal:9(Killed) Restarts=1", "FAILED (RaisedSignal:9(Killed))"),
+        ("COMPLETING Reason=JobLaunchFailure Restarts=1", "FAILED (JobLaunchFailure)"),
+        (f"COMPLETING Reason=None StartTime={DAWN} PreemptTime={NOON} Restarts=1", "PREEMPTED"),
+        (f"RUNNING Reason=None StartTime={DAWN} PreemptTime={NOON} Restarts=1", "PREEMPTED"),
+        (f"RUNNING Reason=None StartTime={NOON} PreemptTime={DAWN} Restarts=1", ""),
+        ("BOOT_FAIL Reason=None Restarts=1", "BOOT_FAIL"),
+        ("REVOKED Reason=None Restarts=1", "REVOKED"),
+        # Slurm has counted another start: scontrol requeue and requeuehold, preemption, a failed node.
+        ("COMPLETING Reason=None Restarts=2", "REQUEUED"),
+        ("PENDING Reason=BeginTime Restarts=2", "REQUEUED (BeginTime)"),
+        ("REQUEUED Reason=None Restarts=2", "REQUEUED"),
+        ("REQUEUE_HOLD Reason=JobHeldAdmin Restarts=2", "REQUEUED (JobHeldAdmin)"),
+        ("SPECIAL_EXIT Reason=None Restarts=2", "REQUEUED"),
+        ("COMPLETING Reason=NodeDown Restarts=2", "NODE_FAIL (NodeDown)"),
+        (f"COMPLETING Reason=None StartTime={DAWN} PreemptTime={NOON} Restarts=2", "PREEMPTED"),
+    ],
+)
+def test_slurms_states_and_reasons_are_one_end_of_a_start(
+    slurm: Callable[..., None], shows: str, end: str
+) -> None:
+    slurm(scontrol=f'echo "JobId=12 JobState={shows} Dependency=(null)"')
+    assert job_state.ending("12", 1) == end
+    restarts = job_state.shown("12").fields["Restarts"]
+    assert job_state.shown("12").starts_again(1) is (restarts == "2")
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "suspended"),
+    [
+        ("SUSPENDED", "host", True),
+        ("STOPPED", "network", True),
+        ("RUNNING", "host", False),
+        ("SUSPENDED", "rank", False),
+    ],
+)
+def test_a_suspended_job_is_why_its_hosts_were_silent(
+    slurm: Callable[..., None], state: str, kind: Literal["host", "network", "rank"], suspended: bool
+) -> None:
+    slurm(scontrol=SHOW_JOB.format(job=state, why="None", node=NODE_WELL))
+    lost = dataclasses.replace(DONE, failure=Failure(kind, "silent for 10 s", 3, host="n2", rank=1))
+    failure = blame.blame_slurm(lost, "12").failure
+    assert failure is not None
+    expected = "Slurm suspended the allocation 12 (scontrol suspend), so its agents did not answer"
+    assert (failure.headline == expected) is suspended
 
 
 def test_slurm_that_does_not_answer_changes_no_verdict(slurm: Callable[..., None]) -> None:
     slurm(scontrol='echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
     assert blame.blame_slurm(FAILED, "12") is FAILED
-    assert programs.why_lost("12", "n2") == ""
+    assert job_state.why_lost("12", "n2", look=lambda: job_state.ended("12")) == ""
 
 
 # -- srun as the launcher --

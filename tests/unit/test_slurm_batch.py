@@ -28,7 +28,7 @@ from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.slurm import allocation, batch, batch_main, blame, grant, programs
+from muster.deploy.slurm import allocation, batch, batch_main, blame, grant
 from muster.deploy.slurm.allocation import Allocation
 from muster.deploy.slurm.batch import Batch, batch_of, submit
 from muster.deploy.slurm.batch_runs import BatchRuns
@@ -77,6 +77,13 @@ def test_the_script_becomes_the_driver_and_refuses_a_folder_that_is_not_there(tm
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith(f"{folder}: not on ")
     assert "--runs that login node and nodes share" in done.stderr
+    folder.mkdir()
+    (folder / "result.json").touch()  # an admin may have Slurm start a job again that is over
+    done = subprocess.run(
+        ["sh", "-c", Batch(folder, (), "python3").script], capture_output=True, text=True, check=False
+    )
+    over = "this job is over, so Slurm's next start of it does nothing; launch it again"
+    assert (done.returncode, done.stderr) == (3, f"{folder}: {over}\n")
     last = Batch(folder, (), "/my env/python").script.splitlines()[-1]
     assert shlex.split(last)[:3] == ["exec", "/my env/python", "-I"]
 
@@ -243,7 +250,7 @@ def test_a_batch_job_is_a_detached_launch_with_words_of_slurm() -> None:
 # -- what is known of it later --
 
 
-def make_run(runs: Path, *, requeue: bool = False, result: dict[str, Any] | None = None) -> Path:
+def make_run(runs: Path, *, result: dict[str, Any] | None = None) -> Path:
     folder = runs / NAME
     folder.mkdir(parents=True)
     record = {
@@ -253,7 +260,7 @@ def make_run(runs: Path, *, requeue: bool = False, result: dict[str, Any] | None
     (folder / "job.json").write_text(json.dumps(record))
     if result:
         (folder / "result.json").write_text(json.dumps({"attempt": 0, "ended": 1060.0, **result}))
-    write_mark(folder, "7", ["sbatch"], requeue=requeue)
+    write_mark(folder, "7", ["sbatch"], requeue=False)
     return folder
 
 
@@ -272,6 +279,12 @@ def state(runs: Path) -> JobState:
     [
         ("7 PENDING|Resources|N/A", "false", "waiting", "Slurm's job 7: PENDING (Resources)"),
         ("7 RUNNING|None|N/A", "false", "running", ""),
+        ("7 COMPLETING|None|N/A", "false", "running", ""),
+        ("7 SUSPENDED|None|N/A", "false", "running", "Slurm's job 7: SUSPENDED"),
+        ("7 REQUEUE_HOLD|JobHeldAdmin|N/A", "false", "waiting", "job 7: REQUEUE_HOLD (JobHeldAdmin)"),
+        ("7 SPECIAL_EXIT|None|N/A", "false", "waiting", "Slurm's job 7: SPECIAL_EXIT"),
+        ("7 PENDING|launch failed requeued held|N/A", "false", "waiting", "(launch failed requeued held)"),
+        ("", "echo JobState=FAILED BatchHost=n2", "lost", " is not shared with n2: give a --runs that "),
         ("", "echo JobState=NODE_FAIL Reason=NodeDown", "lost", "the allocation 7: NODE_FAIL (NodeDown)"),
         ("8 PENDING|Resources|N/A", "echo JobState=CANCELLED Reason=None", "lost", "allocation 7: CANCELLED"),
         ("", "false", "lost", "Slurm ended the allocation 7: CANCELLED by 1000"),
@@ -295,9 +308,10 @@ def test_slurm_is_not_asked_about_a_job_that_is_over(slurm: Callable[..., None],
     assert not (tmp_path / "asked").exists()
 
 
-def test_a_job_that_slurm_starts_again_waits(slurm: Callable[..., None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [0, 75])
+def test_a_job_that_slurm_starts_again_waits(slurm: Callable[..., None], tmp_path: Path, status: int) -> None:
     slurm(squeue="echo '7 PENDING|BeginTime|2026-11-22T12:00:00'")
-    make_run(tmp_path / "runs", requeue=True, result={"exit_status": 75})
+    (make_run(tmp_path / "runs", result={"exit_status": status}) / "batch").mkdir()
     found = state(tmp_path / "runs")
     assert (found.state, found.exit_status) == ("waiting", None)
     assert found.why == "Slurm's job 7: PENDING (BeginTime), expected at 2026-11-22T12:00:00"
@@ -308,7 +322,7 @@ def test_a_job_that_slurm_is_about_to_queue_again_may_continue(
 ) -> None:
     """Whoever is attached must not take the end of an attempt for that of the job."""
     slurm(squeue="echo '7 COMPLETING|None|N/A'")
-    make_run(tmp_path / "runs", requeue=True, result={"exit_status": 75})
+    (make_run(tmp_path / "runs", result={"exit_status": 75}) / "batch").mkdir()
     found = state(tmp_path / "runs")
     assert (found.state, found.running, found.exit_status) == ("running", True, None)
 
@@ -363,34 +377,60 @@ def test_a_sigterm_to_the_driver_is_what_slurm_does(
     slurm: Callable[..., None], shown: str, why: str, headline: str, status: int
 ) -> None:
     slurm(scontrol=SHOW_JOB.format(job=shown, why=why, node="true"))
-    failure = blame.blame_own_end(TERM, "12").failure
+    failure = blame.blame_own_end(TERM, "12", 0).failure
     assert failure is not None
     assert failure.headline.endswith(headline)
     assert failure.exit_status == status
 
 
+TAKEN = Failure("allocation", "Slurm ended the allocation 7: PREEMPTED", 3)
+LOST = Failure("host", "silent for 10 s: frozen, or cut off from the network", 3, host="n2")
+
+
 @pytest.mark.parametrize(
-    ("failure", "warned", "goes_on"),
+    ("failure", "warned", "shows", "goes_on"),
     [
-        (None, True, False),
-        (Failure("rank", "exit status 75", 75), True, True),
-        (Failure("rank", "exit status 75", 75), False, False),
-        (Failure("rank", "SIGUSR1 (10)", 138), True, False),
-        (Failure("allocation", "Slurm ended the allocation 7: PREEMPTED", 3), False, True),
-        (Failure("allocation", "Slurm ended the allocation 7: NODE_FAIL", 3), False, True),
-        (Failure("allocation", "Slurm ended the allocation 7: NODE_FAIL (NodeDown)", 3), False, True),
-        (Failure("allocation", "Slurm ended the allocation 7: CANCELLED", 143), False, False),
-        (Failure("allocation", "Slurm ended the allocation 7: CANCELLED (Prolog)", 143), False, False),
-        (Failure("allocation", "Slurm ended the allocation 7: TIMEOUT", 3), False, False),
-        (Failure("allocation", "Slurm ended the allocation 7: TIMEOUT (TimeLimit)", 3), False, False),
-        (Failure("allocation", "Slurm ended the allocation 7: DEADLINE", 3), False, False),
-        (Failure("allocation", "Slurm ended the allocation 7: OUT_OF_MEMORY", 3), False, False),
+        # Slurm has counted another start, whatever the end looks like here.
+        (None, False, "COMPLETING Requeue=1 Restarts=2", True),
+        (Failure("interrupted", "SIGTERM (15)", 143), False, "COMPLETING Requeue=1 Restarts=2", True),
+        (Failure("rank", "exit status 5", 5), False, "PENDING Requeue=1 Restarts=2", True),
+        (Failure("rank", "SIGKILL (9)", 137), False, "REQUEUE_HOLD Requeue=1 Restarts=2", True),
+        # It has not, but should: the job has saved, or has lost its hosts.
+        (None, True, "RUNNING Requeue=1 Restarts=1", False),
+        (Failure("rank", "exit status 75", 75), True, "RUNNING Requeue=1 Restarts=1", True),
+        (Failure("rank", "exit status 75", 75), True, "RUNNING Requeue=0 Restarts=1", False),
+        (Failure("rank", "exit status 75", 75), False, "RUNNING Requeue=1 Restarts=1", False),
+        (Failure("rank", "SIGUSR1 (10)", 138), True, "RUNNING Requeue=1 Restarts=1", False),
+        (TAKEN, False, "RUNNING Requeue=1 Restarts=1", True),
+        (TAKEN, False, "COMPLETING Requeue=0 Restarts=1", False),
+        (LOST, False, "RUNNING Requeue=1 Restarts=1", True),
+        (LOST, False, "RUNNING Requeue=0 Restarts=1", False),
+        (dataclasses.replace(LOST, host="n1"), False, "RUNNING Requeue=1 Restarts=1", False),
+        # The site starts jobs again that end with 40 to 42 or 99.
+        (Failure("rank", "exit status 42", 42), False, "RUNNING Requeue=1 Restarts=1", True),
+        (Failure("rank", "exit status 99", 99), False, "RUNNING Requeue=1 Restarts=1", True),
+        (Failure("rank", "exit status 42", 42), False, "RUNNING Requeue=0 Restarts=1", False),
+        (Failure("rank", "exit status 5", 5), False, "RUNNING Requeue=1 Restarts=1", False),
+        # Slurm does not start it again.
+        *(
+            (Failure("allocation", f"Slurm ended the allocation 7: {end}", 3), False, shows, False)
+            for end in ("CANCELLED (Prolog)", "TIMEOUT (TimeLimit)", "DEADLINE", "OUT_OF_MEMORY")
+            for shows in ("COMPLETING Requeue=1 Restarts=1", "")
+        ),
     ],
 )
-def test_a_job_goes_on_when_it_has_saved_or_slurm_took_its_hosts(
-    failure: Failure | None, warned: bool, goes_on: bool
+def test_a_job_goes_on_when_slurm_starts_it_again_or_should(
+    slurm: Callable[..., None], failure: Failure | None, warned: bool, shows: str, goes_on: bool
 ) -> None:
-    assert batch_main._may_continue(dataclasses.replace(FAILED, failure=failure, warned=warned)) is goes_on
+    config = "RequeueExit = 40-42\\nRequeueExitHold = 99\\n"
+    cases = f'"show job") echo "JobId=7 JobState={shows}" ;; "show config") printf "{config}" ;;'
+    slurm(scontrol=f'case "$1 $2" in {cases} esac', srun='case "$*" in *=n2*) exit 1 ;; esac')
+    result = dataclasses.replace(FAILED, failure=failure, warned=warned)
+    monkey = signal.getsignal(signal.SIGTERM)
+    try:
+        assert batch_main._Start("7", 1).is_followed(result) is goes_on
+    finally:
+        signal.signal(signal.SIGTERM, monkey)
 
 
 def test_a_requeued_job_is_the_next_attempt_in_the_same_folder(
@@ -428,20 +468,20 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
 
 
 ON_N1 = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "HF_TOKEN": "t", "PIN": "p"}
-TAKEN = Failure("allocation", "Slurm ended the allocation 7: PREEMPTED", 3)
 SAVED = Failure("rank", "exit status 75", 75)
 
 
 @pytest.mark.parametrize(
     ("end", "shown", "requeued", "goes_on"),
     [
-        (dataclasses.replace(FAILED, failure=TAKEN), "", "true", True),
-        (dataclasses.replace(FAILED, failure=SAVED, warned=True), "", "true", True),
-        (dataclasses.replace(FAILED, failure=SAVED, warned=True), "", "exit 1", False),
-        (FAILED, "", "true", False),
-        (KeyboardInterrupt(15), "JobState=COMPLETING PreemptTime=2026-11-22T12:00:00", "true", True),
-        (KeyboardInterrupt(15), "JobState=COMPLETING Reason=None", "true", False),
-        (KeyboardInterrupt(15), "JobState=RUNNING Reason=None", "true", False),
+        (dataclasses.replace(FAILED, failure=TAKEN), "JobState=RUNNING Requeue=1", "true", True),
+        (dataclasses.replace(FAILED, failure=SAVED, warned=True), "Requeue=1", "true", True),
+        (dataclasses.replace(FAILED, failure=SAVED, warned=True), "Requeue=1", "exit 1", False),
+        (dataclasses.replace(FAILED, failure=SAVED, warned=True), "Requeue=0", "true", False),
+        (FAILED, "JobState=RUNNING Requeue=1", "true", False),
+        (KeyboardInterrupt(15), "JobState=COMPLETING Requeue=1 Restarts=1", "true", True),
+        (KeyboardInterrupt(15), "JobState=COMPLETING Requeue=1 Restarts=0 Reason=None", "true", False),
+        (KeyboardInterrupt(15), "JobState=RUNNING Requeue=1 Restarts=0 Reason=None", "true", False),
     ],
 )
 def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
@@ -481,9 +521,8 @@ def test_a_driver_that_slurm_ends_does_not_wait_for_the_end_of_its_own_job(
 ) -> None:
     """Slurm gives it KillWait, 30 s or less, and shows COMPLETING until it is gone."""
     slurm(scontrol=SHOW_JOB.format(job="COMPLETING", why="None", node="true"))
-    monkeypatch.setattr(programs, "ended", lambda job: pytest.fail("it would wait"))
-    assert programs.why_lost("12", "n2", look=programs.ending) == "Slurm ended the allocation 12: CANCELLED"
+    monkeypatch.setattr(blame, "ended", lambda job, restarts: pytest.fail("it would wait"))
     lost = dataclasses.replace(FAILED, failure=Failure("host", "gone", 3, host="n2"))
-    failure = blame.blame_own_end(lost, "12").failure
+    failure = blame.blame_own_end(lost, "12", 0).failure
     assert failure is not None
     assert failure.headline.startswith("stopped by scancel")

@@ -1,0 +1,151 @@
+"""Options of Slurm with which a launch cannot work, and variables that Slurm's programs must not read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.agent.job.supervisor import JobSupervisor
+from muster.deploy.cli.inventory import batch_options
+from muster.deploy.common.variables import for_slurm
+from muster.deploy.connect.transports.srun import SrunPipe, command
+from muster.deploy.errors import UsageError
+from muster.deploy.hosts.hostfile import Host
+from muster.deploy.slurm import programs
+from muster.deploy.slurm.options import Program, options_of
+from tests.slurm import put_programs
+
+
+@pytest.mark.parametrize("program", ["salloc", "sbatch"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-N 1 : -N 2", "heterogeneous jobs are not supported"),
+        ("-N 2 --help", "--help: it only prints a text; use {program} itself for that"),
+        ("-hN2", "--help: it only prints a text"),
+        ("-V", "--version: it only prints a text"),
+        ("--usage", "--usage: it only prints a text"),
+        ("-N 2 hostname", "'hostname' is no option of {program}"),
+        ("-N2 --exclusive hostname", "'hostname' is no option of {program}"),
+        ("-N2 -- hostname", "'--' is no option of {program}"),
+        ("-N2 --signal=TERM@60", "--signal=TERM@60: "),
+        ("-N2 --sig R:9", "--signal=R:9: "),
+        ("2", "give options of {program}"),
+        ("-N '2", "No closing quotation"),
+    ],
+)
+def test_what_neither_program_can_do_for_a_launch_is_refused(program: Program, words: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        options_of(words, program)
+    assert str(refused.value).startswith(f"--slurm {words!r}: {said.format(program=program)}")
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "said"),
+    [
+        ("salloc", "-N2 --no-shell", "--no-shell: the allocation would stay"),
+        ("salloc", "-N2 --no-sh", "--no-shell: the allocation would stay"),
+        ("salloc", "-QN2", "--quiet: Muster reads the number of the job"),
+        ("salloc", "-N2 --signal=INT", "it would end the agents of Muster on the hosts; use USR1 or USR2"),
+        ("sbatch", "-N2 --array=1-4", "--array=1-4: each task of the array would write to the same folder"),
+        ("sbatch", "-N2 -a 1-4", "--array=1-4: each task"),
+        ("sbatch", "-N2 --signal=USR1@300", "write --signal=B:USR1@300"),
+        ("sbatch", "-N2 --signal R:USR1", "write --signal=B:R:USR1"),
+        ("sbatch", "-N2 -W", "--wait: --detach returns at once"),
+        ("sbatch", "-N2 --test-only", "--test-only: Slurm would start no job"),
+        ("sbatch", "-N2 --wrap 'sleep 1'", "--wrap=sleep 1: the command of the job is the program"),
+    ],
+)
+def test_what_one_program_cannot_do_for_a_launch_is_refused(program: Program, words: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        options_of(words, program)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("salloc", "-N 3 --ntasks-per-node 2 -p gpu -t 60"),
+        (
+            "salloc",
+            "-HN 2 -I60 --exclusive=user -w node1,node2 --signal=USR2@90 --no-kill -C 'a&b' --gres gpu:2",
+        ),
+        ("salloc", "-N2 --begin now+1hour --comment ':' --wait-all-nodes 1"),
+        ("sbatch", "-N 2 -t 600 --requeue --signal=B:USR1@300 --open-mode append"),
+        ("sbatch", "-N2 --signal=BR:TERM@10 -A team --mail-type ALL -J name"),
+    ],
+)
+def test_other_options_pass(program: Program, words: str) -> None:
+    assert " ".join(options_of(words, program)) == words.replace("'", "")
+
+
+def test_a_batch_job_takes_the_options_of_sbatch_and_a_login_node_those_of_salloc() -> None:
+    with pytest.raises(UsageError, match="--array"):
+        batch_options("-N2 --array=1-2", detach=True)
+    with pytest.raises(UsageError, match="--no-shell"):
+        batch_options("-N2 --no-shell", "gate", detach=False)
+
+
+# The variables of a user's shell that change what Slurm's programs do.
+OF_USER = {
+    **{
+        "SLURM_EXPORT_ENV": "NONE",
+        "SRUN_EXPORT_ENV": "NONE",
+        "SLURM_LABELIO": "1",
+        "SLURM_STDOUTMODE": "all",
+    },
+    **{"SLURM_CPU_BIND": "quiet,map_cpu:0", "SLURM_DEBUG": "2", "SLURM_NTASKS": "9", "SRUN_OUTPUT": "/tmp/x"},
+    **{"SLURM_TIME_FORMAT": "relative", "SQUEUE_FORMAT2": "JobID", "SQUEUE_STATES": "PD", "PMI_FANOUT": "1"},
+    **{"SLURMD_DEBUG": "4", "SCANCEL_INTERACTIVE": "1", "SBATCH_EXPORT": "NONE", "SBATCH_ARRAY_INX": "1-2"},
+    **{"SBATCH_WAIT": "1", "SALLOC_KILL_CMD": "9", "SINFO_FORMAT": "%n", "SLURM_WAIT": "1"},
+}
+OF_SITE = {"SLURM_CONF": "/site/slurm.conf", "SLURM_JWT": "t", "SALLOC_PARTITION": "a", "SBATCH_ACCOUNT": "b"}
+
+
+def test_options_in_variables_are_not_passed_on_but_the_site_is() -> None:
+    assert for_slurm({**OF_USER, **OF_SITE, "PATH": "/bin", "LD_PRELOAD": "x"}) == {
+        **OF_SITE,
+        **{"PATH": "/bin", "LD_PRELOAD": "x"},
+    }
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The environment that a program of Slurm writes."""
+    text = f"env > {tmp_path}/env"
+    put_programs(tmp_path / "bin", srun=text, scontrol=text)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    for name, value in {**OF_USER, **OF_SITE}.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "env"
+
+
+def names_in(file: Path) -> set[str]:
+    return {line.partition("=")[0] for line in file.read_text().splitlines()}
+
+
+def test_the_step_of_an_agent_reads_no_variable_of_the_user(seen: Path) -> None:
+    pipe = SrunPipe("7", Host("n1"), "python3", lambda name: "")
+    pipe.close()
+    assert not names_in(seen) & OF_USER.keys()
+    assert names_in(seen) >= OF_SITE.keys()
+    assert "--export=ALL" in command("7", Host("n1"), "python3")
+
+
+def test_a_question_to_slurm_reads_no_variable_of_the_user(seen: Path) -> None:
+    programs.ask("scontrol", "ping")
+    assert not names_in(seen) & OF_USER.keys()
+
+
+def test_srun_as_the_launcher_reads_no_variable_of_the_user(seen: Path, tmp_path: Path) -> None:
+    supervisor = JobSupervisor(tmp_path, lambda frame: None)
+    supervisor.job = {"env": {"MUSTER_STEP": "/f"}, "path": [f"{tmp_path}/bin"]}
+    subprocess.run(["srun"], env=supervisor._environment(), check=True)
+    assert not names_in(seen) & {name for name in OF_USER if name.startswith(("SLURM", "SRUN_", "PMI_"))}
+    assert "SLURM_CONF" in names_in(seen)
+    supervisor.job["env"] = {}
+    assert "SLURM_CONF" not in supervisor._environment()
+    assert os.environ["SLURM_CONF"] == "/site/slurm.conf"
