@@ -52,3 +52,14 @@ def test_what_removes_packages_needs_none_of_them() -> None:
     """Ansible's module for apt needs python3-apt, which is one of those that setup may have installed."""
     tasks = yaml.safe_load((BOOKS / "roles/packages/tasks/remove.yml").read_text())
     assert not [task["name"] for task in tasks if "ansible.builtin.apt" in task]
+
+
+def test_every_role_has_a_page_of_one_screen_which_the_overview_names() -> None:
+    overview = (BOOKS / "README.md").read_text()
+    roles = sorted(path.name for path in (BOOKS / "roles").iterdir())
+    assert "preflight" in roles
+    for role in roles:
+        page = (BOOKS / f"roles/{role}/README.md").read_text()
+        assert page.startswith(f"# {role}\n"), role
+        assert len(page.splitlines()) <= 25, role
+        assert f"(roles/{role}/README.md)" in overview, role
