@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import gpu_meter, gpus
+from muster.deploy.agent.host import gpus
 from muster.deploy.check.finding import Finding
 from muster.deploy.check.gpus import Needs, of_gpus
 from muster.deploy.decode import from_json
@@ -59,10 +59,6 @@ def test_ansible_runs_the_same_file_as_a_program_of_its_own(tmp_path: Path) -> N
     argv = [sys.executable, "-I", "-", str(tmp_path)]
     done = subprocess.run(argv, input=source, capture_output=True, text=True, check=True, cwd="/")
     assert json.loads(done.stdout) == json.loads(json.dumps(gpus.survey(str(tmp_path))))
-
-
-def test_the_probe_and_the_samples_look_in_the_same_places() -> None:
-    assert gpus.SMI_FOLDERS == gpu_meter.SMI_FOLDERS
 
 
 def test_a_healthy_node_is_seen_as_a_whole(tmp_path: Path) -> None:
@@ -185,3 +181,16 @@ def test_a_driver_without_its_program_is_said(smi: Path, tmp_path: Path) -> None
 )
 def test_the_version_of_the_loaded_module_is_read(loaded: str, version: str | None, tmp_path: Path) -> None:
     assert gpus.module_version(gpus.Machine(str(tmp_path)), loaded) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("00000000:4E:00.0", "0000:4e:00.0"),
+        ("00010000:E1:00.0", "10000:e1:00.0"),
+        ("0000:0f:00.0", "0000:0f:00.0"),
+        ("[N/A]", ""),
+    ],
+)
+def test_the_address_of_a_gpu_is_written_as_the_kernel_writes_it(text: str, address: str) -> None:
+    assert gpus.pci_address(text) == address

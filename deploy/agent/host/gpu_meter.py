@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import shutil
 import subprocess
 import threading
 import time
@@ -17,9 +15,7 @@ from typing import IO, Any
 
 from ...common.frames import Frame
 from ..processes import die_with_agent
-
-SMI_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
-"""The folders of nvidia-smi, if it is not on PATH."""
+from .gpus import DRIVER, Machine, query, split
 
 FIELDS = (
     "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm,"
@@ -28,7 +24,6 @@ FIELDS = (
 EVERY_SECONDS = 2
 STALE_SECONDS = 8.0  # older readings are not reported: a failing GPU makes nvidia-smi wait
 AGAIN_SECONDS = 60.0  # before an nvidia-smi that has ended is started again
-DRIVER = "/proc/driver/nvidia/version"
 LONGEST_LINE = 1 << 12
 MIB = 1 << 20
 
@@ -61,7 +56,7 @@ class GpuMeter:
                 process.kill()
 
     def _start(self, program: str) -> None:
-        argv = [program, f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits", f"--loop={EVERY_SECONDS}"]
+        argv = [program, *query("gpu", FIELDS), f"--loop={EVERY_SECONDS}"]
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -85,16 +80,14 @@ class GpuMeter:
 
 def find() -> str:
     """The path of nvidia-smi; empty if no NVIDIA driver is loaded."""
-    if not os.path.exists(DRIVER):
-        return ""
-    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *SMI_FOLDERS]
-    return shutil.which("nvidia-smi", path=os.pathsep.join(folders)) or ""
+    machine = Machine()
+    return (machine.program("nvidia-smi") or "") if machine.has(DRIVER) else ""
 
 
 def parse(line: str) -> Frame:
     """The GPU in one line of nvidia-smi's answer to FIELDS; {} for any other line, None for `[N/A]`."""
-    values = [value.strip() for value in line.split(",")]
-    if len(values) != FIELDS.count(",") + 1 or not values[0].isdigit():
+    values = split(line, FIELDS)
+    if not values:
         return {}
     index, name, busy, used, total, power, degrees, clock, ecc = values
     share = _number(busy)

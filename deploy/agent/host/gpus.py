@@ -1,14 +1,14 @@
 """The GPUs of a host and what they depend on, from the PCI bus to nvidia-smi. It only reads.
 
-The agent imports it, and Ansible's role `gpu` runs the same file as a program (`python3 - ROOT`). So it
-imports nothing of Muster. A root other than `/` is a folder with files and programs of another machine.
+The agent imports it, also for the samples of a job (gpu_meter.py) and the GPUs of running jobs
+(running_jobs.py), and Ansible's role `gpu` runs the same file as a program (`python3 - ROOT`). So it imports
+nothing of Muster. A root other than `/` is a folder with files and programs of another machine.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 # A failing GPU can make nvidia-smi wait forever: limits for one program, and for all together.
 SMI_SECONDS, ALL_SECONDS = 10.0, 25.0
-# The same as in gpu_meter.py, which this file cannot import.
+# The folders of nvidia-smi, if it is not on PATH.
 SMI_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
 GPU_FIELDS = (
     "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version,"
     "pci.bus_id,persistence_mode,mig.mode.current"
 )
+DRIVER = "/proc/driver/nvidia/version"
 REMAP_FIELDS = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
 # Linux 5.12 brought dma-buf to RDMA, and NVIDIA's open modules export GPU memory to it.
 DMABUF_KERNEL, DMABUF_DRIVER = (5, 12), (515,)
@@ -38,11 +39,11 @@ class ProgramOutput(NamedTuple):
 
 
 class Machine:
-    """Files and programs below a root."""
+    """Files and programs below a root. `seconds`: the limit for all programs together."""
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", seconds: float = ALL_SECONDS) -> None:
         self.root = root.rstrip("/")
-        self._end = time.monotonic() + ALL_SECONDS
+        self._end = time.monotonic() + seconds
 
     def text(self, path: str) -> str:
         """A file's text without surrounding space; empty where it is missing."""
@@ -112,7 +113,7 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
         if kind.startswith("0x03")
     ]
     switches = sum(kind.startswith("0x0680") for _, _, kind in functions)
-    loaded = machine.text("/proc/driver/nvidia/version")
+    loaded = machine.text(DRIVER)
     version = module_version(machine, loaded)
     is_wsl = "microsoft" in machine.text("/proc/version").lower() and machine.has("/dev/dxg")
     manager, manager_version = fabric_manager(machine) if switches else ("unknown", None)
@@ -120,7 +121,7 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
         "cards": cards,
         "devices": sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in machine.names("/dev")),
         "switches": switches,
-        "architecture": machine.text("/proc/sys/kernel/arch") or platform.machine(),
+        "architecture": machine.text("/proc/sys/kernel/arch") or os.uname().machine,
         "container": any(map(machine.has, ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))),
         "wsl": is_wsl,
         "module": version,
@@ -199,14 +200,14 @@ def examine_gpus(
     smi = machine.program("nvidia-smi")
     if smi is None or not (is_driven or is_wsl):  # an image may have nvidia-smi; it needs a driver
         return [], "there is no nvidia-smi" if is_driven else None
-    answer = _ask(machine, smi, f"--query-gpu={GPU_FIELDS}")
+    answer = machine.run(smi, *query("gpu", GPU_FIELDS))
     gpus, other = parse_gpus(answer.text)
     if answer.error:
         other = other or [answer.error]
     if not gpus:
         return [], f"nvidia-smi: {' '.join(other)[-1000:] or 'it found no GPU'}"
-    running = parse_gpu_processes(_ask(machine, smi, "--query-compute-apps=gpu_uuid,pid").text)
-    remap = parse_remap(_ask(machine, smi, f"--query-remapped-rows={REMAP_FIELDS}").text)
+    running = processes(machine, smi, "gpu_uuid")
+    remap = parse_remap(machine.run(smi, *query("remapped-rows", REMAP_FIELDS)).text)
     parts = mig_instances(machine.run(smi, "-L").text) if any(gpu["mig"] for gpu in gpus) else {}
     for gpu in gpus:
         gpu["pids"] = running.get(gpu["uuid"], [])
@@ -215,19 +216,26 @@ def examine_gpus(
     return gpus, f"nvidia-smi: {' '.join(other)[-1000:]}" if other else None
 
 
-def _ask(machine: Machine, smi: str, query: str) -> ProgramOutput:
-    return machine.run(smi, query, "--format=csv,noheader,nounits")
+def query(subject: str, fields: str) -> tuple[str, str]:
+    """The arguments of nvidia-smi for a line of `fields` of each `gpu`, `compute-apps` or `remapped-rows`."""
+    return (f"--query-{subject}={fields}", "--format=csv,noheader,nounits")
+
+
+def split(line: str, fields: str) -> list[str]:
+    """The values in a line about a GPU, whose number comes first; none for any other line of nvidia-smi."""
+    values = [value.strip() for value in line.split(",")]
+    return values if len(values) == fields.count(",") + 1 and values[0].isdigit() else []
 
 
 def parse_gpus(text: str) -> tuple[list[dict[str, Any]], list[str]]:
     """The GPUs in nvidia-smi's answer to GPU_FIELDS, and its other lines. In MiB; `[N/A]` counts as 0."""
     gpus, other = [], []
     for line in filter(None, map(str.strip, text.splitlines())):
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) != GPU_FIELDS.count(",") + 1 or not fields[0].isdigit():
+        values = split(line, GPU_FIELDS)
+        if not values:
             other.append(line)
             continue
-        index, used, total, ecc, uuid, driver, bus, persistence, mig = fields
+        index, used, total, ecc, uuid, driver, bus, persistence, mig = values
         texts = {"index": index, "used": used, "total": total, "ecc": ecc}
         gpu: dict[str, Any] = {name: int(text) if text.isdigit() else 0 for name, text in texts.items()}
         gpu |= {"uuid": uuid, "driver": driver, "bus": pci_address(bus), "mig": mig == "Enabled"}
@@ -238,17 +246,17 @@ def parse_gpus(text: str) -> tuple[list[dict[str, Any]], list[str]]:
 
 def pci_address(text: str) -> str:
     """The kernel's `0000:4e:00.0` for nvidia-smi's `00000000:4E:00.0`; empty for any other text."""
-    match = re.fullmatch(r"(?:0000)?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", text.lower())
-    return match.group(1) if match else ""
+    match = re.fullmatch(r"([0-9a-f]{4,8})(:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", text.lower())
+    return f"{int(match[1], 16):04x}{match[2]}" if match else ""
 
 
-def parse_gpu_processes(text: str) -> dict[str, list[int]]:
-    """The processes on each GPU in nvidia-smi's answer to `gpu_uuid,pid`."""
+def processes(machine: Machine, smi: str, name: str) -> dict[str, list[int]]:
+    """The processes on each GPU, by its `gpu_uuid` or `gpu_bus_id`."""
     pids: dict[str, list[int]] = {}
-    for line in text.strip().splitlines():
-        uuid, _, pid = line.partition(",")
+    for line in machine.run(smi, *query("compute-apps", f"{name},pid")).text.strip().splitlines():
+        gpu, _, pid = line.partition(",")
         if pid.strip().isdigit():
-            pids.setdefault(uuid.strip(), []).append(int(pid))
+            pids.setdefault(gpu.strip(), []).append(int(pid))
     return pids
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
 import time
 
 from ...common.frames import Frame
 from ...common.users import name_of
 from ..processes import SECONDS_PER_TICK, peek, read_stat
+from .gpus import Machine, pci_address, processes
 
 # `python -IS HOME/.muster/jobs/JOB/bin/rank.py ...`: the wrapper of a rank.
 _RANK = re.compile(r"/\.muster/jobs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4})/bin/rank\.py\0")
 GPUS = "/proc/driver/nvidia/gpus"
-SMI = ("nvidia-smi", "--query-compute-apps=gpu_bus_id,pid", "--format=csv,noheader")
 SMI_SECONDS = 2.0
 MOST_JOBS, MOST_ANCESTORS = 64, 64
 
@@ -49,20 +48,17 @@ def running_jobs() -> list[Frame]:
 
 def gpu_users() -> dict[int, set[str]]:
     """The processes that use each GPU, with all processes above them."""
-    try:
-        addresses = sorted(os.listdir(GPUS))  # in the order of nvidia-smi's numbers
-        done = subprocess.run(
-            SMI, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SMI_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    machine = Machine(seconds=SMI_SECONDS)
+    addresses = [name.lower() for name in machine.names(GPUS)]  # in the order of nvidia-smi's numbers
+    smi = machine.program("nvidia-smi") if addresses else None
+    if smi is None:
         return {}
-    users: dict[int, set[str]] = {}
-    for line in done.stdout.decode(errors="replace").splitlines():
-        text, _, pid = line.partition(",")
-        for number, address in enumerate(addresses):
-            if text.strip().lower().endswith(address.lower()):
-                users.setdefault(number, set()).update(_ancestry(pid.strip()))
-    return users
+    found = {pci_address(gpu): pids for gpu, pids in processes(machine, smi, "gpu_bus_id").items()}
+    return {
+        number: set().union(*(_ancestry(str(pid)) for pid in found[address]))
+        for number, address in enumerate(addresses)
+        if address in found
+    }
 
 
 def _ancestry(pid: str) -> set[str]:
