@@ -1,125 +1,170 @@
-"""Hints about a failure of the program: a missing file or module, or a refused option, with the remedy."""
+"""Hints about the end of a job, from the last lines of its ranks: what was wrong, with the remedy.
+
+Hints about modules and files are in file_hints.py.
+"""
 
 from __future__ import annotations
 
-import ast
-import os
 import re
-import shlex
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping, Sequence
 
+from ..console.fold import fold
 from ..console.terminal import harmless
+from ..console.text import clip, count, span
+from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
-from ..plan.launch_plan import LaunchPlan
+from .file_hints import last_lines, left_behind, missing_module, sent_elsewhere
 
-_MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b?'.*'|b?\".*\")\s*$")
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.[\w.]*)?'\s*$")
+MOST_ERROR = 200
+GLOO = 'init_process_group("gloo")'
 # argparse's message, and that of click and typer.
 _REFUSED = re.compile(r"(?:unrecognized arguments:|[Nn]o such option:?) (-[-\w]+)")
-MOST_LINE = 2048  # of a line, from its end: the patterns are slow on longer ones
-_REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
+_NOT_BUILT = re.compile(r"Distributed package doesn't have (\w+) built in")
+_NO_GPU = re.compile(r"ProcessGroupNCCL is only supported with GPUs")
+_NO_KEY = re.compile(r"KeyError: '([A-Z][A-Z0-9_]*)'\s*$")
+_NONE = re.compile(r"^TypeError: .*'?NoneType'?")
+_GET = re.compile(r"(?:environ\.get|getenv)\(\s*[\"']([A-Z][A-Z0-9_]*)[\"']")
+_CHILD = re.compile(r"Process \w[\w.:-]*:\s*$")
+"""The line of multiprocessing above the traceback of a process that failed."""
 
 
-def _last_lines(result: LaunchResult) -> Iterator[str]:
-    """The lines that a rank printed before its failure, the last one first."""
-    return (line[-MOST_LINE:] for line in reversed(result.failure.tail if result.failure else ()))
+def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:
+    """The first hint that fits the failure; empty for none. `here`: the tree's folder is on this machine."""
+    return (
+        missing_module(result)
+        or refused_option(result)
+        or missing_backend(result, facts)
+        or foreign_variable(result)
+        or (left_behind(result) if here else "")
+        or sent_elsewhere(result)
+    )
 
 
 def refused_option(result: LaunchResult) -> str:
     """A hint about an option after the script that the program does not have; else empty."""
     options = {argument.partition("=")[0] for argument in result.plan.spec.program.args}
-    for line in _last_lines(result):
+    for line in last_lines(result):
         if (match := _REFUSED.search(line)) and match[1] in options:
             return f"the program got {match[1]}; an option of muster launch stands before the script"
     return ""
 
 
-def missing_module(result: LaunchResult) -> str:
-    """A hint about the module that a rank could not import: in the tree, or of a package; else empty."""
-    for line in _last_lines(result):
-        if match := _NO_MODULE.search(line):
-            return _explain_module(match[1], result.plan)
+# -- backends --
+
+
+def missing_backend(result: LaunchResult, facts: Mapping[str, Facts]) -> str:
+    """A hint about a backend of torch.distributed that the host of the failure lacks; else empty."""
+    host = result.failure.host if result.failure else None
+    if host is None or host not in facts:
+        return ""
+    for line in last_lines(result):
+        if match := _NOT_BUILT.search(line):
+            return _not_built(match[1], host, facts[host], result.plan.spec.launcher)
+        if _NO_GPU.search(line):
+            return f"NCCL is for GPUs, and {host} has none: {GLOO}"
     return ""
 
 
-def _explain_module(name: str, plan: LaunchPlan) -> str:
-    sent = [PurePosixPath(file.path) for file in plan.spec.tree.files]
-    wanted = (PurePosixPath(f"{name}.py"), PurePosixPath(name, "__init__.py"))
-    folders = [str(_before(path, tail)) for path in sent for tail in wanted if _ends_with(path, tail)]
-    if folders:
-        nearest = os.path.relpath(min(folders, key=len), plan.spec.tree.within)
-        path = shlex.quote(nearest)
-        return f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
-    program = PurePosixPath(plan.spec.tree.within, plan.spec.program.script or "").parent
-    searched = (program, PurePosixPath(plan.spec.tree.within), PurePosixPath("."))
-    for listing in (folder / name for folder in searched for name in _REQUIREMENTS):
-        if listing in sent and not plan.spec.environment:
-            path = os.path.relpath(listing, plan.spec.tree.within)
-            return (
-                f"the hosts have no {name}; launch with --requirements {shlex.quote(path)} if that lists it"
-            )
+def _not_built(backend: str, host: str, facts: Facts, launcher: str) -> str:
+    torch = f"torch {facts.torch}" if facts.torch else "torch"
+    what = f"{torch} on {host} was built without {backend}"
+    if backend == "MPI":
+        return f"{what}. Muster's MPI backend: {_own_mpi(facts, launcher)}"
+    if backend != "NCCL":
+        return f"{what}; every torch has Gloo: {GLOO}"
+    if facts.gpus:
+        return f"{what}: install a build for its {count(facts.gpus, 'GPU')} there, or {GLOO}"
+    return f"{what}, and {host} has no GPU, for which NCCL is: {GLOO}"
+
+
+def _own_mpi(facts: Facts, launcher: str) -> str:
+    """How a program uses Muster's MPI backend. From torch 2.14 on, it may have the name mpi."""
+    if _may_be_named_mpi(facts.torch or ""):
+        how = 'call register_mpi() of muster.train before init_process_group("mpi")'
+    else:
+        how = "from muster.train import register_mpi, and init_process_group(register_mpi())"
+    needs = "" if facts.mpi4py else "; it needs mpi4py there"
+    other = f", with --launcher mpirun; or, with torchrun, {GLOO}" if launcher == "torchrun" else ""
+    return f"{how}{needs}{other}"
+
+
+def _may_be_named_mpi(torch: str) -> bool:
+    """Whether this version of torch lets a backend take the name (train/mpi_backend/register.py)."""
+    match = re.match(r"(\d+)\.(\d+)", torch)
+    return match is not None and (int(match[1]), int(match[2])) >= (2, 14)
+
+
+# -- variables --
+
+_SET_BY = {"OMPI_": "mpirun", "GROUP_": "torchrun", "ROLE_": "torchrun", "TORCHELASTIC_": "torchrun",
+           "SLURM_": "srun", "PMI_": "MPICH's mpirun", "MV2_": "MVAPICH's mpirun"}  # fmt: skip
+_SAME = {
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "LOCAL_WORLD_SIZE",
+    "ROLE_RANK": "RANK",
+    "ROLE_WORLD_SIZE": "WORLD_SIZE",
+    "SLURM_PROCID": "RANK",
+    "SLURM_NTASKS": "WORLD_SIZE",
+    "SLURM_NPROCS": "WORLD_SIZE",
+    "SLURM_LOCALID": "LOCAL_RANK",
+    "PMI_RANK": "RANK",
+    "PMI_SIZE": "WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK": "RANK",
+    "MV2_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "MV2_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+}
+"""Variables of one launcher, and those with the same value that every rank has."""
+
+
+def foreign_variable(result: LaunchResult) -> str:
+    """A hint about a variable that the program missed, and that only another launcher sets; else empty."""
+    launcher = result.plan.spec.launcher
+    for name in _missed([*last_lines(result)]):
+        by = next((by for prefix, by in _SET_BY.items() if name.startswith(prefix)), launcher)
+        if by != launcher:
+            same = [f"with every launcher Muster sets {_SAME[name]}"] if name in _SAME else []
+            change = f"add --launcher {by}" if by in {"mpirun", "torchrun"} else ""
+            other = [f"or {change}" if same else change] if change else []
+            return "; ".join([f"only {by} sets {name}", *same, *other])
     return ""
 
 
-def _ends_with(path: PurePosixPath, tail: PurePosixPath) -> bool:
-    return path.parts[-len(tail.parts) :] == tail.parts
+def _missed(lines: Sequence[str]) -> Iterator[str]:
+    """The variables that a program missed: of a KeyError, or in the code of a traceback about None."""
+    is_none = False
+    for line in lines:  # the last one first
+        if match := _NO_KEY.search(line):
+            yield match[1]
+        is_none = is_none or bool(_NONE.search(line))
+        if is_none:
+            yield from _GET.findall(line)
 
 
-def _before(path: PurePosixPath, tail: PurePosixPath) -> PurePosixPath:
-    """The folder from which Python would import a module whose path ends with `tail`."""
-    return PurePosixPath(*path.parts[: -len(tail.parts)])
+# -- processes that a rank started --
 
 
-def left_behind(result: LaunchResult) -> str:
-    """A hint about a missing file of a rank that exists here and was not sent; else empty."""
-    for line in _last_lines(result):
-        if match := _MISSING.search(line):
-            return _explain(_text(match[1]), result.plan)
+def failed_children(result: LaunchResult) -> tuple[str, ...]:
+    """Notes about ranks that ended with status 0 although a process that they started failed."""
+    errors = (
+        (rank, error)
+        for rank, end in sorted(result.ends.items())
+        if end.code == 0 and (error := _error_of_child(end.tail))
+    )
+    return tuple(
+        f"{span(ranks)} ended with status 0, but "
+        f"{'a process that it' if len(ranks) == 1 else 'processes that they'} started failed: {error}"
+        for ranks, error in fold(errors)
+    )
+
+
+def _error_of_child(tail: Sequence[str]) -> str:
+    """The exception of the first process that failed, without the name of its module; empty for none."""
+    lines = iter(line[:MOST_ERROR] for line in tail)
+    for line in lines:
+        if _CHILD.match(line) and next(lines, "").startswith("Traceback ("):
+            error = next((line for line in lines if line.strip() and not line[0].isspace()), "")
+            kind, colon, text = error.partition(":")
+            return clip(harmless(f"{kind.rpartition('.')[2]}{colon}{text}".strip()), MOST_ERROR)
     return ""
-
-
-def _text(quoted: str) -> str:
-    """The text that a repr of Python stands for. It comes from a rank, so it may be anything."""
-    try:
-        value = ast.literal_eval(quoted)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ""
-    return os.fsdecode(value) if isinstance(value, str | bytes) else ""
-
-
-def _explain(name: str, plan: LaunchPlan) -> str:
-    inner = _in_tree(name, plan)
-    if not inner:
-        return ""
-    sent = {file.path for file in plan.spec.tree.files}
-    for path in (inner, str(PurePosixPath(inner).parent)):
-        kind = _kind_of(plan.spec.tree.root, path)
-        if kind and not any(name == path or name.startswith(f"{path}/") for name in sent):
-            return (
-                f"the {kind} {harmless(path)} exists here, but was not sent: a launch leaves out what git "
-                "ignores, and empty folders; copy it with muster put, or take it out of .gitignore"
-            )
-    return ""
-
-
-def _in_tree(name: str, plan: LaunchPlan) -> str:
-    """The path, relative to the top of the tree, of a path on a host; empty if it is not in the tree."""
-    if "\0" in name or not name:
-        return ""
-    for host in plan.hosts:
-        code = PurePosixPath(host.folder, "code")
-        if PurePosixPath(name).is_relative_to(code):
-            name = str(PurePosixPath(plan.spec.tree.root, PurePosixPath(name).relative_to(code)))
-            break
-    path = os.path.relpath(Path(plan.spec.tree.root, plan.spec.tree.within, name), plan.spec.tree.root)
-    return "" if path == ".." or path.startswith("../") else os.path.normpath(path)
-
-
-def _kind_of(root: Path, path: str) -> str:
-    """`file` or `folder`; empty for the tree itself, and for a path that does not exist."""
-    try:
-        full = root / path
-        return "" if path == "." or not full.exists() else "folder" if full.is_dir() else "file"
-    except OSError:  # for example, a name that is too long
-        return ""

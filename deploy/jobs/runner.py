@@ -35,7 +35,7 @@ from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from ..why.stall import stall_text
 from . import restart_policy as restart
-from .hints import left_behind, missing_module, refused_option
+from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .launched import launched, texts
 from .metrics import Metrics
@@ -188,12 +188,12 @@ class Attempts:
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
         """The result with the outputs on the hosts, or with a hint about the failure."""
+        notes = [*result.notes, *failed_children(result)]
         if result.failure is None:
-            return dataclasses.replace(result, outputs=outputs(cluster))
-        hint = missing_module(result) or refused_option(result)
-        if not hint and not self.folder.detached:
-            hint = left_behind(result)
-        return dataclasses.replace(result, notes=(*result.notes, hint)) if hint else result
+            return dataclasses.replace(result, outputs=outputs(cluster), notes=tuple(notes))
+        if text := hint(result, cluster.facts, here=not self.folder.detached):
+            notes.append(text)
+        return dataclasses.replace(result, notes=tuple(notes))
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
         """Write a record on the head too, where any machine can ask for it. A detached driver runs there."""

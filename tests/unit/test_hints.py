@@ -1,108 +1,28 @@
-"""What a verdict says of files: those that a rank missed though they are here, and those that a job left."""
+"""Hints about options, backends, variables of other launchers, and processes that a rank started."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from muster.deploy.connect.requests.launch import Outputs
-from muster.deploy.jobs.hints import left_behind, missing_module, refused_option
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.jobs.hints import failed_children, hint
+from muster.deploy.launch.result import Failure, LaunchResult, RankExit
+from muster.deploy.plan.placement import PlacedRank
 from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import Tree, TreeFile
-from tests.unit.plans import make_plan
+from tests.unit.plans import NODE, make_plan
 
-PLAN = make_plan("node[1-3] slots=2")
-CODE = f"{PLAN.hosts[0].folder}/code"
-DONE = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=None, ends={})
+DONE = LaunchResult(plan=make_plan("node[1-3] slots=2"), started=1.0, ended=2.0, failure=None, ends={})
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A tree with `here/train.py`, which travelled, and data that did not."""
-    for name in ("here/train.py", "here/data/x y.bin", "top.bin"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "here" / "empty").mkdir()
-    return tmp_path
-
-
-def hint(root: Path, line: str) -> str:
-    tree = Tree(root, "here", (TreeFile("here/train.py", False, "ab" * 32),))
-    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line, "\n"))
-    return left_behind(
-        dataclasses.replace(DONE, plan=make_plan("node[1-3] slots=2", tree=tree), failure=failure)
-    )
-
-
-MISSING = "FileNotFoundError: [Errno 2] No such file or directory: "
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
-        ("b'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
-        ("'../top.bin'", "the file top.bin exists here, but was not sent"),
-        (f"'{CODE}/here/data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
-        ("'data'", "the folder here/data exists here, but was not sent"),
-        ("'empty/new.txt'", "the folder here/empty exists here, but was not sent"),
-    ],
-)
-def test_a_file_that_is_here_and_did_not_travel_is_named(root: Path, name: str, said: str) -> None:
-    assert hint(root, f"{MISSING}{name}\n").startswith(said)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"{MISSING}'train.py'\n",  # it travelled
-        f"{MISSING}'of-nobody.bin'\n",
-        f"{MISSING}'/etc/passwd'\n",
-        f"{MISSING}'../../etc/passwd'\n",
-        f"{MISSING}'a\\x00b'\n",
-        f"{MISSING}__import__('os')\n",
-        f"{MISSING}'{'x' * 5000}'\n",
-        f"{MISSING}\n",
-        "ValueError: 'data/x y.bin'\n",
-    ],
-)
-def test_nothing_is_said_of_other_files(root: Path, line: str) -> None:
-    assert hint(root, line) == ""
-
-
-def module_hint(
-    module: str, *files: str, within: str = ".", script: str = "train.py", environment: str = ""
-) -> str:
-    tree = Tree(Path("/work"), within, tuple(TreeFile(name, False, "ab" * 32) for name in files))
-    line = f"ModuleNotFoundError: No module named '{module}'\n"
-    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line))
-    spec: dict[str, Any] = {"program": Program(script=script), "environment": environment, "tree": tree}
+def hint_about(*tail: str, facts: dict[str, Any] | None = None, **spec: Any) -> str:
+    """The hint after a failure of rank 0 on node1 with these last lines."""
+    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=tail)
     plan = make_plan("node[1-3] slots=2", **spec)
-    return missing_module(dataclasses.replace(DONE, plan=plan, failure=failure))
-
-
-@pytest.mark.parametrize(
-    ("module", "files", "within", "path"),
-    [
-        ("mingpt", ("mingpt/__init__.py", "projects/adder/adder.py"), ".", "."),
-        ("mingpt.model", ("mingpt/__init__.py",), "projects/adder", "../.."),
-        ("pkg", ("src/pkg/__init__.py", "old/src/pkg/__init__.py"), ".", "src"),
-        ("helper", ("my tools/helper.py",), ".", "'my tools'"),
-    ],
-)
-def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
-    module: str, files: tuple[str, ...], within: str, path: str
-) -> None:
-    name = module.partition(".")[0]
-    assert module_hint(module, *files, within=within) == (
-        f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
-    )
+    host = dataclasses.replace(NODE, **facts or {})
+    return hint(dataclasses.replace(DONE, plan=plan, failure=failure), {"node1": host}, here=True)
 
 
 @pytest.mark.parametrize(
@@ -116,37 +36,152 @@ def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
     ],
 )
 def test_an_option_of_launch_after_the_script_is_told(line: str, option: str) -> None:
-    failure = Failure("rank", "exit status 2", 2, host="node1", rank=0, tail=("usage: t.py\n", line))
     program = Program(script="t.py", args=("--np", "3", "--stall-timeout=3"))
-    plan = dataclasses.replace(PLAN, spec=dataclasses.replace(PLAN.spec, program=program))
-    hint = f"the program got {option}; an option of muster launch stands before the script" if option else ""
-    assert refused_option(dataclasses.replace(DONE, plan=plan, failure=failure)) == hint
+    said = f"the program got {option}; an option of muster launch stands before the script" if option else ""
+    assert hint_about("usage: t.py\n", line, program=program) == said
 
 
-def test_a_missing_package_is_looked_for_in_the_projects_own_list() -> None:
-    files = ("requirements.txt", "imagenet/requirements.txt", "imagenet/main.py")
-    said = "the hosts have no torchvision; launch with --requirements {} if that lists it"
-    assert module_hint("torchvision", *files, script="imagenet/main.py") == said.format(
-        "imagenet/requirements.txt"
+NO_MPI = (
+    "RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if you build PyTorch"
+    " from source on a host that has MPI installed.\n"
+)
+NO_NCCL = "RuntimeError: Distributed package doesn't have NCCL built in\n"
+OF_MUSTER = "from muster.train import register_mpi, and init_process_group(register_mpi())"
+
+
+def test_without_mpi_in_torch_the_backend_of_muster_is_named() -> None:
+    said = hint_about(NO_MPI)
+    assert said == f"torch 2.6.0 on node1 was built without MPI. Muster's MPI backend: {OF_MUSTER}"
+    assert hint_about(NO_MPI, facts={"torch": "2.15.0"}) == (
+        "torch 2.15.0 on node1 was built without MPI. Muster's MPI backend: "
+        'call register_mpi() of muster.train before init_process_group("mpi")'
     )
-    assert module_hint("torchvision", *files) == said.format("requirements.txt")
-    assert module_hint("torchvision", *files, within="imagenet") == said.format("requirements.txt")
+    assert hint_about(NO_MPI, facts={"torch": None, "mpi4py": None}) == (
+        f"torch on node1 was built without MPI. Muster's MPI backend: {OF_MUSTER}; it needs mpi4py there"
+    )
+
+
+def test_under_torchrun_both_steps_to_that_backend_are_named() -> None:
+    said = hint_about(NO_MPI, launcher="torchrun")
+    assert said.endswith(
+        f'{OF_MUSTER}, with --launcher mpirun; or, with torchrun, init_process_group("gloo")'
+    )
 
 
 @pytest.mark.parametrize(
-    ("files", "environment"), [(("train.py",), ""), (("requirements.txt",), "0123456789abcdef0123")]
+    ("line", "gpus", "said"),
+    [
+        (
+            NO_NCCL,
+            0,
+            "torch 2.6.0 on node1 was built without NCCL, and node1 has no GPU, for which NCCL is: "
+            'init_process_group("gloo")',
+        ),
+        (
+            NO_NCCL,
+            8,
+            "torch 2.6.0 on node1 was built without NCCL: install a build for its 8 GPUs there, "
+            'or init_process_group("gloo")',
+        ),
+        (
+            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!\n",
+            0,
+            'NCCL is for GPUs, and node1 has none: init_process_group("gloo")',
+        ),
+        (
+            "RuntimeError: Distributed package doesn't have XCCL built in\n",
+            0,
+            'torch 2.6.0 on node1 was built without XCCL; every torch has Gloo: init_process_group("gloo")',
+        ),
+        ("RuntimeError: Distributed package is fine\n", 0, ""),
+    ],
 )
-def test_nothing_is_said_of_a_package_that_nothing_here_lists(
-    files: tuple[str, ...], environment: str
-) -> None:
-    assert module_hint("torchvision", *files, environment=environment) == ""
+def test_without_nccl_the_hint_depends_on_the_gpus_of_the_host(line: str, gpus: int, said: str) -> None:
+    assert hint_about(line, facts={"gpus": gpus}) == said
 
 
-def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
-    left = {"node1": Outputs(1, 3 << 20, more=False)} | dict.fromkeys(
-        ("node2", "node3"), Outputs(10_000, 100, more=True)
+EVERY = "with every launcher Muster sets"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "lines", "said"),
+    [
+        (
+            "torchrun",
+            ["KeyError: 'OMPI_COMM_WORLD_RANK'\n"],
+            f"only mpirun sets OMPI_COMM_WORLD_RANK; {EVERY} RANK; or add --launcher mpirun",
+        ),
+        (
+            "mpirun",
+            ["KeyError: 'GROUP_RANK'\n"],
+            "only torchrun sets GROUP_RANK; add --launcher torchrun",
+        ),
+        (
+            "mpirun",
+            ["KeyError: 'ROLE_RANK'\n"],
+            f"only torchrun sets ROLE_RANK; {EVERY} RANK; or add --launcher torchrun",
+        ),
+        (
+            "mpirun",
+            [
+                '    local = int(os.environ.get("LOCAL_WORLD_SIZE_")), int(os.getenv("GROUP_RANK"))\n',
+                "TypeError: int() argument must be a string or a real number, not 'NoneType'\n",
+            ],
+            "only torchrun sets GROUP_RANK; add --launcher torchrun",
+        ),
+        (
+            "torchrun",
+            ["KeyError: 'SLURM_PROCID'\n"],
+            f"only srun sets SLURM_PROCID; {EVERY} RANK",
+        ),
+        (
+            "torchrun",
+            ["KeyError: 'SLURM_NTASKS_PER_NODE'\n"],
+            "only srun sets SLURM_NTASKS_PER_NODE",
+        ),
+        ("torchrun", ["KeyError: 'PMI_RANK'\n"], f"only MPICH's mpirun sets PMI_RANK; {EVERY} RANK"),
+        ("mpirun", ["KeyError: 'OMPI_COMM_WORLD_RANK'\n"], ""),  # it is set: the program removed it
+        ("mpirun", ["KeyError: 'ROOT'\n"], ""),
+        ("mpirun", ['    print(os.environ.get("GROUP_RANK"))\n', "ValueError: boom\n"], ""),
+    ],
+)
+def test_a_variable_of_another_launcher_is_named_with_it(launcher: str, lines: list[str], said: str) -> None:
+    assert hint_about("Traceback\n", *lines, launcher=launcher) == said
+
+
+CHILD = [
+    "Process Process-1:\n",
+    "Traceback (most recent call last):\n",
+    '  File "train.py", line 5, in worker\n',
+    "torch.distributed.DistNetworkError: The server socket has failed to listen: EADDRINUSE\n",
+]
+
+
+def ended(*ranks: tuple[int, int, Sequence[str]]) -> LaunchResult:
+    ends = {
+        rank: RankExit(PlacedRank(rank, rank % 2, f"node{rank // 2 + 1}"), code, 1.5, tuple(tail))
+        for rank, code, tail in ranks
+    }
+    return dataclasses.replace(DONE, ends=ends)
+
+
+def test_a_child_that_failed_while_its_rank_ended_well_is_noted() -> None:
+    error = "DistNetworkError: The server socket has failed to listen: EADDRINUSE"
+    assert failed_children(ended((0, 0, CHILD), (1, 0, ["done\n"]))) == (
+        f"rank 0 ended with status 0, but a process that it started failed: {error}",
     )
-    said = verdict(dataclasses.replace(DONE, outputs=left), RunFolder(tmp_path, PLAN.spec.job))
-    place = f"~/.muster/jobs/{PLAN.spec.job}/out"
-    assert f"out: more than 10000 files, 100 B in {place} on node[2-3]" in said
-    assert f"out: 1 file, 3 MiB in {place} on node1" in said
+    assert failed_children(
+        ended((0, 0, CHILD), (1, 0, CHILD), (2, 0, [*CHILD, "done\n"]), (3, 1, CHILD))
+    ) == (f"ranks 0-2 ended with status 0, but processes that they started failed: {error}",)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        ["Process Process-1:\n"],
+        ["Process Process-1:\n", "step 1\n"],
+        ["Traceback (most recent call last):\n", "ValueError: handled\n"],
+    ],
+)
+def test_other_lines_of_a_rank_are_no_failure_of_a_child(tail: list[str]) -> None:
+    assert failed_children(ended((0, 0, tail))) == ()

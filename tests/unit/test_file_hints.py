@@ -1,0 +1,203 @@
+"""Hints about the files and modules that a rank missed, and the line about the files that a job left."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from muster.deploy.connect.requests.launch import Outputs
+from muster.deploy.jobs.file_hints import left_behind, missing_module, sent_elsewhere
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.verdict import verdict
+from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.plan.program import Program
+from muster.deploy.plan.source_tree import Tree, TreeFile
+from tests.unit.plans import make_plan
+
+PLAN = make_plan("node[1-3] slots=2")
+CODE = f"{PLAN.hosts[0].folder}/code"
+DONE = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=None, ends={})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree with `here/train.py`, which travelled, and data that did not."""
+    for name in ("here/train.py", "here/data/x y.bin", "top.bin"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "here" / "empty").mkdir()
+    return tmp_path
+
+
+def hint(root: Path, line: str) -> str:
+    tree = Tree(root, "here", (TreeFile("here/train.py", False, "ab" * 32),))
+    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line, "\n"))
+    return left_behind(
+        dataclasses.replace(DONE, plan=make_plan("node[1-3] slots=2", tree=tree), failure=failure)
+    )
+
+
+MISSING = "FileNotFoundError: [Errno 2] No such file or directory: "
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
+        ("b'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
+        ("'../top.bin'", "the file top.bin exists here, but was not sent"),
+        (f"'{CODE}/here/data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
+        ("'data'", "the folder here/data exists here, but was not sent"),
+        ("'empty/new.txt'", "the folder here/empty exists here, but was not sent"),
+    ],
+)
+def test_a_file_that_is_here_and_did_not_travel_is_named(root: Path, name: str, said: str) -> None:
+    assert hint(root, f"{MISSING}{name}\n").startswith(said)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{MISSING}'train.py'\n",  # it travelled
+        f"{MISSING}'of-nobody.bin'\n",
+        f"{MISSING}'/etc/passwd'\n",
+        f"{MISSING}'../../etc/passwd'\n",
+        f"{MISSING}'a\\x00b'\n",
+        f"{MISSING}__import__('os')\n",
+        f"{MISSING}'{'x' * 5000}'\n",
+        f"{MISSING}\n",
+        "ValueError: 'data/x y.bin'\n",
+    ],
+)
+def test_nothing_is_said_of_other_files(root: Path, line: str) -> None:
+    assert hint(root, line) == ""
+
+
+def module_hint(module: str, *files: str, within: str = ".", script: str = "train.py", **others: str) -> str:
+    tree = Tree(Path("/work"), within, tuple(TreeFile(name, False, "ab" * 32) for name in files))
+    line = f"ModuleNotFoundError: No module named '{module}'\n"
+    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line))
+    spec: dict[str, Any] = {"program": Program(script=script), "tree": tree, **others}
+    plan = make_plan("node[1-3] slots=2", **spec)
+    return missing_module(dataclasses.replace(DONE, plan=plan, failure=failure))
+
+
+def elsewhere(name: str, *files: str, within: str = ".", module: str | None = None) -> str:
+    program = Program(module=module) if module else Program(script="sub/t.py")
+    tree = Tree(Path("/work"), within, tuple(TreeFile(name, False, "ab" * 32) for name in files))
+    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=(f"{MISSING}{name!r}\n",))
+    plan = make_plan("node[1-3] slots=2", program=program, tree=tree)
+    return sent_elsewhere(dataclasses.replace(DONE, plan=plan, failure=failure))
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "within", "folder", "script"),
+    [
+        ("config.yaml", ("sub/t.py", "sub/config.yaml"), ".", "sub", "t.py"),
+        ("conf/a.yaml", ("sub/t.py", "sub/conf/a.yaml"), ".", "sub", "t.py"),
+        ("./config.yaml", ("sub/t.py", "sub/config.yaml"), ".", "sub", "t.py"),
+        ("config.yaml", ("config.yaml", "a/sub/t.py"), "a", "..", "a/sub/t.py"),
+        ("data/x", ("my data/data/x", "sub/t.py"), ".", "'my data'", "../sub/t.py"),
+    ],
+)
+def test_a_file_that_was_sent_names_the_folder_to_start_in(
+    name: str, files: tuple[str, ...], within: str, folder: str, script: str
+) -> None:
+    full = PurePosixPath(folder.strip("'"), name)
+    assert elsewhere(name, *files, within=within) == (
+        f"{full} was sent, but the ranks start in the folder of the launch; "
+        f"cd {folder}, then: launch {script}"
+    )
+
+
+def test_a_module_stays_where_it_is_and_names_the_path_to_its_file() -> None:
+    said = elsewhere("c.yaml", "pkg/train.py", "pkg/c.yaml", module="pkg.train")
+    assert said == (
+        "pkg/c.yaml was sent, but the ranks start in the folder of the launch; the program can open "
+        "Path(__file__).parent / 'c.yaml'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("config.yaml", ("config.yaml", "sub/t.py")),  # it is there: the program moved
+        ("config.yaml", ("a/config.yaml", "b/config.yaml", "sub/t.py")),  # which one?
+        ("/etc/config.yaml", ("sub/config.yaml", "sub/t.py")),
+        ("../../x", ("x", "sub/t.py")),
+        ("a\0b", ("sub/t.py",)),
+    ],
+)
+def test_no_folder_is_named_for_other_files(name: str, files: tuple[str, ...]) -> None:
+    assert elsewhere(name, *files) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "files", "within", "path"),
+    [
+        ("mingpt", ("mingpt/__init__.py", "projects/adder/adder.py"), ".", "."),
+        ("mingpt.model", ("mingpt/__init__.py",), "projects/adder", "../.."),
+        ("pkg", ("src/pkg/__init__.py", "old/src/pkg/__init__.py"), ".", "src"),
+        ("helper", ("my tools/helper.py",), ".", "'my tools'"),
+    ],
+)
+def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
+    module: str, files: tuple[str, ...], within: str, path: str
+) -> None:
+    name = module.partition(".")[0]
+    assert module_hint(module, *files, within=within) == (
+        f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
+    )
+
+
+def test_a_missing_package_is_looked_for_in_the_projects_own_list() -> None:
+    files = ("requirements.txt", "imagenet/requirements.txt", "imagenet/main.py")
+    said = "the hosts have no torchvision; launch with --requirements {} if that lists it"
+    assert module_hint("torchvision", *files, script="imagenet/main.py") == said.format(
+        "imagenet/requirements.txt"
+    )
+    assert module_hint("torchvision", *files) == said.format("requirements.txt")
+    assert module_hint("torchvision", *files, within="imagenet") == said.format("requirements.txt")
+
+
+@pytest.mark.parametrize("files", [("train.py",), ("below/requirements.txt",)])
+def test_a_missing_package_that_nothing_here_lists_names_the_option(files: tuple[str, ...]) -> None:
+    assert module_hint("torchvision", *files) == (
+        "the hosts have no torchvision; list its package in a file, and launch with --requirements FILE"
+    )
+
+
+def test_a_package_that_the_requirements_lack_is_added_to_them() -> None:
+    said = module_hint("torchvision", "requirements.txt", environment="0123456789abcdef0123")
+    assert said == "the packages of this launch have no torchvision; add its package to the requirements"
+
+
+def test_a_package_that_an_image_lacks_is_added_there() -> None:
+    said = module_hint("torchvision", "requirements.txt", image="site/torch:7")
+    assert said == "the image site/torch:7 has no torchvision; add its package there"
+
+
+def test_a_module_of_pythons_own_library_is_no_package() -> None:
+    said = "the Python of node1 has no json, a part of Python's own library; name another one with --python"
+    assert module_hint("json", "requirements.txt") == said
+
+
+def test_the_missing_program_of_a_launch_is_a_module_too() -> None:
+    tail = ("/usr/bin/python3: No module named lightning\n",)
+    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=tail)
+    plan = make_plan("node1 slots=2", program=Program(module="lightning"))
+    said = missing_module(dataclasses.replace(DONE, plan=plan, failure=failure))
+    assert said.startswith("the hosts have no lightning; list its package")
+
+
+def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
+    left = {"node1": Outputs(1, 3 << 20, more=False)} | dict.fromkeys(
+        ("node2", "node3"), Outputs(10_000, 100, more=True)
+    )
+    said = verdict(dataclasses.replace(DONE, outputs=left), RunFolder(tmp_path, PLAN.spec.job))
+    place = f"~/.muster/jobs/{PLAN.spec.job}/out"
+    assert f"out: more than 10000 files, 100 B in {place} on node[2-3]" in said
+    assert f"out: 1 file, 3 MiB in {place} on node1" in said
