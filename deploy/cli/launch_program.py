@@ -7,14 +7,14 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 from ..console.text import nearest
 from ..errors import UsageError
-from ..plan.program import Program, mpi_use
+from ..plan.program import Program
+from ..plan.program_source import with_uses
 from ..plan.source_tree import Tree
 from ..plan.walk import KEYS, RUNS
 from .command import Declaration
@@ -49,7 +49,7 @@ def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str)
         program = Program(script=named, args=arguments, runner=runner)
     else:
         program = Program(module=module or DEFAULT_MODULE, args=arguments)
-    return replace(program, mpi=mpi_use(program, tree))
+    return with_uses(program, tree)
 
 
 def _require_no_program(arguments: Sequence[str], folder: Path) -> None:

@@ -83,9 +83,17 @@ class LaunchPlan:
         program, launcher = self.spec.program, self.spec.launcher
         notes = [*self.busy, *([_about_absent(self.spec.tree.absent)] if self.spec.tree.absent else [])]
         if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
-            notes.append(
+            note = (
                 f"{program.mpi} uses MPI, but torchrun starts no MPI ranks: each would be an MPI world of "
                 "one; use --launcher mpirun"
+            )
+            backend = "; torch's wheels have no backend mpi, Muster has one: docs/mpi-backend.md"
+            notes.append(note + backend if program.mpi_backend else note)
+        if program.own_ranks and len(self.ranks) > 1:
+            change = "--np 1" if launcher != "torchrun" else "--np 1 --launcher mpirun"
+            notes.append(
+                f"{program.own_ranks} starts its own ranks, and each of the {len(self.ranks)} ranks would "
+                f"start them again; use {change}"
             )
         return tuple(notes)
 
