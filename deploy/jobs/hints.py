@@ -96,13 +96,14 @@ def _may_be_named_mpi(torch: str) -> bool:
 
 # -- variables --
 
-_SET_BY = {"OMPI_": "mpirun", "GROUP_": "torchrun", "ROLE_": "torchrun", "TORCHELASTIC_": "torchrun",
+_SET_BY = {"OMPI_": "mpirun", "PMIX_": "mpirun", "GROUP_": "torchrun", "ROLE_": "torchrun", "TORCHELASTIC_": "torchrun",
            "SLURM_": "srun", "PMI_": "MPICH's mpirun", "MV2_": "MVAPICH's mpirun"}  # fmt: skip
 _SAME = {
     "OMPI_COMM_WORLD_RANK": "RANK",
     "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "LOCAL_WORLD_SIZE",
+    "PMIX_RANK": "RANK",
     "ROLE_RANK": "RANK",
     "ROLE_WORLD_SIZE": "WORLD_SIZE",
     "SLURM_PROCID": "RANK",
