@@ -110,7 +110,7 @@ def test_a_pipe_gets_plain_lines_after_a_while_without_output(monkeypatch: pytes
     assert {*stream.getvalue().splitlines()} == {"connecting", "sending"}
 
 
-def test_a_pipe_is_silent_for_less_than_3_s_at_first_and_then_for_a_tenth_of_the_stage(
+def test_a_pipe_is_silent_for_less_than_3_s_at_first_and_never_for_more_than_10_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream, now, lines, times = io.StringIO(), live_line.quiet_since, 0, [0.0]
@@ -127,8 +127,8 @@ def test_a_pipe_is_silent_for_less_than_3_s_at_first_and_then_for_a_tenth_of_the
     progress.close()
     silences = [(after, after - before) for before, after in itertools.pairwise(times)]
     assert max(silence for after, silence in silences if after < 25) < 3
-    assert max(silence for _, silence in silences) <= 61
-    assert lines < 60
+    assert max(silence for _, silence in silences) < 10.2
+    assert lines < 80
 
 
 def test_a_quick_command_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
