@@ -21,8 +21,8 @@ TURN_SECONDS = 0.1
 TERMINAL_SECONDS, PIPE_SECONDS = 0.3, 2.0
 """How long a command may be silent before its progress is shown. Most commands end earlier."""
 SHARE, MOST_PIPE_SECONDS = 0.1, 10.0
-"""Elsewhere than on a terminal, where each line stays, a long stage has fewer lines: one for each tenth more of
-its time, but never a longer silence than this. A log of CI gets 77 lines for a stage of ten minutes, not 300."""
+"""Elsewhere than on a terminal each line stays. There, a long stage has fewer lines: one for each tenth more
+of its time, but no longer silence than this. A log of CI gets 77 lines for ten minutes, not 300."""
 ELAPSED_SECONDS = 2.0
 """From this time on, the line of a stage has its time."""
 Text = str | Callable[[], str]
@@ -43,8 +43,9 @@ class Progress:
             progress.show(3, 16)                          # starting mpirun: 3 of 16 hosts, with unit="hosts"
 
     On a terminal the line is redrawn in place from 0.3 s on, is never wider than the terminal, and is removed
-    before any other output of this process. Elsewhere a plain line is written after 2 s without output (in a
-    long stage: up to 10 s), so stages that end sooner write nothing. Neither costs the command's own thread any time: a thread draws.
+    before any other output of this process. Elsewhere a plain line is written after 2 s without output, in a
+    long stage after up to 10 s; stages that end sooner write nothing. A thread draws, so neither costs the
+    command's own thread any time.
     Progresses may be nested: the inner one is shown, and a count only from its begin to its end. Close it
     before a question to the user, and before another program gets the terminal.
 

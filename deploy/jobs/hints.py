@@ -96,8 +96,13 @@ def _may_be_named_mpi(torch: str) -> bool:
 
 # -- variables --
 
-_SET_BY = {"OMPI_": "mpirun", "PMIX_": "mpirun", "GROUP_": "torchrun", "ROLE_": "torchrun", "TORCHELASTIC_": "torchrun",
-           "SLURM_": "srun", "PMI_": "MPICH's mpirun", "MV2_": "MVAPICH's mpirun"}  # fmt: skip
+_SET_BY = {
+    **dict.fromkeys(("OMPI_", "PMIX_"), "mpirun"),
+    **dict.fromkeys(("GROUP_", "ROLE_", "TORCHELASTIC_"), "torchrun"),
+    "SLURM_": "srun",
+    "PMI_": "MPICH's mpirun",
+    "MV2_": "MVAPICH's mpirun",
+}
 _SAME = {
     "OMPI_COMM_WORLD_RANK": "RANK",
     "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",

@@ -1,4 +1,7 @@
-"""Notifies a command or a URL of the end of a job (`--notify`): without arguments, environment or output."""
+"""Notifies a command or a URL of stalls and of the end of a job (`--notify`).
+
+A message has no arguments, no environment and no output of the program.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ import re
 import shlex
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import UsageError
+from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
+from ..plan.spec import LaunchSpec
+from ..why.stall import stall_text
 
 URL_SECONDS, COMMAND_SECONDS = 10.0, 30.0
 SCHEMES = ("http", "https")
+STALLS = frozenset({"steps.stopped", "steps.resumed"})
 
 
 def require_notify(target: str, *, local: bool = True) -> None:
@@ -52,19 +60,71 @@ def message(result: Mapping[str, Any]) -> dict[str, Any]:
     """The message about a job, from the content of result.json, without its output."""
     failure = result["first_failure"]
     return {
+        "event": "job.ended",
         "job": result["job"],
         **{name: result[name] for name in ("state", "exit_status", "launcher", "hosts")},
         "ranks": len(result["ranks"]),
         **{name: result[name] for name in ("attempt", "started", "ended")},
         "failure": failure and {name: failure[name] for name in ("kind", "host", "rank", "reason")},
+        "text": failure["reason"] if failure else "",
     }
 
 
+class StallNotifier:
+    """A listener of the events of a job: notifies of a stall and of its end, while the job runs."""
+
+    def __init__(self, spec: LaunchSpec) -> None:
+        self._spec = spec
+        self._started: JobEvent | None = None
+        self._last: threading.Thread | None = None
+        self.problems = list[str]()
+        """Why messages could not be sent, each reason once."""
+
+    def add(self, event: JobEvent) -> None:
+        """Send a message if the event is of a stall. The driver does not wait for it."""
+        if event.type == "attempt.started":
+            self._started = event
+        elif event.type in STALLS and self._spec.notify:
+            arguments = (self._message(event), self._last)
+            self._last = threading.Thread(target=self._send, args=arguments, daemon=True)
+            self._last.start()
+
+    def _message(self, event: JobEvent) -> dict[str, Any]:
+        """The same fields as at the end."""
+        started, text = self._started, event.text
+        if event.type == "steps.stopped" and event.since is not None:
+            text = stall_text(event.at - event.since, text)
+        return {
+            "event": event.type,
+            "job": event.job,
+            "state": "running",
+            "exit_status": None,
+            "launcher": self._spec.launcher,
+            "hosts": started and started.hosts,
+            "ranks": started and started.ranks,
+            "attempt": event.attempt,
+            "started": started and started.at,
+            "ended": None,
+            "failure": None,
+            "text": text,
+        }
+
+    def _send(self, content: Mapping[str, Any], earlier: threading.Thread | None) -> None:
+        if earlier:
+            earlier.join()  # messages arrive in the order of their events
+        why = send(self._spec.notify, content)
+        if why and why not in self.problems:
+            self.problems.append(why)
+
+
 def notify(target: str, result: LaunchResult) -> str:
-    """Send the message; returns why that failed, or an empty text, which has only the host of a URL."""
-    if not target:
-        return ""
-    content = (json.dumps(message(result.as_json())) + "\n").encode()
+    """Send the message about the end; returns why that failed, or an empty text."""
+    return send(target, message(result.as_json())) if target else ""
+
+
+def send(target: str, values: Mapping[str, Any]) -> str:
+    """Send a message; returns why that failed, with only the host of a URL, or an empty text."""
+    content = (json.dumps(values) + "\n").encode()
     try:
         return _post(target, content) if "://" in target.split(" ", maxsplit=1)[0] else _run(target, content)
     except KeyboardInterrupt:

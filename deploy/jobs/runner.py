@@ -39,6 +39,7 @@ from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .launched import launched, texts
 from .metrics import Metrics
+from .notify import StallNotifier
 from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
@@ -86,7 +87,8 @@ class Attempts:
         self.spec, self.folder, self.observers = spec, folder, observers
         self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
         self._on_wait, self._on_stage = on_wait, on_stage
-        self._history = JobHistory(spec.job, (folder.event, *listeners))
+        self._stalls = StallNotifier(spec)
+        self._history = JobHistory(spec.job, (folder.event, self._stalls.add, *listeners))
         self._stdin = StdinFeeder(stdin) if spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
         other_ports = 0 if self._stdin else restart.OTHER_PORTS
@@ -238,7 +240,7 @@ class Attempts:
         """Write the result. If that fails, it gets a note: the end of the ranks is still the result."""
         for name, text in self._metrics.texts.items():
             self.folder.keep_metrics(name, text)
-        notes = [self.folder.problem] if self.folder.problem else []
+        notes = [*([self.folder.problem] if self.folder.problem else []), *self._stalls.problems]
         result = dataclasses.replace(result, notes=(*result.notes, *notes, *self._metrics.missing()))
         self._history.verdict(result)
         if why := self.folder.finish(result, verdict(result, self.folder), self._results[:-1]):

@@ -1,9 +1,10 @@
-"""What a launch tells others: `--notify` at the end, `--metrics` while it runs."""
+"""What a launch reports to others: `--notify` at a stall and at the end, `--metrics` while it runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import socket
 import threading
@@ -19,11 +20,12 @@ from muster.deploy.cli.scrape import address_of, scraped
 from muster.deploy.errors import UsageError
 from muster.deploy.jobs import notify as notifying
 from muster.deploy.jobs.history import JobHistory
-from muster.deploy.jobs.notify import notify, require_notify
+from muster.deploy.jobs.notify import StallNotifier, notify, require_notify
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.program import Program
 from tests.unit.plans import make_plan
+from tests.waiting import wait_until
 
 PLAN = make_plan(
     "node[1-2] slots=2",
@@ -76,6 +78,62 @@ def test_a_web_hook_gets_the_end_of_a_job_and_nothing_secret(
     assert (told["state"], told["exit_status"], told["ranks"]) == (state, status, 4)
     assert told["hosts"] == ["node1", "node2"]
     assert b"s3cret" not in content
+
+
+def events_of_a_stall() -> list[JobEvent]:
+    """An attempt that began at 10, stalled from 20 to 99 and was noted at 90."""
+    started = JobEvent(
+        at=10.0, type="attempt.started", job="j", attempt=1, hosts=("node1", "node2"), ranks=4, text="t"
+    )
+    why = "rank 3 on node2 never came to all_reduce #41 (slow.py:8)"
+    stopped = JobEvent(at=90.0, type="steps.stopped", job="j", attempt=1, since=20.0, text=why)
+    resumed = JobEvent(
+        at=99.0, type="steps.resumed", job="j", attempt=1, since=20.0, text="steps again after 79 s"
+    )
+    return [started, stopped, dataclasses.replace(started, type="rank.printed"), resumed]
+
+
+def test_a_web_hook_gets_a_stall_and_its_end_in_the_fields_of_the_end(hook: str) -> None:
+    stalls = StallNotifier(dataclasses.replace(PLAN.spec, notify=hook))
+    for event in events_of_a_stall():
+        stalls.add(event)
+    wait_until(lambda: len(Hook.got) == 2, "both messages")
+    stopped, resumed = map(json.loads, Hook.got)
+    notify(hook, DONE)
+    ended = json.loads(Hook.got[2])
+    assert [*stopped] == [*resumed] == [*ended]
+    assert (stopped["event"], stopped["state"], stopped["hosts"]) == (
+        "steps.stopped",
+        "running",
+        ["node1", "node2"],
+    )
+    assert stopped["text"] == (
+        "no step for 1 min 10 s: rank 3 on node2 never came to all_reduce #41 (slow.py:8)"
+    )
+    assert (resumed["event"], resumed["text"]) == ("steps.resumed", "steps again after 79 s")
+    assert ended["event"] == "job.ended"
+
+
+def test_a_receiver_that_is_gone_is_named_once_and_delays_nothing(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    held = shlex.join(["sh", "-c", f"cat {shlex.quote(str(gate))}; exit 7"])
+    stalls = StallNotifier(dataclasses.replace(PLAN.spec, notify=held))
+    for event in events_of_a_stall():
+        stalls.add(event)
+    assert stalls.problems == []  # the command is still held
+    for _ in range(2):
+        gate.write_text("")
+    wait_until(lambda: stalls.problems, "the reason")
+    assert stalls.problems == ["--notify sh: it ended with status 7"]
+
+
+def test_a_launch_without_notify_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifying, "send", lambda target, values: pytest.fail("sent"))
+    stalls = StallNotifier(PLAN.spec)
+    for event in events_of_a_stall():
+        stalls.add(event)
+    assert stalls.problems == []
 
 
 def test_a_web_hook_that_refuses_or_is_gone_is_named_without_its_path(
