@@ -169,7 +169,7 @@ class LaunchOptions(SlurmOptions):
     )
     notify: str = flag(
         "",
-        "at the end, post the result as JSON to a URL, or write it to the standard input of a command",
+        "at a stall and at the end, post JSON to a URL, or write it to the standard input of a command",
         "URL or COMMAND",
     )
     timings: bool = flag(False, "at the end, print how long each part of the start took")

@@ -110,7 +110,7 @@ class LaunchSpec:
     sample_every: float = SAMPLE_SECONDS
     """Seconds between two samples of each host; 0 for none."""
     notify: str = ""
-    """A command or a URL that gets the result at the end."""
+    """A command or a URL that gets a message at each stall and at the end."""
 
     def __post_init__(self) -> None:
         """`UsageError` for a request that no hosts could run."""

@@ -42,7 +42,8 @@ def make(project: Project, deed: str, floor: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_launch_status_and_top_name_a_stall_and_its_end(project: Project, *, detached: bool) -> None:
-    words = make(project, "wait", "3")
+    received = project.path / "received"
+    words = (*make(project, "wait", "3"), "--notify", f"tee -a '{received}'")
     launched = None if detached else project.start(*words)
     where = (project.detach(*words), "--hosts", "hosts.txt") if detached else ()
     hosts = where[1:]
@@ -62,6 +63,11 @@ def test_launch_status_and_top_name_a_stall_and_its_end(project: Project, *, det
     assert "note: no step for" in printed
     assert "again after" in printed
     assert _json(project, "status", *hosts)[-1]["stall"] is None
+    kinds = ["steps.stopped", "steps.resumed", "job.ended"]
+    wait_until(lambda: received.read_text().count("\n") == len(kinds), "the messages of --notify")
+    messages = [json.loads(line) for line in received.read_text().splitlines()]
+    assert [message["event"] for message in messages] == kinds
+    assert f"s: {CAUSE}" in messages[0]["text"]
 
 
 def test_a_rank_that_computes_while_the_others_wait_is_not_accused(project: Project) -> None:
