@@ -13,7 +13,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
 from . import tree_limits
-from .git import ContentCheck, GitFiles, Head, git_files, git_root, is_stored_as
+from .git import ContentCheck, GitFiles, Head, git_files, git_root, have_modes, is_stored_as
 from .ignore import Ignored
 from .tree_limits import IGNORE_FILE, links_of, too_large
 from .walk import JOB, KEYS, RUNS, is_file, walk
@@ -54,7 +54,7 @@ class Tree:
     commit: str = ""
     """The git commit of the tree; empty without a repository."""
     clean: bool = False
-    """Whether these are exactly the files of the commit; modes are not compared."""
+    """Whether these are exactly the files of the commit, with its modes."""
 
     @property
     def size(self) -> int:
@@ -135,16 +135,17 @@ def scan(folder: Path) -> Tree:
         raise UsageError(why)
     names = sorted(sizes)
     links = links_of(root, names, modes)
-    tracked = {name: blob for name, blob in git.tracked.items() if not ignored.has(name)}
+    tracked = {name: file for name, file in git.tracked.items() if not ignored.has(name)}
     same = tracked.keys() == sizes.keys()
     files = list[TreeFile]()
     for name in names:
-        file, unchanged = _read(root, name, links.get(name), tracked[name] if same else "")
+        file, unchanged = _read(root, name, links.get(name), tracked[name].blob if same else "")
         files.append(file)
         same = same and unchanged
     commit, staged = head.result() if head else ("", False)
+    same = same and staged and have_modes(root, tracked, modes)
     within, absent = os.path.relpath(folder, root), tuple(sorted(git.absent))
-    return Tree(root, within, tuple(files), absent=absent, commit=commit, clean=same and staged)
+    return Tree(root, within, tuple(files), absent=absent, commit=commit, clean=same)
 
 
 def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
