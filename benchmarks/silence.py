@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from muster.deploy.console.progress import MOST_SHARE
+from muster.deploy.console.progress import MOST_PIPE_SECONDS, SHARE
 from tests.local.test_silent_commands import ENGINE, HOSTS, PROGRAMS  # from the checkout
 
 BIN = Path(sys.executable).parent
@@ -193,7 +193,7 @@ def main() -> None:
                 env = make_project(Path(folder), options.answer)
                 (longest, began), whole, output = silence(argv, Path(folder), env, terminal=terminal)
             cells.append(f"{longest:.1f} from {began:.1f}")
-            most = max(MOST_SECONDS, MOST_SHARE * (began + longest))
+            most = min(MOST_PIPE_SECONDS, max(MOST_SECONDS, SHARE * (began + longest)))
             failed = failed or longest > most or whole < SLOW_SECONDS
         sys.stdout.write(f"| {name} | {case.slow} | {whole:.1f} | {' | '.join(cells)} |\n")
         if options.show:

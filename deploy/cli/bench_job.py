@@ -96,7 +96,7 @@ class FirstRank:
             self._stream.write(harmless_lines(text))
             self._stream.flush()
 
-    def launcher(self, host: str, text: str) -> None:
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
         """Ignored: it is in the launcher's log."""
 
     def say(self, text: str) -> None:
@@ -113,7 +113,7 @@ class ResultCount:
         """Count the lines: a rank prints one for each result."""
         self._results += text.count("\n") if stream == "out" else 0
 
-    def launcher(self, host: str, text: str) -> None:
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
         """Ignored: it is in the launcher's log."""
 
     def say(self, text: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .. import interrupts
+from ..common.rank_logs import host_of_spawned
 from ..common.users import own_name
 from ..connect.requests.jobs import JobState
 from ..console.columns import width_of
@@ -190,6 +191,8 @@ def _show(screen: Screen, line: LogLine, wanted: re.Pattern[str] | None = None) 
     Progress.close_all()  # from now on a silence is the job's
     if line.rank is not None:
         screen.output(line.rank, line.host, line.stream, text)
+    elif host := host_of_spawned(line.stream):
+        screen.launcher(host, text, spawned=True)
     elif line.stream == "driver.log":
         screen.say(harmless_lines(text.rstrip("\n")))
     _require_shown(screen)

@@ -77,7 +77,7 @@ class Scrape:
         self._bytes.labels(host).inc(len(text.encode(errors="surrogatepass")))
         self._last_output.labels(str(rank), host).set_to_current_time()
 
-    def launcher(self, host: str, text: str) -> None:
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
         """Ignored: the line is not of a rank."""
 
     def say(self, text: str) -> None:

@@ -123,6 +123,7 @@ class Sampled:
 class LauncherLine:
     """A line of mpirun or torchrun."""
 
+    stream: Literal["out", "err"]
     text: Printed
 
 

@@ -26,6 +26,7 @@ MOST_LINES, LINES_PER_SECOND = 20_000, 10_000.0
 _COLOURS = (36, 33, 32, 34)
 """Of labels; red is for errors alone, and magenta looks like it."""
 
+END = "\r\n"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 
 
@@ -67,7 +68,7 @@ class Screen:
         with self._lock:
             waited = bool(self._waiting)
             for line in self._affordable(text):
-                shown = harmless(line.rstrip("\r\n"))
+                shown = harmless(line.rstrip(END))
                 if line.endswith("\r"):
                     self._progress = f"[{rank} {host}] {shown}" if shown.strip() else ""
                 else:
@@ -102,8 +103,16 @@ class Screen:
             self._print_waiting()
             self._print(f"({left_out} lines are left out here; the logs have them)\n")
 
-    def launcher(self, host: str, text: str) -> None:
-        """Ignored: the launcher's lines are in its log, and some in the verdict."""
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
+        """Print the lines of processes that the program spawned: `[mpirun node1] text`.
+
+        The launcher's own lines are in its log, and some in the verdict.
+        """
+        if spawned and self.only is None:
+            with self._lock:
+                self._print_waiting()
+                for line in self._affordable(text):
+                    self._print(f"[mpirun {host}] {harmless(line.rstrip(END))}\n")
 
     def say(self, text: str) -> None:
         """Print a message of the driver, which may quote text of a host."""

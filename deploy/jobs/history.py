@@ -29,7 +29,7 @@ class FirstLines:
             if not self._missing:
                 self._timings.note("last rank's first line", self._began)
 
-    def launcher(self, host: str, text: str) -> None:
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
         """Ignored: the line is not of a rank."""
 
 
@@ -75,7 +75,7 @@ class JobHistory:
         if first:
             self._pass_on(self._event("rank.printed", host=host, rank=rank))
 
-    def launcher(self, host: str, text: str) -> None:
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
         """Ignored: the line is not of a rank."""
 
     def ended(self, result: LaunchResult) -> None:

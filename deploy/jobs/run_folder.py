@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from ..common.durable import write_atomically
 from ..common.os_errors import explain, naming
-from ..common.rank_logs import RankLog, restart_suffix
+from ..common.rank_logs import RankLog, restart_suffix, spawned_log
 from ..common.runs import RESERVES, identity
 from ..errors import MusterError, UsageError
 from ..hosts.samples import HostSample
@@ -146,9 +146,10 @@ class RunFolder:
         log = self.log_of(rank, host, stream)
         self._append(log, self._shares.within(f"rank {rank}", host, log.name, _bytes_of(text)))
 
-    def launcher(self, host: str, text: str) -> None:
-        """Append a line of the launcher."""
-        log = self.logs / f"launcher@{host}{self._suffix}.log"
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
+        """Append a line of the launcher, or of a process that the program spawned. They share their space."""
+        name = spawned_log(host, self._attempt) if spawned else f"launcher@{host}{self._suffix}.log"
+        log = self.logs / name
         self._append(log, self._shares.within(f"launcher {host}", host, log.name, _bytes_of(text)))
 
     def sampled(self, sample: HostSample) -> None:

@@ -30,7 +30,7 @@ from ..connect.reports import (
 from ..connect.requests.launch import SHELL, SHELL_END
 from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
-from ..plan.openmpi import starts_daemon
+from ..plan.openmpi import SpawnedLines, starts_daemon
 from . import result
 from .rank_io import StdinFeeder
 from .result import TERMINATED, Failure, alone, describe_out_of_memory, stopped
@@ -50,8 +50,8 @@ class Watcher(Protocol):
         """Output of a rank: whole lines, and at its end also a part of a line."""
         ...
 
-    def launcher(self, host: str, text: str) -> None:
-        """A line of mpirun or torchrun itself."""
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
+        """A line of mpirun or torchrun. `spawned`: of a process that MPI_Comm_spawn has started."""
         ...
 
 
@@ -68,6 +68,7 @@ class ReportHandlers:
     ) -> None:
         self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
         self.stdin = stdin
+        self._spawned = SpawnedLines()
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
             RankOutput: self._output,
@@ -165,9 +166,17 @@ class ReportHandlers:
     # -- launchers --
 
     def _launcher(self, host: str, report: LauncherLine) -> None:
-        self.state.launcher_printed(report.text)
+        plan, started = self.state.plan, self.state.all_started
+        from_mpirun = plan.spec.launcher == "mpirun" and host == plan.hosts[0].host.name
+        from_mpirun = from_mpirun and not self.state.failures  # then it prints why it ends the job
+        spawned = from_mpirun and self._spawned.has(report.stream, report.text, all_started=started)
+        if spawned:
+            self.stall.printed()
+            self.state.has_printed = True
+        else:
+            self.state.launcher_printed(report.text)
         for watcher in self.watchers:
-            watcher.launcher(host, report.text)
+            watcher.launcher(host, report.text, spawned=spawned)
 
     def _command_end(self, host: str, report: CommandEnd) -> None:
         codes = self.state.launcher_codes

@@ -136,8 +136,10 @@ class StallNotes:
         self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
         self._note_end()
 
-    def launcher(self, host: str, text: str) -> None:
-        """Ignored: the line is not of a rank."""
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
+        """A process that a rank started has printed."""
+        if spawned:
+            self.output(0, host, "out", text)
 
     def sampled(self, sample: HostSample) -> None:
         """A host has measured its ranks."""

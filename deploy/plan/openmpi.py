@@ -72,6 +72,34 @@ def is_full(line: str) -> bool:
     return line.startswith(_FULL)
 
 
+_RULE = re.compile(r"-{74}\s*$")
+_OWN = re.compile(
+    r"\s*$|\[[^\]\s]{1,300}(?::\d+[\]:]|@\d+,\d+\])"
+    r"|(?:mpirun|mpiexec|prterun|prted|orted)\b|(?:PMIX|PRTE|ORTE) |\d+ more process(?:es)? ha(?:s|ve) sent "
+)
+
+
+class SpawnedLines:
+    """Finds the lines of processes that a program has started by MPI_Comm_spawn: mpirun prints them.
+
+    No rank prints there (agent/job/rank.py). mpirun's own messages are on standard error: between two lines
+    of dashes, or after `[host:process]`; those of its start come before every rank has started.
+    """
+
+    def __init__(self) -> None:
+        self._in_message = False
+
+    def has(self, stream: str, line: str, *, all_started: bool) -> bool:
+        """Whether mpirun printed this line, the next one of a stream, for such a process."""
+        if stream == "out":
+            return True
+        line = line.lstrip("\0")  # 5.0 prints some before its messages
+        if _RULE.match(line):
+            self._in_message = not self._in_message
+            return False
+        return all_started and not (self._in_message or is_full(line) or _OWN.match(line))
+
+
 # The command that mpirun runs through its remote shell (setup_launch in 4.1's plm_rsh_module.c and 5.0's
 # plm_ssh_module.c): it sets these variables in the language of the login shell, then starts the daemon. No
 # shell expands any of the characters that _PLAIN allows, so the command starts only the daemon.
@@ -175,7 +203,9 @@ def of_ranks(host: str, layout: Layout) -> dict[str, str]:
     """Variables for Open MPI in the ranks of a host, with any launcher."""
     env = {}
     interface = layout.rendezvous.interfaces.get(host)
-    if interface and len(layout.ranks) > 1 and layout.has_interfaces:
+    # On one host ranks share memory, but processes that they spawn are reached by TCP. Without an interface
+    # 5.0 may choose several, and refuse a connection from an address that it does not expect.
+    if interface and (len(layout.ranks) == 1 or layout.has_interfaces):
         env[_DATA_INTERFACE] = interface
     if layout.ranks[host] >= layout.facts[host].cores:
         # MPI waits in a busy loop, which on a full host takes the core of another rank.

@@ -162,7 +162,7 @@ REPORTS: dict[str, dict[str, Any]] = {
         **{"ends_in": 60.0, "ended": False},
     },
     "pulse": {"ranks": {"0": {"cpu": 1.5, "state": "S"}}},
-    "launcher": {"text": "line\n"},
+    "launcher": {"stream": "err", "text": "line\n"},
     "command-end": _END,
     "shell": {"number": 7, "host": "node2", "command": "prted"},
     "shell-end": {"number": 7, **_END},

@@ -64,7 +64,7 @@ LIES: dict[str, Lie] = {
     "unknown-report": lambda number: iter([line(event=ESCAPE)]),
     "report-of-wrong-type": lambda number: iter([line(event={"a": []})]),
     "code-of-256": lambda number: iter([line(event="ran", code=256, cut=0, timed_out=False)]),
-    "flood-of-reports": lambda number: forever(line(event="launcher", text="x" * 60_000)),
+    "flood-of-reports": lambda number: forever(line(event="launcher", stream="out", text="x" * 60_000)),
     "flood-of-answers": lambda number: forever(line(reply=77777)),
     "silence": lambda number: silence(),
     "end": lambda number: iter([]),

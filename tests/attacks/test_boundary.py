@@ -367,8 +367,10 @@ def test_who_prints_without_an_end_has_to_answer_too(monkeypatch: pytest.MonkeyP
 def test_a_host_that_floods_waits_and_the_others_do_not() -> None:
     inbox = Inbox(hosts=2)
     share = MOST_BYTES // 2
-    inbox.put(Event("liar", LauncherLine("x"), share))
-    waits = threading.Thread(target=inbox.put, args=(Event("liar", LauncherLine("y"), 1),), daemon=True)
+    inbox.put(Event("liar", LauncherLine("err", "x"), share))
+    waits = threading.Thread(
+        target=inbox.put, args=(Event("liar", LauncherLine("err", "y"), 1),), daemon=True
+    )
     waits.start()
     inbox.put(Event("honest", StopAsked("me"), 1))
     assert len(inbox) == 2
@@ -379,7 +381,7 @@ def test_a_host_that_floods_waits_and_the_others_do_not() -> None:
 
 def test_the_end_of_a_connection_is_heard_of_however_full_its_share_is() -> None:
     inbox = Inbox(hosts=1)
-    inbox.put(Event("liar", LauncherLine("x"), MOST_BYTES))
+    inbox.put(Event("liar", LauncherLine("err", "x"), MOST_BYTES))
     inbox.put(Event("liar", Lost(LostError("gone"))), wait=False)
     assert len(inbox) == 2
 
@@ -397,15 +399,15 @@ def test_who_reports_without_an_end_keeps_no_line_of_others_for_ever() -> None:
     inbox = Inbox(hosts=2)
     inbox.put(Event("honest", RankOutput(0, "out", "line\n"), 8))
     for _ in range(2 * MOST_OVERTAKING):
-        inbox.put(Event("liar", LauncherLine("x"), 1))
+        inbox.put(Event("liar", LauncherLine("err", "x"), 1))
     hosts = [inbox.get(timeout=60).host for _ in range(MOST_OVERTAKING + 1)]
     assert hosts[-1] == "honest"
 
 
 def test_many_hosts_have_room_enough_for_a_line() -> None:
     inbox = Inbox(hosts=4096)
-    inbox.put(Event("node1", LauncherLine("x"), LEAST_SHARE - 1024))
-    inbox.put(Event("node1", LauncherLine("x"), 1))
+    inbox.put(Event("node1", LauncherLine("err", "x"), LEAST_SHARE - 1024))
+    inbox.put(Event("node1", LauncherLine("err", "x"), 1))
 
 
 # ---- this machine's disk ----------------------------------------------------------------------------------
@@ -416,7 +418,7 @@ def test_the_logs_of_a_run_stay_within_their_bound_and_each_rank_has_its_share(t
     folder.begin(make_plan("node1 slots=2\nnode2"))
     for _ in range(1000):
         folder.output(0, "node1", "out", "x" * 100 + "\n")
-    folder.launcher("node1", "x" * 1000)
+    folder.launcher("node1", "x" * 1000, spawned=False)
     folder.output(1, "node1", "err", "why it failed\n")
     folder.output(2, "node2", "err", "why it failed\n")
     assert sum(path.stat().st_size for path in folder.logs.iterdir()) < 20_000

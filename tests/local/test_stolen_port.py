@@ -47,7 +47,7 @@ class Listener:
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         pass
 
-    def launcher(self, host: str, text: str) -> None:
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
         pass
 
 

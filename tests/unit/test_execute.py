@@ -27,8 +27,10 @@ from muster.deploy.launch import loop as run
 from muster.deploy.launch import state
 from muster.deploy.launch.cause import first_of
 from muster.deploy.launch.diagnosis import Explanation, RankStacks
+from muster.deploy.launch.events import Watcher
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.plan.openmpi import SpawnedLines
 from muster.deploy.why.verdict import explain
 from tests.unit.plans import make_plan
 
@@ -102,12 +104,14 @@ class Hosts:
                 tail=tail,
             )
 
-    def run(self, start_timeout: float = 5.0, stall_timeout: float = 0.0) -> LaunchResult:
+    def run(
+        self, start_timeout: float = 5.0, stall_timeout: float = 0.0, watchers: tuple[Watcher, ...] = ()
+    ) -> LaunchResult:
         channels: Any = self.channels
         cluster: Any = Listener(self.events, channels)
         limits: dict[str, Any] = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         spec = dataclasses.replace(self.plan.spec, **limits)
-        return run.LaunchLoop(dataclasses.replace(self.plan, spec=spec), cluster, ()).run()
+        return run.LaunchLoop(dataclasses.replace(self.plan, spec=spec), cluster, watchers).run()
 
 
 @pytest.fixture
@@ -181,12 +185,52 @@ def test_hosts_whose_disk_is_full_are_noted_beside_the_verdict(hosts: Hosts) -> 
 def test_a_spawn_without_a_free_slot_is_explained(hosts: Hosts, said: str) -> None:
     hosts.start_all()
     for _ in range(3):
-        hosts.tell("node1", "launcher", text=said)
+        hosts.tell("node1", "launcher", stream="err", text=said)
     hosts.end(0, code=1)
     (note,) = hosts.run().notes
     assert note.startswith(
         "MPI_Comm_spawn found no free slot on the hosts that have ranks; raise their slots="
     )
+
+
+RULE = f"{'-' * 74}\n"
+
+
+def test_the_output_of_spawned_processes_is_told_from_the_messages_of_mpirun() -> None:
+    before, after = SpawnedLines(), SpawnedLines()
+    assert before.has("out", "of a child of rank 0, before rank 5 has started\n", all_started=False)
+    assert not before.has("err", "* hwloc has encountered an error\n", all_started=False)
+    own = [
+        RULE,
+        "prterun noticed that process rank 1 with PID 7 on node node1 exited on signal 9.\n",
+        RULE,
+        "[node1:00071] PMIX ERROR: UNREACHABLE in file server.c\n",
+        "[prterun-node1-71@0,0] plm:ssh: job was aborted\n",
+        "mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate\n",
+        "\0\0001 more process has sent help message help-mpi-btl-tcp.txt / dropped inbound connection\n",
+        "\n",
+    ]
+    theirs = ["Traceback (most recent call last):\n", "[epoch 3] loss 0.1\n", "--------\n", "[x:y] z\n"]
+    for line in [*own, *theirs]:
+        assert after.has("err", line, all_started=True) is (line in theirs), line
+
+
+def test_only_mpirun_on_the_head_has_spawned_processes(hosts: Hosts) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    class Lines:
+        def output(self, rank: int, host: str, stream: str, text: str) -> None: ...
+
+        def launcher(self, host: str, text: str, *, spawned: bool) -> None:
+            seen.append((text, spawned))
+
+    hosts.start_all()
+    hosts.tell("node1", "launcher", stream="out", text="child\n")
+    hosts.tell("node2", "launcher", stream="out", text="of a daemon\n")
+    hosts.end(0, 1, 2, 3)
+    hosts.tell("node1", "command-end", code=0)
+    hosts.run(watchers=(Lines(),))
+    assert seen == [("child\n", True), ("of a daemon\n", False)]
 
 
 def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:
@@ -301,7 +345,7 @@ def test_what_ends_because_it_was_stopped_is_no_failure_of_its_own(hosts: Hosts)
 
 
 def test_a_launcher_that_ends_before_any_rank_is_quoted(hosts: Hosts) -> None:
-    hosts.tell("node1", "launcher", text="There are not enough slots available\n")
+    hosts.tell("node1", "launcher", stream="err", text="There are not enough slots available\n")
     hosts.tell("node1", "command-end", code=213)
     result = hosts.run()
     assert result.failure is not None

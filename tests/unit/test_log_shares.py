@@ -49,7 +49,7 @@ def test_a_rank_that_prints_much_costs_its_neighbour_no_traceback(tmp_path: Path
 def test_the_last_lines_are_kept_however_small_the_limit_is(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, 1)
     folder.output(1, "node1", "err", "ValueError: boom\n")
-    folder.launcher("node2", "mpirun: rank 1 failed\n")
+    folder.launcher("node2", "mpirun: rank 1 failed\n", spawned=False)
     assert "rank 1 and the launcher on node2" in end(folder).notes[0]
     assert folder.log_of(1, "node1", "err").read_text().endswith("]\nValueError: boom\n")
     assert (folder.logs / "launcher@node2.log").read_text().endswith("]\nmpirun: rank 1 failed\n")

@@ -48,6 +48,15 @@ def test_lines_carry_rank_and_host() -> None:
     assert stream.getvalue() == "[3 node2] hello\n"
 
 
+def test_lines_of_spawned_processes_carry_mpirun_and_its_host() -> None:
+    stream = io.StringIO()
+    screen, of_rank_3 = Screen(stream), Screen(stream, ranks("3"))
+    for each in (screen, of_rank_3):
+        each.launcher("node1", "child\x1b[2J\n", spawned=True)
+        each.launcher("node1", "prterun: a message\n", spawned=False)
+    assert stream.getvalue() == "[mpirun node1] child␛[2J\n"
+
+
 def test_a_screen_that_cannot_be_written_to_ends_no_job_and_says_why() -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as stream:
         screen = Screen(stream)

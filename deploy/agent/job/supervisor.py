@@ -261,11 +261,12 @@ class JobSupervisor:
             env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=_prepare_launcher,  # the child only calls prctl and sigaction
         )
-        threading.Thread(target=self._pump_launcher, args=(process.stdout,), daemon=True).start()
+        for name, stream in (("out", process.stdout), ("err", process.stderr)):
+            threading.Thread(target=self._pump_launcher, args=(name, stream), daemon=True).start()
 
     def _environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
@@ -278,9 +279,10 @@ class JobSupervisor:
         private = {"TMPDIR": str(self.private), "MUSTER_AGENT": str(self.private)}
         return {**environment, **private, **self.job["env"]}
 
-    def _pump_launcher(self, stream: IO[bytes]) -> None:
+    def _pump_launcher(self, name: str, stream: IO[bytes]) -> None:
         while line := stream.readline(LONGEST_LINE):
-            self.send({"event": "launcher", "text": line.decode(errors="surrogateescape")})
+            text = line.decode(errors="surrogateescape")
+            self.send({"event": "launcher", "stream": name, "text": text})
 
 
 def _prepare_launcher() -> None:
