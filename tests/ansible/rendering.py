@@ -14,12 +14,15 @@ from multiprocessing import get_context
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.ansible.bare_hosts import BOOKS
 
 if find_spec("ansible") is None:
     pytest.skip("Ansible is not installed", allow_module_level=True)
 
+DEBIAN = {"id": "debian", "version": "13"}
+SYSTEMS = BOOKS / "vars/systems"
 Inventory = dict[str, dict[str, Any]]
 
 
@@ -31,6 +34,13 @@ def render(role: str, template: str, inventory: Inventory, **variables: object) 
 def render_value(role: str, name: str, inventory: Inventory, **variables: object) -> Any:
     """A variable of a role, as Ansible makes it for the last host of an inventory."""
     return _ansible().submit(_render, role, name, inventory, variables).result(timeout=200)
+
+
+def system_of(release: dict[str, Any]) -> Any:
+    """The names and paths of a system: the first file of preflight_system_files."""
+    names = [f"{release['id']}-{release['version']}", release["id"], *release.get("like", []), "debian"]
+    paths = (SYSTEMS / f"{name}.yml" for name in names)
+    return yaml.safe_load(next(path for path in paths if path.exists()).read_text())
 
 
 @cache
@@ -48,7 +58,7 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
     folder = BOOKS / "roles" / role
     filter_loader.add_directory(str(folder / "filter_plugins"))
     names = list(inventory)
-    own = {"muster_user": "muster"}
+    own: dict[str, Any] = {"muster_user": "muster"}
     key = {
         "host_keys": {"ssh-ed25519": "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"}
     }
@@ -57,6 +67,7 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
         "hostvars": {name: own | host for name, host in inventory.items()},
         "inventory_hostname": names[-1],
         "ansible_check_mode": False,
+        "playbook_dir": str(BOOKS),
         "muster_stack": "bare",
         "muster_folder": "/nowhere/.muster",
         "muster_key": "/nowhere/.muster/id_ed25519",
@@ -66,14 +77,20 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
         },
         "muster_seen": {
             "sshd": "10.0",
-            "os": {"id": "debian", "version": "13"},
+            "os": DEBIAN,
             "operator": {"client": "192.0.2.9", "login": "root"},
             "account": {},
             "sshd_without": {"settings": {}, "defaults": {}},
             "container": True,
             "may_set_clock": False,
             "hard_limits": {"memlock": -1, "nofile": 1 << 20},
+            "selinux": False,
         },
+    }
+    system = system_of((given | variables)["muster_seen"].get("os", DEBIAN))
+    given |= {"preflight_system": system}
+    given["hostvars"] = {
+        name: {"preflight_system": system} | host for name, host in given["hostvars"].items()
     }
     files = [BOOKS / "group_vars/all.yml", folder / "defaults/main.yml", folder / "vars/main.yml"]
     for file in (file for file in files if file.exists()):

@@ -40,7 +40,8 @@ def test_a_host_that_is_fit_has_no_problem() -> None:
         (
             {"os": {"id": "fedora", "version": "42"}},
             {},
-            "fedora 42 is not supported; these are: debian 12, 13; ubuntu 24.04",
+            "fedora 42 is not supported; these are: debian 12, 13; ubuntu 22.04, 24.04, 26.04; rocky 9, 10; "
+            "almalinux 9, 10",
         ),
         ({"python": "3.8.10"}, {}, "Python 3.8.10 is too old; 3.9 or newer is needed"),
         ({"systemd": False}, {}, "systemd is not running; services could not be managed"),
@@ -100,6 +101,7 @@ def test_each_refusal_says_what_is_wrong_and_what_to_do(
     [
         {"os": {"id": "debian", "version": "12"}},
         {"os": {"id": "ubuntu", "version": "24.04"}},
+        {"os": {"id": "rocky", "version": "9.5"}},
         {"python": "3.9.2"},
         {"python": "3.10.12"},
         {"disk_free_mb": 2000},

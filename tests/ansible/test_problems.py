@@ -30,6 +30,7 @@ SEEN: dict[str, Any] = {
     "nvidia_devices": [],
     "nvidia_ctk": "",
     "infiniband": False,
+    "selinux": False,
     "node_home_owner": "",
     "packages": ["chrony", "docker-ce"],
     "new_packages": {},

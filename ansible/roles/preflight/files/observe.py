@@ -187,9 +187,13 @@ def may(capability: int) -> bool:
 
 
 def installed(packages: list[str]) -> list[str]:
-    """Return which of the packages are installed."""
-    answer = said("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}${binary:Package}\n", *packages)
-    return sorted({line[3:].partition(":")[0] for line in answer.splitlines() if line.startswith("ii ")})
+    """Return which of the packages are installed, by dpkg or rpm, whichever keeps this system's packages."""
+    if Path("/var/lib/dpkg/status").exists():
+        shown = "--showformat=${db:Status-Abbrev}${binary:Package}\n"
+        lines = said("dpkg-query", "--show", shown, *packages).splitlines()
+        return sorted({line[3:].partition(":")[0] for line in lines if line.startswith("ii ")})
+    names = said("rpm", "--query", "--queryformat", "%{NAME}\n", *packages).splitlines()
+    return sorted({*names} & {*packages})
 
 
 def account(name: str) -> dict[str, object]:
@@ -432,7 +436,11 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "os": {"id": system.get("ID", ""), "version": system.get("VERSION_ID", "")},
+                "os": {
+                    "id": system.get("ID", ""),
+                    "version": system.get("VERSION_ID", ""),
+                    "like": system.get("ID_LIKE", "").split(),
+                },
                 "python": platform.python_version(),
                 "architecture": platform.machine(),
                 "hostname": socket.gethostname(),
@@ -446,6 +454,7 @@ def main() -> None:
                 "names": {name: resolved(name) for name in asked["names"]},
                 "disk_free_mb": shutil.disk_usage("/var").free >> 20,
                 "systemd": Path("/run/systemd/system").is_dir(),
+                "selinux": text("/sys/fs/selinux/enforce").strip() == "1",
                 "container": Path("/run/systemd/container").exists(),
                 "may_set_clock": may(SYS_TIME),
                 "firewalls": firewalls(),

@@ -47,8 +47,8 @@ def _unsynchronised(clocks: Clocks, head: str) -> Iterator[str]:
     for name, clock in clocks.items():
         if not clock["synchronised"]:
             yield (
-                f"{name}: its clock is not synchronised ({clock['source']}); its sources are in "
-                "/etc/chrony/muster.conf, and `chronyc sources` lists those that answer; without outbound "
+                f"{name}: its clock is not synchronised ({clock['source']}); `chronyc sources` there "
+                "lists its sources, and those that answer; without outbound "
                 f"NTP have the hosts follow the clock of {head}: -e time_sync_mode=head"
             )
 

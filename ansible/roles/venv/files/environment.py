@@ -23,7 +23,7 @@ from typing import Any
 
 FOLDER = ".muster-venv"
 MARK = "muster.json"  # in an environment that is complete
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 WORDS = 12  # lines of a failed program's output in the error
 
 # Run with -I, which ignores this account's own settings of Python.
@@ -72,7 +72,7 @@ def surroundings(asked: dict[str, Any], cache: Path) -> dict[str, str]:
     """Return the environment variables of uv: the host's own, and the host's certificates."""
     fixed = {"HOME": str(home()), "UV_CACHE_DIR": str(cache), "UV_NO_PROGRESS": "1"}
     kept = {"UV_PYTHON_INSTALL_DIR": str(home() / FOLDER / "python"), "UV_HTTP_TIMEOUT": "120"}
-    if CERTIFICATES.exists():  # they may include a site's own; uv itself brings only public ones
+    if any(Path(path).exists() for path in CERTIFICATES):  # they may include a site's own; uv itself brings only public ones
         kept["UV_SYSTEM_CERTS"] = "1"
     return {**os.environ, **kept, **asked["environment"], **fixed}
 
