@@ -27,7 +27,8 @@ from ..image.versions import load
 from ..waits import waiting
 from .command import Command, Exit, flag
 from .options import require_image
-from .shared import JSON, HostOptions, cache_folder, run_program
+from .run_program import run_program
+from .shared import JSON, HostOptions, cache_folder
 
 BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"

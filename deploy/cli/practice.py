@@ -30,7 +30,8 @@ from .inventory import of_file
 from .launch_options import LaunchOptions
 from .launch_program import DEFAULT_MODULE
 from .launching import PreparedLaunch
-from .shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN, run_program
+from .run_program import run_program
+from .shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN
 
 EXAMPLES, COMPOSE = MUSTER / "examples", MUSTER / "compose.yaml"
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.users import home
-from ..console.progress import Progress
 from ..console.terminal import harmless
 from ..console.text import fitted
 from ..errors import UsageError
-from ..waits import waiting
 from .command import Command, flag
 
 HOSTS_FILE = "hosts.txt"
@@ -146,23 +141,6 @@ def print_note(line: str) -> None:
 def write_json(value: object) -> None:
     """Print a value for programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def run_program(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-    """Run another program, with more variables; returns its exit status. A terminal is left to it.
-
-    Elsewhere, lines about its silence come between its own messages.
-    """
-    environment = {**os.environ, **(env or {})}
-    if sys.stdout.isatty() or sys.stderr.isatty():
-        Progress.close_all()
-        return subprocess.run(argv, env=environment, check=False).returncode
-    child = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True, errors="replace")
-    with waiting(shlex.join(argv[:2])), child as process:
-        assert process.stderr is not None  # noqa: S101  # stderr=PIPE
-        for line in process.stderr:
-            sys.stderr.write(line)
-    return process.returncode
 
 
 def cache_folder() -> Path:

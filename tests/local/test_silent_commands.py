@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import shlex
 import socket
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,8 +116,9 @@ class SlowHosts:
     gate: Path
     started: list[Running] = field(default_factory=list)
 
-    def start(self, command: str, arguments: str) -> Running:
+    def start(self, command: str, arguments: str, size: tuple[int, int] = (24, 80)) -> Running:
         ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         process = subprocess.Popen(
             [str(MUSTER), *command.split("."), *shlex.split(arguments)],
             cwd=self.project.path,
@@ -186,6 +190,28 @@ def test_elsewhere_than_on_a_terminal_a_line_names_a_slow_program(command: str, 
         read_until(running, "waiting for docker ", 1)
         slow.gate.touch()
         assert running.stdout and "failed" in running.stdout.read()
+
+
+DRAWS = """#!/bin/sh
+test -t 2 || exit 9
+printf 'size %s\\n\\033[1A\\033[2Kbuilding\\n' "$(stty size <&2)" >&2
+{gate}
+printf 'built\\n' >&2
+exit 7
+"""
+
+
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_a_program_keeps_its_terminal_and_a_line_names_its_silence(command: str, slow: SlowHosts) -> None:
+    (slow.gate.parent / "bin" / "docker").write_text(DRAWS.format(gate=GATE.format(gate=slow.gate)))
+    slow.project.env["MUSTER_DIR"] = str(slow.project.path / "keys")
+    running = slow.start(command, PROGRAMS[command], size=(33, 77))
+    running.read_until(r"building\r?\n.*waiting for docker \w+( \(\d+ s\))?")
+    slow.gate.touch()
+    running.end()
+    assert "size 33 77\r\n\x1b[1A\x1b[2Kbuilding\r\n" in running.shown
+    assert "\r\x1b[Kbuilt\r\n" in running.shown
+    assert "failed" in running.shown.rpartition("built")[2]
 
 
 @pytest.mark.parametrize("command", ENGINE)
