@@ -77,15 +77,16 @@ soak: $(ENVIRONMENTS) ## what takes long, and every limit of time, into build/so
 	SOAK=1 $(PYTEST) 4 --ignore tests/unit -m 'soak and not timed'; shared=$$?; \
 	  SOAK=1 $(BIN)/pytest -m timed && exit $$shared
 
-lint: .venv/installed ## ruff, plain English, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint
+lint: .venv/installed ## ruff, plain English, mypy --strict, shellcheck, yamllint, zizmor, hadolint, ansible-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python .ci/phrases.py
 	@mkdir -p .venv/typing && ln -sfn "$(CURDIR)" .venv/typing/muster # mypy follows no editable installation
 	$(BIN)/mypy
 	$(BIN)/mypy docker/*.py
-	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run docker/slurm/start docker/slurm/muster)
+	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run .ci/push-image .ci/publish-release docker/slurm/start docker/slurm/muster)
 	$(BIN)/yamllint .
+	$(BIN)/zizmor --offline --no-progress --quiet .github
 	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile \
 	  docker/slurm/Dockerfile
 	@if [ ! -x $(BIN)/ansible-lint ]; then echo 'ansible-lint is not run: it needs Python 3.11'; exit; fi; \
