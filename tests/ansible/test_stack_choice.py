@@ -17,9 +17,16 @@ from tests.ansible.bare_hosts import BOOKS, PATH
 
 IMAGE = "muster:cpu"
 HOST: dict[str, Any] = {"architecture": "x86_64", "nvidia_cards": 0, "gpu": False}
-ENGINE: dict[str, Any] = {"architecture": "amd64", "builds": True, "image": None, "named": False}
+ENGINE: dict[str, Any] = {
+    "architecture": "amd64",
+    "builds": True,
+    "image": None,
+    "named": False,
+    "pulls": False,
+}
 WITH_IMAGE = ENGINE | {"image": {"muster.flavor": "cpu"}}
 WITH_CUDA = ENGINE | {"image": {"muster.flavor": "cuda"}}
+PULLED = ENGINE | {"architecture": "", "builds": False, "pulls": True}
 GPU, ARM = HOST | {"nvidia_cards": 8}, HOST | {"architecture": "aarch64"}
 
 
@@ -47,6 +54,8 @@ def chosen(here: dict[str, Any], *hosts: dict[str, Any]) -> tuple[str, bool, str
         (WITH_CUDA, (GPU, GPU), "node", "has the image muster:cpu"),
         (WITH_IMAGE, (HOST, ARM), "venv", "are for x86_64, and there are hosts with aarch64"),
         (ENGINE | {"architecture": "arm64"}, (ARM, ARM), "node, built", "setup builds"),
+        (PULLED, (HOST, ARM), "node", "hosts can pull the image muster:cpu"),
+        (PULLED, (HOST, GPU), "venv", "node2 has NVIDIA GPUs, and muster:cpu has no CUDA"),
     ],
 )  # fmt: skip
 def test_the_stack_is_one_that_needs_nothing_prepared(
@@ -82,15 +91,16 @@ case "$1 $2" in
   *) exit 1 ;;
 esac
 """
+NO_DOCKER = "#!/bin/sh\nexit 1\n"
 
 
-def play(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+def play(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "ansible.cfg").write_text(f"[defaults]\nroles_path = {BOOKS}/roles:{folder}\n")
     (folder / "play.yml").write_text(text)
     shutil.copytree(BOOKS / "group_vars", folder / "group_vars")
     path = f"{folder}/bin{os.pathsep}{PATH}"
     return subprocess.run(
-        ["ansible-playbook", "play.yml", "--inventory", "node1,node2,"],
+        ["ansible-playbook", "play.yml", "--inventory", "node1,node2,", *words],
         cwd=folder,
         env={**os.environ, "PATH": path, "ANSIBLE_CONFIG": str(folder / "ansible.cfg")},
         capture_output=True,
@@ -101,23 +111,25 @@ def play(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("docker", "said"),
+    ("docker", "image", "said"),
     [
-        (DOCKER, "node: this machine has a container engine, in which setup builds the image muster:cpu."),
-        ("#!/bin/sh\nexit 1\n", "venv: no container engine answers on this machine."),
+        (DOCKER, IMAGE, "node: this machine has a container engine, in which setup builds the image"),
+        (NO_DOCKER, IMAGE, "venv: no container engine answers on this machine."),
+        (NO_DOCKER, "ghcr.io/a/b:cpu-1", "node: hosts can pull the image ghcr.io/a/b:cpu-1."),
     ],
-    ids=["engine", "no engine"],
+    ids=["engine", "no engine", "a released image"],
 )  # fmt: skip
 def test_setup_says_in_one_line_which_stack_the_hosts_get_and_why(
-    tmp_path: Path, docker: str, said: str
+    tmp_path: Path, docker: str, image: str, said: str
 ) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(docker)
     (tmp_path / "bin/docker").chmod(0o755)
-    done = play(tmp_path, CHOICE)
+    done = play(tmp_path, CHOICE, "-e", f"muster_default_image={image}")
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "The hosts get" in line]
-    assert f"The hosts get the stack {said} Another: -e muster_stack=" in line
+    assert f"The hosts get the stack {said}" in line
+    assert ". Another: -e muster_stack=" in line
 
 
 @pytest.mark.parametrize("status", [0, 1])

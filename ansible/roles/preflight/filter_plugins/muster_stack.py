@@ -15,29 +15,34 @@ def chosen_stack(
 
     `hosts` has preflight's facts about each host. `here` describes this machine's engine: its `architecture`
     (empty: no engine answers), whether it `builds`, and the labels of the `image`, None without that image.
-    `named`: whether the owner named an image.
+    `named`: whether the owner named an image. `pulls`: whether hosts pull the image from a registry.
     """
     obstacle = "" if here["named"] else obstacle_to_image(hosts, image, here)
     if obstacle:
         return {"stack": "venv", "builds": False, "reason": obstacle}
     if here["named"]:
         reason = f"{image} is named as its image"
+    elif here["pulls"]:
+        reason = f"hosts can pull the image {image}"
     elif here["image"] is not None:
         reason = f"this machine's container engine has the image {image}"
     else:
         reason = f"this machine has a container engine, in which setup builds the image {image}"
-    return {"stack": "node", "builds": not here["named"] and here["image"] is None, "reason": reason}
+    builds = not here["named"] and not here["pulls"] and here["image"] is None
+    return {"stack": "node", "builds": builds, "reason": reason}
 
 
 def obstacle_to_image(hosts: Mapping[str, Mapping[str, Any]], image: str, here: Mapping[str, Any]) -> str:
-    """Return why hosts cannot have this machine's image; "" if they can."""
-    if not here["architecture"]:
+    """Return why hosts cannot have the image; "" if they can."""
+    if not here["architecture"] and not here["pulls"]:
         return "no container engine answers on this machine"
     labels = here["image"]
     is_for_cpus = labels is None or str(labels.get("muster.flavor", "")).startswith("cpu")
     gpus = [name for name, seen in hosts.items() if seen["nvidia_cards"] or seen["gpu"]]
     if gpus and is_for_cpus:
         return f"{gpus[0]} has NVIDIA GPUs, and {image} has no CUDA"
+    if here["pulls"]:
+        return ""
     machine = MACHINES.get(here["architecture"], here["architecture"])
     if others := sorted({str(seen["architecture"]) for seen in hosts.values()} - {machine}):
         return f"images of this machine are for {machine}, and there are hosts with {', '.join(others)}"
