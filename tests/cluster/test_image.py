@@ -52,7 +52,9 @@ SIX_ON_THREE = {0: "node1", 1: "node1", 2: "node2", 3: "node2", 4: "node3", 5: "
 def test_nothing_on_a_node_is_root_or_can_become_root(cluster: Cluster, node: str) -> None:
     assert set(cluster.exec(node, ("ps", "-e", "-o", "user=")).stdout.split()) == {"muster"}
     status = cluster.exec(node, ("cat", "/proc/1/status")).stdout
-    assert re.search(r"^CapBnd:\s0+$", status, re.MULTILINE)
+    assert re.search(r"^CapPrm:\s0+$", status, re.MULTILINE)
+    assert re.search(r"^CapEff:\s0+$", status, re.MULTILINE)
+    assert re.search(r"^CapBnd:\s0*80000$", status, re.MULTILINE), "SYS_PTRACE alone, which nothing can get"
     assert re.search(r"^NoNewPrivs:\s1$", status, re.MULTILINE)
 
 
@@ -259,6 +261,15 @@ def test_mpirun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str) -
     done = cluster.ssh("node1", f"mpirun --timeout 500 -n 6 --host {hosts} python3 {script} mpi", timeout=540)
     assert done.returncode == 0, done.stderr
     assert ranks(done.stdout, 6) == SIX_ON_THREE
+
+
+def test_ranks_of_a_node_copy_messages_from_each_others_memory(cluster: Cluster) -> None:
+    program = "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(bytes(1 << 20)); print('sent')"
+    command = f'mpirun --mca smsc_base_verbose 10 -n 2 --host node1:2 python3 -c "{program}" 2>&1'
+    said = cluster.ssh("node1", command, timeout=540).stdout
+    assert said.count("sent\n") == 2, said
+    assert said.count("selected shared-memory single-copy component: cma") == 2, said
+    assert "do not have the necessary permissions" not in said
 
 
 # One rank on each node: torchrun itself imports torch there too.
