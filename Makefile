@@ -84,7 +84,7 @@ lint: .venv/installed ## ruff, plain English, mypy --strict, shellcheck, yamllin
 	@mkdir -p .venv/typing && ln -sfn "$(CURDIR)" .venv/typing/muster # mypy follows no editable installation
 	$(BIN)/mypy
 	$(BIN)/mypy docker/*.py
-	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run .ci/push-image .ci/publish-release docker/slurm/start docker/slurm/muster)
+	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run '.ci/pu*' docker/slurm/start docker/slurm/muster)
 	$(BIN)/yamllint .
 	$(BIN)/zizmor --offline --no-progress --quiet .github
 	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile \

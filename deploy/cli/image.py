@@ -58,12 +58,10 @@ class ImageBuild(Command):
 
     target: str = flag(
         "cpu",
-        "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
+        "cpu (default), cpu-source, cuda, cuda-debian; -devel: with compilers",
         takes="positional",
     )
-    source: tuple[str, ...] = flag(
-        (), "use the source archive in a local folder, not a download; may be repeated", "NAME=FOLDER"
-    )
+    source: str = flag("", "a folder with source archives; what it has is not downloaded", "FOLDER")
     ca: str = flag(
         "", "a file of CA certificates for downloads, for a site behind an inspecting proxy", "FILE"
     )
@@ -93,11 +91,11 @@ class ImageBuild(Command):
         target = self.target
         track = building.find(target, list(load().values()))
         recipe = building.Recipe(self.profile, self.gpus, address)
-        bases = building.base_commands(target, track, self.ca)
-        main = building.command(target, list(self.source), self.ca, recipe)
+        bases = building.base_commands(track, self.ca)
+        main = building.command(target, self.source, self.ca, recipe)
         durations = building.Durations(cache_folder() / "builds.json")
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
-        for name in building.without_sum(target, track):
+        for name in building.without_sum(track):
             sys.stdout.write(
                 f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop,"
                 " print the SHA-256 of the download, and name the file to write it to\n"

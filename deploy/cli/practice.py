@@ -37,8 +37,8 @@ EXAMPLES, COMPOSE = MUSTER / "examples", MUSTER / "compose.yaml"
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 """The launchers that start ranks on this machine."""
 NODES = ("node1", "node2", "node3")
-COMPOSED = ("cpu", "cpu-source")
-"""The targets that compose.yaml builds; others need more arguments than it gives."""
+COMPOSED = "cpu"
+"""The target that compose.yaml builds; others need more arguments than it gives."""
 KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
 """What docker/make-keys.sh writes. `down` removes ssh_config last, because it identifies the practice
 cluster's keys."""
@@ -177,11 +177,11 @@ class ClusterUp(Command):
                 f"them; give the practice cluster {_OWN_FOLDER}"
             )
         hosts_file = _practice_hosts(Path(self.hosts))
-        target = os.environ.get("MUSTER_TARGET") or COMPOSED[0]
+        target = os.environ.get("MUSTER_TARGET") or COMPOSED
         image = os.environ.get("MUSTER_IMAGE") or f"muster:{target}"
-        first = " (the first time: downloads 0.2 GB, 1 to 5 minutes)" if target == COMPOSED[0] else ""
+        first = " (the first time: downloads 0.2 GB, 1 to 5 minutes)" if target == COMPOSED else ""
         _say(f"image {image}{first}")
-        if image in {f"muster:{name}" for name in COMPOSED}:
+        if image == f"muster:{COMPOSED}":
             _compose(hosts_file, "build")
         else:  # an error if the image is missing: compose would build another one of its name
             LocalEngine().image(image)

@@ -34,8 +34,9 @@ def arguments(flavour: str, track: Track) -> dict[str, str]:
         "DEVEL": track.devel,
         "RUNTIME": track.runtime,
         "PYTHON_VERSION": track.python,
-        "CUDA_VERSION": track.cuda or "",
-        "NCCL_VERSION": track.nccl or "",
+        "CUDA_RELEASE": track.cuda or "",
+        "NCCL_RELEASE": track.nccl or "",
+        "CUDNN_RELEASE": track.cudnn or "",
         "TRITON_VERSION": track.triton or "",
         "TORCH_CUDA_ARCH_LIST": ";".join(track.architectures),
     }

@@ -17,7 +17,6 @@ from .versions import FOLDER, Track, targets
 # has no number.
 FIRST_BUILD = {"cpu": 75, "cpu-source": 7000}
 MEASURED_ON = 2
-_SOURCES = ("ucx", "openmpi", "mpi4py", "pytorch", "torchvision")
 
 
 def find(target: str, tracks: Sequence[Track]) -> Track:
@@ -68,31 +67,27 @@ class Recipe:
 
 def command(
     target: str,
-    sources: Sequence[str] = (),
+    source: str = "",
     ca: str = "",
     recipe: Recipe = Recipe(),
 ) -> list[str]:
-    """The command line of the build. A source is NAME=FOLDER; the archive in it replaces the download."""
+    """The command line of the build. The archives in the folder `source` replace downloads."""
     arguments = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
     arguments += ["--set", f"{target}.context={FOLDER.parent}"]
-    for source in sources:
-        name, equals, folder = source.partition("=")
-        if not equals or name not in _SOURCES or not Path(folder).is_dir():
-            raise UsageError(
-                f"--source must be NAME=FOLDER with a name of {', '.join(_SOURCES)}, got '{source}'"
-            )
-        if target.startswith("cpu") and (name, target.removesuffix("-devel")) != ("pytorch", "cpu-source"):
-            raise UsageError(f"--source {source}: the target {target} does not compile {name}")
-        arguments += ["--set", f"{target}.contexts.{name}-source={folder}"]
+    if source and not Path(source).is_dir():
+        raise UsageError(f"--source: no folder {source}")
+    if source and target == "cpu":
+        raise UsageError("--source: the target cpu compiles nothing; it takes the distribution's packages")
+    arguments += ["--set", f"{target}.contexts.sources={source}"] if source else []
     if ca and not Path(ca).is_file():
         raise UsageError(f"--ca: no file {ca}")
     arguments += recipe.settings(target)
     return arguments + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
 
 
-def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
-    """The command lines that build the base images of a target, if no registry has them; often none."""
-    if not track.base or target.startswith("cpu"):
+def base_commands(track: Track, ca: str = "") -> list[list[str]]:
+    """The command lines that build the base images of a track, if no registry has them; often none."""
+    if not track.base:
         return []
     arguments = ["docker", "build", "--file", str(FOLDER.parent / track.base)]
     arguments += ["--secret", f"id=ca,src={ca}"] if ca else []
@@ -100,10 +95,8 @@ def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
     return [[*arguments, "--target", stage, "--tag", name, str(FOLDER)] for stage, name in stages.items()]
 
 
-def without_sum(target: str, track: Track) -> list[str]:
+def without_sum(track: Track) -> list[str]:
     """The components whose build will stop because their SHA-256 is not pinned."""
-    if target.startswith("cpu"):
-        return []
     return [name for name, part in track.components.items() if part.is_built and not part.sha256]
 
 

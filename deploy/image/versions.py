@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +43,25 @@ class Track:
     components: Mapping[str, Component]
     cuda: str | None = None
     nccl: str | None = None
+    cudnn: str | None = None
+    """None: whichever the base has, such as one that is named by its digest."""
     triton: str | None = None
     """For torch.compile on GPUs: the version that the wheel of the same PyTorch pins."""
     base: str = ""
     """A Dockerfile of this checkout that makes `devel` and `runtime`; empty if a registry has them."""
+    plain_base: str = ""
+    """The base of the targets without CUDA, for compilers and for programs; empty if the track has none."""
     architectures: tuple[str, ...] = ()
     """Compute capabilities, as TORCH_CUDA_ARCH_LIST has them: 9.0, 12.0+PTX."""
 
     def version(self, component: str) -> str:
         """The version of a component; the empty string if the track has none."""
         return self.components[component].version if component in self.components else ""
+
+    def without_cuda(self) -> Track:
+        """The same sources on the plain base."""
+        plain = replace(self, devel=self.plain_base, runtime=self.plain_base, base="")
+        return replace(plain, cuda=None, nccl=None, cudnn=None, triton=None, architectures=())
 
 
 def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
@@ -84,14 +93,16 @@ def _track(name: str, record: Mapping[str, Any]) -> Track:
         components=components,
         cuda=record.get("cuda"),
         nccl=record.get("nccl"),
+        cudnn=record.get("cudnn"),
         triton=record.get("triton"),
         base=record.get("base", ""),
+        plain_base=record.get("plain_base", ""),
         architectures=tuple(record.get("architectures", ())),
     )
 
 
-DEFAULT = "conservative"
-"""The track of the target `cuda`. The targets of other tracks have a suffix: cuda-current."""
+DEFAULT = "nvidia"
+"""The track of the target `cuda`. The target of another track has a suffix: cuda-debian."""
 
 
 def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:
@@ -100,5 +111,5 @@ def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:
     for track in tracks:
         for flavour in track.targets:
             name = f"{flavour}-{track.name}" if flavour == "cuda" and track.name != DEFAULT else flavour
-            flavours[name] = flavour, track
+            flavours[name] = flavour, track.without_cuda() if flavour == "cpu-source" else track
     return flavours

@@ -22,9 +22,10 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
     --mount=type=bind,source=requirements/cudnn.txt,target=/run/cudnn.txt \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi \
  && python3 -m pip install --no-deps --no-compile --target /wheel --require-hashes --requirement /run/cudnn.txt \
+ && libraries=/install/usr/lib/$(uname -m)-linux-gnu \
  && mkdir -p /install/usr/lib && rm -f /wheel/nvidia/cudnn/{include,lib}/__init__.py \
- && mv /wheel/nvidia/cudnn/include /install/usr/include && mv /wheel/nvidia/cudnn/lib /install/usr/lib/x86_64-linux-gnu \
- && ln -s libcudnn.so.9 /install/usr/lib/x86_64-linux-gnu/libcudnn.so
+ && mv /wheel/nvidia/cudnn/include /install/usr/include && mv /wheel/nvidia/cudnn/lib "$libraries" \
+ && ln -s libcudnn.so.9 "$libraries/libcudnn.so"
 
 FROM base AS devel
 # Static libraries of 2 GB that nothing here is linked to stay away; the CUDA runtime's own are linked by nvcc.
@@ -38,7 +39,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked,id=muster-apt-cuda \
 COPY --from=cudnn /install /
 # Headers by themselves: with all of /usr/include as a folder of CUDA's, #include_next of the C++ library finds nothing.
 # hadolint ignore=SC3009
-RUN libraries=/usr/lib/x86_64-linux-gnu \
+RUN libraries=/usr/lib/$(uname -m)-linux-gnu \
  && mkdir -p /usr/local/cuda/{bin,include,nvvm} \
  && ln -s "$libraries" /usr/local/cuda/lib64 \
  && ln -s /usr/lib/nvidia-cuda-toolkit/libdevice /usr/local/cuda/nvvm/libdevice \

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What the build scripts do alike. Sourced by them; needs bash.
 set -euo pipefail
+shopt -s inherit_errexit # $(...) ends with its first failure too
 
 # The certificates of a site behind an inspecting proxy, for this command alone: a secret is in no layer.
 if [ -s /run/secrets/ca ]; then
@@ -21,41 +22,77 @@ jobs() {
   echo "$fit"
 }
 
-# source_file FOLDER: the one file there that vouches for all: a Debian source package's .dsc, else the archive.
-source_file() {
-  local found
-  found=$(find "$1" -maxdepth 1 -name '*.dsc')
-  [ -n "$found" ] || found=$(find "$1" -maxdepth 1 -name '*.tar.*')
-  [ -f "$found" ] || { say "not one source archive in $1, but: ${found:-none}"; return 1; }
-  echo "$found"
+# fetch ADDRESS SHA256: the path of a file that has this sum: of the user's folder, of an earlier build, or downloaded.
+# The source package of a distribution is named by its .dsc, which has the sums of its archives: these are fetched too.
+fetch() {
+  local name=${1##*/} path
+  [ -n "$1" ] || { say "no source is named; build it with: muster image build"; return 1; }
+  path=/sources/$name
+  if [ ! -f "$path" ]; then
+    path=${DOWNLOADS:=/downloads}/$name
+    if [ ! -f "$path" ] || ! sha256sum --check --status - <<<"$2  $path"; then
+      curl --fail --silent --show-error --location --retry 5 --output "$path" "$1"
+    fi
+  fi
+  verify "$path" "$2"
+  if [[ $name = *.dsc ]]; then
+    local sum file
+    while read -r sum file; do fetch "${1%/*}/$file" "$sum" >/dev/null; done < <(archives_of "$path")
+  fi
+  echo "$path"
 }
 
-# unpack SHA256 FOLDER [OPTION]: the source in /source, if it is the one that was meant. The option is dpkg-source's.
+# archives_of DSC: sum and name of each file of a source package.
+archives_of() {
+  awk '/^[^ ]/ {inside = /^Checksums-Sha256:/} inside && /^ / {print $1, $3}' "$1"
+}
+
+# unpack ADDRESS SHA256 FOLDER [OPTION]: a source, if it is the one that was meant. The option is dpkg-source's.
 unpack() {
   local file
-  file=$(source_file /source)
-  verify "$file" "$1"
-  mkdir -p "$(dirname "$2")"
+  file=$(fetch "$1" "$2")
+  mkdir -p "$(dirname "$3")"
   if [[ $file = *.dsc ]]; then
-    dpkg-source "${@:3}" --extract "$file" "$2" # with the distribution's patches; checks the sums that the .dsc has
+    dpkg-source "${@:4}" --extract "$file" "$3" # with the distribution's patches; its sums are checked
   else
-    mkdir "$2" && tar --extract --file "$file" --directory "$2" --strip-components 1
+    mkdir "$3" && tar --extract --file "$file" --directory "$3" --strip-components 1
   fi
 }
 
-# verify FILE SHA256: stops the build, and says what to do, if the file is not known to be the right one.
+# verify FILE SHA256: ends the build with a remedy if the file is not known to be the right one.
 verify() {
   local found
   found=$(sha256sum "$1" | cut -d' ' -f1)
   [ "$found" = "$2" ] && return
   if [ "$2" = unverified ]; then
-    say "the SHA-256 of $(basename "$1") is not pinned yet. This file has $found"
+    say "the SHA-256 of ${1##*/} is not pinned yet. This file has $found"
     say "Compare it with what its authors publish; if it is theirs, write it to docker/versions.json and run"
     say "python -m muster.deploy.image.bake >docker/docker-bake.json"
   else
-    say "$(basename "$1") has the SHA-256 $found, and not $2: another file, or damaged"
+    say "${1##*/} has the SHA-256 $found, and not $2: another file, or damaged"
   fi
   return 1
+}
+
+# keep NAME: what is in /install/NAME, for the image, is in / too, for what is compiled next. Links need no room.
+keep() { cp --archive --link --force "/install/$1/." / && ldconfig; }
+
+# requirements NAME [OPTION ...]: pip installs the pinned packages of docker/requirements/NAME.txt.
+requirements() {
+  python3 -m pip install --break-system-packages --require-hashes --requirement "/run/requirements/$1.txt" "${@:2}"
+}
+
+# keep_requirements NAME: the same, for the image too. Debian's and Ubuntu's pip puts "local" below the prefix itself.
+keep_requirements() {
+  requirements "$1" --no-deps --no-compile --ignore-installed --root /install/python --prefix /usr && keep python
+}
+
+# install_wheel NAME: builds the wheel of the source in this folder, and installs it. Without isolation: with the torch
+# and the libmpi that are here, and not with others from an index.
+install_wheel() {
+  python3 -m build --wheel --no-isolation --skip-dependency-check --outdir "/wheels/$1"
+  python3 -m pip install --break-system-packages --no-deps --no-compile --root "/install/$1" --prefix /usr "/wheels/$1"/*.whl
+  keep "$1"
 }
 
 # require_answer URL: somebody listens there. ccache itself would go on in silence, and nothing would be kept.

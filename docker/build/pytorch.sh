@@ -1,11 +1,10 @@
 #!/bin/bash
-# Builds PyTorch's wheel into /wheels, and installs it into /install: pytorch.sh cpu-source|cuda SHA256
-# Every USE_ that matters is said, as PyTorch would look around and take, or leave, what it finds.
+# Builds PyTorch, with CUDA if the base has it: pytorch.sh ADDRESS SHA256
+# Every USE_ that matters is set, as PyTorch would look around and take, or leave, what it finds.
 # shellcheck source=docker/build/lib.sh
 source /run/build/lib.sh
 
-flavour=$1
-unpack "$2" /build/pytorch
+unpack "$1" "$2" /build/pytorch
 cd /build/pytorch
 with_ccache
 export PYTORCH_BUILD_VERSION=${PYTORCH_VERSION:?} PYTORCH_BUILD_NUMBER=0 BUILD_TEST=0
@@ -27,15 +26,17 @@ settings_for_the_distribution() {
   sed -i 's/^set(CMAKE_INSTALL_RPATH "")/set(CMAKE_INSTALL_RPATH "${_rpath_portable_origin}")/' cmake/Dependencies.cmake
   rm -rf third_party/googletest && cp -r /usr/src/googletest third_party/
   (cd torch/csrc/jit/serialization && flatc --cpp --gen-mutable --scoped-enums mobile_bytecode.fbs)
-}
-
-settings_for_cpu_source() {
-  export USE_CUDA=0 USE_NCCL=0
-  settings_for_the_distribution
+  patch --strip 1 --fuzz 0 </run/patches/torch-without-libuv.patch
 }
 
 settings_for_cuda() {
   export USE_CUDA=1 USE_CUDNN=1 USE_NCCL=1 USE_SYSTEM_NCCL=1 LDFLAGS="-L${CUDA_HOME:?}/lib64/stubs"
+  # Of no base, or not of all: PyTorch would look for them, and take what one base has and another has not.
+  export USE_MAGMA=0 USE_CUSPARSELT=0 USE_CUDSS=0 USE_CUFILE=0 USE_NVSHMEM=0
+  if [ -L /usr/bin/cuda-gcc ]; then # Debian's nvcc takes an older g++ than Debian's own
+    CC=$(basename "$(readlink /usr/bin/cuda-gcc)") CXX=$(basename "$(readlink /usr/bin/cuda-g++)")
+    export CC CXX CUDAHOSTCXX=$CXX
+  fi
   # CMake looks for CUDA's headers beside the nvcc that it takes, and the first on PATH may be ccache's own.
   export CUDACXX=$CUDA_HOME/bin/nvcc CMAKE_CUDA_COMPILER_LAUNCHER=ccache
   export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:?}
@@ -56,38 +57,32 @@ settings_for_cuda() {
       ;;
     *) say "PROFILE is full or proof, got $PROFILE"; return 1 ;;
   esac
-  FLASH_ATTENTION_MAX_JOBS=$(jobs 5) # attention kernels take about 5 GB each (pytorch#124018)
-  export FLASH_ATTENTION_MAX_JOBS
-  if [[ $(source_file /source) == *.dsc ]]; then
-    # Debian's nvcc takes an older g++ than Debian's own; MAGMA and what its CUDA is without would only be looked for.
-    CC=$(basename "$(readlink /usr/bin/cuda-gcc)") CXX=$(basename "$(readlink /usr/bin/cuda-g++)")
-    export CC CXX CUDAHOSTCXX=$CXX USE_MAGMA=0 USE_CUSPARSELT=0 USE_CUDSS=0 USE_CUFILE=0
-    settings_for_the_distribution
-    patch --strip 1 --fuzz 0 </run/patches/torch-without-libuv.patch
-  else
-    export BLAS=OpenBLAS
-    # Not upstream's requirements-build.txt, which would take any version and any file.
-    python3 -m pip install --break-system-packages --require-hashes --requirement /run/requirements/pytorch-build.txt
-  fi
 }
 
-"settings_for_${flavour//-/_}"
-MAX_JOBS=$(jobs 2)
+gib=2 promised=(USE_DISTRIBUTED USE_MPI USE_GLOO)
+if [ -n "$CUDA_HOME" ]; then
+  settings_for_cuda
+  promised+=(USE_CUDA USE_NCCL USE_CUDNN)
+  # A file of attention takes about 5 GB (pytorch#124018). 2.6.0 has no limit for these files alone, and the variable of
+  # later releases has changed its name (pytorch#162253, pytorch#192305), so the limit is for all.
+  [ "${PROFILE:-full}" = proof ] || gib=5
+else
+  export USE_CUDA=0 USE_NCCL=0
+fi
+if [[ $1 == *.dsc ]]; then
+  settings_for_the_distribution
+else
+  export BLAS=OpenBLAS
+  # Not upstream's requirements-build.txt, which would take any version and any file.
+  requirements pytorch-build
+fi
+MAX_JOBS=$(jobs "$gib")
 export MAX_JOBS
-# The front end works with setup.py, and with the trees that have none any more (pytorch#189758).
 if [ -n "${CONFIGURE_ONLY:-}" ]; then
   CMAKE_ONLY=1 python3 setup.py build --cmake-only
 else
-  python3 -m build --wheel --no-isolation --skip-dependency-check --outdir /wheels
+  install_wheel pytorch
 fi
-for wanted in USE_DISTRIBUTED USE_MPI USE_GLOO $([ "$flavour" = cuda ] && echo USE_CUDA USE_NCCL USE_CUDNN); do
+for wanted in "${promised[@]}"; do
   grep -qE "^$wanted:[A-Z]+=(1|ON)$" build/CMakeCache.txt || { say "PyTorch was configured without $wanted"; exit 1; }
 done
-[ -z "${CONFIGURE_ONLY:-}" ] || exit 0
-# Debian's and Ubuntu's pip puts "local" below the prefix itself.
-python3 -m pip install --break-system-packages --no-deps --no-compile --root /install --prefix /usr /wheels/torch-*.whl
-# Which packages have the libraries that it is linked to: the runtime image installs these. CUDA's count as well, for
-# the runtime base lacks some of them, such as CUPTI, which the profiler needs. The driver's is the host's.
-# cuDNN of a base may be of no package (PyPI's); the proof of the image shows that nothing is missing.
-find /install -name '*.so*' -exec ldd {} + | awk '$3 ~ "^/(usr/(local/cuda[^/]*/)?)?(lib|targets)" {print $3}' | sort -u | xargs -r realpath \
-  | { xargs -r dpkg-query --search 2>/dev/null || true; } | cut -d: -f1 | grep -vE '^lib(cuda1|nvidia-)' | sort -u >/wheels/libraries.txt

@@ -111,7 +111,7 @@ def test_a_demo_that_cannot_be_is_refused(words: list[str], capsys: pytest.Captu
     ("variables", "done"),
     [
         ({}, ["build", "up"]),
-        ({"MUSTER_TARGET": "cpu-source"}, ["build", "up"]),
+        ({"MUSTER_TARGET": "cpu-source"}, ["muster:cpu-source", "up"]),
         ({"MUSTER_TARGET": "cuda-debian"}, ["muster:cuda-debian", "up"]),
         ({"MUSTER_IMAGE": "registry.site:5000/node:7"}, ["registry.site:5000/node:7", "up"]),
     ],
