@@ -195,10 +195,9 @@ class Positions:
             if entry.group == group and entry.kind in _BACKENDS
         ]
         if kind == "call":
-            states = {entry.seq: entry.state for entry in backend} if _even(evidence, group) else {}
+            done = {entry.seq for entry in backend if entry.state == "d"} if _even(evidence, group) else set()
             for call in calls:
-                state = states.get(call.seq, call.state) if call.state == "a" else call.state
-                yield replace(call, state=state)
+                yield replace(call, state="d") if call.state == "a" and call.seq in done else call
             return
         for entry in backend:
             if entry.kind == kind:

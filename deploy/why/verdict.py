@@ -136,7 +136,7 @@ class _Case:
             for wait, after in zip(circle, [*circle[1:], circle[0]], strict=True)
         ]
         ring = " -> ".join(str(wait.rank) for wait in [*circle, circle[0]])
-        oldest = min(circle, key=lambda wait: wait.entry.at)
+        oldest = min(circle, key=lambda wait: wait.since)
         where = tuple(dict.fromkeys(wait.entry.where for wait in circle))
         return self._make(
             "deadlock", "; ".join(parts), f"each waits for the next in a circle: ranks {ring}",
@@ -228,7 +228,7 @@ class _Case:
 
     def _culprits(self) -> list[int]:
         """The ranks that are awaited and do not wait themselves, or cannot continue."""
-        blocked = {wait.rank for wait in self.waits if wait.awaited}
+        blocked = {wait.rank for wait in self.waits if wait.awaited and wait.sure}
         awaited = {rank for wait in self.waits for rank in wait.awaited}
         return sorted(rank for rank in awaited if rank not in blocked or self._is_certain(rank))
 
@@ -267,7 +267,7 @@ class _Case:
     def _since(self, rank: int) -> float | None:
         """Seconds since a rank ended its last collective or message."""
         evidence, last = self.ranks[rank].evidence, self._last(rank)
-        return max(0.0, evidence.now - max(last.end, last.at)) if evidence and last else None
+        return max(0.0, evidence.now - max(last.end, last.at, last.wait)) if evidence and last else None
 
     def _where(self, rank: int) -> str:
         evidence = self.ranks[rank].evidence
@@ -287,7 +287,7 @@ class _Case:
 
     def _waited(self, wait: Wait) -> float:
         evidence = self.ranks[wait.rank].evidence
-        return max(0.0, evidence.now - wait.entry.at) if evidence else 0.0
+        return max(0.0, evidence.now - wait.since) if evidence else 0.0
 
     def _age(self, group: str, seq: int) -> float:
         """The longest wait of a rank in a collective of this group from this number on, in seconds."""

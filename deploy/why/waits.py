@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..connect.requests.why import SETUP, RecordedCall
-from .descriptions import BUSY, stack_line
+from ..connect.requests.why import SETUP, Evidence, RecordedCall
+from .descriptions import BUSY, own_line, stack_line
 from .positions import Positions
 
 # To these, ranks may pass tensors of different sizes or types.
@@ -15,11 +15,20 @@ _UNEVEN = frozenset({"all_gather", "all_to_all", "all_to_all_single", "gather", 
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank waits in a collective or message for other ranks; for none, if all have begun it."""
+    """A rank waits in a collective or message for other ranks; for none, if all have begun it.
+
+    `sure` is false if C++ has begun the collective, and the rank may be elsewhere meanwhile.
+    """
 
     rank: int
     entry: RecordedCall
     awaited: tuple[int, ...]
+    sure: bool = True
+
+    @property
+    def since(self) -> float:
+        """When the wait began."""
+        return max(self.entry.at, self.entry.wait)
 
 
 @dataclass(frozen=True)
@@ -58,19 +67,46 @@ def waits(positions: Positions) -> list[Wait]:
                 if awaited is None:
                     awaited = absent[group, entry.seq] = _absent(positions, group, entry)
                 shown = entry if entry.where else replace(entry, where=stack_line(rank.evidence))
-                # A collective in the background ends without this rank once every rank has begun it.
-                if (entry.state == "i" and not ended) or (
-                    entry.state in ("f" if ended else "af") and awaited
-                ):
-                    waiting.append(Wait(number, shown, awaited))
+                inside = _is_inside(rank.evidence, entry)
+                if ended or entry.state == "f":
+                    waits = entry.state == "f" and bool(awaited)
+                elif entry.state == "i":
+                    waits = inside or entry.kind != "work"
+                else:  # it ends without this rank once every rank has begun it
+                    waits = inside and bool(awaited)
+                if waits:
+                    waiting.append(Wait(number, shown, awaited, inside))
         for entry in positions.messages(number):
-            if ended:
+            if ended or not _is_inside(rank.evidence, entry):
                 continue
             if entry.state in "ia" and not positions.arrived(number, entry):
                 waiting.append(Wait(number, entry, _other_side(positions, number, entry)))
             elif entry.state == "i":
                 waiting.append(Wait(number, entry, ()))
-    return sorted(waiting, key=lambda wait: wait.entry.at)
+    return sorted(waiting, key=lambda wait: wait.since)
+
+
+_LIBRARY = (
+    *("torch/distributed", "torch/nn/parallel", "torch/autograd", "torch/_tensor", "torch/futures"),
+    "mpi_backend",
+)
+
+
+def _is_inside(evidence: Evidence, entry: RecordedCall) -> bool:
+    """Whether a rank is in this collective or message, or waits for it.
+
+    A rank that has only begun it is elsewhere, unless its stack is still at the same line, or in torch.
+    """
+    own = entry.kind in {"call", "message"}
+    if own and entry.state != "a":
+        return True
+    if own and any(call.state == "i" and call.kind in {"call", "message"} for call in evidence.entries):
+        return False  # it is in that call
+    at = own_line(evidence.frames)
+    if at is None or (own and entry.where == stack_line(evidence)):
+        return True
+    above = evidence.frames[: evidence.frames.index(at)]
+    return any(sign in line.file for line in above for sign in _LIBRARY)
 
 
 def waited(positions: Positions) -> dict[int, float]:
@@ -83,7 +119,7 @@ def waited(positions: Positions) -> dict[int, float]:
         evidence = positions.ranks[wait.rank].evidence
         idle = evidence and evidence.process and evidence.process.busy < BUSY
         if evidence and (wait.awaited or wait.entry.kind != "torch" or idle):
-            age = max(0.0, evidence.now - wait.entry.at)
+            age = max(0.0, evidence.now - wait.since)
             seconds[wait.rank] = max(age, seconds.get(wait.rank, 0.0))
     return seconds
 
@@ -161,7 +197,8 @@ def cycle(waits: list[Wait]) -> list[Wait]:
     """Ranks that wait for each other in a circle, each for the next; empty if there is none."""
     by_rank: dict[int, Wait] = {}
     for wait in waits:
-        by_rank.setdefault(wait.rank, wait)  # the oldest: the later ones wait behind it
+        if wait.sure:
+            by_rank.setdefault(wait.rank, wait)  # the oldest: the later ones wait behind it
     for start in by_rank:
         path = _path_back(start, by_rank)
         if path:

@@ -63,6 +63,7 @@ HANGS = (
     Hang("backward_skipped", "absent", (2,), "all_reduce"),
     Hang("fewer_backwards", "different", (1,), "all_reduce"),
     Hang("never_sent", "absent", (2,), ""),
+    Hang("receive_begun", "absent", (0,), "recv from rank 0"),
     Hang("swallowed_error", "absent", (1,), "all_reduce #4 of group 0"),
     Hang("endless_loop", "absent", (2,), "all_reduce #4 of group 0"),
     Hang("waits_for_a_client", "absent", (0,), "all_reduce #4 of group 0"),

@@ -144,6 +144,33 @@ def test_each_call_is_noted_with_its_group_size_state_and_line(folder: Path) -> 
     assert groups == {("setup", "call"): ("", 1), ("0", "call"): ("0-1,3", 3), ("0", "message"): ("0-1,3", 1)}
 
 
+def test_a_rank_waits_for_what_it_has_begun_only_in_the_wait(folder: Path) -> None:
+    said = run(
+        folder,
+        "def state(): return sys.modules['muster_recorder'].recorder._ring._memory[512 * 66 + 10:][:1].decode()\n"
+        "dist.distributed_c10d.Work.wait = lambda self: print('waits', state())\n"
+        "work = dist.all_reduce(Tensor(7), async_op=True)\n"
+        "print('begun', state())\n"
+        "work.wait()\n"
+        "print('then', state())\n",
+    )
+    assert said.splitlines() == ["begun a", "waits i", "then d"]
+    (waited,) = read_ring(str(folder / "ring-1"))["entries"][1:]
+    assert waited["wait"] >= waited["end"] >= waited["at"] > 1e9
+
+
+def test_a_wait_for_what_was_begun_long_ago_changes_no_later_entry(folder: Path) -> None:
+    run(
+        folder,
+        "work = dist.all_reduce(Tensor(7), async_op=True)\n"
+        f"for _ in range({ENTRIES}): dist.all_reduce(Tensor(6))\n"
+        "work.wait()\n",
+    )
+    entries = read_ring(str(folder / "ring-1"), ENTRIES)["entries"]
+    assert len(entries) == ENTRIES
+    assert not any(entry["wait"] for entry in entries)
+
+
 def test_the_root_is_noted_as_torch_takes_it(folder: Path) -> None:
     run(
         folder,

@@ -164,6 +164,54 @@ def test_a_root_that_no_record_has_is_no_other_root() -> None:
     assert "roots" not in str(explain(ranks))
 
 
+SLEEPS = (StackLine("prepare", "train.py", 5, True),)
+IN_TORCH = (StackLine("wait", "torch/futures/__init__.py", 9, False), StackLine("run", "train.py", 7, True))
+BEGUN: dict[str, dict[str, Any]] = {
+    "message": {"op": "irecv", "kind": "message", "peer": 1},
+    "collective": {"op": "all_reduce", "kind": "call", "seq": 2},
+    "work of the backend": {"op": "all_reduce", "kind": "work", "seq": 2, "state": "i"},
+}
+
+
+def begins(what: str, **changes: Any) -> list[Rank]:
+    """Rank 0 has begun this and is in its own code; rank 1 waits for a message of rank 0."""
+    first = entry(1, NOW - 90, number=0)
+    begun = replace(entry(1, NOW - 60, "a", where="train.py:3", number=1), **{**BEGUN[what], **changes})
+    count = GroupCount("0", begun.kind, "0-1", 2)
+    process = ProcessState(7, "S")
+    one = Evidence(now=NOW, groups=(count,), entries=(first, begun), frames=SLEEPS, process=process)
+    receives = entry(1, NOW - 50, "i", op="recv", kind="message", peer=0, number=1)
+    other = replace(one, groups=(replace(count, count=1),), entries=(first, receives), frames=())
+    return [Rank(0, "node1", one), Rank(1, "node2", other)]
+
+
+@pytest.mark.parametrize("what", BEGUN)
+def test_an_operation_that_a_rank_has_only_begun_is_no_wait(what: str) -> None:
+    verdict = explain(begins(what))
+    assert (verdict.kind, verdict.culprits, verdict.waiting) == ("absent", (0,), (1,)), str(verdict)
+    assert verdict.cause.startswith("rank 0 on node1 never came: it is in prepare (train.py:5)")
+
+
+def test_a_rank_that_waits_for_what_it_has_begun_is_part_of_a_circle() -> None:
+    circle = explain(begins("message", state="i", wait=NOW - 55))
+    assert (circle.kind, circle.culprits) == ("deadlock", (0, 1)), str(circle)
+    (waits, other) = begins("message")
+    assert waits.evidence
+    inside = replace(waits, evidence=replace(waits.evidence, frames=IN_TORCH))
+    assert explain([inside, other]).kind == "deadlock"
+    same_line = replace(waits, evidence=replace(waits.evidence, frames=(SLEEPS[0]._replace(line=3),)))
+    assert explain([same_line, other]).kind == "deadlock"
+
+
+def test_a_wait_is_as_old_as_the_wait_and_not_as_the_message() -> None:
+    ranks = begins("message", state="i", wait=NOW - 2)
+    assert ranks[1].evidence
+    alone = replace(ranks[1], evidence=replace(ranks[1].evidence, entries=(), frames=SLEEPS))
+    verdict = explain([ranks[0], alone])
+    assert not verdict.hang
+    assert verdict.seconds == pytest.approx(2)
+
+
 def test_a_stall_that_the_launch_has_noticed_needs_no_other_sign() -> None:
     ranks = [rank(number, came=number < 3, waited=3.0) for number in range(4)]
     assert not explain(ranks).hang

@@ -80,7 +80,7 @@ def summary(ring: Frame, trace: list[Frame]) -> Frame:
         )
         # Does not wait: a call that returned while its work continues, and a backend's work outside any
         # recorded call.
-        waits = entry["state"] != "a" if entry["kind"] == "call" else bool(entry.get("where"))
+        waits = _in_call(entry) if entry["kind"] == "call" else bool(entry.get("where"))
         site = entry["op"], entry.get("where", ""), entry.get("bytes", 0), waits
         track["count"] = max(counts.get(key, 0), entry["seq"])
         track["seqs"].append(entry["seq"])
@@ -95,5 +95,10 @@ def _with_lines(trace: list[Frame], calls: list[Frame]) -> Iterable[Frame]:
     for entry in trace:
         index = bisect_right(begins, entry["at"] + _CLOCK) - 1
         inside = index >= 0 and entry["at"] <= (calls[index]["end"] or entry["at"]) + _CLOCK
-        waits = inside and calls[index]["state"] != "a"
+        waits = inside and _in_call(calls[index])
         yield {**entry, "where": calls[index]["where"]} if waits else entry
+
+
+def _in_call(entry: Frame) -> bool:
+    """Whether a call returns only when the collective is complete."""
+    return entry["state"] != "a" and not entry.get("wait")

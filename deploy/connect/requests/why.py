@@ -76,7 +76,7 @@ class RecordedCall:
     """
 
     state: Literal["i", "a", "d", "f"]
-    """In the call; the call has returned and the work continues; complete; failed."""
+    """In the call, or waited for; the call has returned and the work continues; complete; failed."""
     group: Name
     kind: Literal["call", "message", "work", "torch"]
     seq: Count
@@ -84,6 +84,9 @@ class RecordedCall:
     at: Seconds
     op: Name
     end: Seconds = 0.0
+    """When the call returned."""
+    wait: Seconds = 0.0
+    """When the program began to wait for it, or ended that, if the call had returned before."""
     number: Count = 0
     where: _Where = ""
     """The line of the program: `train.py:88`."""

@@ -82,7 +82,7 @@ class PassRecorder(Protocol):
     """Notes the beginning and the end of a backward pass; neither method raises."""
 
     def begin_pass(self, group: Any) -> int: ...
-    def end_work(self, slot: int, *, failed: bool = False) -> None: ...
+    def end_work(self, entry: int, *, failed: bool = False) -> None: ...
 
 
 class _NextPass(threading.local):
@@ -108,13 +108,13 @@ def watch_backward(torch: Any, recorder: PassRecorder) -> None:
     @functools.wraps(backward)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         group, next_pass.group = next_pass.group, None
-        slot, failed = (recorder.begin_pass(group) if group else 0), True
+        entry, failed = (recorder.begin_pass(group) if group else 0), True
         try:
             result = backward(*args, **kwargs)
             failed = False
             return result
         finally:
-            recorder.end_work(slot, failed=failed)
+            recorder.end_work(entry, failed=failed)
 
     reducer.prepare_for_backward = prepare_for_backward
     torch.autograd.backward = recorded

@@ -17,16 +17,17 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .muster_calls import CallArguments, CallTexts, positions_of, watch_backward
-    from .muster_ring import BEGUN, DONE, FAILED, Group, Ring
+    from .muster_ring import BEGUN, DONE, FAILED, WAITED, Group, Ring
 else:  # in a rank, they lie beside this file
     from muster_calls import CallArguments, CallTexts, positions_of, watch_backward
-    from muster_ring import BEGUN, DONE, FAILED, Group, Ring
+    from muster_ring import BEGUN, DONE, FAILED, WAITED, Group, Ring
 
 SETUP = "setup"
 """The name that stands for the group in which groups themselves are made."""
@@ -74,6 +75,9 @@ class Recorder:
         self._inside, self._texts = _Inside(), CallTexts()
         self._names: dict[str, str] = {}
         self._has_works = False
+        self._works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """The works that calls have returned, each with its number in the record."""
+        self._watched: set[type] = set()
 
     def wrap(self, c10d: ModuleType) -> None:
         """Replace each function of torch.distributed by one that records."""
@@ -96,13 +100,13 @@ class Recorder:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if inside.call:  # torch's own functions call each other
                 return original(*args, **kwargs)
-            ring, slot, state = self._ring, 0, FAILED
+            ring, entry, state, result = self._ring, 0, FAILED, None
             inside.call = True
             try:
                 try:
                     described = describe(name, CallArguments(positions, args, kwargs))
                     ring = self._ring
-                    slot = ring.begin(*described) if ring and described else 0
+                    entry = ring.begin(*described) if ring and described else 0
                 except Exception:  # noqa: BLE001, S110  # contextlib.suppress takes 0.3 µs more
                     pass
                 result = original(*args, **kwargs)
@@ -110,10 +114,48 @@ class Recorder:
                 return result
             finally:
                 inside.call = False
-                if ring and slot:
-                    ring.end(slot, state)
+                if ring and entry:
+                    ring.end(entry, state)
+                    if state is BEGUN:
+                        self._watch(result, entry)
 
         return recorded
+
+    # -- waits for a call that had returned --
+
+    def _watch(self, work: Any, entry: int) -> None:
+        """Record when the program waits for this work: until then, the rank may be elsewhere."""
+        with contextlib.suppress(Exception):
+            owner = next(kind for kind in type(work).__mro__ if "wait" in vars(kind))
+            if owner not in self._watched:
+                owner.wait = self._waiting(owner.wait)  # type: ignore[attr-defined]
+                self._watched.add(owner)
+            self._works[work] = entry
+
+    def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        inside = self._inside
+
+        @functools.wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            entry = 0 if inside.call else self._entry_of(work)
+            ring, state = self._ring, FAILED
+            if not ring or not entry:
+                return original(work, *args, **kwargs)
+            ring.wait(entry, WAITED)
+            try:
+                result = original(work, *args, **kwargs)
+                state = DONE if _is_complete(work) else BEGUN  # NCCL only makes its stream wait
+                return result
+            finally:
+                ring.wait(entry, state)
+
+        return wait
+
+    def _entry_of(self, work: Any) -> int:
+        try:
+            return self._works.get(work, 0)
+        except TypeError:  # a work of a kind without weak references
+            return 0
 
     # -- the description of each function, as a part of a slot --
 
@@ -163,14 +205,14 @@ class Recorder:
     # -- for Muster's MPI backend --
 
     def begin_pass(self, group: Any) -> int:
-        """A backward pass of DDP that sums gradients; returns the slot for `end_work`. Raises nothing."""
+        """A backward pass of DDP that sums gradients; returns its number for `end_work`. Raises nothing."""
         with contextlib.suppress(Exception):
             if self._ring and not self._has_works and (counted := self._group(group)):
                 return self._ring.begin(counted, self._text("all_reduce", ()))
         return 0
 
     def begin_work(self, group: Any, op: str, tensors: Any) -> int:
-        """A collective that a Python backend has begun; returns the slot for `end_work`. Raises nothing."""
+        """A collective that a Python backend has begun; returns its number for `end_work`. Raises nothing."""
         self._has_works = True
         with contextlib.suppress(Exception):
             counted = self._group(group, "work")
@@ -178,10 +220,10 @@ class Recorder:
                 return self._ring.begin(counted, self._text(op, tensors))
         return 0
 
-    def end_work(self, slot: int, *, failed: bool = False) -> None:
+    def end_work(self, entry: int, *, failed: bool = False) -> None:
         """It is complete, or has failed."""
-        if self._ring and slot:
-            self._ring.end(slot, FAILED if failed else DONE)
+        if self._ring and entry:
+            self._ring.end(entry, FAILED if failed else DONE)
 
     # -- the file and torch's server --
 
@@ -236,6 +278,12 @@ def _short(path: str) -> str:
         return ""
     inside = os.path.relpath(path) if os.path.isabs(path) else path
     return os.path.basename(path) if inside.startswith("..") else inside
+
+
+def _is_complete(work: Any) -> bool:
+    with contextlib.suppress(Exception):
+        return bool(work.is_completed())
+    return True
 
 
 _kept: list[Any] = []

@@ -26,8 +26,8 @@ MOST_NAME = 64  # bytes of the name of a group
 MOST_SPANS = 180  # characters of the list of a group's ranks: the room in a slot
 OMITTED = "?"
 """In place of a longer list: then the members are the ranks that have recorded the group."""
-BEGUN, DONE, FAILED = b"a", b"d", b"f"
-"""After `i`, in the call: the call returned and the work continues; complete; the call raised an error."""
+WAITED, BEGUN, DONE, FAILED = b"i", b"a", b"d", b"f"
+"""The rank is in the call, or waits for it; the call returned and the work continues; complete; an error."""
 
 
 class Ring:
@@ -38,7 +38,7 @@ class Ring:
         with open(path, "w+b") as file:
             file.truncate(size)
             self._memory = mmap.mmap(file.fileno(), size)
-        self._numbers = itertools.count()
+        self._numbers, self._newest = itertools.count(), 0
         self.groups: dict[tuple[str, str], Group] = {}
 
     def head(self, text: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Ring:
         return group
 
     def begin(self, group: Group, what: bytes) -> int:
-        """Write the next collective or message of a group; returns its slot, for `end`."""
+        """Write the next collective or message of a group; returns its number from 1 on, for `end`."""
         # Few steps: in a program that makes many small calls, other work has emptied the caches each time.
         group.count = count = group.count + 1
         if group.slot:
@@ -67,12 +67,24 @@ class Ring:
         if len(text) <= SLOT:
             at = slot * SLOT
             self._memory[at : at + len(text)] = text
-        return slot
+        self._newest = number + 1
+        return number + 1
 
-    def end(self, slot: int, state: bytes) -> None:
-        """Write the next state of a collective or message."""
-        at = slot * SLOT
-        self._memory[at + 10 : at + 36] = b'%s","end":%17.6f' % (state, time.time())
+    def end(self, entry: int, state: bytes) -> None:
+        """Write the state of a collective or message whose call has returned."""
+        if at := self._place(entry):
+            self._memory[at + 10 : at + 36] = b'%s","end":%17.6f' % (state, time.time())
+
+    def wait(self, entry: int, state: bytes) -> None:
+        """Write that the rank now waits for an entry whose call had returned; later, the state after that."""
+        if at := self._place(entry):
+            self._memory[at + 44 : at + 61] = b"%17.6f" % time.time()
+            self._memory[at + 10 : at + 11] = state
+
+    def _place(self, entry: int) -> int:
+        """Where an entry is; 0 if a later one has taken its slot."""
+        taken = self._newest - entry >= ENTRIES
+        return 0 if taken else (FIRST + (entry - 1) % ENTRIES) * SLOT
 
     def _put(self, slot: int, text: bytes) -> None:
         if len(text) <= SLOT:
@@ -89,7 +101,8 @@ class Group:
         spans = _spans(ranks)
         members = json.dumps(spans if len(spans) <= MOST_SPANS else OMITTED).encode()
         self.text = b'{"group":%s,"kind":%s,"ranks":%s}\n' % (quoted(name, MOST_NAME), named[1], members)
-        end = b'"end":%17.6f,"number":%%d' % 0.0  # Ring.end writes the state and the time
+        # Ring.end and Ring.wait write the state and these times.
+        end = b'"end":%17.6f,"wait":%17.6f,"number":%%d' % (0.0, 0.0)
         self.entry = b'{"state":"i",%s,"group":%s,"kind":%s,"seq":%%d,"at":%%.6f,%%s}\n' % (end, *named)
 
 
