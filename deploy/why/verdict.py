@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..connect.requests.why import RecordedCall
+from ..connect.requests.why import SETUP, RecordedCall
 from ..console.fold import fold
+from ..console.terminal import harmless
 from ..console.text import span
+from . import rendezvous
 from . import waits as waiting
 from .descriptions import doing, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 from .positions import Positions, Rank
 from .waits import Mismatch, Wait
 
-Kind = Literal["absent", "fate", "different", "deadlock", "network", "slow", "moves", "stacks", "nothing"]
+Kind = Literal[
+    "absent", "fate", "different", "unmet", "deadlock", "network", "present", "slow", "stacks", "nothing"
+]
 
 # A wait is long if it is longer than these, and longer than three times the longest that the run had before.
 LONG_SECONDS, LONG_WITHOUT_HISTORY, TIMES = 5.0, 10.0, 3.0
@@ -75,6 +79,8 @@ class _Case:
                 return self._different(difference)
         if culprits := self._culprits():
             return self._absent(culprits)
+        if meeting := self._unmet():
+            return meeting
         if circle := waiting.cycle(self.waits):
             return self._deadlock(circle)
         return self._all_present()
@@ -144,17 +150,47 @@ class _Case:
             wait=oldest, certain=True,
         )  # fmt: skip
 
+    def _unmet(self) -> Verdict | None:
+        """Ranks in `init_process_group` that cannot meet by what they gave to it."""
+        for wait in self.waits:
+            if wait.entry.group != SETUP or wait.entry.meets is None:
+                continue
+            by_rank = self.positions.collectives[SETUP].items()
+            same = {
+                rank: entry for rank, entries in by_rank for entry in entries if entry.seq == wait.entry.seq
+            }
+            if found := rendezvous.unmet(self.ranks, same):
+                where = tuple(dict.fromkeys(same[rank].where for rank in found.odd or same))
+                return self._make(
+                    "unmet", self._waiters(wait), found.cause, found.odd,
+                    operation=operation(wait.entry), where=where, wait=wait,
+                )  # fmt: skip
+        return None
+
     def _all_present(self) -> Verdict:
+        """Every rank that is awaited is in the same operation: it moves, or is held up below the program."""
         wait = self.waits[0]
-        if held := self._fated():
-            cause = f"every rank has come, but {self._fates(held)}"
-            return self._make(
-                "fate", self._waiters(wait), cause, held, operation=operation(wait.entry), wait=wait
-            )
-        cause = "every rank has come, but it does not end: look at the network between the hosts"
-        return self._make(
-            "network", self._waiters(wait), cause, [], operation=operation(wait.entry), wait=wait
-        )
+        kind: Kind = "present"
+        cause, held = "every rank has come", self._fated()
+        unanswered = self._unanswered(wait)
+        if held:
+            kind, cause = "fate", f"{cause}, but {self._fates(held)}"
+        elif self._is_hang(wait) and unanswered:
+            kind, cause = "network", f"{cause}, but {unanswered}: look at the network between the hosts"
+        elif self._is_hang(wait):
+            cause += ", but it does not end, and no TCP connection of theirs lacks an answer"
+        return self._make(kind, self._waiters(wait), cause, held, operation=operation(wait.entry), wait=wait)
+
+    def _unanswered(self, wait: Wait) -> str:
+        """`rank 0 on node1 has no answer from 10.0.0.3:29500`, of the ranks in the same operation."""
+        parts = []
+        for other in self.waits:
+            rank = self.ranks[other.rank]
+            process = rank.evidence.process if rank.evidence else None
+            if process and process.unanswered and self._key(other) == self._key(wait):
+                addresses = ", ".join(map(harmless, process.unanswered))
+                parts.append(f"{named([rank])} has no answer from {addresses}")
+        return "; ".join(dict.fromkeys(parts))
 
     def _without_waits(self) -> Verdict:
         """No rank waits in a recorded call: stacks and processes are left."""
@@ -210,21 +246,26 @@ class _Case:
         summary: str = "",
     ) -> Verdict:
         seconds = self._waited(wait) if wait else 0.0
-        hang = self.stalled or (certain and (wait is None or seconds >= SURE_SECONDS))
+        hang = self._is_hang(wait, certain=certain)
         if wait and not hang:
             usual = self.positions.usual_gap()
-            bound = LONG_WITHOUT_HISTORY if usual is None else max(LONG_SECONDS, TIMES * usual)
-            hang = seconds > bound
-            if not hang:
-                before = f"waits of up to {usual:.1f} s were usual so far" if usual else "it has only begun"
-                headline = f"no hang: the longest wait is {seconds:.1f} s, and {before}; {headline}"
-                kind, cause = "slow", cause.replace("never came:", "has not come yet:")
+            before = f"waits of up to {usual:.1f} s were usual so far" if usual else "it has only begun"
+            headline = f"no hang: the longest wait is {seconds:.1f} s, and {before}; {headline}"
+            kind, cause = "slow", cause.replace("never came:", "has not come yet:")
         blocked = sorted({wait.rank for wait in self.waits} - {*culprits})
         return Verdict(
             kind, headline, cause, hang, tuple(culprits), tuple(blocked), operation,
             tuple(line for line in where if line), round(seconds, 3), self.evidence,
             summary or f"{headline}; {cause}",
         )  # fmt: skip
+
+    def _is_hang(self, wait: Wait | None, *, certain: bool = False) -> bool:
+        """Whether a wait is longer than the run explains; `certain`: it cannot end."""
+        seconds = self._waited(wait) if wait else 0.0
+        if self.stalled or wait is None or (certain and seconds >= SURE_SECONDS):
+            return self.stalled or certain
+        usual = self.positions.usual_gap()
+        return seconds > (LONG_WITHOUT_HISTORY if usual is None else max(LONG_SECONDS, TIMES * usual))
 
     def _culprits(self) -> list[int]:
         """The ranks that are awaited and do not wait themselves, or cannot continue."""
@@ -245,15 +286,17 @@ class _Case:
 
     def _waiters(self, wait: Wait) -> str:
         """`ranks 0-5 wait in all_reduce #812 of group 0 (25 MiB, train.py:88)`."""
-        key = (wait.entry.kind == "message", wait.entry.group, wait.entry.seq, wait.entry.op)
         same = {
-            other.rank: operation(other.entry)
-            for other in self.waits
-            if (other.entry.kind == "message", other.entry.group, other.entry.seq, other.entry.op) == key
+            other.rank: operation(other.entry) for other in self.waits if self._key(other) == self._key(wait)
         }
         return "; ".join(
             f"{span(sorted(ranks))} {waits_or_wait(ranks)} in {text}" for ranks, text in fold(same.items())
         )
+
+    @staticmethod
+    def _key(wait: Wait) -> tuple[object, ...]:
+        """Equal for waits in the same operation."""
+        return wait.entry.kind == "message", wait.entry.group, wait.entry.seq, wait.entry.op
 
     def _coming(self, numbers: Sequence[int], text: str) -> str:
         """Culprits in text: their fate, or that they never came, where they are and since when."""

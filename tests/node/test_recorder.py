@@ -171,6 +171,36 @@ def test_a_wait_for_what_was_begun_long_ago_changes_no_later_entry(folder: Path)
     assert not any(entry["wait"] for entry in entries)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meets"),
+    [
+        ("", ["node1:29500", 3, 1]),
+        (", world_size=4", ["node1:29500", 4, 1]),
+        (", 'tcp://node2:7', rank=2, world_size=5", ["node2:7", 5, 2]),
+        (", 'tcp://node2:7?rank=2&world_size=5'", ["node2:7", 5, 2]),
+        (", init_method='file:///nfs/store', world_size=4, rank=0", ["/nfs/store", 4, 0]),
+        (", store=object(), world_size=2, rank=1", ["", 2, 1]),
+    ],
+)
+def test_the_start_of_a_group_is_noted_with_its_address_size_and_number(
+    folder: Path, arguments: str, meets: list[Any]
+) -> None:
+    path = folder / "torch" / "distributed" / "distributed_c10d.py"
+    given = "backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None"
+    path.write_text(path.read_text().replace("init_process_group(backend)", f"init_process_group({given})"))
+    environment = "os.environ.update(MASTER_ADDR='node1', MASTER_PORT='29500', WORLD_SIZE='3', RANK='1')\n"
+    run(folder, f"{environment}dist.init_process_group('gloo'{arguments})\n")
+    assert read_ring(str(folder / "ring-1"))["entries"][-1]["meets"] == meets
+
+
+def test_an_argument_that_torch_refuses_is_no_error_of_the_recorder(folder: Path) -> None:
+    assert run(folder, "dist.init_process_group(world_size='many')\nprint('on')\n") == ""
+    path = folder / "torch" / "distributed" / "distributed_c10d.py"
+    path.write_text(path.read_text().replace("(backend)", "(backend, world_size=-1)"))
+    assert run(folder, "dist.init_process_group('gloo', 'many')\nprint('on')\n") == "on\n"
+    assert "meets" not in read_ring(str(folder / "ring-1"))["entries"][-1]
+
+
 def test_the_root_is_noted_as_torch_takes_it(folder: Path) -> None:
     run(
         folder,

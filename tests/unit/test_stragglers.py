@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.agent.job.arrivals import summary as summary_of_rank
-from muster.deploy.agent.job.pressure import counters, unsent_share
+from muster.deploy.agent.job.pressure import counters, unanswered, unsent_share
 from muster.deploy.connect.requests.why import Arrivals, Evidence, Pressure, StackLine
 from muster.deploy.decode import from_json
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
@@ -151,6 +151,30 @@ def test_data_waits_to_be_sent_on_a_connection_of_this_user_to_another_host(
     (tmp_path / "proc/net").mkdir(parents=True)
     (tmp_path / "proc/net/tcp").write_text(table)
     assert unsent_share(str(tmp_path), uid=1000) == share
+
+
+@pytest.mark.parametrize(
+    ("remote", "timer", "resent", "inode", "found"),
+    [
+        ("0300000A:733C", "01:00000042", "00000004", "77", ["10.0.0.3:29500"]),
+        ("0000000000000000FFFF00000300000A:733C", "01:00000042", "00000002", "77", ["10.0.0.3:29500"]),
+        ("000080FE000000000000000001000000:0016", "01:00000042", "00000002", "77", ["[fe80::1]:22"]),
+        ("0300000A:733C", "01:00000042", "00000001", "77", []),  # one packet was lost
+        ("0300000A:733C", "04:00000042", "00000009", "77", []),  # the other side does not read
+        ("0300000A:733C", "01:00000042", "00000009", "78", []),  # of another process
+    ],
+)
+def test_a_connection_that_sends_again_and_again_has_no_answer(
+    tmp_path: Path, remote: str, timer: str, resent: str, inode: str, found: list[str]
+) -> None:
+    (tmp_path / "proc/7/fd").mkdir(parents=True)
+    (tmp_path / "proc/7/net").mkdir()
+    (tmp_path / "proc/7/fd/3").symlink_to("socket:[77]")
+    (tmp_path / "proc/7/fd/4").symlink_to("/dev/null")
+    table = f"sl\n0: 0100000A:0016 {remote} 02 00000001:00000000 {timer} {resent} 0 0 {inode} 2\n"
+    (tmp_path / "proc/7/net/tcp").write_text(table)
+    assert unanswered(7, str(tmp_path)) == found
+    assert unanswered(8, str(tmp_path)) == []
 
 
 def test_a_cause_and_the_line_are_both_said() -> None:

@@ -12,6 +12,7 @@ from muster.deploy.connect.requests.why import (
     End,
     Evidence,
     GroupCount,
+    Meeting,
     ProcessState,
     RecordedCall,
     StackLine,
@@ -229,9 +230,80 @@ def test_a_collective_that_timed_out_in_ranks_that_are_gone_is_still_explained()
     assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9")
 
 
-def test_where_every_rank_has_come_the_network_is_left() -> None:
-    verdict = explain([rank(number) for number in range(4)])
+UNANSWERED = ProcessState(7, "S", unanswered=("10.0.0.3:29500",))
+
+
+def test_where_every_rank_has_come_and_data_gets_no_answer_the_network_is_the_cause() -> None:
+    verdict = explain([rank(0), rank(1, process=UNANSWERED), rank(2), rank(3)])
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("network", (), True)
+    assert verdict.cause == (
+        "every rank has come, but rank 1 on node2 has no answer from 10.0.0.3:29500: "
+        "look at the network between the hosts"
+    )
+
+
+def test_where_every_rank_has_come_and_all_data_is_answered_the_network_is_not_blamed() -> None:
+    verdict = explain([rank(number) for number in range(4)])
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("present", (), True)
+    assert "network" not in str(verdict)
+    assert verdict.cause.startswith("every rank has come, but it does not end, and no TCP connection")
+
+
+def test_the_network_is_not_blamed_for_a_wait_that_is_no_hang() -> None:
+    verdict = explain([rank(number, waited=2.0, process=UNANSWERED) for number in range(4)])
+    assert (verdict.kind, verdict.hang, verdict.cause) == ("slow", False, "every rank has come")
+    assert "network" not in str(verdict)
+
+
+def meets(*given: tuple[str, int, int], waited: float = 41.0) -> Verdict:
+    """The verdict on ranks in init_process_group that gave these."""
+    ranks = []
+    for number, meeting in enumerate(given):
+        begins = entry(1, NOW - waited, "i", op="init_process_group", group="setup", bytes=0, end=0.0)
+        called = replace(begins, where=f"train.py:{number}", meets=Meeting(*meeting))
+        groups = (GroupCount("setup", "call", "", 1),)
+        ranks.append(rank(number, entries=(called,), groups=groups))
+    return explain(ranks)
+
+
+HERE = "node1:29500"
+UNMET = {
+    "expects 4 ranks, but the job has 3": [(HERE, 4, 0), (HERE, 4, 1), (HERE, 4, 2)],
+    "expects 1 rank, but the job has 2": [(HERE, 1, 0), (HERE, 1, 0)],
+    "the size of the process group: ranks 0-1 expect 3 ranks, rank 2 on node3 expects 4 ranks": [
+        (HERE, 3, 0),
+        (HERE, 3, 1),
+        (HERE, 4, 2),
+    ],
+    "the address of the process group: ranks 0,2 meet at node1:29500, rank 1 on node2 meets at node1:1": [
+        (HERE, 3, 0),
+        ("node1:1", 3, 1),
+        (HERE, 3, 2),
+    ],
+    "they meet at localhost:12355, which is another address on each of node[1-3]": [
+        ("localhost:12355", 3, number) for number in range(3)
+    ],
+    "several ranks meet under the same number: ranks 0,2 each as rank 0": [
+        (HERE, 3, 0),
+        (HERE, 3, 1),
+        (HERE, 3, 0),
+    ],
+}
+
+
+@pytest.mark.parametrize("cause", UNMET)
+def test_ranks_that_cannot_meet_are_told_by_what_they_gave(cause: str) -> None:
+    verdict = meets(*UNMET[cause])
+    assert (verdict.kind, verdict.hang) == ("unmet", True)
+    assert cause in verdict.cause
+    assert verdict.culprits == {"size": (2,), "address": (1,)}.get(cause.split()[1], ())
+    assert "network" not in str(verdict)
+    assert not meets(*UNMET[cause], waited=2.0).hang
+
+
+def test_ranks_that_fit_together_are_not_blamed_while_they_meet() -> None:
+    assert meets((HERE, 2, 0), (HERE, 2, 1)).kind == "present"
+    assert meets(("", -1, -1), (HERE, 2, 1)).kind == "present"
 
 
 def test_of_ranks_that_have_all_come_one_that_is_held_up_is_the_cause() -> None:

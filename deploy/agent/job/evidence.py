@@ -28,6 +28,7 @@ from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import MusterPaths
 from ...common.store import Store
 from ..processes import SECONDS_PER_TICK, ProcessStat, peek, read_stat
+from .pressure import unanswered
 from .ranks import Ranks
 from .records import MOST_ENTRIES, read_ring, read_stack, read_trace
 
@@ -197,4 +198,5 @@ def _process(pid: int, state: str, before: tuple[ProcessStat | None, float]) -> 
         "resident": now.memory if now else 0,
         "swapped": int(swapped[1]) << 10 if swapped else 0,
         "threads": now.threads if now else 0,
+        "unanswered": unanswered(pid),
     }

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -128,3 +131,38 @@ def _waits(fields: list[str], owner: str) -> bool:
     address = fields[2].partition(":")[0]
     local = address in _LOOPBACK if len(address) == 32 else address.endswith(_LOOPBACK[0])
     return not local and int(fields[4].partition(":")[0], 16) >= LEAST_BYTES
+
+
+RESENT = 2
+"""Data that was sent again so often, each time after a longer pause, without an answer, does not move."""
+MOST_UNANSWERED = 8
+_RESENDS = "01"
+
+
+def unanswered(pid: int, root: str = "") -> list[str]:
+    """The addresses to which TCP connections of a process send again and again, without an answer."""
+    folder = f"{root}/proc/{pid}"
+    try:
+        links = [os.readlink(f"{folder}/fd/{name}") for name in os.listdir(f"{folder}/fd")]
+    except OSError:
+        return []
+    sockets = {link[8:-1] for link in links if re.fullmatch(r"socket:\[\d+\]", link)}
+    tables = [peek(f"{folder}/net/{name}", _MOST) for name in ("tcp", "tcp6")] if sockets else []
+    lines = (line.split() for table in tables for line in table.split("\n")[1:])
+    found = {_address(fields[2]) for fields in lines if _is_unanswered(fields, sockets)}
+    return sorted(found)[:MOST_UNANSWERED]
+
+
+def _is_unanswered(fields: list[str], sockets: set[str]) -> bool:
+    """Whether a line of /proc/net/tcp is one of these sockets, with data or a greeting that gets no answer."""
+    mine = len(fields) > 9 and fields[9] in sockets
+    return mine and fields[5].startswith(_RESENDS) and int(fields[6], 16) >= RESENT
+
+
+def _address(text: str) -> str:
+    """`10.0.0.3:29500` for `0300000A:733C`: each word is in the order of this processor."""
+    words, _, port = text.partition(":")
+    packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+    host = socket.inet_ntop(family, packed).removeprefix("::ffff:")
+    return f"[{host}]:{int(port, 16)}" if ":" in host else f"{host}:{int(port, 16)}"

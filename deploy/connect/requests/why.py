@@ -44,6 +44,8 @@ class ProcessState:
     resident: Bytes = 0
     swapped: Bytes = 0
     threads: Count = 0
+    unanswered: Annotated[tuple[_Where, ...], AtMost(8)] = ()
+    """The addresses to which its TCP connections send again and again, without an answer."""
 
 
 @message(frozen=True)
@@ -65,6 +67,17 @@ class GroupCount:
     kind: Name
     ranks: Name
     count: Count
+
+
+class Meeting(NamedTuple):
+    """What a rank gave to `init_process_group`: the address of the store, its group's size, its own number.
+
+    Empty and -1 where they are unknown.
+    """
+
+    address: _Where
+    size: Number
+    rank: Number
 
 
 @message(frozen=True)
@@ -96,6 +109,8 @@ class RecordedCall:
     root: Number | None = None
     peer: Number | None = None
     tag: Number = 0
+    meets: Meeting | None = None
+    """Of `init_process_group`."""
 
 
 @message(frozen=True)

@@ -1,5 +1,7 @@
 """Describes a call of torch.distributed: its arguments by name, the size of its tensors, its text in a slot.
 
+Of `init_process_group` also where the ranks meet.
+
 Also the backward passes of DistributedDataParallel, whose C++ starts collectives without a call in Python.
 muster_recorder.py uses this for each call. Standard library only, Python 3.9.
 """
@@ -7,10 +9,12 @@ muster_recorder.py uses this for each call. Standard library only, Python 3.9.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 if TYPE_CHECKING:
     from .muster_ring import quoted
@@ -73,6 +77,45 @@ def _text(op: str, where: tuple[str, int], dtype: str, elements: int, size: int)
     line = f"{where[0]}:{where[1]}" if where[0] else ""
     text = b'"op":%s,"where":%s,"dtype":%s,"elements":%d,"bytes":%d'
     return text % (quoted(op, 40), quoted(line, 100, last=True), quoted(dtype, 16), elements, size)
+
+
+# -- rendezvous --
+
+
+def meeting(call: CallArguments) -> bytes:
+    """Where `init_process_group` meets, of how many ranks, and as which: `,"meets":["node1:29500",3,0]`.
+
+    As torch takes them: from its arguments, the query of its URL, or the environment. Empty for values that
+    torch refuses.
+    """
+    try:
+        return _find_meeting(call)
+    except (TypeError, ValueError):
+        return b""
+
+
+def _find_meeting(call: CallArguments) -> bytes:
+    if call("store") is not None:
+        return _meeting("", call("world_size"), call("rank"))
+    url = urlsplit(call("init_method") or "env://")
+    query = dict(parse_qsl(url.query))
+    size, rank = (_given(call(name), query.get(name)) for name in ("world_size", "rank"))
+    if url.scheme == "file":
+        return _meeting(url.path, size, rank)
+    if url.scheme == "tcp":
+        return _meeting(url.netloc, size, rank)
+    address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    return _meeting(address, _given(size, os.environ.get("WORLD_SIZE")), _given(rank, os.environ.get("RANK")))
+
+
+def _given(argument: Any, other: str | None) -> Any:
+    """An argument, unless it is missing or -1."""
+    return other if argument is None or int(argument) < 0 else argument
+
+
+def _meeting(address: str, size: Any, rank: Any) -> bytes:
+    number, own = (-1 if value is None else int(value) for value in (size, rank))
+    return b',"meets":[%s,%d,%d]' % (quoted(address, 100, last=True), number, own)
 
 
 # -- DDP --

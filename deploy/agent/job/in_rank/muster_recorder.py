@@ -23,10 +23,10 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .muster_calls import CallArguments, CallTexts, positions_of, watch_backward
+    from .muster_calls import CallArguments, CallTexts, meeting, positions_of, watch_backward
     from .muster_ring import BEGUN, DONE, FAILED, WAITED, Group, Ring
 else:  # in a rank, they lie beside this file
-    from muster_calls import CallArguments, CallTexts, positions_of, watch_backward
+    from muster_calls import CallArguments, CallTexts, meeting, positions_of, watch_backward
     from muster_ring import BEGUN, DONE, FAILED, WAITED, Group, Ring
 
 SETUP = "setup"
@@ -164,7 +164,8 @@ class Recorder:
             self._open()
         if self._ring is None or call("use_local_synchronization"):
             return None
-        return self._ring.group("call", SETUP, ()), self._text(name, ())
+        meets = meeting(call) if name == "init_process_group" else b""
+        return self._ring.group("call", SETUP, ()), self._text(name, (), meets)
 
     def _collective(self, name: str, call: CallArguments) -> tuple[Group, bytes] | None:
         group, side = self._group(call("group")), _ROOTS.get(name)
