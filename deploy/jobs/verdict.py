@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
@@ -18,6 +19,9 @@ from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why import stragglers
 from .run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from ..why.verdict import Verdict
 
 TAIL_LINES = 20
 _PARTS = {
@@ -49,7 +53,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     else:
         lines = [_first_line(result, failure)]
         if result.why:
-            lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
+            lines += [f"        why: {line}" for line in _explanation(result.why, failure)]
         lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
         lines += [f"{QUOTE}{harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
         lines += [f"        after {time_taken} of {what}{parts}"] if plan.hosts else []
@@ -73,6 +77,14 @@ def _first_line(result: LaunchResult, failure: Failure) -> str:
         hosts = "; the job was ended on every host" if result.plan.hosts else ""
         return f"STOPPED by {failure.reason}{hosts}"
     return f"FAILED  {failure.headline if result.plan.hosts else failure.reason}"
+
+
+def _explanation(why: Verdict, failure: Failure) -> list[str]:
+    """The two lines; and where another rank failed first than the one that caused it, which is which."""
+    lines = [why.headline, why.cause]
+    if failure.rank is not None and why.culprits and failure.rank not in why.culprits:
+        lines.append(f"rank {failure.rank} failed first, but {span(why.culprits)} caused it")
+    return lines
 
 
 def _time_taken(result: LaunchResult) -> tuple[str, str]:

@@ -119,8 +119,12 @@ def ended_early(
 
 def _misses_a_peer(tail: Sequence[str]) -> bool:
     """Whether these last lines are of a rank whose peer is gone."""
-    text = "".join(tail)
-    return bool(_OF_RANKS.search(text) and _GONE.search(text))
+    return in_collective(tail) and bool(_GONE.search("".join(tail)))
+
+
+def in_collective(tail: Sequence[str]) -> bool:
+    """Whether these last lines of a rank name torch's collectives, or a library for them."""
+    return bool(_OF_RANKS.search("".join(tail)))
 
 
 def early_lines(early: Sequence[RankExit], began: float) -> list[str]:

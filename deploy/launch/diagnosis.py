@@ -27,6 +27,7 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why.gather import gather, own_py_spy, send_py_spy, with_silent
 from ..why.positions import Positions, Rank
+from .cause import in_collective
 from .result import Failure
 from .state import LaunchState
 
@@ -133,27 +134,34 @@ class Explanation:
 
 
 def needed(failure: Failure | None, spec: LaunchSpec) -> bool:
-    """Whether a failure is a job that stands still, or a collective that timed out in a recorded job."""
+    """Whether a job stands still, or a rank of a recorded job failed in a collective."""
     if failure is None:
         return False
-    timed_out = failure.kind == "rank" and spec.record and any(map(_TIMED_OUT.search, failure.tail))
-    return failure.kind in STUCK or timed_out
+    return failure.kind in STUCK or (
+        failure.kind == "rank" and spec.record and (_timed_out(failure) or in_collective(failure.tail))
+    )
+
+
+def _timed_out(failure: Failure) -> bool:
+    return any(map(_TIMED_OUT.search, failure.tail))
 
 
 def gather_explanation(
     failure: Failure, plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]
 ) -> Explanation:
     """Ask the hosts of `channels`, before the job is ended."""
-    from ..why.verdict import explain  # noqa: PLC0415  # 6 ms, only for a job that stands still
+    from ..why.verdict import explain, explain_crash  # noqa: PLC0415  # 6 ms, only for these failures
 
     ranks, problems = gather(plan.spec.job, channels)
-    recorded = plan.spec.record and failure.kind != "start"
+    every = _every(ranks, problems, plan, channels)
     stands_still = failure.kind == "stall" and failure.rank is None
-    return Explanation(
-        of_evidence(ranks, problems),
-        explain(_every(ranks, problems, plan, channels), stalled=True) if recorded else None,
-        tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
-    )
+    why = None
+    if failure.kind == "rank" and not _timed_out(failure):
+        why = explain_crash(every)
+    elif plan.spec.record and failure.kind != "start":
+        why = explain(every, stalled=True)
+    unreached = tuple(unreached_pairs(plan, cluster, channels)) if stands_still else ()
+    return Explanation(of_evidence(ranks, problems), why, unreached)
 
 
 def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Mapping[int, float], Verdict]:

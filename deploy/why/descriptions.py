@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ..connect.requests.why import SETUP, Evidence, ProcessState, RecordedCall, StackLine
@@ -118,9 +119,18 @@ def waits_or_wait(ranks: Sequence[int]) -> str:
     return "waits" if len(ranks) == 1 else "wait"
 
 
+def were(ranks: Sequence[int]) -> str:
+    """`was` for one rank."""
+    return "was" if len(ranks) == 1 else "were"
+
+
 def plural(numbers: Sequence[int], text: str) -> str:
-    """`are in f (a.py:3)` for several ranks, in place of `is in f (a.py:3)`."""
-    return text.replace("is ", "are ", 1) if len(numbers) > 1 and text.startswith("is ") else text
+    """`are in f (a.py:3)` for several ranks, in place of `is in f (a.py:3)`: the first word is a verb."""
+    if len(numbers) == 1:
+        return text
+    verb, space, rest = text.partition(" ")
+    rest = re.sub(r"^or (\w+)s ", r"or \1 ", rest)  # saves or loads
+    return ("are" if verb == "is" else verb.removesuffix("s")) + space + rest
 
 
 def evidence_lines(ranks: Sequence[Rank], last: dict[int, RecordedCall | None]) -> list[str]:

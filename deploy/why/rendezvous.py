@@ -1,4 +1,4 @@
-"""Why ranks in `init_process_group` do not meet: by the size, the address and the numbers that they gave. Pure."""
+"""Why ranks do not meet in `init_process_group`: by the sizes, addresses and numbers that they gave. Pure."""
 
 from __future__ import annotations
 
@@ -66,10 +66,8 @@ def _own_address(ranks: Mapping[int, Rank], meets: Mapping[int, Meeting]) -> Unm
     address = next((meeting.address for meeting in meets.values()), "")
     if len(hosts) < 2 or not address.startswith(_OWN):
         return None
-    return Unmet(
-        f"they meet at {harmless(address)}, which is another address on each of {harmless(fold_names(hosts))}: "
-        "use MASTER_ADDR and MASTER_PORT as Muster sets them"
-    )
+    each = f"{harmless(address)}, which is another address on each of {harmless(fold_names(hosts))}"
+    return Unmet(f"they meet at {each}: use MASTER_ADDR and MASTER_PORT as Muster sets them")
 
 
 def _unlike_the_job(ranks: Mapping[int, Rank], meets: Mapping[int, Meeting]) -> Unmet | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..connect.requests.why import SETUP, Evidence, RecordedCall
@@ -58,7 +58,6 @@ def waits(positions: Positions) -> list[Wait]:
     for number, rank in positions.ranks.items():
         if rank.evidence is None:
             continue
-        ended = rank.evidence.end is not None  # of a rank that has exited, only failed collectives count
         for group, entries in positions.collectives.items():
             for entry in entries.get(number, ()):
                 if entry.state == "d":
@@ -68,22 +67,30 @@ def waits(positions: Positions) -> list[Wait]:
                     awaited = absent[group, entry.seq] = _absent(positions, group, entry)
                 shown = entry if entry.where else replace(entry, where=stack_line(rank.evidence))
                 inside = _is_inside(rank.evidence, entry)
-                if ended or entry.state == "f":
-                    waits = entry.state == "f" and bool(awaited)
-                elif entry.state == "i":
-                    waits = inside or entry.kind != "work"
-                else:  # it ends without this rank once every rank has begun it
-                    waits = inside and bool(awaited)
-                if waits:
+                if _waits(rank.evidence, entry, awaited, inside=inside):
                     waiting.append(Wait(number, shown, awaited, inside))
-        for entry in positions.messages(number):
-            if ended or not _is_inside(rank.evidence, entry):
-                continue
-            if entry.state in "ia" and not positions.arrived(number, entry):
-                waiting.append(Wait(number, entry, _other_side(positions, number, entry)))
-            elif entry.state == "i":
-                waiting.append(Wait(number, entry, ()))
+        waiting += _messages(positions, number, rank.evidence)
     return sorted(waiting, key=lambda wait: wait.since)
+
+
+def _waits(evidence: Evidence, entry: RecordedCall, awaited: Sequence[int], *, inside: bool) -> bool:
+    """Whether a rank waits in a collective that is not complete."""
+    if evidence.end or entry.state == "f":  # of a rank that has exited, only failed collectives count
+        return entry.state == "f" and bool(awaited)
+    if entry.state == "i":
+        return inside or entry.kind != "work"
+    return inside and bool(awaited)  # it ends without this rank once every rank has begun it
+
+
+def _messages(positions: Positions, number: int, evidence: Evidence) -> Iterator[Wait]:
+    """The messages in which a rank waits."""
+    for entry in positions.messages(number) if not evidence.end else ():
+        if entry.state not in "ia" or not _is_inside(evidence, entry):
+            continue
+        if not positions.arrived(number, entry):
+            yield Wait(number, entry, _other_side(positions, number, entry))
+        elif entry.state == "i":
+            yield Wait(number, entry, ())
 
 
 _LIBRARY = (

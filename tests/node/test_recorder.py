@@ -147,7 +147,8 @@ def test_each_call_is_noted_with_its_group_size_state_and_line(folder: Path) -> 
 def test_a_rank_waits_for_what_it_has_begun_only_in_the_wait(folder: Path) -> None:
     said = run(
         folder,
-        "def state(): return sys.modules['muster_recorder'].recorder._ring._memory[512 * 66 + 10:][:1].decode()\n"
+        "ring = sys.modules['muster_recorder'].recorder._ring\n"
+        "def state(): return chr(ring._memory[512 * 66 + 10])\n"
         "dist.distributed_c10d.Work.wait = lambda self: print('waits', state())\n"
         "work = dist.all_reduce(Tensor(7), async_op=True)\n"
         "print('begun', state())\n"

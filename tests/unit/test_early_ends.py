@@ -10,7 +10,9 @@ import pytest
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.cause import ended_early
+from muster.deploy.launch.diagnosis import needed
 from muster.deploy.launch.result import Failure, Kind, LaunchResult, RankExit
+from muster.deploy.why.verdict import Verdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-2] slots=2")
@@ -77,6 +79,24 @@ def test_the_verdict_and_the_result_name_it(tmp_path: Path) -> None:
     assert "why: rank 3 on node2 ended with status 0 after 12.4 s, while others still ran\n" in text
     assert "why: does every rank run the same number of steps? uneven data: docs/how-to/" in text
     assert result.as_json()["ended_early"] == [{"rank": 3, "host": "node2", "time": 112.4}]
+
+
+def test_the_rank_that_failed_first_and_the_rank_that_caused_it_are_told_apart(tmp_path: Path) -> None:
+    why = Verdict("different", "ranks 0-1 were in a", "they differ: rank 3 left", hang=True, culprits=(3,))
+    result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {}, why=why)
+    text = verdict(result, RunFolder(tmp_path, "job"))
+    assert "why: they differ: rank 3 left\n        why: rank 1 failed first, but rank 3 caused it\n" in text
+    own = dataclasses.replace(result, why=dataclasses.replace(why, culprits=(1, 3)))
+    assert "failed first" not in verdict(own, RunFolder(tmp_path, "job"))
+
+
+def test_only_a_rank_that_failed_in_a_collective_has_its_record_read() -> None:
+    recorded = dataclasses.replace(PLAN.spec, record=True)
+    assert needed(failed(GLOO), recorded)
+    assert needed(failed(LATE), recorded)
+    assert not needed(failed(OWN), recorded)
+    assert not needed(failed(GLOO), dataclasses.replace(PLAN.spec, record=False))
+    assert not needed(None, recorded)
 
 
 def test_the_verdict_names_the_launchers_log_where_only_that_says_why(tmp_path: Path) -> None:

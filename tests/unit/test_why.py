@@ -19,7 +19,7 @@ from muster.deploy.connect.requests.why import (
 )
 from muster.deploy.why.gather import with_silent
 from muster.deploy.why.positions import Rank
-from muster.deploy.why.verdict import Verdict, explain
+from muster.deploy.why.verdict import Verdict, explain, explain_crash
 from tests.hangs.capture import RECORDS, judge, records_of
 from tests.hangs.table import HANGS
 
@@ -152,6 +152,38 @@ def test_the_rank_that_makes_something_else_of_a_collective_is_the_odd_one(
     assert verdict.cause == f"{what}: rank 3 left the common order"
     assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9 of group 0 (")
     assert "; rank 3 on node4 is in " in verdict.headline
+
+
+def crashed(**changes: Any) -> list[Rank]:
+    """Ranks that have ended in all_reduce #9, which the last one called otherwise."""
+    ranks = []
+    for number in range(4):
+        one = rank(number, process=None, end=End(-6 if number == 1 else 1))
+        assert one.evidence
+        last = one.evidence.entries[-1]
+        changed = replace(last, where="train.py:131", **changes) if number == 3 else last
+        entries = (*one.evidence.entries[:-1], replace(changed, state="i" if number == 1 else "f"))
+        ranks.append(replace(one, evidence=replace(one.evidence, entries=entries)))
+    return ranks
+
+
+def test_a_crash_after_unequal_calls_names_the_ranks_that_differ_and_both_lines() -> None:
+    sizes = explain_crash(crashed(elements=7))
+    assert sizes
+    assert (sizes.kind, sizes.culprits, sizes.where) == ("different", (3,), ("train.py:131",))
+    assert sizes.headline == (
+        "ranks 0-2 were in all_reduce #9 of group 0 (0 x float32, train.py:88); "
+        "rank 3 on node4 was in all_reduce #9 of group 0 (7 x float32, train.py:131)"
+    )
+    assert sizes.cause == "the tensors differ in size: rank 3 left the common order"
+    other = explain_crash(crashed(op="reduce_scatter_tensor"))
+    assert other
+    assert other.cause.startswith("they call different operations as the same collective: rank 3")
+
+
+def test_a_crash_that_the_record_does_not_explain_is_left_to_the_last_lines() -> None:
+    assert explain_crash(crashed()) is None
+    assert explain_crash([]) is None
 
 
 def test_a_root_that_no_record_has_is_no_other_root() -> None:
@@ -325,6 +357,37 @@ def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> 
     assert verdict.cause.startswith(
         "only stacks and /proc are available (it has not imported torch.distributed)"
     )
+
+
+DOING: dict[str, tuple[StackLine, ...]] = {
+    "are in run (train.py:7)": (StackLine("run", "train.py", 7, True),),
+    "read data, in run (train.py:7)": (READS[0], StackLine("run", "train.py", 7, True)),
+    "save or load a checkpoint, in run (train.py:7)": (
+        StackLine("save", "torch/serialization.py", 9, False),
+        StackLine("run", "train.py", 7, True),
+    ),
+    "wait for another thread, in run (train.py:7)": (
+        StackLine("get", "queue.py", 9, False),
+        StackLine("run", "train.py", 7, True),
+    ),
+    "run no Python": (),
+}
+
+
+@pytest.mark.parametrize("doing", DOING)
+def test_what_several_ranks_do_is_in_the_plural(doing: str) -> None:
+    bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "no record"}
+    ranks = [rank(number, frames=DOING[doing], **bare) for number in range(3)]
+    assert explain(ranks).headline == f"ranks 0-2 {doing}"
+
+
+def test_what_has_become_of_several_ranks_is_in_the_plural() -> None:
+    stopped = [rank(number, came=False, process=ProcessState(7, "T")) for number in (2, 3)]
+    verdict = explain([rank(0), rank(1), *stopped])
+    assert verdict.cause.startswith("ranks 2-3 are stopped (SIGSTOP), after all_reduce #8")
+    assert verdict.summary == "ranks 2-3 are stopped (SIGSTOP)"
+    late = explain([rank(0), rank(1), rank(2, came=False), rank(3, came=False)])
+    assert late.summary.endswith(": each reads data, in shards (loader.py:40)")
 
 
 def test_a_host_that_gives_no_evidence_is_the_culprit() -> None:

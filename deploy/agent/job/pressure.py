@@ -154,7 +154,7 @@ def unanswered(pid: int, root: str = "") -> list[str]:
 
 
 def _is_unanswered(fields: list[str], sockets: set[str]) -> bool:
-    """Whether a line of /proc/net/tcp is one of these sockets, with data or a greeting that gets no answer."""
+    """Whether a line of /proc/net/tcp is of one of these sockets, and what it sends gets no answer."""
     mine = len(fields) > 9 and fields[9] in sockets
     return mine and fields[5].startswith(_RESENDS) and int(fields[6], 16) >= RESENT
 
