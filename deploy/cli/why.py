@@ -57,7 +57,7 @@ class Why(RunningJobOptions):
             if not ranks:
                 raise Exit(no_rank(state), UnfitError.exit_status)
             verdict = explain(ranks)
-            late = [] if verdict.hang else gather_stragglers(name, channels)
+            late = [] if verdict.hang else list(state.late) or gather_stragglers(name, channels)
             silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if self.json:
             fields = {

@@ -133,7 +133,7 @@ def describe(run: Path) -> Frame:
     if result.get("attempt", 0) != record.get("attempt", 0):
         result = {}  # of an earlier attempt
     waits = str(record.pop("waiting", "")) if not result else ""
-    stall = record.pop("stall", None)
+    stall, late = record.pop("stall", None), record.pop("late", ())
     unfinished = "waiting" if waits else "running"
     failure = result.get("first_failure") or {}
     ended = end_state(result["exit_status"], failure.get("kind")) if result else ""
@@ -150,6 +150,7 @@ def describe(run: Path) -> Frame:
         "why": why[:LAST_BYTES],
         "last_line": _last_line(run),
         "stall": stall if state == "running" else None,
+        "late": late if state == "running" else (),
     }
 
 

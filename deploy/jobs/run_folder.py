@@ -18,6 +18,7 @@ from ..common.durable import write_atomically
 from ..common.os_errors import explain, naming
 from ..common.rank_logs import RankLog, restart_suffix, spawned_log
 from ..common.runs import RESERVES, identity
+from ..connect.requests.jobs import MOST_LATE
 from ..errors import MusterError, UsageError
 from ..hosts.samples import HostSample
 from ..launch.job_events import JobEvent
@@ -176,6 +177,16 @@ class RunFolder:
         self.record = {**self.record, "stall": stall}
         with contextlib.suppress(OSError):
             self._record("job.json", self.record)
+
+    def note_late(self, late: Sequence[Straggler]) -> bool:
+        """Write to job.json which ranks are late, for `why`; returns whether that has changed."""
+        known = [(rank["rank"], rank["cause"]) for rank in self.record.get("late", ())]
+        if known == [(rank.rank, rank.cause) for rank in late]:
+            return False
+        self.record = {**self.record, "late": [rank.as_json() for rank in late[:MOST_LATE]]}
+        with contextlib.suppress(OSError):
+            self._record("job.json", self.record)
+        return True
 
     def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:
         """Write the record of this attempt (deploy/jobs/launched.py); with the first one, also `texts`."""

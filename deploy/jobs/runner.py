@@ -33,7 +33,9 @@ from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
+from ..why.lateness import Pace
 from ..why.stall import stall_text
+from ..why.stragglers import Straggler
 from . import restart_policy as restart
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
@@ -173,7 +175,7 @@ class Attempts:
             stdin=self._stdin,
             on_event=self._on_event,
             on_sample=self.folder.sampled,
-            on_pace=self.folder.paced,
+            on_pace=self._on_pace,
             on_stage=self._on_stage,
             detached=self.folder.detached,
         ).run()
@@ -264,6 +266,12 @@ class Attempts:
             self._say(f"note: {stall_text(event.at - since, event.text)}")
         self.folder.note_stall({"since": since, "why": event.text} if stalls else None)
         if self._head:
+            self._record(self._head, "job.json", self.folder.record, wait=False)
+
+    def _on_pace(self, at: float, pace: Pace, late: Sequence[Straggler]) -> None:
+        """Record the pace; and the late ranks where other machines ask for the job."""
+        self.folder.paced(at, pace, late)
+        if self.folder.note_late(late) and self._head:
             self._record(self._head, "job.json", self.folder.record, wait=False)
 
     def _wait(self, line: str) -> None:

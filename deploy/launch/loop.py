@@ -135,7 +135,7 @@ class LaunchLoop:
             why=explanation.why if explanation else None,
             launcher_printed=bool(self.state.launcher_tail),
             early=ended_early(failure, self.state.ends, self.state.launcher_tail),
-            late=tuple(self._pace.summary.stragglers()) if self._pace else (),
+            late=tuple(self._pace.summary.late) if self._pace else (),
         )
 
     def _stalled(self, failure: Failure | None) -> list[str]:

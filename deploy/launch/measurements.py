@@ -25,7 +25,7 @@ from ..why.causes import Surroundings, mean_unsent
 from ..why.gather import GatheredPace, gather, gather_pace
 from ..why.lateness import Pace
 from ..why.positions import Rank
-from ..why.stragglers import LATELY, Straggler, Summary, stragglers
+from ..why.stragglers import Straggler, Summary
 from .state import LaunchState
 from .watchdogs import StallNotes
 
@@ -91,6 +91,8 @@ FIRST_SECONDS, LOOK_SECONDS, POLL_SECONDS = 5.0, 10.0, 0.5
 MOST_SHARE, MOST_DRIVER_SHARE = 0.005, 0.02  # of a processor
 FEWER = 200
 """After so many looks they become fewer, so that a run of weeks has some thousand."""
+UNSENT_LOOKS = 5
+"""The looks whose unsent data is averaged."""
 LAST_SECONDS = 3.0  # that the end of a job waits for the last look
 LOOKS = 8
 """The number of readings of the stacks when a rank is late for the first time."""
@@ -114,7 +116,7 @@ class PaceWatch:
         self._pool = ThreadPoolExecutor(1)
         self._look: Future[_Look] | None = None
         self._began = time.monotonic()
-        self._unsent: deque[Mapping[str, float]] = deque(maxlen=LATELY)
+        self._unsent: deque[Mapping[str, float]] = deque(maxlen=UNSENT_LOOKS)
         self.summary = Summary()
 
     def begin(self) -> None:
@@ -148,10 +150,8 @@ class PaceWatch:
 
     def _note(self, look: _Look) -> None:
         self._stalls.begun(look.gathered.begun)
-        if look.gathered.pace:
-            self.summary.add(look.late)
-            if self._keep:
-                self._keep(look.at, look.gathered.pace, look.late)
+        if look.pace and self._keep:
+            self._keep(look.at, look.pace, look.late)
 
     def _take(self) -> _Look:
         """A look, in a thread. It reads stacks only for a late rank whose cause is unknown."""
@@ -162,11 +162,12 @@ class PaceWatch:
         self._unsent.append(gathered.unsent)
         unsent = mean_unsent(list(self._unsent))
         surroundings = Surroundings(gathered.pressures, dict(self._samples), unsent=unsent)
-        late = stragglers(gathered.pace, surroundings)
-        if any(self.summary.needs_stacks(straggler.rank) for straggler in late):
-            late = stragglers(gathered.pace, replace(surroundings, looks=self._looks(job, channels)))
+        pace = self.summary.add(gathered.paces, surroundings)
+        if self.summary.needs_stacks:
+            self.summary.explain(pace, replace(surroundings, looks=self._looks(job, channels)))
         took = time.thread_time() - began
-        return _Look(now(), gathered, late, max(gathered.cost / MOST_SHARE, took / MOST_DRIVER_SHARE))
+        pause = max(gathered.cost / MOST_SHARE, took / MOST_DRIVER_SHARE)
+        return _Look(now(), gathered, pace, list(self.summary.late), pause)
 
     def _looks(self, job: str, channels: Mapping[str, Channel]) -> list[list[Rank]]:
         looks: list[list[Rank]] = []
@@ -179,6 +180,7 @@ class PaceWatch:
 class _Look:
     at: float
     gathered: GatheredPace
+    pace: Pace | None
     late: list[Straggler]
     pause: float
     """Seconds to the next look at least."""

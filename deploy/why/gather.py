@@ -19,10 +19,11 @@ from ..connect.requests.launch import MISSING, SAMPLE, STORE
 from ..connect.requests.why import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure
 from ..hosts.samples import HostSample, of_line
 from .causes import Surroundings, mean_unsent
-from .lateness import Pace, pace
+from .lateness import Pace, paces
 from .meetings import Arriving, HostClock
 from .positions import Rank
 from .stragglers import Straggler, stragglers
+from .sums import Sums, latest
 
 
 def own_py_spy() -> bytes | None:
@@ -90,17 +91,22 @@ LOOKS = 12
 
 @dataclass(frozen=True)
 class GatheredPace:
-    """The pace of a job, and the pressures that kept its ranks from running.
+    """The paces of the groups of a job, and the pressures that kept its ranks from running.
 
     `begun`: how many collectives each rank has begun. `cost`: seconds of processor time of the host on which
     the answer took most.
     """
 
-    pace: Pace | None
+    paces: Sequence[Pace]
     pressures: Mapping[int, Pressure] = field(default_factory=dict)
     unsent: Mapping[str, float] = field(default_factory=dict)
     cost: float = 0.0
     begun: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def pace(self) -> Pace | None:
+        """The pace of the latest group, with the ranks that are late by this look alone."""
+        return latest(Sums().add(self.paces))
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
     ]
     arriving.sort(key=lambda rank: rank.number)
     return GatheredPace(
-        pace(arriving, {host: answer.clock for host, answer in answers.items()}),
+        paces(arriving, {host: answer.clock for host, answer in answers.items()}),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
         {host: answer.unsent for host, answer in answers.items()},
         max((answer.cost for answer in answers.values()), default=0.0),
@@ -152,13 +158,14 @@ def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggl
     gather_samples(channels)
     time.sleep(RATES_SECONDS)  # before the looks, which use the processors too
     samples, second = gather_samples(channels), gather_pace(job, channels)
-    if second.pace is None or not second.pace.late:
+    pace = second.pace
+    if pace is None or not pace.late:
         return []
     looks, unsent = [], [second.unsent]
     for _ in range(LOOKS):
         looks.append(gather(job, channels)[0])
         unsent.append(gather_pace(job, channels).unsent)
-    return stragglers(second.pace, Surroundings(second.pressures, samples, looks, mean_unsent(unsent)))
+    return stragglers(pace, Surroundings(second.pressures, samples, looks, mean_unsent(unsent)))
 
 
 def gather_samples(channels: Mapping[str, Channel]) -> dict[str, HostSample]:

@@ -1,16 +1,19 @@
-"""Which ranks begin collectives late, how late, and since when. Pure: times of arrival in, lateness out.
+"""How late each rank begins the collectives of a step. Pure: times of arrival in, the pace of ranks out.
 
-The lateness of a rank is its arrival time minus the median arrival time of the other ranks. The lateness of
-a step is the sum over its collectives that wait for all ranks, and the most of those that run in the
-background, as the buckets of a backward do: a rank that is late for the first bucket is as late for the next.
+The lateness of a rank at a collective is its arrival minus the median arrival. The lateness of a step is the
+sum over its collectives that wait for all ranks, and the most of those that run in the background, as the
+buckets of a backward do: a rank that is late for the first bucket is as late for the next.
+
+A step has a score for each rank: the share of the other ranks that it is later than, minus the share that it
+is not, where a lateness of MARGIN of the step is not counted. sums.py adds the scores up.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
@@ -20,14 +23,10 @@ from .meetings import Arriving, HostClock, Meetings, groups, join, with_distinct
 STEPS = 30
 """The number of the last steps that are judged."""
 LEAST_STEPS = 8
-SLOW = 0.1
-"""A rank is late in a step if the others wait for it for more than this share of the step."""
-MOST_STEPS = 0.75
-"""A rank is late if it is late in at least this share of the steps."""
-SURE = 4.0
-"""Lateness below this multiple of the noise is ignored."""
+MARGIN = 0.04
+"""A rank is late if it is later than others by more than this share of a step."""
 _REGULAR = 0.9
-_BLOCKS = 10
+_BLOCKS = 20
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,20 @@ class RankPace:
 
 
 @dataclass(frozen=True)
+class Step:
+    """A step: the numbers of its first and last collective, and the time of the first by the driver's clock.
+
+    `scores` and `excess`: for each rank of the pace, its score, and its lateness minus that of the others.
+    """
+
+    first: int
+    last: int
+    at: float
+    scores: tuple[float, ...]
+    excess: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Pace:
     """How the ranks of a group go through their steps. `per_step`: collectives in a step.
 
@@ -64,6 +77,7 @@ class Pace:
     per_step: int
     regular: bool
     ranks: tuple[RankPace, ...]
+    latest: tuple[Step, ...] = ()
 
     @property
     def late(self) -> list[RankPace]:
@@ -71,39 +85,23 @@ class Pace:
         return sorted((rank for rank in self.ranks if rank.is_late), key=lambda rank: -rank.late)
 
 
-def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | None:
-    """The pace of the group with the latest rank, or with most ranks; None where nothing can be compared."""
-    ranks = with_distinct_groups(ranks)
-    paces = [
-        judged
-        for group in groups(ranks)
-        if (meetings := join(group, ranks, clocks)) and (judged := _judge(meetings)) is not None
-    ]
-    return max(paces, key=_weight, default=None)
-
-
-def _weight(judged: Pace) -> tuple[float, int, int]:
-    latest = max((rank.late for rank in judged.late), default=0.0)
-    return latest / (judged.step_seconds or 1.0), len(judged.ranks), judged.steps
-
-
-def _judge(meetings: Meetings) -> Pace | None:
-    """Judge the steps that the program repeats; if no rank is late in these, perhaps equal parts.
+def paces(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> list[Pace]:
+    """The pace of each group, by the steps that the program repeats, and perhaps by equal parts.
 
     Equal parts count if the program repeats nothing, or if a step seems to be one collective: it may be more.
     """
-    total = len(meetings.seqs)
-    period = _period(meetings.sites)
-    new = _new_lateness(meetings)
-    by_steps = None
-    if total >= LEAST_STEPS * (period or 1):
-        by_steps = _by_steps(meetings, new, period or 1, regular=period is not None)
-    part = total // _BLOCKS
-    if (by_steps is None or not by_steps.late) and (period or 1) == 1 < part:
-        by_parts = _by_steps(meetings, new, part, regular=False)
-        if by_parts and (by_steps is None or by_parts.late):
-            return by_parts
-    return by_steps
+    ranks = with_distinct_groups(ranks)
+    measured = []
+    for group in groups(ranks):
+        if meetings := join(group, ranks, clocks):
+            period, total = _period(meetings.sites), len(meetings.seqs)
+            part = total // _BLOCKS
+            new = _new_lateness(meetings)
+            if total >= LEAST_STEPS * (period or 1):
+                measured.append(_by_steps(meetings, new, period or 1, regular=period is not None))
+            if (period or 1) == 1 < part:
+                measured.append(_by_steps(meetings, new, part, regular=False))
+    return [pace for pace in measured if pace]
 
 
 def _period(sites: Sequence[CallSite]) -> int | None:
@@ -128,13 +126,13 @@ def _new_lateness(meetings: Meetings) -> list[list[float]]:
     for index in range(len(meetings.seqs)):
         times = [meetings.at[rank][index] for rank in range(count)]
         ordered = sorted(times)
+        middle = median(ordered)
+        background = not meetings.sites[index].waits
         for rank, at in enumerate(times):
-            others = _median_without(ordered, at)
-            late = at - others
-            late = late if late > meetings.guard[rank] else 0.0
-            waited_for = others >= before[rank]
-            background = not meetings.sites[index].waits
-            new[rank].append(late if waited_for or background else max(0.0, late - carried[rank]))
+            late = at - middle
+            late = late if abs(late) > meetings.guard[rank] else 0.0
+            waited_for = background or _median_without(ordered, at) >= before[rank]
+            new[rank].append(late if waited_for else late - carried[rank])
             carried[rank] = late
         before = times
     return new
@@ -168,91 +166,73 @@ class _Steps:
         begins = [max(row[start] for row in self.meetings.at) for start in self.starts]
         return median(end - begin for begin, end in pairwise(begins))
 
-    def excess(self, new: Sequence[Sequence[float]]) -> list[list[float]]:
-        """For each rank and step, how much later it is than the median of the others."""
+    def lateness(self, new: Sequence[Sequence[float]]) -> list[list[float]]:
+        """For each step, the lateness of each rank in it."""
         sites, size = self.meetings.sites, self.size
-        sums = [[_whole(row, sites, start, start + size) for start in self.starts] for row in new]
-        ordered = [sorted(step) for step in zip(*sums, strict=True)]
-        return [
-            [value - _median_without(step, value) for value, step in zip(row, ordered, strict=True)]
-            for row in sums
-        ]
+        return [[_whole(row, sites, start, start + size) for row in new] for start in self.starts]
 
 
 def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, regular: bool) -> Pace | None:
-    """Add up the new lateness over steps of `size` collectives; None if these are too few."""
+    """The pace by steps of `size` collectives; None if these are too few."""
     cut = _Steps(meetings, size)
     if len(cut.starts) < LEAST_STEPS:
         return None
-    excess, seconds = cut.excess(new), cut.seconds()
-    last = min(STEPS, len(cut.starts))
-    lates = [max(0.0, median(row[-last:])) for row in excess]
-    paces = []
-    for index, rank in enumerate(meetings.ranks):
-        own = max(0.0, seconds - (max(lates) - lates[index]))
-        measured = _RankExcess(excess[index], max(SLOW * seconds, meetings.guard[index]), last)
-        rank_pace = RankPace(rank.number, rank.host, lates[index], own, measured.often)
-        if measured.is_late(len(meetings.ranks)):
-            rank_pace = _located(rank_pace, measured, cut, new[index])
-        paces.append(rank_pace)
-    return Pace(meetings.group, last, seconds, size, regular, tuple(paces))
+    seconds, last = cut.seconds(), min(STEPS, len(cut.starts))
+    margins = [max(MARGIN * seconds, guard) for guard in meetings.guard]
+    lateness = cut.lateness(new)[-last:]
+    latest = [
+        _step(meetings, start, size, row, margins)
+        for start, row in zip(cut.starts[-last:], lateness, strict=True)
+    ]
+    lates = [max(0.0, median(column)) for column in zip(*(step.excess for step in latest), strict=True)]
+    paces = tuple(
+        RankPace(
+            rank.number,
+            rank.host,
+            lates[index],
+            max(0.0, seconds - (max(lates) - lates[index])),
+            sum(step.excess[index] > margins[index] for step in latest) / last,
+            site=_site(meetings, new[index], cut.starts[-last]),
+        )
+        for index, rank in enumerate(meetings.ranks)
+    )
+    return Pace(meetings.group, last, seconds, size, regular, paces, tuple(latest))
+
+
+def _step(
+    meetings: Meetings, start: int, size: int, lateness: Sequence[float], margins: Sequence[float]
+) -> Step:
+    first, last = meetings.seqs[start], meetings.seqs[start + size - 1]
+    at = median(row[start] for row in meetings.at)
+    return Step(first, last, at, scores(lateness, margins), excess(lateness))
+
+
+def scores(lateness: Sequence[float], margins: Sequence[float]) -> tuple[float, ...]:
+    """The score of each rank in a step."""
+    ordered, others = sorted(lateness), len(lateness) - 1
+    found = []
+    for late, margin in zip(lateness, margins, strict=True):
+        earlier = bisect_left(ordered, late - margin)
+        later = others - bisect_right(ordered, late - margin)  # without the rank itself
+        found.append((earlier - later) / others)
+    return tuple(found)
+
+
+def excess(lateness: Sequence[float]) -> tuple[float, ...]:
+    """The lateness of each rank minus the median lateness of the others."""
+    ordered = sorted(lateness)
+    return tuple(late - _median_without(ordered, late) for late in lateness)
+
+
+def _site(meetings: Meetings, new: Sequence[float], start: int) -> CallSite:
+    """The collective to which a rank comes later than others, by the sum over the steps from `start` on."""
+    by_site: dict[CallSite, float] = {}
+    for index in range(start, len(new)):
+        by_site[meetings.sites[index]] = by_site.get(meetings.sites[index], 0.0) + new[index]
+    return max(by_site, key=lambda site: by_site[site])
 
 
 def _whole(new: Sequence[float], sites: Sequence[CallSite], start: int, end: int) -> float:
     """The lateness of a step."""
     waited = sum(new[index] for index in range(start, end) if sites[index].waits)
     return waited + max((new[index] for index in range(start, end) if not sites[index].waits), default=0.0)
-
-
-@dataclass(frozen=True)
-class _RankExcess:
-    """By how much a rank is later than the others in each step; only the `last` steps are judged."""
-
-    excess: Sequence[float]
-    tolerance: float
-    last: int
-
-    @property
-    def often(self) -> float:
-        """The share of the steps in which it is late."""
-        return sum(value > self.tolerance for value in self.excess[-self.last :]) / self.last
-
-    def is_late(self, ranks: int) -> bool:
-        """Whether it is late in most steps, the newest and those before, and by more than the noise."""
-        values = self.excess[-self.last :]
-        middle = median(values)
-        half, newest = self.last // 2, values[-max(2, self.last // 4) :]
-        if middle <= self.tolerance or self.often < MOST_STEPS or median(newest) <= self.tolerance:
-            return False
-        if min(median(values[:half]), median(values[half:])) <= self.tolerance / 2:
-            return False
-        spread = median(abs(value - middle) for value in values)
-        # 1.86: from the median deviation to the standard error of a median, of normal noise.
-        return middle > (SURE + math.log(ranks) / 2) * 1.86 * spread / math.sqrt(self.last)
-
-    def first(self) -> int:
-        """The first step of those in most of which it is late."""
-        late = [value > self.tolerance for value in self.excess]
-        total, first = 0, len(late) - 1
-        for step in range(len(late) - 1, -1, -1):
-            total += late[step]
-            if late[step] and total >= MOST_STEPS * (len(late) - step):
-                first = step
-        return first
-
-
-def _located(rank_pace: RankPace, measured: _RankExcess, cut: _Steps, new: Sequence[float]) -> RankPace:
-    """The pace of a rank that is late, with the collective that it begins late, and since which one."""
-    meetings, starts = cut.meetings, cut.starts
-    by_site: dict[CallSite, float] = {}
-    for index in range(starts[-measured.last], len(new)):
-        by_site[meetings.sites[index]] = by_site.get(meetings.sites[index], 0.0) + new[index]
-    step = starts[measured.first()]
-    since = max(range(step, min(step + cut.size, len(new))), key=lambda index: new[index])
-    return replace(
-        rank_pace,
-        is_late=True,
-        since=meetings.seqs[since],
-        since_at=median(row[since] for row in meetings.at),
-        site=max(by_site, key=lambda site: by_site[site]),
-    )

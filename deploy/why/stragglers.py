@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from ..connect.requests.why import CallSite
+from ..connect.requests.why import CallSite, Straggler
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import duration, size
@@ -15,36 +14,9 @@ from .causes import Surroundings, likely_cause
 from .descriptions import named
 from .lateness import Pace
 from .positions import Rank
+from .sums import Sums, latest
 
-
-@dataclass(frozen=True)
-class Straggler:
-    """A rank that the others wait for. Seconds; `since` is a time by the driver's clock.
-
-    `often`: in which share of the last `steps` steps. `regular`: the steps are those of the program; else
-    each is just a number of collectives. `to`: the collective that it begins late. `cause`: empty if it is
-    unknown.
-    """
-
-    rank: int
-    host: str
-    late: float
-    step_seconds: float
-    often: float
-    steps: int
-    regular: bool
-    to: str
-    since: float
-    cause: str = ""
-
-    @property
-    def share(self) -> float:
-        """The share of a step in which the other ranks wait for this one."""
-        return self.late / self.step_seconds if self.step_seconds else 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for programs."""
-        return asdict(self)
+__all__ = ["Straggler", "Summary", "lines", "stragglers"]
 
 
 def stragglers(pace: Pace | None, surroundings: Surroundings) -> list[Straggler]:
@@ -102,46 +74,39 @@ def _site(site: CallSite, group: str) -> str:
     return f"{harmless(site.op)} of group {harmless(group)}{shown}"
 
 
-LATELY, MOST_OF_THEM = 5, 3
-"""A rank that was late in most of the last looks is named, as is one that was late in half of all looks."""
 STACKS = 3
 """The looks at a late rank in which its stacks are read for the cause."""
 
 
 class Summary:
-    """The stragglers of a run, from one look after the other."""
+    """The stragglers of a run so far, by the sums of all looks."""
 
     def __init__(self) -> None:
-        self._looks = 0
-        self._times: Counter[int] = Counter()
-        self._lately: deque[set[int]] = deque(maxlen=LATELY)
-        self._last: dict[int, Straggler] = {}
-        """Each rank in the last look in which it was late, with the cause and the beginning so far."""
+        self._sums = Sums()
+        self._causes: dict[int, str] = {}
+        self._searched: Counter[int] = Counter()
+        self.late: list[Straggler] = []
+        """The latest first, each with the cause that was found last."""
 
-    def needs_stacks(self, rank: int) -> bool:
+    def add(self, paces: Sequence[Pace], surroundings: Surroundings) -> Pace | None:
+        """Add a look; returns the pace of the latest group. A look without any pace changes nothing."""
+        if not paces:
+            return None
+        pace = latest(self._sums.add(paces))
+        self._keep(pace, surroundings)
+        return pace
+
+    @property
+    def needs_stacks(self) -> bool:
         """Whether the stacks may still show why a rank is late."""
-        last = self._last.get(rank)
-        return self._times[rank] < STACKS and not (last and last.cause)
+        return any(not rank.cause and self._searched[rank.rank] < STACKS for rank in self.late)
 
-    def add(self, late: Sequence[Straggler]) -> None:
-        """Add a look in which these ranks were late."""
-        before = self._lately[-1] if self._lately else set()
-        for straggler in late:
-            rank, last = straggler.rank, self._last.get(straggler.rank)
-            since = min(straggler.since, last.since) if last and rank in before else straggler.since
-            cause = straggler.cause or (last.cause if last else "")
-            self._last[rank] = replace(straggler, since=since, cause=cause)
-        ranks = {straggler.rank for straggler in late}
-        self._looks += 1
-        self._lately.append(ranks)
-        self._times.update(ranks)
+    def explain(self, pace: Pace | None, surroundings: Surroundings) -> None:
+        """Find the causes in surroundings that have stacks."""
+        self._searched.update(rank.rank for rank in self.late)
+        self._keep(pace, surroundings)
 
-    def stragglers(self) -> list[Straggler]:
-        """The ranks that are named at the end, the latest first."""
-        lately = Counter(rank for look in self._lately for rank in look)
-        named = [
-            straggler
-            for rank, straggler in self._last.items()
-            if lately[rank] >= MOST_OF_THEM or 2 * self._times[rank] >= self._looks
-        ]
-        return sorted(named, key=lambda straggler: -straggler.share)
+    def _keep(self, pace: Pace | None, surroundings: Surroundings) -> None:
+        found = stragglers(pace, surroundings)
+        self._causes.update({rank.rank: rank.cause for rank in found if rank.cause})
+        self.late = [replace(rank, cause=self._causes.get(rank.rank, "")) for rank in found]

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from muster.deploy.connect.requests.why import CallSite
-from muster.deploy.why.lateness import Pace, pace
+from muster.deploy.why.lateness import Pace
 from muster.deploy.why.meetings import Arriving, HostClock
+from muster.deploy.why.sums import pace
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run
 
 SEEDS = range(6)
@@ -72,8 +73,8 @@ def test_one_long_pause_in_many_steps_is_no_straggler() -> None:
     assert not late(Run(3, 60, lambda rank, step, part: 5.0 * (rank == 0 and step % 20 == 0)))
 
 
-def test_a_lateness_of_less_than_a_tenth_of_a_step_is_not_named() -> None:
-    assert not late(Run(3, 60, lambda rank, step, part: 0.005 * (rank == 0)))
+def test_a_lateness_of_less_than_a_twenty_fifth_of_a_step_is_not_named() -> None:
+    assert not late(Run(3, 60, lambda rank, step, part: 0.0035 * (rank == 0)))
 
 
 def test_a_rank_that_was_late_but_no_longer_is_is_not_named() -> None:
@@ -161,7 +162,7 @@ def follow(earlier: Run, later: Run) -> list[Arriving]:
 
 def test_collectives_that_never_repeat_are_judged_in_equal_parts() -> None:
     sites = tuple(sized(number) for number in range(97))
-    run = Run(3, 3, lambda rank, _, part: 0.02 * (rank == 1 and part % 6 == 0), sites, step_seconds=3.0)
+    run = Run(3, 3, lambda rank, _, part: 0.005 * (rank == 1 and part % 6 == 0), sites, step_seconds=3.0)
     found = paced(run)
     assert not found.regular
     assert not found.late  # a few hundredths of the time

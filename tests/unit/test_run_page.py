@@ -27,8 +27,8 @@ from muster.deploy.view.page.records import Records, read
 from muster.deploy.view.page.render import _environment, render, write_report
 from muster.deploy.view.page.run_page import run_page
 from muster.deploy.why.causes import Surroundings
-from muster.deploy.why.lateness import pace
 from muster.deploy.why.stragglers import stragglers
+from muster.deploy.why.sums import pace
 from tests.unit.paces import Run
 from tests.unit.records import job
 from tests.unit.runs import BEGAN, write_run

@@ -15,9 +15,11 @@ from muster.deploy.decode import from_json
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
 from muster.deploy.jobs.sample_file import MOST_RANKS, pace_line
 from muster.deploy.why.causes import Surroundings, mean_unsent
-from muster.deploy.why.lateness import Pace, pace
+from muster.deploy.why.lateness import Pace, paces
+from muster.deploy.why.meetings import Arriving
 from muster.deploy.why.positions import Rank
-from muster.deploy.why.stragglers import Straggler, Summary, lines, stragglers
+from muster.deploy.why.stragglers import Summary, lines, stragglers
+from muster.deploy.why.sums import pace
 from tests.unit.paces import BEGAN, Run
 
 QUIET = Pressure(busy=0.3, queued=0.01, throttled=0.0)
@@ -189,7 +191,7 @@ def test_the_lines_name_the_rank_how_late_it_is_where_and_since_when() -> None:
     first, second = lines(found, BEGAN + 60)
     assert first.startswith("rank 2 on node2 is late: the others wait ")
     assert (
-        " in 30 of the last 30 steps, in all_reduce of group 0 (3.9 KiB, train.py:88), for at least 59."
+        " in 30 of the last 30 steps, in all_reduce of group 0 (3.9 KiB, train.py:88), for at least 58."
         in first
     )
     assert second == "likely cause: unknown"
@@ -217,41 +219,85 @@ def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:
 
 # -- many looks --
 
-LATE = Straggler(2, "node2", 0.05, 0.15, 1.0, 30, True, "all_reduce", BEGAN)
+
+def looks_at(slow: Sequence[tuple[int, ...]], steps: int = 30) -> list[list[Pace]]:
+    """Looks at a run of four ranks, of which these are slow in the steps of each look."""
+    total = steps * len(slow)
+    run = Run(4, total, lambda rank, step, part: 0.05 * (rank in slow[step // steps]), most=10**6)
+    arriving = run.arriving()
+    found = []
+    for number in range(1, len(slow) + 1):
+        upto = [upto_step(one, number * steps) for one in arriving]
+        found.append(paces(upto, {}))
+    return found
 
 
-def test_a_rank_that_is_late_in_most_looks_is_named_at_the_end_with_the_first_cause_and_time() -> None:
+def upto_step(one: Arriving, count: int) -> Arriving:
+    """A rank with the last 256 collectives of its first ones."""
+    (track,) = one.arrivals.tracks
+    part = slice(max(0, count - 256), count)
+    cut = replace(track, count=count, seqs=track.seqs[part], at=track.at[part], sites=track.sites[part])
+    return replace(one, arrivals=replace(one.arrivals, tracks=(cut,)))
+
+
+NOTHING = Surroundings({}, {})
+
+
+def summed(slow: Sequence[tuple[int, ...]]) -> Summary:
     summary = Summary()
-    summary.add([replace(LATE, cause="its CPU quota")])
-    summary.add([replace(LATE, since=BEGAN + 20)])
-    assert summary.stragglers() == [replace(LATE, cause="its CPU quota")]
+    for look in looks_at(slow):
+        summary.add(look, NOTHING)
+    return summary
 
 
 def test_a_rank_that_was_late_once_in_a_long_run_is_not_named_at_its_end() -> None:
-    summary = Summary()
-    for number in range(20):
-        summary.add([LATE] if number == 7 else [])
-    assert summary.stragglers() == []
+    assert summed([()] * 5 + [(2,)] + [()] * 6).late == []
 
 
-def test_a_rank_that_has_become_slow_at_last_is_named() -> None:
-    summary = Summary()
-    for number in range(100):
-        summary.add([replace(LATE, since=BEGAN + number)] if number > 96 else [])
-    (found,) = summary.stragglers()
-    assert found.since == BEGAN + 97
+def test_a_rank_that_was_late_in_most_of_the_run_is_named_at_its_end() -> None:
+    (late,) = summed([(2,)] * 6 + [()] * 2).late
+    assert (late.rank, late.host) == (2, "node3")
+
+
+def test_a_rank_that_has_become_slow_at_last_is_named_with_the_beginning() -> None:
+    summary = summed([()] * 8 + [(2,)] * 2)
+    (late,) = summary.late
+    assert late.since == pytest.approx(BEGAN + 24, abs=1.0)  # 240 steps of 0.1 s
+    assert late.late == pytest.approx(0.05, abs=0.01)
+
+
+def test_a_look_without_new_steps_changes_nothing() -> None:
+    summary, (look,) = Summary(), looks_at([(2,)], steps=12)
+    for _ in range(20):
+        summary.add(look, NOTHING)
+    assert summary.late == []  # twelve steps prove nothing
+
+
+def test_the_cause_that_was_found_once_is_kept() -> None:
+    summary, looks = Summary(), looks_at([(2,)] * 3)
+    summary.add(looks[0], Surroundings({2: replace(QUIET, throttled=0.8), 1: QUIET}, {}))
+    summary.add(looks[1], NOTHING)
+    (late,) = summary.late
+    assert late.cause.startswith("its CPU quota")
+
+
+def test_a_host_that_does_not_answer_once_leaves_the_ranks_named() -> None:
+    summary = summed([(2,)] * 3)
+    assert summary.add([], NOTHING) is None
+    assert [late.rank for late in summary.late] == [2]
 
 
 def test_stacks_are_read_until_the_cause_is_known_but_not_for_ever() -> None:
-    summary = Summary()
-    assert summary.needs_stacks(2)
+    summary, (look,) = Summary(), looks_at([(2,)])
+    assert not summary.needs_stacks
+    pace = summary.add(look, NOTHING)
     for _ in range(3):
-        summary.add([LATE])
-    assert not summary.needs_stacks(2)
+        assert summary.needs_stacks
+        summary.explain(pace, NOTHING)
+    assert not summary.needs_stacks
     known = Summary()
-    known.add([replace(LATE, cause="its CPU quota")])
-    assert not known.needs_stacks(2)
-    assert known.needs_stacks(1)
+    known.add(look, Surroundings({2: replace(QUIET, throttled=0.8), 1: QUIET}, {}))
+    assert not known.needs_stacks
 
 
 def test_a_line_of_the_pace_has_the_slowest_of_very_many_ranks() -> None:

@@ -22,7 +22,7 @@ from muster.deploy.view.top import sources
 from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
 from muster.deploy.view.top.judge import Judge
 from muster.deploy.view.top.sources import HostSource, JobSource, look_of
-from muster.deploy.why.lateness import pace
+from muster.deploy.why.sums import pace
 from tests.unit import paces
 from tests.unit.records import host_sample
 from tests.waiting import wait_until

@@ -10,7 +10,9 @@ from ...decode import AtMost, message
 from ...errors import MusterError
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, JobId, Name, Number, Path, Pid, Rank, Seconds, Text
 from .request import MOST_ENTRIES, Nothing, Payload, Request
+from .why import Straggler
 
+MOST_LATE = 64
 _Log = Annotated[str, AtMost(512)]
 
 
@@ -53,6 +55,8 @@ class JobState:
     placed: Annotated[tuple[Rank, ...], AtMost(MOST_HOSTS)] = ()
     """The number of ranks of each host; the first ranks are on the first host."""
     stall: JobStall | None = None
+    late: Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)] = ()
+    """The ranks of a running job that the others wait for, by the sums of its driver."""
     user: Text = ""
     """The user who launched it; of a job of an older version, the owner of its record."""
 

@@ -6,8 +6,8 @@ deploy/agent/job/evidence.py and deploy/agent/job/arrivals.py gather the answers
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import asdict, field
+from typing import Annotated, Any, Literal, NamedTuple
 
 from ...decode import AtMost, Between, Like, message
 from ...hosts.bounds import Bytes, Code, Count, Name, Number, Path, Seconds, Text
@@ -206,6 +206,36 @@ class HostArrivals:
     )
     unsent: _Share = 0.0
     cost: Annotated[float, Between(0, 1e6)] = 0.0
+
+
+@message(frozen=True)
+class Straggler:
+    """A rank that the others wait for. Seconds; `since` is a time by the driver's clock.
+
+    `often`: in which share of the last `steps` steps. `regular`: the steps are those of the program; else
+    each is just a number of collectives. `to`: the collective that it begins late. `cause`: empty if it is
+    unknown.
+    """
+
+    rank: int
+    host: str
+    late: float
+    step_seconds: float
+    often: float
+    steps: int
+    regular: bool
+    to: str
+    since: float
+    cause: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of a step in which the other ranks wait for this one."""
+        return self.late / self.step_seconds if self.step_seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for programs."""
+        return asdict(self)
 
 
 WHY = Request("why", HostEvidence, ranks=lambda answer: answer.ranks)
