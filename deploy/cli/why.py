@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..connect.channel import Channel
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
 from ..launch.diagnosis import gather_stacks
+from ..why.case import LONG_WITHOUT_HISTORY, Verdict
 from ..why.gather import gather, gather_stragglers, with_silent
+from ..why.positions import Rank
+from ..why.stall import stand_still
 from ..why.stragglers import lines
 from ..why.verdict import explain
 from .command import Exit, flag
@@ -41,8 +46,8 @@ class Why(RunningJobOptions):
     """Explain a hang or a slow job: which ranks wait in what, and for whom.
 
     It names the collective with its size and line, the rank that is late to it, and the likely cause. With
-    --no-record, or without torch.distributed, it compares the stacks and processes of the ranks. Ends with 1
-    if the job hangs, and with 3 if a host does not answer.
+    --no-record, or without torch.distributed, it compares the stacks and processes of the ranks twice within
+    10 s. Ends with 1 if the job hangs, and with 3 if a host does not answer.
     """
 
     json: bool = flag(False, JSON)
@@ -57,6 +62,8 @@ class Why(RunningJobOptions):
             if not ranks:
                 raise Exit(no_rank(state), UnfitError.exit_status)
             verdict = explain(ranks)
+            if verdict.kind == "stacks" and not verdict.hang:
+                verdict = _seen_twice(name, channels, ranks) or verdict
             late = [] if verdict.hang else list(state.late) or gather_stragglers(name, channels)
             silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if self.json:
@@ -72,3 +79,12 @@ class Why(RunningJobOptions):
         exit_if_silent(silent)
         if verdict.hang:
             raise Exit(code=1)
+
+
+def _seen_twice(job: str, channels: Mapping[str, Channel], before: Sequence[Rank]) -> Verdict | None:
+    """The verdict on ranks without a record that have not moved since `before`; None if one has."""
+    time.sleep(LONG_WITHOUT_HISTORY)
+    ranks, problems = gather(job, channels)
+    if problems or not stand_still(before, ranks):
+        return None
+    return explain(ranks, still=LONG_WITHOUT_HISTORY)

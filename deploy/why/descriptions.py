@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..connect.requests.why import SETUP, Evidence, ProcessState, RecordedCall, StackLine
+from ..connect.requests.why import SETUP, Evidence, FileLock, ProcessState, RecordedCall, StackLine
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import count, describe_code, size, span
@@ -89,9 +89,44 @@ def doing(evidence: Evidence) -> str:
         return "runs no Python"
     above = evidence.frames[: evidence.frames.index(at)]
     activity = next((text for sign, text in _ACTIVITIES if any(sign in line.file for line in above)), "")
-    if not activity and evidence.process and evidence.process.busy >= BUSY:
+    process = evidence.process or ProcessState(0, "S")
+    if process.file_lock:
+        activity = f"waits for the lock of {_lock(process.file_lock)}"
+    elif process.thread_lock:
+        activity = f"waits for a lock that {harmless(process.thread_lock)} has"
+    elif not activity and process.busy >= BUSY:
         activity = "computes"
-    return f"{activity}, in {location(at)}" if activity else f"is in {location(at)}"
+    if process.busy < BUSY:
+        activity += _awaited_child(process, activity)
+    ends = "" if process.busy >= BUSY else _ends(process)
+    return (f"{activity}, in {location(at)}" if activity else f"is in {location(at)}") + ends
+
+
+def _lock(lock: FileLock) -> str:
+    """`/data/index.lock, which rank 0 has`."""
+    holder = f"process {lock.pid} ({harmless(lock.program)})"
+    if lock.rank is not None:
+        holder = f"rank {lock.rank}"
+    elif not lock.pid:
+        holder = "a process of another container or host"
+    return f"{harmless(lock.path) or 'a file'}, which {holder} has"
+
+
+def _awaited_child(process: ProcessState, activity: str) -> str:
+    """The only process of a rank that waits for one, as ` (process 123: sleep 1000)`; else empty."""
+    running = [child for child in process.children if child.code is None]
+    if len(running) != 1 or not any(word in activity for word in ("processes", "program")):
+        return ""
+    return f" (process {running[0].pid}: {harmless(running[0].program)})"
+
+
+def _ends(process: ProcessState) -> str:
+    """The processes of a rank that have ended, and for which it has not waited yet."""
+    return "".join(
+        f"; its process {child.pid} ({harmless(child.program)}) has ended: {describe_code(child.code)}"
+        for child in process.children
+        if child.code is not None
+    )
 
 
 def own_line(frames: Sequence[StackLine]) -> StackLine | None:

@@ -12,10 +12,12 @@ times the floor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from ..connect.requests.why import Evidence
 from ..console.text import duration
 from ..hosts.samples import HostSample, RankSample
+from .positions import Rank
 
 UNSURE, TIMES, MOST = 5.0, 3.0, 30.0
 IDLE_SHARE = 0.05
@@ -136,6 +138,22 @@ def at_work(entry: RankSample, sample: HostSample, local_rank: int) -> bool:
         or (entry.state == "D" and host_moves >= LEAST_RATE)
         or gpu >= BUSY_GPU
     )
+
+
+def stand_still(before: Sequence[Rank], after: Sequence[Rank]) -> bool:
+    """Whether no rank has moved between two looks: the same stack, and idle with all its processes.
+
+    For ranks without a record, whose waits are unknown.
+    """
+    earlier = {rank.number: rank.evidence for rank in before}
+    return bool(after) and all(_is_still(earlier.get(rank.number), rank.evidence) for rank in after)
+
+
+def _is_still(before: Evidence | None, after: Evidence | None) -> bool:
+    if not (before and after and before.process and after.process and after.frames):
+        return False
+    same = before.process.pid == after.process.pid and before.frames == after.frames
+    return same and after.process.ran - before.process.ran < IDLE_SHARE * (after.now - before.now)
 
 
 def stall_text(seconds: float, why: str) -> str:

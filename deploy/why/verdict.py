@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from ..connect.requests.why import SETUP
@@ -19,9 +20,18 @@ from .waits import Mismatch, Wait
 __all__ = ["Verdict", "explain", "explain_crash"]
 
 
-def explain(ranks: Sequence[Rank], *, stalled: bool = False) -> Verdict:
-    """The verdict on a job. `stalled`: no rank has made progress for long."""
-    return _Explanation(ranks, stalled=stalled).verdict()
+def explain(ranks: Sequence[Rank], *, stalled: bool = False, still: float = 0.0) -> Verdict:
+    """The verdict on a job. `stalled`: no rank has made progress for long.
+
+    `still`: for so many seconds no rank has moved, by their stacks and processor time.
+    """
+    verdict = _Explanation(ranks, stalled=stalled or still > 0).verdict()
+    if not still:
+        return verdict
+    moved = f"; no rank has moved for {still:.0f} s"
+    return replace(
+        verdict, cause=verdict.cause + moved, summary=verdict.summary + moved, seconds=round(still, 3)
+    )
 
 
 def explain_crash(ranks: Sequence[Rank]) -> Verdict | None:

@@ -102,7 +102,9 @@ def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[R
             begun = sum(len(one.evidence.entries) > 3 for one in ranks if one.evidence) == 3
             # Before, ranks that read PyTorch from a slow disk wait for each other too. In a healthy program
             # (`looks`) no hang may be seen at all.
-            sure = verdict.hang and len(ranks) == 3 and (begun or looks or verdict.kind == "absent")
+            sure = (
+                verdict.hang and len(ranks) == 3 and (begun or looks or verdict.kind in {"absent", "unmet"})
+            )
             looks -= begun
             if sure or (begun and looks == 0) or time.monotonic() > deadline:
                 return ranks, verdict

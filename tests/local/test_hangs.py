@@ -12,7 +12,7 @@ import pytest
 
 from tests.hangs.capture import judge, seen
 from tests.hangs.table import HEALTHY, Hang, in_setting
-from tests.launching import Project
+from tests.launching import Launched, Project
 from tests.waiting import PATIENCE, read_until, wait_until
 
 # Rank 0 waits for rank 1 in a collective.
@@ -61,16 +61,71 @@ def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project
         def explained() -> dict[str, Any]:
             """The answer, once every rank has come to where it stays."""
             done = project.fab("why", job[-4:], "--json")
-            said: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+            said: dict[str, Any] = json.loads(done.stdout) if done.returncode == 1 else {}
             return said if said.get("culprits") == [2] else {}
 
-        said = wait_until(explained, "rank 2 to be named")
+        said = wait_until(explained, "rank 2 to be named, with exit status 1")
         driver.send_signal(signal.SIGINT)
         driver.communicate(timeout=PATIENCE)
-    assert (said["job"], said["kind"]) == (job, "stacks")
+    assert (said["job"], said["kind"], said["hang"]) == (job, "stacks", True)
+    assert said["cause"].endswith("; no rank has moved for 10 s")
     assert said["cause"].startswith(
         "only stacks and /proc are available (the job was launched with --no-record)"
     )
+
+
+UNEQUAL = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if os.environ["RANK"] == "2":
+    dist.all_reduce(torch.ones(1000))
+else:
+    dist.all_reduce(torch.ones(2000))
+"""
+# Rank 2 goes on to the next forward while the others are in the backward. Gloo aborts one of the others.
+FSDP2 = """
+import os, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (3,))
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
+for layer in model:
+    fully_shard(layer, mesh=mesh)
+for step in range(5):
+    loss = model(torch.ones(2, 8)).sum()
+    if os.environ["RANK"] != "2" or step != 2:
+        loss.backward()
+"""
+
+
+def test_a_crash_after_unequal_sizes_names_the_ranks_that_differ_and_both_lines(project: Project) -> None:
+    launched = crashed(project, UNEQUAL)
+    assert "all_reduce #2 of group 0 (2000 x float32, train.py:8)" in launched.output
+    assert "all_reduce #2 of group 0 (1000 x float32, train.py:6)" in launched.output
+    assert "muster_recorder.py" not in launched.output
+
+
+@pytest.mark.soak
+def test_a_skipped_backward_of_fsdp_is_blamed_on_the_rank_that_skipped_it(project: Project) -> None:
+    crashed(project, FSDP2)
+
+
+def crashed(project: Project, program: str) -> Launched:
+    """The launch of a program of three ranks that fails because rank 2 calls another collective.
+
+    Which rank fails first is a matter of luck.
+    """
+    (project.path / "train.py").write_text(program)
+    (project.path / "hosts.txt").write_text("localhost slots=3\n")
+    launched = project.launch("--script", "train.py")
+    assert launched.status != 0
+    why, first = launched.result["why"] or {}, launched.result["first_failure"]["rank"]
+    assert (why.get("kind"), why.get("culprits")) == ("different", [2]), launched.output
+    told_apart = f"why: rank {first} failed first, but rank 2 caused it"
+    assert (told_apart in launched.output) == (first != 2), launched.output
+    return launched
 
 
 PROGRAMS = sorted({*HEALTHY.glob("*.py")} - {HEALTHY / "start.py"})

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.agent.job.evidence import RankEvidence, take_stacks
+from muster.deploy.agent.job.in_rank.muster_ring import RECORDER
 from muster.deploy.common.durable import put_in_place
 from muster.deploy.common.paths import MusterPaths
 from muster.deploy.common.store import Store
@@ -89,7 +90,7 @@ def test_where_a_program_is_over_the_thread_that_keeps_it_alive_is_read(tmp_path
 
 
 def test_the_frames_of_the_recorder_are_left_out(tmp_path: Path) -> None:
-    names = ("/lib/torch/distributed.py", "/jobs/j/bin/in_rank/muster_recorder.py", "/code/train.py")
+    names = ("/lib/torch/distributed.py", RECORDER, "/code/train.py")
     frames = [{"name": "call", "filename": name, "short_filename": name, "line": 3} for name in names]
     tool = tmp_path / "py-spy"
     tool.write_text(f"#!/bin/sh\necho '{json.dumps([{'os_thread_id': 1, 'frames': frames}])}'\n")

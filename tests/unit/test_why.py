@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect.requests.why import (
+    Child,
     End,
     Evidence,
+    FileLock,
     GroupCount,
     Meeting,
     ProcessState,
@@ -19,6 +21,7 @@ from muster.deploy.connect.requests.why import (
 )
 from muster.deploy.why.gather import with_silent
 from muster.deploy.why.positions import Rank
+from muster.deploy.why.stall import stand_still
 from muster.deploy.why.verdict import Verdict, explain, explain_crash
 from tests.hangs.capture import RECORDS, judge, records_of
 from tests.hangs.table import HANGS
@@ -357,6 +360,74 @@ def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> 
     assert verdict.cause.startswith(
         "only stacks and /proc are available (it has not imported torch.distributed)"
     )
+
+
+LOCK = FileLock("/data/index.lock", 9, "python3 prepare.py")
+WORKERS = (Child(8, "pt_data_worker", -9), Child(9, "pt_data_worker"))
+HOLDERS: dict[str, dict[str, Any]] = {
+    "waits for the lock of /data/index.lock, which process 9 (python3 prepare.py) has, in shards": {
+        "file_lock": LOCK
+    },
+    "waits for the lock of /data/index.lock, which rank 0 has, in shards": {
+        "file_lock": replace(LOCK, rank=0)
+    },
+    "waits for the lock of /data/index.lock, which a process of another container or host has": {
+        "file_lock": replace(LOCK, pid=0)
+    },
+    "waits for a lock that thread 'writer' in save (a.py:3) has, in shards (loader.py:40)": {
+        "thread_lock": "thread 'writer' in save (a.py:3)"
+    },
+    "reads data, in shards (loader.py:40); its process 8 (pt_data_worker) has ended: SIGKILL (9)": {
+        "children": WORKERS
+    },
+}
+
+
+@pytest.mark.parametrize("text", HOLDERS)
+def test_who_holds_up_a_rank_is_named(text: str) -> None:
+    assert f"never came: it {text}" in of_last(process=ProcessState(7, "S", **HOLDERS[text])).cause
+
+
+def test_the_only_process_that_a_rank_waits_for_is_named() -> None:
+    waits = (StackLine("wait", "subprocess.py", 9, False), StackLine("run", "train.py", 7, True))
+    one = ProcessState(7, "S", children=(Child(8, "sleep 1000"),))
+    text = "it waits for a program that it started (process 8: sleep 1000), in run (train.py:7)"
+    assert text in of_last(process=one, frames=waits).cause
+    two = replace(one, children=(*one.children, Child(9, "sleep 1")))
+    assert "process 8" not in of_last(process=two, frames=waits).cause
+    assert "process 8" not in of_last(process=one).cause
+
+
+STILL = {"entries": (), "groups": (), "missing": "no record"}
+
+
+def moved(**changes: Any) -> Rank:
+    """A rank without a record, 10 s later."""
+    return rank(0, **{**STILL, "now": NOW + 10, "frames": READS, **changes})
+
+
+MOVES: dict[str, dict[str, Any]] = {
+    "it is at another line": {"frames": (READS[0], READS[1]._replace(line=41))},
+    "it, or a process below it, computes": {"process": ProcessState(7, "S", ran=1.0)},
+    "it is another process": {"process": ProcessState(8, "S")},
+    "its stack cannot be read": {"frames": ()},
+    "it is gone": {"process": None, "end": End(0)},
+}
+
+
+@pytest.mark.parametrize("how", MOVES)
+def test_a_rank_without_a_record_that_moves_does_not_stand_still(how: str) -> None:
+    before = [moved(now=NOW)]
+    assert stand_still(before, [moved()])
+    assert not stand_still(before, [moved(**MOVES[how])])
+
+
+def test_ranks_without_a_record_that_stand_still_hang() -> None:
+    assert not stand_still([], [])
+    verdict = explain([moved()], still=10.0)
+    assert (verdict.kind, verdict.hang, verdict.seconds) == ("stacks", True, 10.0)
+    assert verdict.cause.endswith("; no rank has moved for 10 s")
+    assert not explain([moved()]).hang
 
 
 DOING: dict[str, tuple[StackLine, ...]] = {

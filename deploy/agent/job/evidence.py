@@ -28,14 +28,15 @@ from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import MusterPaths
 from ...common.store import Store
 from ..processes import SECONDS_PER_TICK, ProcessStat, peek, read_stat
+from .holders import children, file_lock
+from .in_rank.muster_ring import RECORDER
 from .pressure import unanswered
 from .ranks import Ranks
-from .records import MOST_ENTRIES, read_ring, read_stack, read_trace
+from .records import MOST_ENTRIES, read_lock, read_ring, read_stack, read_trace
 
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8
 OVER = "_on_shutdown"  # of in_rank/muster_over.py
-RECORDER = "muster_recorder.py"  # its frames stand between the program and torch, and explain nothing
 ANSWER_SECONDS = 20.0
 MOST_OF_HOST = 12_000  # entries of all ranks: an answer has room for 8 MiB and half a million values
 UNRECORDED = "the job was launched with --no-record"
@@ -129,7 +130,7 @@ def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[lis
     if code and any(frame["name"].endswith(OVER) for frame in main["frames"]):
         others = (thread for thread in threads if thread is not main and _is_in(thread, code))
         main = next(others, main)
-    return [_frame(frame, code) for frame in main["frames"] if not frame["filename"].endswith(RECORDER)]
+    return [_frame(frame, code) for frame in main["frames"] if frame["filename"] != RECORDER]
 
 
 def _is_in(thread: dict[str, Any], code: str) -> bool:
@@ -161,8 +162,13 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
         answers = {
             rank: pool.submit(read_stack, os.path.join(folder, f"console-{rank}"), code) for rank in unread
         }
+        locks = {
+            rank: pool.submit(read_lock, os.path.join(folder, f"console-{rank}") if state == "S" else "")
+            for rank, (_, state) in programs.items()
+        }
     stacks = {rank: answer.result() for rank, answer in answers.items()}
     taken.update({str(rank): {"frames": frames} for rank, frames in stacks.items() if frames})
+    processes = _processes(ranks, programs, before)
     evidence = {}
     for rank in every:
         record = {"missing": UNRECORDED}
@@ -171,12 +177,31 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
         trace = traces[rank].result()
         collected: Frame = {"now": time.time(), **record, "trace": trace}
         if rank in programs:
-            collected["process"] = _process(*programs[rank], before[rank])
+            collected["process"] = {**processes[rank], "thread_lock": locks[rank].result()}
             collected.update(taken[str(rank)])
         elif end := ranks.ends.get(rank):
             collected["end"] = {"code": end["code"], "out_of_memory": "out_of_memory" in end}
         evidence[str(rank)] = collected
     return evidence
+
+
+def _processes(
+    ranks: Ranks,
+    programs: Mapping[int, tuple[int, str]],
+    before: Mapping[int, tuple[ProcessStat | None, float]],
+) -> dict[int, Frame]:
+    """The process of each rank, with its children and the file for whose lock it waits."""
+    pulse, pids = ranks.pulse(), {rank: pid for rank, (pid, _) in programs.items()}
+    below, ranks_of = children(pids), {pid: rank for rank, pid in pids.items()}
+    return {
+        rank: {
+            **_process(pid, state, before[rank]),
+            "ran": pulse.get(str(rank), {}).get("cpu", 0.0),
+            "file_lock": file_lock(pid, ranks_of),
+            "children": below.get(rank, []),
+        }
+        for rank, (pid, state) in programs.items()
+    }
 
 
 def _process(pid: int, state: str, before: tuple[ProcessStat | None, float]) -> Frame:

@@ -30,6 +30,28 @@ class StackLine(NamedTuple):
 
 
 @message(frozen=True)
+class FileLock:
+    """The lock of a file for which a process waits, and the process that has it.
+
+    `pid` is 0 if that is of another container or host; `rank`: the rank of this host that it is.
+    """
+
+    path: Path
+    pid: Count
+    program: _Where
+    rank: Number | None = None
+
+
+@message(frozen=True)
+class Child:
+    """A process that a rank has started; `code` if it has ended, and the rank has not waited for it."""
+
+    pid: Count
+    program: _Where
+    code: Code | None = None
+
+
+@message(frozen=True)
 class ProcessState:
     """A rank's process: its state in proc(5), the kernel's function that it waits in, cores that it uses.
 
@@ -40,12 +62,18 @@ class ProcessState:
     state: Annotated[str, AtMost(1)]
     waits_in: _Where = ""
     busy: _Rate = 0.0
+    ran: Seconds = 0.0
+    """Processor time of it and of all processes below it."""
     faults: _Rate = 0.0
     resident: Bytes = 0
     swapped: Bytes = 0
     threads: Count = 0
     unanswered: Annotated[tuple[_Where, ...], AtMost(8)] = ()
     """The addresses to which its TCP connections send again and again, without an answer."""
+    file_lock: FileLock | None = None
+    thread_lock: Text = ""
+    """The thread that has the lock for which the main thread waits: `thread 'writer' in save (a.py:3)`."""
+    children: Annotated[tuple[Child, ...], AtMost(8)] = ()
 
 
 @message(frozen=True)

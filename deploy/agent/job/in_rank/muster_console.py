@@ -30,6 +30,7 @@ from typing import Any
 MOST_LINE = 1 << 16  # bytes of a request
 MOST_TEXT = 1 << 14  # characters of an answer
 MOST_FRAMES = 200
+_RECORDER = "<the recorder of muster>"  # muster_ring.RECORDER
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FOREIGN = ("/torch/", "/site-packages/", "/dist-packages/")
@@ -54,6 +55,8 @@ def _serve(connection: socket.socket) -> None:
             send(stream, evaluate(request["expression"], request["code"], request["seconds"]))
         elif request["do"] == "stack":
             send(stream, {"frames": stack(request["code"])})
+        elif request["do"] == "lock":
+            send(stream, {"lock": import_module("muster_locks").holder()})
         elif request["do"] == "debug":
             import_module("muster_debug").serve(connection, stream, request)
 
@@ -176,7 +179,7 @@ def stack(code: str) -> list[list[Any]]:
     while frame and len(frames) < MOST_FRAMES:
         path = _file(frame)
         short = next((path[len(folder) :] for folder in folders if path.startswith(folder)), path)
-        if not path.endswith("muster_recorder.py"):  # it stands between the program and torch
+        if path != _RECORDER:  # it stands between the program and torch
             frames.append([frame.f_code.co_name, short[-400:], frame.f_lineno, path.startswith(own)])
         frame = frame.f_back
     return frames

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .muster_calls import CallArguments, CallTexts, meeting, positions_of, watch_backward
-    from .muster_ring import BEGUN, DONE, FAILED, WAITED, Group, Ring
+    from .muster_ring import BEGUN, DONE, FAILED, RECORDER, WAITED, Group, Ring
 else:  # in a rank, they lie beside this file
     from muster_calls import CallArguments, CallTexts, meeting, positions_of, watch_backward
-    from muster_ring import BEGUN, DONE, FAILED, WAITED, Group, Ring
+    from muster_ring import BEGUN, DONE, FAILED, RECORDER, WAITED, Group, Ring
 
 SETUP = "setup"
 """The name that stands for the group in which groups themselves are made."""
@@ -119,7 +119,7 @@ class Recorder:
                     if state is BEGUN:
                         self._watch(result, entry)
 
-        return recorded
+        return _marked(recorded)
 
     # -- waits for a call that had returned --
 
@@ -149,7 +149,7 @@ class Recorder:
             finally:
                 ring.wait(entry, state)
 
-        return wait
+        return _marked(wait)
 
     def _entry_of(self, work: Any) -> int:
         try:
@@ -279,6 +279,13 @@ def _short(path: str) -> str:
         return ""
     inside = os.path.relpath(path) if os.path.isabs(path) else path
     return os.path.basename(path) if inside.startswith("..") else inside
+
+
+def _marked(function: Any) -> Callable[..., Any]:
+    """The function, with a file name that shows in a traceback of the program whose line it is."""
+    function.__code__ = function.__code__.replace(co_filename=RECORDER)
+    marked: Callable[..., Any] = function
+    return marked
 
 
 def _is_complete(work: Any) -> bool:

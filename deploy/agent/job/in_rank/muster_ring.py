@@ -17,6 +17,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+RECORDER = "<the recorder of muster>"
+"""The file name of the frames between the program and torch, in tracebacks and stacks."""
 SLOT = 512
 GROUPS, ENTRIES = 64, 256
 FIRST = 1 + GROUPS

@@ -1,0 +1,120 @@
+"""Who holds up a rank: a process with the lock of a file, children that have ended, a thread with a lock."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import muster.deploy.agent.job
+from muster.deploy.agent.job.holders import children, file_lock
+from tests.waiting import wait_until
+
+FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+LOCKS: dict[str, Callable[..., Any]] = {
+    "fcntl.flock(file, fcntl.LOCK_EX)": fcntl.flock,
+    "fcntl.lockf(file, fcntl.LOCK_EX)": fcntl.lockf,
+}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_process_that_waits_for_the_lock_of_a_file_shows_the_file_and_who_has_it(
+    tmp_path: Path, lock: str
+) -> None:
+    path = tmp_path / "index.lock"
+    with path.open("w") as file:
+        LOCKS[lock](file, fcntl.LOCK_EX)
+        waits = f"import fcntl; file = open({str(path)!r}, 'w'); {lock}"
+        with subprocess.Popen([sys.executable, "-c", waits]) as process:
+            try:
+                found = wait_until(lambda: file_lock(process.pid, {os.getpid(): 3}) or {}, "it to wait")
+            finally:
+                process.kill()
+    assert (found["path"], found["pid"], found["rank"]) == (str(path), os.getpid(), 3)
+    assert "pytest" in found["program"]
+    assert file_lock(os.getpid(), {}) is None
+
+
+def test_a_lock_of_another_container_has_no_process(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "locks").write_text(
+        "1: FLOCK  ADVISORY  WRITE 12 00:2e:5 0 EOF\n"
+        "2: OFDLCK ADVISORY  WRITE -1 00:2e:9 0 EOF\n"
+        "2: -> POSIX  ADVISORY  WRITE 77 00:2e:9 0 EOF\n"
+        "3: -> malformed\n"
+    )
+    assert file_lock(77, {}, str(tmp_path)) == {"path": "", "pid": 0, "program": "", "rank": None}
+    assert file_lock(78, {}, str(tmp_path)) is None
+
+
+def test_children_that_have_ended_come_first_with_their_exit_codes() -> None:
+    ends = ["import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)", "import time; time.sleep(100)"]
+    started = [subprocess.Popen([sys.executable, "-c", code]) for code in ends]
+    try:
+        pids = [process.pid for process in started]
+
+        def both_ended() -> list[Any]:
+            found = [child for child in children({5: os.getpid()}).get(5, []) if child["pid"] in pids]
+            return found if [child["code"] for child in found].count(None) == 1 else []
+
+        found = wait_until(both_ended, "two of three to end")
+    finally:
+        started[2].kill()
+        for process in started:
+            process.wait()
+    assert {child["pid"]: child["code"] for child in found} == dict(zip(pids, (3, -9, None), strict=True))
+    assert found[-1]["program"].endswith("time.sleep(100)")
+
+
+THREADS = """
+import logging, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+lock = {lock}
+taken = threading.Event()
+def save():
+    {take}
+    taken.set()
+    time.sleep(100)
+def show():
+    import muster_locks
+    for _ in range(200):
+        time.sleep(0.02)
+        if found := muster_locks.holder():
+            break
+    print(found, flush=True)
+    import os; os._exit(0)
+threading.Thread(target=save, name="writer", daemon=True).start()
+taken.wait()
+threading.Thread(target=show, daemon=True).start()
+{wait}
+time.sleep(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lock", "take", "wait", "shown"),
+    [
+        ("threading.RLock()", "lock.acquire()", "with lock: pass", True),
+        ("threading.Condition()", "lock.acquire()", "with lock: pass", True),
+        ("logging.StreamHandler()", "lock.acquire()", "lock.handle(logging.makeLogRecord({}))", True),
+        ("threading.RLock()", "lock.acquire()", "time.sleep(4)", False),
+        ("threading.Lock()", "lock.acquire()", "lock.acquire(timeout=4)", False),
+    ],
+)
+def test_a_thread_with_the_lock_for_which_the_main_thread_waits_is_named(
+    tmp_path: Path, lock: str, take: str, wait: str, shown: bool
+) -> None:
+    """A plain lock does not show who has it; nor does a lock matter that the line does not name."""
+    (tmp_path / "train.py").write_text(THREADS.format(lock=lock, take=take, wait=wait))
+    said = subprocess.run(
+        [sys.executable, "train.py", str(FOLDER)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    line = 1 + THREADS.split("\n").index("    time.sleep(100)")
+    assert said.stdout == (f"thread 'writer' in save (train.py:{line})\n" if shown else "\n"), said.stderr
