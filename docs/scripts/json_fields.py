@@ -27,7 +27,7 @@ of a launch writes the same lines to a file, a named pipe, or with `-` to standa
   (allocation: Slurm took the hosts away). Of several in one attempt, the verdict names the first.
 - `steps.stopped`: no rank makes progress ([stalls](../why.md#stalls)), with the cause in `text` and the time
   of the last progress in `since`; `steps.resumed`: the job continues.
-- `job.explained`: why a recorded job stalled ([muster why](../why.md)), in two lines.
+- `job.explained`: why a recorded job stalled, or failed in a collective ([muster why](../why.md)), in two lines.
 
 Fields that do not apply to a type are `null`."""
 COMPARE = "`muster compare --json` prints the differences between jobs, and the figures of each."
@@ -419,6 +419,7 @@ MEANINGS = {
     "JobState.stall": "a running job makes no progress ([why](../why.md#stalls)); null if it does",
     "JobStall.since": "the time of the last progress, by the driver's clock",
     "JobStall.why": "the cause, in one line",
+    "JobState.late": "the ranks that its driver has named as late ([who is slow](../why.md#who-is-slow))",
     "JobState.placed": "number of ranks on each of its hosts, the first ranks on the first host",
     "JobState.driver_folder": "the folder of the run, on the driver's machine",
     "Driver.host": "its machine",
@@ -457,8 +458,8 @@ MEANINGS = {
     "first_failure.reason": "`exit status 1`, `SIGKILL (9)`, or a sentence",
     "first_failure.time": "its time, on the driver's clock",
     "first_failure.tail": "the last lines that explain it",
-    "why": "why the job stalled, if it was recorded and stalled; otherwise null",
-    "Verdict.kind": "absent, fate, different, deadlock, network, slow, moves, stacks or nothing",
+    "why": "why a recorded job stalled, or failed in a collective; otherwise null",
+    "Verdict.kind": "absent, fate, different, unmet, deadlock, network, present, slow, stacks or nothing",
     "Verdict.headline": "the ranks that wait, and their collective",
     "Verdict.cause": "the rank that does not reach it, where it is, and since when",
     "Verdict.hang": "whether the job hangs; false if it may continue",

@@ -93,6 +93,7 @@ mesh = init_device_mesh("cpu", (3,))
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
 for layer in model:
     fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
 for step in range(5):
     loss = model(torch.ones(2, 8)).sum()
     if os.environ["RANK"] != "2" or step != 2:
