@@ -27,7 +27,8 @@ of a launch writes the same lines to a file, a named pipe, or with `-` to standa
   (allocation: Slurm took the hosts away). Of several in one attempt, the verdict names the first.
 - `steps.stopped`: no rank makes progress ([stalls](../why.md#stalls)), with the cause in `text` and the time
   of the last progress in `since`; `steps.resumed`: the job continues.
-- `job.explained`: why a recorded job stalled, or failed in a collective ([muster why](../why.md)), in two lines.
+- `job.explained`: why a recorded job stalled, or failed in a collective ([muster why](../why.md)), in two
+  lines.
 
 Fields that do not apply to a type are `null`."""
 COMPARE = "`muster compare --json` prints the differences between jobs, and the figures of each."
