@@ -25,8 +25,18 @@ BOOKS = ROOT / "ansible"
 COMPOSE = Path(__file__).parent / "node" / "compose.yaml"
 PROJECT = f"muster-bare-test{NUMBER or ''}"
 NETWORK = f"10.77.{NUMBER}"
-RELEASE = os.environ.get("BARE_RELEASE", "trixie")
-HAS_TORCH = RELEASE == "trixie"  # of the images that the hosts are made from
+ROOTFS = os.environ.get("BARE_ROOTFS", "")
+"""A folder with the root file system of another system, which the hosts are made from."""
+
+
+def codename(rootfs: Path) -> str:
+    """The code name of the release in a root file system, `noble`: os-release(5)."""
+    (name,) = re.findall(r"^VERSION_CODENAME=(\w+)$", (rootfs / "etc/os-release").read_text(), re.MULTILINE)
+    return str(name)
+
+
+RELEASE = codename(Path(ROOTFS)) if ROOTFS else os.environ.get("BARE_RELEASE", "trixie")
+HAS_TORCH = RELEASE == "trixie" and not ROOTFS  # of the images that the hosts are made from
 ADDRESSES = {f"node{number}": f"{NETWORK}.{10 + number}" for number in (1, 2, 3, 4, 5, 6)}
 ADDRESSES["clock"] = f"{NETWORK}.20"
 STARTED = {"running", "degraded"}  # systemctl(1)
@@ -100,6 +110,13 @@ class Hosts:
     release: str = RELEASE
 
     @property
+    def base(self) -> str:
+        """The image that the hosts are made from."""
+        if ROOTFS and self.release == RELEASE:
+            return f"muster-bare-rootfs:{RELEASE}"
+        return "muster-bare-stack" if self.release == "trixie" else f"debian:{self.release}-slim"
+
+    @property
     def hosts_file(self) -> Path:
         return self.folder / "hosts.txt"
 
@@ -116,7 +133,7 @@ class Hosts:
             "ANSIBLE_SSH_COMMON_ARGS": f"-F {self.folder}/operator_config",
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "cp"),
             "BARE_NETWORK": NETWORK,
-            "BARE_BASE": "muster-bare-stack" if self.release == "trixie" else f"debian:{self.release}-slim",
+            "BARE_BASE": self.base,
             "BARE_RELEASE": self.release,
             "COMPOSE_PROJECT_NAME": PROJECT,
             "OPERATOR_KEY": (self.folder / "operator.pub").read_text(),

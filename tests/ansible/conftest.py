@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible.bare_hosts import HAS_TORCH, PATH, Hosts, Outcome, run
+from tests.ansible.bare_hosts import HAS_TORCH, PATH, ROOTFS, Hosts, Outcome, run
 from tests.parallel import LIFE
 
 
@@ -32,6 +32,9 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("bare")
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "operator"))
     hosts = Hosts(folder)
+    if ROOTFS:
+        done = run("sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "-", ROOTFS, hosts.base)
+        assert done.returncode == 0, done.stderr
     for service in ("stack", "node1") if HAS_TORCH else ("node1",):
         hosts.compose("build", "--quiet", service, timeout=600)
     try:
