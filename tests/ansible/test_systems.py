@@ -117,6 +117,20 @@ def test_enterprise_linux_has_its_own_units_and_paths() -> None:
     assert value("ssh_trust", "ssh_trust_undo_now").endswith("systemctl reload sshd")
 
 
+def test_dnf_records_and_removes_only_what_setup_installed() -> None:
+    recorded = {"installed": ["podman"], "replaced": [], "folders": [], "groups": []}
+    seen = ROCKY | {"new_packages": {"container_engine": recorded}, "packages": ["chrony", "podman"]}
+    given: dict[str, Any] = {
+        "muster_seen": seen,
+        "packages_owner": "container_engine",
+        "packages_names": ["podman", "podman-docker"],
+    }
+    assert render_value("packages", "packages_of_dnf", INVENTORY, **given) == ["podman", "podman-docker"]
+    assert render_value("packages", "packages_of_dnf_here", INVENTORY, **given) == ["podman"]
+    first = given | {"muster_seen": ROCKY | {"packages": ["chrony", "podman"]}}  # the owner's podman
+    assert render_value("packages", "packages_of_dnf", INVENTORY, **first) == ["podman-docker"]
+
+
 def test_a_node_container_on_enterprise_linux_is_podmans_and_may_read_its_volumes() -> None:
     assert value("container_engine", "container_engine_wanted") == ["podman", "podman-docker"]
     assert value("container_engine", "container_engine_needs_restart") is False

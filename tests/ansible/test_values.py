@@ -50,7 +50,7 @@ def test_the_port_of_a_node_containers_sshd_is_the_images_and_no_choice() -> Non
 
 def test_what_removes_packages_needs_none_of_them() -> None:
     """Ansible's module for apt needs python3-apt, which is one of those that setup may have installed."""
-    tasks = yaml.safe_load((BOOKS / "roles/packages/tasks/remove.yml").read_text())
+    tasks = yaml.safe_load((BOOKS / "roles/packages/tasks/apt_remove.yml").read_text())
     assert not [task["name"] for task in tasks if "ansible.builtin.apt" in task]
 
 
