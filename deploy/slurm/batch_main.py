@@ -29,7 +29,7 @@ from ..launch.result import Failure, LaunchResult
 from ..plan.spec import LaunchSpec
 from .allocation import Allocation, on_hosts, restarts_of, steps
 from .batch import BATCH, NOTIFY, with_secrets
-from .blame import blame_own_end
+from .blame import OWN, blame_own_end
 from .grant import own_allocation
 from .job_state import ending, shown
 from .mark import mark_of
@@ -88,9 +88,11 @@ class _Start(NamedTuple):
         """Whether the job has saved after a warning, or has lost hosts that Slurm can replace."""
         if failure.kind == "allocation":
             return re.search(r": (PREEMPTED|NODE_FAIL)\b", failure.reason) is not None
-        if failure.kind == "host" and failure.host:
-            return not reaches(self.job, failure.host)
-        return result.warned and failure.exit_status == SAVED
+        if result.warned and failure.exit_status == SAVED:
+            return True
+        # A lost host may end mpirun, or a rank of another host, before its silence is noticed.
+        hosts = [planned.host.name for planned in result.plan.hosts]
+        return failure.kind not in OWN and bool(hosts) and not reaches(self.job, hosts)
 
 
 def _end(folder: Path, target: str, result: LaunchResult) -> None:

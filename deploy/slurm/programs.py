@@ -80,13 +80,14 @@ def host_names(nodelist: str) -> list[str]:
     return names
 
 
-def reaches(job: str, host: str) -> bool:
-    """Whether Slurm can start a step on a host of an allocation."""
-    where = (f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1")
+def reaches(job: str, hosts: Sequence[str]) -> bool:
+    """Whether Slurm can start a step on these hosts of an allocation."""
+    number = len(hosts)
+    where = (f"--jobid={job}", f"--nodelist={','.join(hosts)}", f"--nodes={number}", f"--ntasks={number}")
     try:
-        ask("srun", *where, "--overlap", "--mpi=none", "--quiet", "true")
-    except MusterError:
-        return False
+        ask("srun", *where, "--ntasks-per-node=1", *("--overlap", "--mpi=none", "--quiet", "true"))
+    except MusterError as error:
+        return isinstance(error, UsageError)  # there is no srun here
     return True
 
 

@@ -74,8 +74,8 @@ def test_variables_of_the_users_shell_change_no_batch_job(slurm: Slurm) -> None:
 
 
 def test_a_batch_script_with_a_clean_environment_launches(slurm: Slurm) -> None:
-    wrapped = "muster launch --slurm ends.py"
-    words = ("-N2", "--ntasks-per-node=2", "--export=NONE", f"--output={FOLDER}/wrapped", "--wrap", wrapped)
+    wrapped = "PATH=/usr/local/bin:$PATH muster launch --slurm ends.py"
+    words = ("-N2", "--ntasks-per-node=2", "--export=NIL", f"--output={FOLDER}/wrapped", "--wrap", wrapped)
     submitted = slurm.run("sbatch", *words)
     assert submitted.returncode == 0, submitted.stderr
 
@@ -84,9 +84,17 @@ def test_a_batch_script_with_a_clean_environment_launches(slurm: Slurm) -> None:
 
     wait_until(lambda: "DONE " in output(), output, patience=60.0)
     assert "4 ranks on 2 hosts" in output()
-    job, _ = slurm.submit("-N 2 -n 2 --export=NONE", name="ends.py")
+    job, _ = slurm.submit("-N 2 -n 2 --export=NIL", name="ends.py")
     assert slurm.attached(job)[0] == 0
+
+
+def test_the_cluster_survives_a_job_whose_environment_it_cannot_make(slurm: Slurm) -> None:
+    """For --export=NONE slurmd makes a namespace, which no container may without SYS_ADMIN."""
+    slurm.run("sbatch", "-N1", "-w", "slurm2", "--export=NONE", "--wrap", "true")
+    wait_until(lambda: "RUNNING" in slurm.run("squeue", "-h", "-o%T").stdout, "the job")
+    slurm.run("scancel", *slurm.jobs())
     slurm.until_idle()
+    assert slurm.run("srun", "-w", "slurm2", "hostname").stdout == "slurm2\n"
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "srun"])

@@ -405,12 +405,17 @@ LOST = Failure("host", "silent for 10 s: frozen, or cut off from the network", 3
         (TAKEN, False, "COMPLETING Requeue=0 Restarts=1", False),
         (LOST, False, "RUNNING Requeue=1 Restarts=1", True),
         (LOST, False, "RUNNING Requeue=0 Restarts=1", False),
-        (dataclasses.replace(LOST, host="n1"), False, "RUNNING Requeue=1 Restarts=1", False),
+        (
+            Failure("launcher", "mpirun ended with exit status 0", 1),
+            False,
+            "RUNNING Requeue=1 Restarts=1",
+            True,
+        ),
+        (Failure("stopped", "muster stop, by ml", 143), False, "RUNNING Requeue=1 Restarts=1", False),
         # The site starts jobs again that end with 40 to 42 or 99.
         (Failure("rank", "exit status 42", 42), False, "RUNNING Requeue=1 Restarts=1", True),
         (Failure("rank", "exit status 99", 99), False, "RUNNING Requeue=1 Restarts=1", True),
         (Failure("rank", "exit status 42", 42), False, "RUNNING Requeue=0 Restarts=1", False),
-        (Failure("rank", "exit status 5", 5), False, "RUNNING Requeue=1 Restarts=1", False),
         # Slurm does not start it again.
         *(
             (Failure("allocation", f"Slurm ended the allocation 7: {end}", 3), False, shows, False)
@@ -424,7 +429,8 @@ def test_a_job_goes_on_when_slurm_starts_it_again_or_should(
 ) -> None:
     config = "RequeueExit = 40-42\\nRequeueExitHold = 99\\n"
     cases = f'"show job") echo "JobId=7 JobState={shows}" ;; "show config") printf "{config}" ;;'
-    slurm(scontrol=f'case "$1 $2" in {cases} esac', srun='case "$*" in *=n2*) exit 1 ;; esac')
+    down = failure is not None and failure.kind in {"host", "launcher", "stopped"}
+    slurm(scontrol=f'case "$1 $2" in {cases} esac', srun=f"exit {int(down)}")
     result = dataclasses.replace(FAILED, failure=failure, warned=warned)
     monkey = signal.getsignal(signal.SIGTERM)
     try:
