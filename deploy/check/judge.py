@@ -34,6 +34,11 @@ def _image_name(measured: Measured) -> str | None:
     return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
 
 
+def _usable_mpi(measured: Measured) -> str | None:
+    """The version of a host's Open MPI; None if it has an error that names the host already."""
+    return None if launcher_of("mpirun").unfit(measured.facts) else measured.facts.mpi
+
+
 class _Same(NamedTuple):
     """A value that should be the same on all hosts. A host whose value is None is skipped."""
 
@@ -56,7 +61,7 @@ _ALIKE = (
 )
 # Daemons of different versions do not understand each other.
 _ALIKE_FOR_MPI = (
-    _Same("mpi.version-differs", "error", "Open MPI", lambda host: host.facts.mpi),
+    _Same("mpi.version-differs", "error", "Open MPI", _usable_mpi),
     _Same("mpi4py.version-differs", "warning", "mpi4py", lambda host: host.facts.mpi4py),
 )
 # The finding that already names a host whose version of a component differs from the other hosts.

@@ -143,7 +143,7 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
     ("mpi.failing", "error", "node2", "/usr/bin/mpirun --version fails: no more processes", "run it there",
      THREE, {"facts": {"node2": {"mpi": None, "mpi_error": "no more processes are allowed"}}}),
     ("mpi.unsupported", "error", "node2", "Open MPI 3.1.6 is not supported", "install 4.1 or 5.0",
-     "node2", {"facts": {"node2": {"mpi": "3.1.6"}}}),
+     THREE, {"facts": {"node2": {"mpi": "3.1.6"}}}),
     ("mpi.version-differs", "error", "node3", "Open MPI 4.1.6, where 2 hosts have 5.0.7", "one version",
      THREE, {"facts": {"node3": {"mpi": "4.1.6"}}}),
     ("mpi4py.missing", "warning", "node1", "no mpi4py, which others have", "install mpi4py there",
@@ -369,7 +369,8 @@ def test_the_ids_are_those_of_the_document() -> None:
     used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z-]+)"', text)}
     no_ids = {"hosts.txt", "mpi4py.run", "muster.deploy", "version.py", "zlib.error", "common.web"}
     no_ids.add("agent.importer")
-    of_git = {"core.fsmonitor", "core.pager", "credential.helper", "diff.external", "protocol.allow"}
+    of_git = {"core.fsmonitor", "core.pager", "core.symlinks", "credential.helper", "diff.external"}
+    of_git.add("protocol.allow")
     used -= no_ids | of_git | {"ssh.too-many-keys"}  # the last is advice about ssh.login-refused
     assert used == listed
     # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
