@@ -48,12 +48,6 @@ def test_the_port_of_a_node_containers_sshd_is_the_images_and_no_choice() -> Non
     assert not [name for name in specs["argument_specs"]["main"]["options"] if name.endswith("port")]
 
 
-def test_what_removes_packages_needs_none_of_them() -> None:
-    """Ansible's module for apt needs python3-apt, which is one of those that setup may have installed."""
-    tasks = yaml.safe_load((BOOKS / "roles/packages/tasks/apt_remove.yml").read_text())
-    assert not [task["name"] for task in tasks if "ansible.builtin.apt" in task]
-
-
 def test_every_role_has_a_page_of_one_screen_which_the_overview_names() -> None:
     overview = (BOOKS / "README.md").read_text()
     roles = sorted(path.name for path in (BOOKS / "roles").iterdir())
@@ -63,3 +57,11 @@ def test_every_role_has_a_page_of_one_screen_which_the_overview_names() -> None:
         assert page.startswith(f"# {role}\n"), role
         assert len(page.splitlines()) <= 25, role
         assert f"(roles/{role}/README.md)" in overview, role
+
+
+def test_no_package_comes_that_no_record_has() -> None:
+    """Ansible's modules for apt install python3-apt, and that for repositories python3-debian."""
+    files = [*BOOKS.rglob("tasks/*.yml"), *BOOKS.rglob("handlers/*.yml")]
+    modules = re.compile(r"ansible\.builtin\.(apt\w*|deb822_repository|package)\b")
+    assert len(files) > 50
+    assert [str(file) for file in files if modules.search(file.read_text())] == []
