@@ -26,6 +26,8 @@ description:
   - Reads an Open MPI hostfile by the rules of C(muster.deploy.hosts.hostfile), which names every mistake.
   - Groups are C(cluster), and in it C(head), the first host, and C(workers), the others.
   - >-
+    The group C(left) has the hosts of C(.muster/left): they left the hosts file before setup was undone.
+  - >-
     Variables of a host are C(muster_slots) and, where the file says so, C(muster_user) (the account that jobs
     run as), C(muster_port) with C(ansible_port), and C(muster_addr) (its address on the data network).
   - >-
@@ -47,21 +49,28 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible has
         """Fill the inventory from the hosts file; an error lists everything that is wrong with the file."""
         super().parse(inventory, loader, path, cache)
         try:
-            hosts = hostfile.load(Path(path))
+            hosts, left = hostfile.load(Path(path)), hostfile.left_beside(Path(path))
         except MusterError as error:
             raise AnsibleParserError(str(error)) from error
         if local := [host.name for host in hosts if host.is_local]:
             raise AnsibleParserError(
                 f"{path}: {local[0]} is this machine, which is used as it is; setup is for hosts behind SSH"
             )
-        for group in ("cluster", "head", "workers"):
+        for group in ("cluster", "head", "workers", "left"):
             inventory.add_group(group)
         inventory.add_child("cluster", "head")
         inventory.add_child("cluster", "workers")
         for index, host in enumerate(hosts):
-            inventory.add_host(host.name, group="workers" if index else "head", port=host.port)
-            for key in ("slots", "user", "port", "addr"):
-                if (value := getattr(host, key)) is not None:
-                    inventory.set_variable(host.name, f"muster_{key}", value)
+            _add(inventory, host, "workers" if index else "head")
+        for host in left:
+            if host.name not in {other.name for other in hosts}:
+                _add(inventory, host, "left")
         inventory.set_variable("all", "muster_hosts_file", str(Path(path).resolve()))
         inventory.set_variable("all", "muster_folder", str(Path(path).resolve().parent / ".muster"))
+
+
+def _add(inventory: InventoryData, host: hostfile.Host, group: str) -> None:
+    inventory.add_host(host.name, group=group, port=host.port)
+    for key in ("slots", "user", "port", "addr"):
+        if (value := getattr(host, key)) is not None:
+            inventory.set_variable(host.name, f"muster_{key}", value)

@@ -42,6 +42,14 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "setup": ("playbooks", "Make a cluster of bare hosts: SSH trust, clocks, limits, training stack."),
         "verify": ("playbooks", "Check whether the hosts are still as setup made them."),
         "rotate-keys": ("playbooks", "Give the cluster a new SSH key; no login fails meanwhile."),
+        "venv": (
+            "playbooks",
+            "Make the Python environment of the stack venv, and nothing else, by a login without root.",
+        ),
+        "wheelhouse": (
+            "playbooks",
+            "Fill a folder here with the wheels of the stack venv, for hosts that reach no index.",
+        ),
         "teardown": ("playbooks", "Bring the hosts back to how they were before setup."),
     },
     "How fast": {

@@ -1,11 +1,14 @@
-"""`muster setup`, `verify`, `rotate-keys`, `teardown`: run the playbooks of Muster on a hosts file."""
+"""The commands that run the playbooks of Muster on a hosts file, such as `muster setup`."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from ..connect.opener import config_beside
@@ -14,6 +17,7 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from ..roster.sources import ansible_program, require_own_variables
 from .command import Command, flag
+from .playbook_hosts import leaving, limit, note_leaving
 from .shared import HOSTS, HOSTS_ALSO, MUSTER, hosts_file_of
 
 ANSIBLE = MUSTER / "ansible"
@@ -35,6 +39,10 @@ class PlaybookOptions(Command):
     )
     dry_run: bool = flag(False, "print the command, and run nothing")
 
+    def playbook(self, hosts_file: Path) -> tuple[str, Sequence[str]]:
+        """The playbook, and its options of this command."""
+        return self.book, ()
+
     def run(self) -> None:
         """Check the hosts file, and start ansible-playbook."""
         hosts_file = hosts_file_of(self.hosts)
@@ -46,11 +54,13 @@ class PlaybookOptions(Command):
         except ValueError as error:
             raise UsageError(f"--ansible {self.ansible!r}: {error}; quote it as in a shell") from None
         config = ANSIBLE / "ansible.cfg"
+        book, own = self.playbook(hosts_file)
         argv = [
             "ansible-playbook",
-            str(ANSIBLE / f"{self.book}.yml"),
+            str(ANSIBLE / f"{book}.yml"),
             "--inventory",
             str(hosts_file),
+            *own,
             *options,
         ]
         sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
@@ -70,6 +80,28 @@ class Setup(PlaybookOptions):
 
     book = "setup"
 
+    limit: str = flag("", "only these hosts, and those that have to know them: node[7-9]", "HOSTS")
+    remove: str = flag("", "undo setup on hosts that are no longer in the hosts file", "HOSTS")
+
+    def playbook(self, hosts_file: Path) -> tuple[str, Sequence[str]]:
+        """Setup of all hosts or of a few, or the teardown of those that left."""
+        if self.limit and self.remove:
+            raise UsageError(
+                "--limit is for hosts in the hosts file, --remove for others; run them one by one"
+            )
+        if self.limit:
+            folder = hosts_file.parent / ".muster"
+            return self.book, ("--limit", limit(hostfile.load(hosts_file), self.limit, folder))
+        if not self.remove:
+            return self.book, ()
+        # They are in no group of the hosts file, so its variables would not be theirs.
+        names = leaving(hosts_file, self.remove)
+        if not self.dry_run:
+            note_leaving(hosts_file, names)
+        variables = hosts_file.parent / "group_vars" / "cluster.yml"
+        of_cluster = ("--extra-vars", f"@{variables}") if variables.is_file() else ()
+        return "teardown", (*of_cluster, "--extra-vars", f"teardown_hosts={','.join(names)}")
+
 
 @dataclass(frozen=True)
 class Verify(PlaybookOptions):
@@ -86,6 +118,38 @@ class RotateKeys(PlaybookOptions):
     """Give the cluster a new SSH key; no login fails meanwhile."""
 
     book = "rotate-keys"
+
+
+@dataclass(frozen=True)
+class Wheelhouse(PlaybookOptions):
+    """Fill a folder here with the wheels of the stack venv, for hosts that reach no index.
+
+    Then: muster setup -- -e muster_stack=venv -e venv_wheelhouse=FOLDER
+    """
+
+    book = "wheelhouse"
+
+    folder: str = flag("", "the folder to fill", "FOLDER", takes="positional", required="Which folder?")
+
+    def playbook(self, hosts_file: Path) -> tuple[str, Sequence[str]]:
+        """The playbook, with the folder."""
+        return self.book, ("--extra-vars", json.dumps({"venv_wheelhouse": str(Path(self.folder).absolute())}))
+
+
+@dataclass(frozen=True)
+class Venv(PlaybookOptions):
+    """Make the Python environment of the stack venv, and nothing else, by a login without root.
+
+    Jobs run as that login. Run it again to change the environment.
+    """
+
+    book = "venv"
+
+    remove: bool = flag(False, "remove the environment again")
+
+    def playbook(self, hosts_file: Path) -> tuple[str, Sequence[str]]:
+        """The playbook, to make or to remove the environment."""
+        return self.book, ("--extra-vars", "venv_state=absent") if self.remove else ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import MusterError
 
+TLS = "behind a proxy that inspects TLS name the file of its authority: export SSL_CERT_FILE=FILE"
 LINES = 20  # of its output in an error
 
 
@@ -35,5 +36,8 @@ def run(arguments: Sequence[str], failure: str, environment: Mapping[str, str], 
     )
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()[-LINES:]
-        raise MusterError("\n".join([f"{failure}; uv's message:", *(f"    {line}" for line in lines)]))
+        remedy = [TLS] if any("certificate" in line.lower() for line in lines) else []
+        raise MusterError(
+            "\n".join([f"{failure}; uv's message:", *(f"    {line}" for line in lines), *remedy])
+        )
     return done.stdout.decode()

@@ -86,6 +86,13 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
     return tuple(hosts)
 
 
+def left_beside(hosts_file: Path) -> tuple[Host, ...]:
+    """The hosts that left a hosts file and still have what setup made, from `.muster/left` beside it."""
+    left = hosts_file.parent / ".muster" / "left"
+    text = hostfile_text.load(left) if left.exists() else ""
+    return parse(text, str(left)) if has_hosts(text) else ()
+
+
 def has_hosts(text: str) -> bool:
     """Whether a hosts file has a line that is not a comment."""
     return bool(hostfile_text.without_comments(text, "")[0].strip())
@@ -93,15 +100,16 @@ def has_hosts(text: str) -> bool:
 
 def select(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple[Host, ...]:
     """The hosts named by `include` (all, if empty) less those named by `exclude`: `node[1-3],gpu-a`."""
-    wanted = _names(include, hosts, "--include") if include else {host.name for host in hosts}
-    unwanted = _names(exclude, hosts, "--exclude") if exclude else set()
+    wanted = named(include, hosts, "--include") if include else {host.name for host in hosts}
+    unwanted = named(exclude, hosts, "--exclude") if exclude else set()
     chosen = tuple(host for host in hosts if host.name in wanted - unwanted)
     if not chosen:
         raise UsageError("--include and --exclude leave no host")
     return chosen
 
 
-def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
+def named(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
+    """The names of hosts in the value of an option; all of them must be in the hosts file."""
     try:
         names = all_names(pattern)
     except InvalidValue as invalid:

@@ -66,7 +66,7 @@ def test_an_sshd_whose_trial_a_restart_of_the_host_ended_is_tried_by_the_next_se
     newcomer.play_until("[ssh_trust : Open a second connection]", "setup", *PARTS)
     newcomer.on("node5", "systemctl", "stop", UNDO)  # a timer of systemd-run is gone after a restart
     done = newcomer.play("verify", verify_roles=["ssh_trust"])
-    assert "setup.yml was cut short: run it again" in done.text
+    assert "muster setup was cut short: run it again" in done.text
     assert newcomer.play("setup", *PARTS).status == 0
     done = newcomer.play("verify", verify_roles=["ssh_trust"])
     assert done.status == 0, done.text

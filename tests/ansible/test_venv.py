@@ -141,7 +141,7 @@ def test_hosts_that_reach_no_index_are_told_so_before_anything_is_changed(
     done = hosts.play("setup", venv_torch_index=TORCH_INDEX)
     assert done.status != 0
     assert f"node5: it cannot have the packages from {TORCH_INDEX} and PyPI" in done.text
-    assert "ansible-playbook wheelhouse.yml -e venv_wheelhouse=FOLDER" in done.text
+    assert "muster wheelhouse FOLDER, then muster setup -- -e venv_wheelhouse=FOLDER" in done.text
     as_before(hosts, bare)
 
 

@@ -27,7 +27,10 @@ NAMES = ("0", "word", HUGE)
 BLANK_MEANS_SOMETHING = {
     "launch --args": "no arguments",
     **dict.fromkeys(
-        ("setup --ansible", "verify --ansible", "rotate-keys --ansible", "teardown --ansible"),
+        (
+            *("setup --ansible", "verify --ansible", "rotate-keys --ansible", "teardown --ansible"),
+            *("venv --ansible", "wheelhouse --ansible"),
+        ),
         "no more options",
     ),
     "logs --grep": "a regular expression that matches every line",
@@ -40,7 +43,7 @@ FREE = {
     "events": "the same",
     "to": "the same",
     "file": "the hosts know their files (get); put is among the others",
-    "folder": "a folder of the hosts (bench hosts); init is among the others",
+    "folder": "a folder of the hosts (bench hosts), or one to make (wheelhouse); init is among the others",
     "cache": "a folder with any name can be made",
     "job": "the end of an id",
     "args": "the program knows its arguments",
@@ -60,6 +63,7 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --slurm, check --slurm, bench.links --slurm", ["-1"], "salloc knows its options"),
     ("bench.collectives --slurm, bench.hosts --slurm", ["-1"], "salloc knows its options"),
     ("launch --slurm-login, hosts.add --name, hosts.scan --name", NAMES, "the name of a host"),
+    ("setup --remove", NAMES, "a host that is no longer in the hosts file"),
     ("hosts.add --hosts, cluster.up --hosts", ODD, "the file is made"),
     ("cluster.down --hosts", ODD, "its folder has the keys; the file may be gone"),
     ("launch --module", NAMES, "only a rank may have it"),
@@ -85,6 +89,7 @@ ARGUMENTS = {
     "put": "a.py",
     "get": "a.py",
     "shell": "node1",
+    "wheelhouse": "wheels",
     "hosts.add": "gpu1",
     "data.push": "data",
     **dict.fromkeys(("data.verify", "data.pull", "data.remove"), "x"),

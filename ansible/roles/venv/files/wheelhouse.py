@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+TLS = "behind a proxy that inspects TLS name the file of its authority: export SSL_CERT_FILE=FILE"
 OLDEST, NEWEST = 5, 28  # manylinux_2_N: wheels for this C library and older ones
 
 
@@ -25,7 +26,8 @@ def said(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
         argv, input=stdin, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise ValueError(masked(" ".join(done.stderr.split())))
+        message = masked(" ".join(done.stderr.split()))
+        raise ValueError(message + (f"; {TLS}" if "certificate" in message.lower() else ""))
     return done.stdout
 
 
