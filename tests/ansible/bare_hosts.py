@@ -37,7 +37,7 @@ def codename(rootfs: Path) -> str:
 
 RELEASE = codename(Path(ROOTFS)) if ROOTFS else os.environ.get("BARE_RELEASE", "trixie")
 HAS_TORCH = RELEASE == "trixie" and not ROOTFS  # of the images that the hosts are made from
-ADDRESSES = {f"node{number}": f"{NETWORK}.{10 + number}" for number in (1, 2, 3, 4, 5, 6)}
+ADDRESSES = {f"node{number}": f"{NETWORK}.{10 + number}" for number in range(1, 9)}
 ADDRESSES["clock"] = f"{NETWORK}.20"
 STARTED = {"running", "degraded"}  # systemctl(1)
 BOOT_SECONDS = 1000.0  # for a machine on which four start at once, beside other work
@@ -234,7 +234,7 @@ class Hosts:
         return list(report["checks"])
 
     def traces(self, name: str) -> set[str]:
-        """Every file of a host with mode and content, its packages and groups: what teardown restores."""
+        """Files of a host with mode and content, packages, groups, services, firewall: what teardown restores."""
         return set(self.on(name, "sh", "-c", LISTING).splitlines())
 
 
@@ -248,6 +248,10 @@ find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /
   -o -printf '%p %y %m %u:%g %l\n'
 find /etc /home /root /usr/local -xdev -type f ! -path '/etc/*-' ! -path /etc/group ! -path /etc/gshadow \
   ! -path '*/.ansible/*' -exec sha256sum {} +
+systemctl list-unit-files --no-legend --no-pager | sed -E 's/ +/ /g; s/^/unit /'
+systemctl list-units --no-legend --plain --type=service,socket,timer --state=active \
+  | awk '{print "active", $1}' | grep -vE 'user@|user-runtime-dir@|systemd-(hostnamed|timedated|localed)'
+{ nft list ruleset || iptables-save; } 2>/dev/null | grep -v '^#' | sed 's/^/firewall /'
 cut -d: -f1,4 /etc/group | grep -v '^rdma:' | sed 's/^/group /'
 dpkg --get-selections
 """

@@ -137,7 +137,7 @@ def test_an_empty_value_is_a_mistake_unless_the_option_gives_it_a_meaning(option
     for value in BLANK:
         words = [*option.split()[:1], f"{flag}={value}"]
         if option in BLANK_MEANS_SOMETHING:
-            assert parse(words, COMMANDS, "muster").values == {flag: value}
+            assert parse(_line(option, value), COMMANDS, "muster").values[flag] == value
             continue
         with pytest.raises(UsageError) as refused:
             parse(words, COMMANDS, "muster")
