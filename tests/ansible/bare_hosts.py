@@ -234,7 +234,7 @@ class Hosts:
         return list(report["checks"])
 
     def traces(self, name: str) -> set[str]:
-        """Files of a host with mode and content, packages, groups, services, firewall: what teardown restores."""
+        """Files with mode and content, packages, groups, units, firewall: what teardown restores."""
         return set(self.on(name, "sh", "-c", LISTING).splitlines())
 
 
