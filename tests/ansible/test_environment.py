@@ -23,6 +23,7 @@ from tests.ansible.test_problems import SEEN
 CARD = {"nvidia_cards": 1}
 GOOD: dict[str, Any] = {"rc": 0, "stdout": '{"packages": []}', "stderr": ""}
 BAD: dict[str, Any] = {"rc": 1, "stdout": "", "stderr": "error: no route to\nthe index"}
+UNTRUSTED = BAD | {"stderr": "error: client error (Connect): invalid peer certificate: UnknownIssuer"}
 LACKS = json.dumps({"wheels": [], "problem": "no wheels for torch"})
 FOLDER = str(ROOT / "docs")
 PINS = json.loads((ROOT / "docker/versions.json").read_text())["wheels"]
@@ -96,6 +97,13 @@ def test_gpus_are_chosen_by_a_word_or_by_yamls_own_booleans(chosen: object, driv
             {"venv_planned": BAD},
             "it cannot have the packages from https://download.pytorch.org/whl/cpu and PyPI: error: no route "
             "to the index; name an index that it reaches (venv_torch_index, venv_index), a proxy",
+        ),
+        (
+            {},
+            {"venv_planned": UNTRUSTED},
+            "invalid peer certificate: UnknownIssuer; it does not trust the certificate, as behind a proxy "
+            "that inspects TLS: add the proxy's authority to its certificates (update-ca-certificates), or "
+            'name a file on the host: -e \'{"venv_environment": {"SSL_CERT_FILE": "/etc/ssl/proxy.pem"}}\';',
         ),
         ({"gpu": True}, {"venv_planned": BAD}, "from https://download.pytorch.org/whl/cu130 and PyPI:"),
         (

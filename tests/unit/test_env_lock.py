@@ -198,3 +198,14 @@ def test_a_wheel_that_changed_since_it_was_locked_is_refused(project: Path) -> N
     make_wheel(project / "wheels", "names", "2.0", needs=["greeting"])
     with pytest.raises(MusterError, match=r"names-2.0.*changed since it was locked; launch with --relock"):
         fetch.wheels(made.packages, "3.13", project.parent / "cache")
+
+
+def test_a_certificate_that_is_not_trusted_has_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "uv"
+    program.write_text("#!/bin/sh\necho 'invalid peer certificate: UnknownIssuer' >&2\nexit 2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "program", lambda: program)
+    with pytest.raises(MusterError, match=r"UnknownIssuer\n.* inspects TLS .*: export SSL_CERT_FILE=FILE$"):
+        uv.run([], "no lock", {"PATH": "/usr/bin:/bin"}, tmp_path)
