@@ -28,6 +28,7 @@ from typing import Any
 # A rule that refuses every packet that no earlier rule accepted: a chain's as nft prints it, and iptables'.
 REFUSING = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b"
 REFUSING_RULE = r'-A INPUT (?:-m comment --comment (?:"[^"]*"|\S+) )?-j (?:DROP|REJECT)\b'
+CHRONY = ("/etc/chrony/muster.conf", "/etc/chrony-muster.conf")  # ansible/vars/systems
 NUMBERS, SOME_NUMBERS = (1000, 60000), 50  # of ordinary accounts, as useradd chooses them
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 # Bridges that connect containers or virtual machines inside a host: Docker, Podman, CNI, libvirt, LXC.
@@ -156,9 +157,9 @@ def clock_is_kept() -> bool:
     return len(fields) > 13 and fields[13] != "Not synchronised"
 
 
-def clock_mode(path: str = "/etc/chrony/muster.conf") -> str:
-    """Return the mode for which setup wrote chrony's configuration; "" without one."""
-    match = re.match(r"# Muster: (public|head|isolated)\b", text(path))
+def clock_mode(*paths: str) -> str:
+    """Return the mode of the configuration that setup wrote for chrony, in one of these; "" without one."""
+    match = re.match(r"# Muster: (public|head|isolated)\b", "".join(map(text, paths)))
     return match.group(1) if match else ""
 
 
@@ -460,7 +461,7 @@ def main() -> None:
                 "firewalls": firewalls(),
                 "local_ports": text("/proc/sys/net/ipv4/ip_local_port_range").split(),
                 "clock_is_kept": clock_is_kept(),
-                "clock_mode": clock_mode(),
+                "clock_mode": clock_mode(*CHRONY),
                 "hard_limits": hard_limits(),
                 "sshd_without": sshd,
                 "sshd_refuses": sshd_refuses(asked["user"], groups, sshd["settings"]),
