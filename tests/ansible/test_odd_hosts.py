@@ -104,9 +104,9 @@ def test_a_host_behind_another_one_is_verified_checked_and_used(hosts: Hosts, tm
     checked = muster(hosts, "check")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     (tmp_path / "ranks.py").write_text(RANKS)
-    done = launch(hosts, tmp_path, "--script", "ranks.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("sum 6 on node5") == 2
+    launched = launch(hosts, tmp_path, "--script", "ranks.py")
+    assert launched.returncode == 0, launched.stdout + launched.stderr
+    assert launched.stdout.count("sum 6 on node5") == 2
 
 
 def test_a_host_that_leaves_is_named_and_cleaned_and_may_come_back(
