@@ -25,9 +25,9 @@ def chosen_stack(
     elif here["pulls"]:
         reason = f"hosts can pull the image {image}"
     elif here["image"] is not None:
-        reason = f"this machine's container engine has the image {image}"
+        reason = f"this machine's engine has the image {image}"
     else:
-        reason = f"this machine has a container engine, in which setup builds the image {image}"
+        reason = f"setup builds {image} in this machine's engine"
     builds = not here["named"] and not here["pulls"] and here["image"] is None
     return {"stack": "node", "builds": builds, "reason": reason}
 
@@ -45,9 +45,9 @@ def obstacle_to_image(hosts: Mapping[str, Mapping[str, Any]], image: str, here: 
         return ""
     machine = MACHINES.get(here["architecture"], here["architecture"])
     if others := sorted({str(seen["architecture"]) for seen in hosts.values()} - {machine}):
-        return f"images of this machine are for {machine}, and there are hosts with {', '.join(others)}"
+        return f"this machine's images are for {machine}, hosts are {', '.join(others)}"
     if labels is None and not here["builds"]:
-        return f"this machine's container engine has no image {image}, and no buildx to build it"
+        return f"this machine's engine has no {image}, and no buildx to build it"
     return ""
 
 
