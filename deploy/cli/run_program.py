@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..console.live_line import live_line
 from ..console.progress import Progress
-from ..console.terminal import own_stream
 from ..waits import waiting
 
 QUIET_SECONDS = 2.0
@@ -43,11 +42,11 @@ def run_program(argv: Sequence[str], env: Mapping[str, str] | None = None) -> in
 
 
 def _on_terminal(argv: Sequence[str], env: Mapping[str, str], what: str) -> int:
-    screen = own_stream()
+    screen = sys.stderr.fileno()
     ours, theirs = pty.openpty()
     try:
         tty.setraw(theirs)  # the bytes arrive unchanged
-        _copy_size(screen.fileno(), theirs)
+        _copy_size(screen, theirs)
         child = subprocess.Popen(argv, env=env, stderr=theirs)
     except OSError:
         os.close(ours)
@@ -56,10 +55,10 @@ def _on_terminal(argv: Sequence[str], env: Mapping[str, str], what: str) -> int:
         os.close(theirs)
     with waiting(what) as wait, Progress(lambda: str(wait), patience=QUIET_SECONDS), child as process:
         try:
-            for part in _parts(ours, screen.fileno()):
+            for part in _parts(ours, screen):
                 with live_line.lock:
                     live_line.remove(part.decode(errors="replace"), is_terminal=True)
-                    _write_all(screen.fileno(), part)
+                    _write_all(screen, part)
         finally:
             os.close(ours)
     return process.returncode

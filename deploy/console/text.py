@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import signal
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -115,18 +116,21 @@ def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
+_BREAK = re.compile(r"(?<!\d) | (?!(?:m?s|min|h|d|%|[KMGTP]?i?B)\b)")
+
+
 def wrapped(line: str, columns: int) -> list[str]:
     """The line in parts that are no wider than so many columns, divided between its words.
 
-    A longer word stays whole and in its line, so that paths can be copied. Parts after the first are
-    indented; those of the quoted lines of a verdict continue the quote.
+    A longer word stays whole and in its line, so that paths can be copied. A number stays with its unit.
+    Parts after the first are indented; those of the quoted lines of a verdict continue the quote.
     """
     quoted = line.startswith(QUOTE)
     start = len(QUOTE) if quoted else len(line) - len(line.lstrip())
     indent = QUOTE if quoted else " " * (start + 2 if start else 8)
     parts: list[list[str]] = [[]]
     width, has_words = start, False
-    for word in line[start:].split(" "):
+    for word in _BREAK.split(line[start:]):
         takes = cells(word)
         if has_words and width + 1 + takes > columns and len(indent) + takes <= columns:
             parts.append([])
@@ -134,7 +138,8 @@ def wrapped(line: str, columns: int) -> list[str]:
         width += takes + bool(parts[-1])
         parts[-1].append(word)
         has_words = has_words or bool(word)
-    first, *more = map(" ".join, parts)
+    *broken, last = map(" ".join, parts)
+    first, *more = (*(part.rstrip() for part in broken), last)
     return [line[:start] + first, *(indent + part for part in more)]
 
 
