@@ -150,10 +150,14 @@ class _Explanation(Case):
         return None
 
     def _unmet_calls(self) -> list[int]:
-        """The numbers of the calls in which a rank waits; in a job that stands still, also of failed ones."""
+        """The numbers of the calls in which a rank waits; in a job that stands still, also of failed ones.
+
+        Only the last call of a rank counts: it may have tried again.
+        """
         states = "if" if self.stalled else "i"
-        entries = chain.from_iterable(self.positions.collectives.get(SETUP, {}).values())
-        return sorted({entry.seq for entry in entries if entry.meets and entry.state in states})
+        by_rank = self.positions.collectives.get(SETUP, {}).values()
+        last = [[entry for entry in entries if entry.meets][-1:] for entries in by_rank]
+        return sorted({entry.seq for entry in chain.from_iterable(last) if entry.state in states})
 
     def _all_present(self) -> Verdict:
         """Every rank that is awaited is in the same operation: it moves, or is held up below the program."""

@@ -94,4 +94,5 @@ def in_setting(setting: str) -> list[Hang]:
     turns = {hang: number % len(SETTINGS) for number, hang in enumerate(by_kind)}
     of_kind = Counter(hang.kind for hang in by_kind)
     mine = SETTINGS.index(setting)
-    return [hang for hang in hanging if turns.get(hang, 0) == mine or of_kind[hang.kind] < len(SETTINGS)]
+    rare = {hang for hang in turns if of_kind[hang.kind] < len(SETTINGS)}
+    return [hang for hang in hanging if turns.get(hang, 0) == mine or hang in rare]

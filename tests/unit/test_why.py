@@ -336,6 +336,20 @@ def test_ranks_that_cannot_meet_are_told_by_what_they_gave(cause: str) -> None:
     assert not meets(*UNMET[cause], waited=2.0).hang
 
 
+def test_ranks_that_met_when_they_tried_again_are_not_blamed() -> None:
+    ranks = []
+    for number in range(2):
+        first = entry(1, NOW - 90, "f", op="init_process_group", group="setup")
+        calls = (
+            replace(first, meets=Meeting(f"node1:{number}", 2, number)),
+            replace(first, seq=2, state="d"),
+        )
+        again = replace(calls[1], meets=Meeting(HERE, 2, number))
+        ranks.append(rank(number, entries=(calls[0], again), groups=(GroupCount("setup", "call", "", 2),)))
+    assert explain(ranks, stalled=True).kind == "nothing"
+    assert explain_crash(ranks) is None
+
+
 def test_ranks_that_fit_together_are_not_blamed_while_they_meet() -> None:
     assert meets((HERE, 2, 0), (HERE, 2, 1)).kind == "present"
     assert meets(("", -1, -1), (HERE, 2, 1)).kind == "present"
