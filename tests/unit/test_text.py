@@ -23,9 +23,3 @@ def test_a_number_stays_with_its_unit() -> None:
         "node3: no answer within",
         "        10 s; look there",
     ]
-    assert wrapped("limit 4096 MiB, 3 hosts", 10) == [
-        "limit",
-        "        4096 MiB,",
-        "        3",
-        "        hosts",
-    ]
