@@ -90,7 +90,7 @@ def test_without_ntp_the_hosts_follow_the_first_one_and_setup_says_so(
 
 def test_servers_that_the_user_named_must_answer(hosts: Hosts) -> None:
     hosts.on("node5", "mv", "/etc/chrony/muster.conf", "/root/away")
-    done = hosts.play("setup", time_sync_servers=["127.0.0.1"])
+    done = hosts.play("setup", time_sync_mode="public", time_sync_servers=["127.0.0.1"])
     hosts.on("node5", "mv", "/root/away", "/etc/chrony/muster.conf")
     assert (done.status, done.changed) == (2, 0), done.text
     said = " ".join(done.text.split())
