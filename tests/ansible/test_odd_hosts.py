@@ -116,7 +116,7 @@ def test_a_host_that_leaves_is_named_and_cleaned_and_may_come_back(
     done = hosts.play("setup")
     assert done.status == 0, done.text
     assert "no longer in hosts.txt, and not cleaned: node5. Do: muster setup --remove node5" in done.text
-    removed = muster(hosts, "setup", "--remove", "node5")
+    removed = muster(hosts, "setup", "--remove", "node5", "--ansible=-e teardown_remove_data=true")
     assert removed.returncode == 0, removed.stdout + removed.stderr
     no_trace(hosts, {"node5": before["node5"]})
     done = hosts.play("setup")
