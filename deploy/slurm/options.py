@@ -32,6 +32,9 @@ _REFUSED = {
     "salloc": {
         **dict.fromkeys(("help", "usage", "version"), _PRINTS),
         "no-shell": "the allocation would stay when the launch has ended; leave it out",
+        # Open MPI's daemons end their ranks at SIGUSR1 and SIGUSR2, also if these are ignored at their start.
+        "signal": "Slurm would signal all processes of the launch, and mpirun's daemons end the ranks then; "
+        "with --detach use --signal=B:USR1@300",
         "quiet": "Muster reads the number of the job from the messages of salloc; leave it out",
     },
     "sbatch": {
@@ -43,9 +46,7 @@ _REFUSED = {
     },
 }
 _PARTS = "heterogeneous jobs are not supported: all hosts of a launch come from one set of options"
-_SIGNAL = re.compile(r"(?:(?P<to>[RB]+):)?(?:SIG)?(?P<name>\w+)(?:@\d+)?", re.IGNORECASE)
-_PASSED_ON = frozenset({"USR1", "USR2", "10", "12"})
-"""The signals that an agent passes on to its ranks; others end it."""
+_SIGNAL = re.compile(r"(?:(?P<to>[RB]+):)?\w+(?:@\d+)?", re.IGNORECASE)
 
 
 def options_of(slurm: str, program: Program = "salloc") -> list[str]:
@@ -111,6 +112,4 @@ def _why_not(name: str, value: str, program: Program) -> str:
             "Slurm would signal the steps and not the driver, which passes the signal on to the ranks; "
             f"write --signal=B:{value}"
         )
-    if signal and program == "salloc" and signal["name"].upper() not in _PASSED_ON:
-        return "it would end the agents of Muster on the hosts; use USR1 or USR2, which they pass on"
     return _REFUSED[program].get(name, "").format(program=program)

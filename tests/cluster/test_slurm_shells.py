@@ -97,12 +97,12 @@ def test_the_cluster_survives_a_job_whose_environment_it_cannot_make(slurm: Slur
     assert slurm.run("srun", "-w", "slurm2", "hostname").stdout == "slurm2\n"
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "srun"])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_a_signal_for_the_steps_reaches_the_ranks_and_ends_nothing(slurm: Slurm, launcher: str) -> None:
     launch = ("muster", "launch", "--slurm", "-N 2 -n 2", "--launcher", launcher, "program.py")
     with slurm.start(*launch) as process:
         lines = read_until(process, "begins", 2)
-        slurm.run("scancel", "--signal=USR1", *slurm.jobs())  # as salloc --signal=USR1@60 does in time
+        slurm.run("scancel", "--signal=USR1", *slurm.jobs())
         rest, _ = process.communicate(timeout=120)
     output = "".join(lines) + rest
     assert (process.returncode, output.count("] noticed")) == (0, 2), output

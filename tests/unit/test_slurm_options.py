@@ -49,7 +49,7 @@ def test_what_neither_program_can_do_for_a_launch_is_refused(program: Program, w
         ("salloc", "-N2 --no-shell", "--no-shell: the allocation would stay"),
         ("salloc", "-N2 --no-sh", "--no-shell: the allocation would stay"),
         ("salloc", "-QN2", "--quiet: Muster reads the number of the job"),
-        ("salloc", "-N2 --signal=INT", "it would end the agents of Muster on the hosts; use USR1 or USR2"),
+        ("salloc", "-N2 --signal=USR1@60", "with --detach use --signal=B:USR1@300"),
         ("sbatch", "-N2 --array=1-4", "--array=1-4: each task of the array would write to the same folder"),
         ("sbatch", "-N2 -a 1-4", "--array=1-4: each task"),
         ("sbatch", "-N2 --signal=USR1@300", "write --signal=B:USR1@300"),
@@ -71,7 +71,7 @@ def test_what_one_program_cannot_do_for_a_launch_is_refused(program: Program, wo
         ("salloc", "-N 3 --ntasks-per-node 2 -p gpu -t 60"),
         (
             "salloc",
-            "-HN 2 -I60 --exclusive=user -w node1,node2 --signal=USR2@90 --no-kill -C 'a&b' --gres gpu:2",
+            "-HN 2 -I60 --exclusive=user -w node1,node2 --no-kill -C 'a&b' --gres gpu:2",
         ),
         ("salloc", "-N2 --begin now+1hour --comment ':' --wait-all-nodes 1"),
         ("sbatch", "-N 2 -t 600 --requeue --signal=B:USR1@300 --open-mode append"),
