@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shlex
 import socket
 import threading
@@ -116,14 +115,12 @@ def test_a_web_hook_gets_a_stall_and_its_end_in_the_fields_of_the_end(hook: str)
 
 def test_a_receiver_that_is_gone_is_named_once_and_delays_nothing(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    held = shlex.join(["sh", "-c", f"cat {shlex.quote(str(gate))}; exit 7"])
+    held = shlex.join(["sh", "-c", f"until [ -e {shlex.quote(str(gate))} ]; do sleep 0.05; done; exit 7"])
     stalls = StallNotifier(dataclasses.replace(PLAN.spec, notify=held))
     for event in events_of_a_stall():
         stalls.add(event)
     assert stalls.problems == []  # the command is still held
-    for _ in range(2):
-        gate.write_text("")
+    gate.touch()
     wait_until(lambda: stalls.problems, "the reason")
     assert stalls.problems == ["--notify sh: it ended with status 7"]
 
