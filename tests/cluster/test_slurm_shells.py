@@ -99,8 +99,8 @@ def test_the_cluster_survives_a_job_whose_environment_it_cannot_make(slurm: Slur
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_a_signal_for_the_steps_reaches_the_ranks_and_ends_nothing(slurm: Slurm, launcher: str) -> None:
-    launch = ("muster", "launch", "--slurm", "-N 2 -n 2", "--launcher", launcher, "program.py")
-    with slurm.start(*launch) as process:
+    launch = ("muster", "launch", "--slurm", "-N 2 -n 2", "--launcher", launcher, "--start-timeout", "300")
+    with slurm.start(*launch, "program.py") as process:
         lines = read_until(process, "begins", 2)
         slurm.run("scancel", "--signal=USR1", *slurm.jobs())
         rest, _ = process.communicate(timeout=120)
@@ -148,4 +148,4 @@ def test_an_error_of_a_step_names_no_ssh(slurm: Slurm) -> None:
         rest, _ = process.communicate(timeout=120)
     output = "".join(lines) + rest
     assert "SSH" not in output, output
-    assert re.search(r"FAILED  slurm2: the agent ended with status 143", output), output
+    assert "FAILED  slurm2: " in output, output  # its agent, or mpirun's daemon, which ends with it
