@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -142,19 +141,11 @@ def capabilities(promised: Mapping[str, bool]) -> Iterator[tuple[str, Result]]:
         yield f"torch backend {backend}", (answer == str(promised[backend]), answer)
     aware = "mpi_built_with_cuda_support:value:true" in run("ompi_info", "--parsable", "--all")
     yield "Open MPI is CUDA-aware", (aware == promised["cuda-aware"], str(aware))
-    lending = list(lending_rights())
+    # Not every folder can be read by the user of a container; the build runs this as root.
+    lending = run("sh", "-c", "find / -xdev -type f -perm /6000 2>/dev/null || true").split()
     yield "setuid or setgid programs", (not lending, " ".join(lending) or "none")
     compilers = [name for name in COMPILERS if shutil.which(name)]
     yield "compilers", (bool(compilers) == promised["compilers"], " ".join(compilers) or "none")
-
-
-def lending_rights() -> Iterator[str]:
-    """Find programs that give their caller another account's rights."""
-    for folder, folders, files in os.walk("/"):
-        folders[:] = [name for name in folders if not Path(folder, name).is_mount()]
-        for path in (Path(folder, name) for name in files):
-            if not path.is_symlink() and path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
-                yield str(path)
 
 
 def of_cuda(gpus: str) -> Iterator[tuple[str, Result]]:
