@@ -43,6 +43,11 @@ def system_of(release: dict[str, Any]) -> Any:
     return yaml.safe_load(next(path for path in paths if path.exists()).read_text())
 
 
+def filtered(role: str, name: str, *values: object) -> Any:
+    """What a filter of a role makes of values."""
+    return _ansible().submit(_filtered, role, name, values).result(timeout=200)
+
+
 @cache
 def _ansible() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
@@ -64,8 +69,10 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
     }
     given: dict[str, Any] = {
         "groups": {"cluster": names, "head": names[:1]},
-        "hostvars": {name: own | host for name, host in inventory.items()},
+        "hostvars": {name: own | {"inventory_hostname": name} | host for name, host in inventory.items()},
         "inventory_hostname": names[-1],
+        "ansible_play_hosts": names,
+        "ansible_play_hosts_all": names,
         "ansible_check_mode": False,
         "playbook_dir": str(BOOKS),
         "muster_stack": "bare",
@@ -99,3 +106,10 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
     if "." not in name:
         return json.loads(str(templar.template(trust_as_template(f"{{{{ {name} | to_json }}}}"))))
     return str(templar.template(trust_as_template((folder / "templates" / name).read_text())))
+
+
+def _filtered(role: str, name: str, values: tuple[object, ...]) -> Any:
+    from ansible.plugins.loader import filter_loader
+
+    filter_loader.add_directory(str(BOOKS / "roles" / role / "filter_plugins"))
+    return filter_loader.get(name).j2_function(*values)

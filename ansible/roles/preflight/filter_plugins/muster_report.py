@@ -1,0 +1,81 @@
+"""The obstacles of all hosts in one text, each once.
+
+Each filter imports what it needs itself: see muster_gpus.py.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# As in the inventory plugin: any Ansible finds the package `muster` in the folder that holds ansible/.
+MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
+MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
+
+# What ssh and sudo print first, and Ansible around it: only the rest names the obstacle.
+PREFIX = re.compile(
+    r"^(Task failed: )?(Action failed: )?(Failed to connect to the host via ssh: )?"
+    r"(Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: )?"
+)
+SUDO = {
+    r"(?i)(missing|incorrect) sudo password|password is required|no password was provided": (
+        "sudo asks for a password there; give it once for all hosts: muster setup -- --ask-become-pass"
+    ),
+    r"sudo: (command )?not found": "it has no sudo; log in as root: muster setup -- -u root",
+}
+LONGEST = 400
+
+
+def unfit(
+    everyone: Iterable[str], examined: Iterable[str], hostvars: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """Return the obstacles of each host that has some; a host that could not be examined is one of them."""
+    reached = set(examined)
+    found = {
+        name: list(hostvars[name].get("preflight_problems", ()))
+        if name in reached
+        else [_unexamined(hostvars[name])]
+        for name in everyone
+    }
+    return {name: problems for name, problems in found.items() if problems}
+
+
+def report(problems: Mapping[str, Iterable[str]]) -> str:
+    """Return a line for each obstacle; hosts that have the same obstacle share it."""
+    from muster.deploy.console.fold import HostMessage, fold_messages
+
+    messages = (HostMessage(name, text) for name, texts in problems.items() for text in dict.fromkeys(texts))
+    return "\n".join(map(str, fold_messages(messages)))
+
+
+def names(hosts: Iterable[str]) -> str:
+    """Return the names of hosts as ranges."""
+    from muster.deploy.console.fold import fold_names
+
+    return fold_names(hosts)
+
+
+def _unexamined(host: Mapping[str, Any]) -> str:
+    """Return why a host could not be examined, from the result of the first task that asks it."""
+    probe = host.get("preflight_probe", {})
+    said = "\n".join(str(probe.get(key, "")) for key in ("msg", "module_stderr", "stderr"))
+    if refused := next((text for pattern, text in SUDO.items() if re.search(pattern, said)), ""):
+        return refused
+    lines = [line.strip() for line in PREFIX.sub("", said).splitlines() if line.strip()]
+    if probe.get("unreachable"):
+        return f"cannot log in: {' '.join(lines)[:LONGEST]}"
+    if "preflight_seen" in host:
+        return "cannot be examined; the reason is above"
+    return f"cannot be examined: {lines[-1][:LONGEST] if lines else 'for the reason, add -- -v'}"
+
+
+class FilterModule:
+    """Ansible finds filters by this name."""
+
+    def filters(self) -> dict[str, Callable[..., object]]:
+        """Return the filters."""
+        return {"muster_unfit": unfit, "muster_report": report, "muster_names": names}
