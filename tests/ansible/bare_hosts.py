@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from muster.deploy.agent.processes import below, process_table
 from tests.load import SOAK
@@ -59,6 +60,12 @@ VARIABLES: dict[str, object] = {
 }
 if not HAS_TORCH:
     VARIABLES["bare_packages"] = ["python3", "openmpi-bin", "python3-mpi4py"]
+# An sshd that lets the operator in no more.
+LOCKED_OUT: dict[str, Any] = {
+    "hardening_enabled": True,
+    "hardening_allow_users": ["nobody"],
+    "hardening_may_lock_out": ["op", "root"],
+}
 
 
 @dataclass(frozen=True)

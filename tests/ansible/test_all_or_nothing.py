@@ -23,7 +23,7 @@ FULL = 10**9  # MB of free space that no disk has
 
 
 def unexamined(**probe: Any) -> str:
-    """The obstacle of a host that gave no answer."""
+    """The obstacle of a host that does not answer."""
     found = filtered("preflight", "muster_unfit", ["node1"], [], {"node1": {"preflight_probe": probe}})
     (text,) = found["node1"]
     return str(text)
@@ -43,8 +43,8 @@ def unexamined(**probe: Any) -> str:
         (
             {
                 "unreachable": True,
-                "msg": 'Data could not be sent to remote host "node1". Make sure this host can be reached over '
-                "ssh: ssh: Could not resolve hostname node1: Name or service not known\r\n",
+                "msg": 'Data could not be sent to remote host "node1". Make sure this host can be reached '
+                "over ssh: ssh: Could not resolve hostname node1: Name or service not known\r\n",
             },
             "cannot log in: ssh: Could not resolve hostname node1: Name or service not known",
         ),
@@ -64,7 +64,7 @@ def unexamined(**probe: Any) -> str:
     ],
     ids=["refused", "no such name", "no Python", "sudo", "a failure there", "nothing known"],
 )
-def test_a_host_that_gives_no_answer_is_an_obstacle_with_its_reason(probe: dict[str, Any], said: str) -> None:
+def test_a_host_that_does_not_answer_is_an_obstacle_with_its_reason(probe: dict[str, Any], said: str) -> None:
     assert unexamined(**probe) == said
 
 
@@ -86,7 +86,7 @@ def test_hosts_with_the_same_obstacle_share_a_line() -> None:
 
 @pytest.fixture
 def unfit(tmp_path: Path) -> list[str]:
-    """A setup, as a preview, of this machine under two names without the space, and of a host that is nowhere."""
+    """A preview of setup: of this machine, twice and without space, and of a host that is nowhere."""
     hosts_file = tmp_path / "hosts.txt"
     hosts_file.write_text("".join(f"{name} slots=1\n" for name in ("here1", "here2", "nowhere.invalid")))
     choices = {"muster_stack": "bare", "bare_packages": [], "preflight_disk_free_mb": FULL}

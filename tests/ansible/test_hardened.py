@@ -1,13 +1,22 @@
-"""A hardened sshd, and jobs that run as an account that was there before: both stay as they were."""
+"""A hardened sshd, and jobs that run as an account that was there before, stay as they were.
+
+Setup hardens an sshd only on request, and locks no account out without a word.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import sqlite3
+import struct
+import sys
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.ansible.bare_hosts import ADDRESSES, Hosts, run
-from tests.ansible.rendering import render
+from tests.ansible.programs import module
+from tests.ansible.rendering import filtered, render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +113,69 @@ def test_an_sshd_that_does_not_let_the_jobs_account_in_stops_setup(hardened: Hos
     assert "its sshd lets in only op (AllowUsers); add ml" in done.text
 
 
+AUDIT = ("ssh_audit", "--json", "--skip-rate-test", "--timeout=60", ADDRESSES["node5"])
+FREE: dict[str, Any] = {"muster_user": "muster", "hardening_enabled": True}
+
+
+@pytest.mark.soak
+def test_setup_leaves_passwords_and_limits_as_they_are_and_hardens_only_on_request(hardened: Hosts) -> None:
+    hardened.on("node5", "sh", "-c", "rm /etc/ssh/sshd_config.d/50-hardened.conf; systemctl reload ssh")
+    hardened.on("node5", "sh", "-c", "useradd -m -s /bin/bash anna && echo anna:secret | chpasswd")
+    hardened.variables["muster_user"] = "muster"
+    stock = every_setting(hardened)
+    done = hardened.play("setup", *PARTS)
+    assert done.status == 0, done.text
+    new = {"persourcepenaltyexemptlist"}
+    assert {name for name, value in every_setting(hardened).items() if stock.get(name) != value} <= new
+    assert with_password(hardened, "anna") == "in\n"
+
+    before = hardened.on("node5", "cat", DROPIN)
+    done = hardened.play("setup", *PARTS, **FREE)
+    assert done.status == 2
+    assert "node5: hardening would lock out anna: a login within the last 90 days" in done.text
+    assert "Nothing was changed on any host." in done.text
+    assert hardened.on("node5", "cat", DROPIN) == before
+
+    done = hardened.play("setup", *PARTS, **FREE, hardening_may_lock_out=["anna"])
+    assert done.status == 0, done.text
+    told = " ".join(done.text.partition("[ssh_trust :")[0].split())
+    assert "PasswordAuthentication no (was yes)" in told
+    assert "MaxStartups 64:30:256 (was 10:30:100)" in told
+    assert "MACs without umac-64-etm@openssh.com" in told
+    assert with_password(hardened, "anna") == ""
+    report = json.loads(run(sys.executable, "-m", *AUDIT, timeout=540).stdout)
+    found = [item for kind in ("kex", "key", "mac", "enc") for item in report[kind]]
+    assert len(found) > 10
+    assert [item["algorithm"] for item in found if item.get("notes", {}).get("fail")] == []
+    done = hardened.play("verify", verify_roles=["ssh_trust"])
+    assert done.status == 0, done.text
+
+    done = hardened.play("setup", *PARTS)
+    assert done.status == 0, done.text
+    assert hardened.on("node5", "cat", DROPIN) == before
+    assert with_password(hardened, "anna") == "in\n"
+
+
+DROPIN = "/etc/ssh/sshd_config.d/10-muster.conf"
+
+
+def every_setting(hosts: Hosts) -> dict[str, str]:
+    lines = (line.partition(" ") for line in hosts.on("node5", "sshd", "-T").splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def with_password(hosts: Hosts, user: str) -> str:
+    """What a login with the password `secret` prints; ssh asks a program for it."""
+    answer = hosts.folder / "answer"
+    answer.write_text("#!/bin/sh\necho secret\n")
+    answer.chmod(0o755)
+    options = ("-F", "none", "-o", "PubkeyAuthentication=no", "-o", "NumberOfPasswordPrompts=1")
+    known = ("-o", f"UserKnownHostsFile={hosts.folder}/operator_known_hosts")
+    asks = {"SSH_ASKPASS": str(answer), "SSH_ASKPASS_REQUIRE": "force"}
+    target = f"{user}@{ADDRESSES['node5']}"
+    return run("ssh", *options, *known, target, "echo in", env=hosts.env | asks).stdout
+
+
 DEFAULTS = {
     "maxstartups": "10:30:100",
     "kexalgorithms": "curve25519-sha256,ecdh-sha2-nistp256",
@@ -128,7 +200,7 @@ DEFAULTS = {
     ],
     ids=["OpenSSH's own", "one is broken", "all are broken", "root", "no grace time", "startups"],
 )
-def test_what_is_for_everyone_is_never_looser_than_before(
+def test_hardening_is_never_looser_than_what_was_there_before(
     own: dict[str, str], present: list[str], absent: list[str]
 ) -> None:
     settings = DEFAULTS | {"permitrootlogin": "yes", "logingracetime": "120"} | own
@@ -138,6 +210,105 @@ def test_what_is_for_everyone_is_never_looser_than_before(
         "account": {},
         "sshd_without": {"settings": settings, "defaults": DEFAULTS},
     }
-    text = render("ssh_trust", "sshd.conf.j2", {"node1": {"addresses": ["10.0.0.1"]}}, muster_seen=seen)
+    inventory: dict[str, dict[str, Any]] = {"node1": {"addresses": ["10.0.0.1"]}}
+    text = render("hardening", "hardening.conf.j2", inventory, muster_seen=seen, ssh_trust_login_seconds=30)
     assert [line for line in present if line not in text] == []
     assert [line for line in absent if line in text] == []
+
+
+def test_what_hardening_turns_off_is_told_by_its_name() -> None:
+    lines = (
+        "# a comment\nPasswordAuthentication no\nPermitRootLogin prohibit-password\nMaxStartups 64:30:256\n"
+        "MACs -hmac-sha1*,umac-64*\nKexAlgorithms curve25519-sha256\nLoginGraceTime 30\n"
+    )
+    base = {
+        "passwordauthentication": "yes",
+        "permitrootlogin": "without-password",
+        "maxstartups": "10:30:100",
+        "macs": "umac-64@openssh.com,hmac-sha2-256,hmac-sha1",
+        "kexalgorithms": "curve25519-sha256,ecdh-sha2-nistp256",
+        "logingracetime": "30",
+    }
+    assert filtered("hardening", "muster_sshd_changes", lines, base) == [
+        "sshd, for all accounts: PasswordAuthentication no (was yes); MaxStartups 64:30:256 (was 10:30:100); "
+        "MACs without umac-64@openssh.com, hmac-sha1; KexAlgorithms without ecdh-sha2-nistp256"
+    ]
+
+
+def test_an_account_that_may_be_locked_out_is_no_obstacle() -> None:
+    found = filtered("hardening", "muster_locked_out", ["anna", "ben"], ["anna"], 90)
+    assert len(found) == 1
+    assert found[0].startswith("hardening would lock out ben: ")
+    assert """-e '{"hardening_may_lock_out": ["ben"]}'""" in found[0]
+    assert filtered("hardening", "muster_locked_out", ["anna"], ["anna"], 90) == []
+
+
+logins = module("hardening", "logins")
+
+
+def test_recent_logins_are_found_in_every_record_that_a_host_may_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, lib = tmp_path / "var/log", tmp_path / "var/lib"
+    for folder in (log, lib / "wtmpdb", lib / "lastlog"):
+        folder.mkdir(parents=True)
+    now = int(time.time())
+
+    def entry(kind: int, name: bytes, host: bytes, seconds: int) -> bytes:
+        record = struct.pack(
+            "<h2xi32s4s32s256shhiii16s20x", kind, 9, b"pts/0", b"", name, host, 0, 0, 0, seconds, 0, b""
+        )
+        assert len(record) == 384
+        return record
+
+    (log / "wtmp").write_bytes(
+        entry(7, b"old", b"10.0.0.9", now - 91 * 86400)
+        + entry(7, b"console", b"", now)
+        + entry(8, b"gone", b"10.0.0.9", now)
+        + entry(7, b"wtmp", b"10.0.0.9", now)
+        + b"torn"
+    )
+    (log / "wtmp.1").write_bytes(entry(7, b"rotated", b"10.0.0.9", now - 40 * 86400))
+    with sqlite3.connect(lib / "wtmpdb/wtmp.db") as database:
+        database.execute("CREATE TABLE wtmp (ID, Type, User, Login, Logout, TTY, RemoteHost, Service)")
+        database.execute("INSERT INTO wtmp VALUES (1, 3, 'wtmpdb', ?, 0, 'ssh', 'a', 'sshd')", (now * 10**6,))
+    with sqlite3.connect(lib / "lastlog/lastlog2.db") as database:
+        database.execute("CREATE TABLE Lastlog2 (Name, Time, TTY, RemoteHost, Service)")
+        database.execute("INSERT INTO Lastlog2 VALUES ('lastlog2', ?, 'ssh', 'a', 'sshd')", (now,))
+    monkeypatch.setattr(logins, "of_journal", lambda days: iter([("journal", now)]))
+    assert logins.recent(90, tmp_path) == {"wtmp", "rotated", "wtmpdb", "lastlog2", "journal"}
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "has"),
+    [
+        ("ssh-ed25519 AAAA anna\n", {"authorizedkeysfile": ".ssh/authorized_keys"}, True),
+        ("ssh-ed25519 AAAA anna\n", {"authorizedkeysfile": "%h/.ssh/%u none"}, False),
+        ("\n# no key\n", {}, False),
+        (None, {}, False),
+        (None, {"authorizedkeyscommand": "/usr/bin/keys"}, True),
+        (None, {"authorizedkeyscommand": "none", "trustedusercakeys": "/etc/ssh/ca"}, True),
+    ],
+)
+def test_a_key_is_looked_for_where_sshd_looks(
+    tmp_path: Path, content: str | None, settings: dict[str, str], has: bool
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    if content is not None:
+        (tmp_path / ".ssh" / "authorized_keys").write_text(content)
+    entry = logins.pwd.struct_passwd(("anna", "x", 1001, 1001, "", str(tmp_path), "/bin/sh"))
+    assert logins.has_key(entry, settings) is has
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names"), [([], ["anna"]), (["ben", "carl"], ["anna", "op"]), (["*"], ["anna"])]
+)
+def test_an_account_with_a_recent_login_and_without_a_key_is_named(
+    monkeypatch: pytest.MonkeyPatch, allowed: list[str], names: list[str]
+) -> None:
+    entries = {name: name for name in ("anna", "ben", "op")}
+    monkeypatch.setattr(logins, "recent", lambda days: {"anna", "ben", "op", "removed", "muster"})
+    monkeypatch.setattr(logins.pwd, "getpwnam", entries.__getitem__)
+    monkeypatch.setattr(logins, "settings_of", lambda name: {})
+    monkeypatch.setattr(logins, "has_key", lambda entry, settings: entry != "anna")
+    assert logins.locked_out({"days": 90, "allowed": allowed, "besides": ["muster"]}) == names

@@ -57,8 +57,8 @@ def test_a_newer_sshd_locks_no_address_out(config: Path) -> None:
     assert (status, extra) == (0, [f"{PENALTIES} no\n"]), said
 
 
-def test_the_nodes_sshd_leaves_out_what_the_playbooks_does(config: Path) -> None:
-    trust = (ROOT / "ansible/roles/ssh_trust/vars/main.yml").read_text()
+def test_the_nodes_sshd_leaves_out_what_hardening_does(config: Path) -> None:
+    trust = (ROOT / "ansible/roles/hardening/vars/main.yml").read_text()
     broken = re.findall(
         r"^  (\w+):\n    names: (\S+)$", trust.partition("broken_algorithms:")[2], re.MULTILINE
     )

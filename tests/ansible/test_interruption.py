@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ansible.bare_hosts import LOCKED_OUT
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -49,20 +50,20 @@ def test_an_sshd_that_keeps_the_operator_out_is_taken_back_even_if_ansible_dies_
     newcomer: Hosts,
 ) -> None:
     before = newcomer.on("node5", "cat", SSHD)
-    newcomer.variables |= {"ssh_trust_allow_users": ["nobody"], "ssh_trust_undo_seconds": 30}
+    newcomer.variables |= LOCKED_OUT | {"ssh_trust_undo_seconds": 30}
     newcomer.play_until("[ssh_trust : Open a second connection]", "setup", *PARTS)
     assert "Permission denied" in newcomer.operator("node5", "true").stderr
     wait_until(lambda: newcomer.is_in("node5"), "the operator's way in", patience=200.0)
     assert newcomer.on("node5", "cat", SSHD) == before
     assert not waits(newcomer)
-    newcomer.variables |= {"ssh_trust_allow_users": []}
+    newcomer.variables |= {"hardening_enabled": False}
     assert newcomer.play("setup", *PARTS).status == 0
     done = newcomer.play("verify", verify_roles=["ssh_trust"])
     assert done.status == 0, done.text
 
 
 def test_an_sshd_whose_trial_a_restart_of_the_host_ended_is_tried_by_the_next_setup(newcomer: Hosts) -> None:
-    newcomer.variables |= {"ssh_trust_login_seconds": 25}  # another drop-in
+    newcomer.variables |= {"ssh_trust_max_sessions": 65}  # another drop-in
     newcomer.play_until("[ssh_trust : Open a second connection]", "setup", *PARTS)
     newcomer.on("node5", "systemctl", "stop", UNDO)  # a timer of systemd-run is gone after a restart
     done = newcomer.play("verify", verify_roles=["ssh_trust"])
@@ -77,7 +78,7 @@ def test_a_timer_that_was_faster_than_the_proof_is_told_and_what_was_there_stays
     before = newcomer.on("node5", "cat", SSHD)
     # In place of a timer that ends between the change and the proof: one that takes no time.
     newcomer.on("node5", "sh", "-c", f"printf '%s\\n' \"$@\" > {TIMER}; chmod +x {TIMER}", "sh", *QUICK)
-    newcomer.variables |= {"ssh_trust_login_seconds": 20, "ssh_trust_undo_seconds": 45}
+    newcomer.variables |= {"ssh_trust_max_sessions": 66, "ssh_trust_undo_seconds": 45}
     done = newcomer.play("setup", *PARTS)
     assert done.status != 0
     said = " ".join(done.text.split())
@@ -85,4 +86,4 @@ def test_a_timer_that_was_faster_than_the_proof_is_told_and_what_was_there_stays
     assert newcomer.on("node5", "cat", SSHD) == before
     newcomer.on("node5", "rm", TIMER)
     assert newcomer.play("setup", *PARTS).status == 0
-    assert "LoginGraceTime 20" in newcomer.on("node5", "cat", SSHD)
+    assert "MaxSessions 66" in newcomer.on("node5", "cat", SSHD)

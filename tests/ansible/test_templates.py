@@ -41,9 +41,13 @@ def inventory(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("algorithms", ["current", "stock"])
 def test_sshd_accepts_its_drop_in(clock: str, inventory: dict[str, dict[str, Any]], algorithms: str) -> None:
-    variables = {"ssh_trust_algorithms": algorithms, "ssh_trust_allow_users": ["root", "ml"]}
-    text = render("ssh_trust", "sshd.conf.j2", inventory, **variables)
-    accepts(clock, text, "/usr/sbin/sshd", "-t", "-f", "/dev/stdin")
+    variables = {"hardening_algorithms": algorithms, "hardening_allow_users": ["root", "ml"]}
+    lines = render("hardening", "hardening.conf.j2", inventory, ssh_trust_login_seconds=30, **variables)
+    hardened = {"hardening_enabled": True, "hardening_lines": lines}
+    for choices in ({}, hardened):
+        text = render("ssh_trust", "sshd.conf.j2", inventory, **choices)
+        assert ("PasswordAuthentication no\n" in text) is bool(choices)
+        accepts(clock, text, "/usr/sbin/sshd", "-t", "-f", "/dev/stdin")
 
 
 def test_an_older_sshd_is_not_told_what_it_does_not_know() -> None:

@@ -33,6 +33,6 @@ def test_setup_of_the_wheel_says_what_it_would_do_only(bare_host: Hosts, tmp_pat
     assert f"ansible-playbook {installed.package}/ansible/setup.yml --inventory hosts.txt" in done.stdout
     assert "failed=0" in done.stdout
     assert "changed=0" not in done.stdout.rpartition("node4 ")[2]
-    assert "+MaxStartups 64:30:256" in done.stdout
+    assert "+    MaxSessions 64" in done.stdout
     assert not bare_host.muster.exists()
     assert bare_host.traces("node4") == before

@@ -20,6 +20,9 @@ AT_ONCE = 16
 UNKNOWN = ("-o", "GlobalKnownHostsFile=/dev/null", "-o", "UserKnownHostsFile=/dev/null")
 PASSWORD = ("-o", "PubkeyAuthentication=no", "-o", "PreferredAuthentications=password,keyboard-interactive")
 
+DROPIN = Path("/etc/ssh/sshd_config.d/10-muster.conf")
+AS_WRITTEN = {"PasswordAuthentication", "KbdInteractiveAuthentication", "MaxStartups", "LoginGraceTime"}
+
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run a command that needs no input."""
@@ -78,10 +81,18 @@ def refuses_wrong_key(user: str, target: dict[str, Any]) -> list[str]:
         shutil.rmtree(folder)
 
 
+def for_all() -> dict[str, str]:
+    """Return the settings of the drop-in for all accounts that `sshd -T` prints as they are written."""
+    lines = DROPIN.read_text().partition("\nMatch ")[0].splitlines() if DROPIN.exists() else []
+    pairs = (line.split(None, 1) for line in lines if line and not line.startswith("#"))
+    return {name.lower(): value for name, value in pairs if name in AS_WRITTEN}
+
+
 def server(user: str, expected: dict[str, str]) -> list[str]:
     """Return the settings of sshd that differ from the drop-in, because an earlier file set them."""
     done = run("/usr/sbin/sshd", "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1")
     real = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    expected = {**expected, **for_all()}
     return [
         f"{key} is {real.get(key)}, not {value}" for key, value in expected.items() if real.get(key) != value
     ]
