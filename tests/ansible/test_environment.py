@@ -117,6 +117,11 @@ def test_gpus_are_chosen_by_a_word_or_by_yamls_own_booleans(chosen: object, driv
             f"the wheels in {FOLDER} will not do for Python 3.13 on x86_64: no wheels for torch; fill it",
         ),
         (
+            {"venv": {"digest": "", "exists": True, "disk_free_mb": 20000}, "jobs": ["one", "two"]},
+            {},
+            "its environment would be replaced, and these jobs run in it: one, two; wait for them",
+        ),
+        (
             {"venv": {"digest": "", "disk_free_mb": 2999}},
             {},
             "the home of muster has 2999 MB free; 3000 MB are needed",

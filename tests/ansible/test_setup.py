@@ -260,6 +260,22 @@ def test_an_sshd_that_would_keep_a_launch_out_is_taken_back_with_its_own_reason(
     assert hosts.driver("node2", "echo in").stdout == "in\n"
 
 
+@pytest.mark.soak
+@pytest.mark.usefixtures("set_up")
+def test_an_sshd_that_would_keep_the_first_host_out_is_taken_back_too(hosts: Hosts) -> None:
+    before = hosts.on("node2", "cat", SSHD)
+    with_rule(hosts, "node2", f"AllowUsers op root muster@{NETWORK}.1")  # this machine's address
+    try:
+        done = hosts.play("setup", "--tags", "ssh_trust", ssh_trust_max_sessions=65)
+    finally:
+        with_rule(hosts, "node2", "")
+    assert done.status != 0
+    assert "node1: cannot log in to node2 as muster: " in done.text
+    assert "node2: its sshd has its earlier settings again" in done.text
+    assert hosts.on("node2", "cat", SSHD) == before
+    assert hosts.play("setup", "--tags", "ssh_trust").status == 0
+
+
 @pytest.mark.usefixtures("set_up")
 def test_a_setup_that_changes_nothing_fails_too_where_a_launch_cannot_log_in(hosts: Hosts) -> None:
     with_rule(hosts, "node2", "AllowUsers op root muster@192.0.2.1")

@@ -33,8 +33,8 @@ def locked_out(names: Iterable[str], accepted: Iterable[str], days: int) -> list
     if not left:
         return []
     return [
-        f"hardening would lock out {', '.join(left)}: a login within the last {days} days, and afterwards no key "
-        "or no permission to log in; give each of them a key, or accept that: "
+        f"hardening would lock out {', '.join(left)}: a login within the last {days} days, and afterwards no "
+        "key or no permission to log in; give each of them a key, or accept that: "
         f"-e '{json.dumps({'hardening_may_lock_out': left})}'"
     ]
 
