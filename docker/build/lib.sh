@@ -95,7 +95,7 @@ install_wheel() {
   keep "$1"
 }
 
-# require_answer URL: somebody listens there. ccache itself would go on in silence, and nothing would be kept.
+# require_answer URL: something listens there. Without it ccache continues without a message, and keeps nothing.
 require_answer() {
   local address=${1#*://}
   address=${address%%/*}

@@ -10,7 +10,7 @@ from dataclasses import asdict, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from ...decode import AtMost, Between, Like, message
-from ...hosts.bounds import Bytes, Code, Count, Name, Number, Path, Seconds, Text
+from ...hosts.bounds import Bytes, Code, Count, Name, Number, Path, Rank, Seconds, Text
 from .request import Request
 
 _Where = Annotated[str, AtMost(256)]
@@ -245,16 +245,16 @@ class Straggler:
     unknown.
     """
 
-    rank: int
-    host: str
-    late: float
-    step_seconds: float
-    often: float
-    steps: int
+    rank: Rank
+    host: Name
+    late: Seconds
+    step_seconds: Seconds
+    often: _Share
+    steps: Count
     regular: bool
-    to: str
-    since: float
-    cause: str = ""
+    to: Text
+    since: Seconds
+    cause: Text = ""
 
     @property
     def share(self) -> float:
