@@ -15,7 +15,9 @@ from ansible import constants
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from muster.deploy.console.text import fitted  # noqa: E402  # found by that path
+from muster.deploy.console.ansible_result import obstacle  # noqa: E402  # found by that path
+from muster.deploy.console.fold import HostMessage, fold_messages  # noqa: E402  # the same
+from muster.deploy.console.text import fitted  # noqa: E402  # the same
 
 DOCUMENTATION = """
 name: plain
@@ -24,6 +26,7 @@ short_description: Ansible's usual output, with each error once
 description:
   - The message of a task that fails on purpose is printed alone, in lines no wider than the terminal.
   - Other errors have the fields of their result. With -v they have the source of the task too.
+  - Hosts that cannot be reached for the same reason share a line, after the task.
   - An error that the playbook ignores is left to the task after it.
 extends_documentation_fragment: [default_callback, result_format_callback]
 requirements:
@@ -38,6 +41,10 @@ class CallbackModule(default.CallbackModule):  # type: ignore[misc]  # Ansible h
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "plain"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unreached: list[HostMessage] = []
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Print the message of an error, once."""
@@ -54,9 +61,34 @@ class CallbackModule(default.CallbackModule):  # type: ignore[misc]  # Ansible h
                 super().v2_runner_on_failed(result, ignore_errors)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Print why a host was not reached, once."""
+        """Keep why a host was not reached until all hosts have ended the task."""
         if self._display.verbosity:
             super().v2_runner_on_unreachable(result)
         elif not result.task.ignore_unreachable:
-            result.result.pop("exception", None)
-            super().v2_runner_on_unreachable(result)
+            self._unreached.append(HostMessage(result.host.get_name(), obstacle(result.result)))
+
+    def _print_unreached(self) -> None:
+        """Print why hosts were not reached; those with the same reason share a line."""
+        for message in fold_messages(self._unreached):
+            self._display.display(fitted(str(message), sys.stdout), color=constants.COLOR_UNREACHABLE)
+        self._unreached = []
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """A play begins: the last task of the play before it has ended."""
+        self._print_unreached()
+        super().v2_playbook_on_play_start(play)
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        """A task begins: the one before it has ended."""
+        self._print_unreached()
+        super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        """A handler begins: the task before it has ended."""
+        self._print_unreached()
+        super().v2_playbook_on_handler_task_start(task)
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """The playbook has ended."""
+        self._print_unreached()
+        super().v2_playbook_on_stats(stats)

@@ -5,7 +5,6 @@ Each filter imports what it needs itself: see muster_gpus.py.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,19 +14,6 @@ from typing import Any
 # As in the inventory plugin: any Ansible finds the package `muster` in the folder that holds ansible/.
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
-
-# What ssh and sudo print first, and Ansible around it: only the rest names the obstacle.
-PREFIX = re.compile(
-    r"^(Task failed: )?(Action failed: )?(Failed to connect to the host via ssh: )?"
-    r"(Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: )?"
-)
-SUDO = {
-    r"(?i)(missing|incorrect) sudo password|password is required|no password was provided": (
-        "sudo asks for a password there; give it once for all hosts: muster setup -- --ask-become-pass"
-    ),
-    r"sudo: (command )?not found": "it has no sudo; log in as root: muster setup -- -u root",
-}
-LONGEST = 400
 
 
 def unfit(
@@ -61,16 +47,12 @@ def names(hosts: Iterable[str]) -> str:
 
 def _unexamined(host: Mapping[str, Any]) -> str:
     """Return why a host could not be examined, from the result of the first task that asks it."""
+    from muster.deploy.console.ansible_result import obstacle
+
     probe = host.get("preflight_probe", {})
-    said = "\n".join(str(probe.get(key, "")) for key in ("msg", "module_stderr", "stderr"))
-    if refused := next((text for pattern, text in SUDO.items() if re.search(pattern, said)), ""):
-        return refused
-    lines = [line.strip() for line in PREFIX.sub("", said).splitlines() if line.strip()]
-    if probe.get("unreachable"):
-        return f"cannot log in: {' '.join(lines)[:LONGEST]}"
-    if "preflight_seen" in host:
+    if "preflight_seen" in host and not probe.get("unreachable"):
         return "cannot be examined; the reason is above"
-    return f"cannot be examined: {lines[-1][:LONGEST] if lines else 'for the reason, add -- -v'}"
+    return obstacle(probe)
 
 
 class FilterModule:
