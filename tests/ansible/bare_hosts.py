@@ -255,7 +255,7 @@ find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /
   -o -printf '%p %y %m %u:%g %l\n'
 find /etc /home /root /usr/local -xdev -type f ! -path '/etc/*-' ! -path /etc/group ! -path /etc/gshadow \
   ! -path '*/.ansible/*' -exec sha256sum {} +
-systemctl list-unit-files --no-legend --no-pager | sed -E 's/ +/ /g; s/^/unit /'
+systemctl list-unit-files --no-legend --no-pager | grep -v ' transient ' | sed -E 's/ +/ /g; s/^/unit /'
 systemctl list-units --no-legend --plain --type=service,socket,timer --state=active \
   | awk '{print "active", $1}' | grep -vE 'user@|user-runtime-dir@|systemd-(hostnamed|timedated|localed)'
 { nft list ruleset || iptables-save; } 2>/dev/null | grep -v '^#' | sed 's/^/firewall /'
