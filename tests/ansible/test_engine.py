@@ -44,7 +44,7 @@ echo weights >/var/lib/docker/volumes/precious/_data/checkpoint
 """
 PRECIOUS = "/var/lib/docker/volumes/precious/_data/checkpoint"
 IMAGE = "muster-bare-login"
-BUILD = ("docker", "build", "--quiet", "--target", "login", "--build-arg", "FLAVOR=none", "--tag", IMAGE)
+BUILD = ("docker", "build", "--quiet", "--target", "login", "--build-arg", "FLAVOR=mpi", "--tag", IMAGE)
 
 
 @pytest.fixture(scope="module")
