@@ -151,3 +151,25 @@ def test_the_users_own_sitecustomize_runs_and_the_path_is_the_users(folder: Path
     )
     (own / "sitecustomize.py").unlink()
     assert "None" in run(folder, "import os; print(os.environ.get('PYTHONPATH'))")[2]
+
+
+@pytest.mark.parametrize("libuv", ["0", "1"])
+def test_a_rank_opens_torchruns_store_without_libuv_where_torch_has_none(folder: Path, libuv: str) -> None:
+    package = folder / "own" / "torch" / "distributed"  # a torch that opens it as torch 2.6 does
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text(
+        "def TCPStore(name, use_libuv=True): return f'{name} {use_libuv}'\nfrom . import rendezvous\n"
+    )
+    (package / "rendezvous.py").write_text(
+        "from torch.distributed import TCPStore\ndef meet(**words): return TCPStore('node1', **words)\n"
+    )
+    program = "from torch.distributed.rendezvous import meet; print(meet(), meet(use_libuv=1))"
+    status, _, output = run(
+        folder,
+        program,
+        PYTHONPATH=str(folder / "own"),
+        USE_LIBUV=libuv,
+        TORCHELASTIC_USE_AGENT_STORE="True",
+    )
+    assert (status, output) == (0, f"node1 {libuv == '1'} node1 1\n")

@@ -136,6 +136,30 @@ def _show_the_program(kind: type[BaseException], error: BaseException, trace: Tr
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
+class _WithoutLibuv:
+    """Lets a rank whose torch has no libuv meet the others at torchrun's store.
+
+    torch opens that store with libuv, and looks at USE_LIBUV for other stores alone.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Change one module after its import; find no others."""
+        if name != "torch.distributed.rendezvous":
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        spec = PathFinder.find_spec(name, path, target)
+        if spec and spec.loader:
+            load = spec.loader.exec_module
+
+            def load_and_change(module: Any) -> None:
+                load(module)
+                store = module.TCPStore
+                module.TCPStore = lambda *args, **kwargs: store(*args, **{"use_libuv": False, **kwargs})
+
+            spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
+        return spec
+
+
 def _leave_the_path(folder: str) -> None:
     """Remove this folder from the path: a child of the program is not a rank and must not import it."""
     sys.path[:] = [path for path in sys.path if path != folder]
@@ -161,6 +185,8 @@ if __name__ == "sitecustomize":
             import_module("muster_start")
     the_over = import_module("muster_over").Over(dict(os.environ))
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
+    if os.environ.get("USE_LIBUV") == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        sys.meta_path.insert(0, _WithoutLibuv())
     the_end = _End(dict(os.environ), the_over)
     atexit.register(the_end.judge)
     with contextlib.suppress(Exception):  # the program reports an error of mpi4py itself
