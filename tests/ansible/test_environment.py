@@ -74,7 +74,7 @@ def test_gpus_are_chosen_by_a_word_or_by_yamls_own_booleans(chosen: object, driv
     [
         (
             {"python": "3.9.2"},
-            {},
+            {"venv_python": "/usr/bin/python3"},
             "/usr/bin/python3 is Python 3.9, and PyTorch 2.13.0 needs 3.10 or newer; name another Python of "
             "the host (-e venv_python=/usr/local/bin/python3.12) or a version that uv downloads (-e "
             "venv_python=3.12), or take the stack node (-e muster_stack=node)",
