@@ -158,7 +158,7 @@ def sharing(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory
     return hosts
 
 
-def test_on_hosts_that_share_homes_the_account_has_one_number(sharing: Hosts) -> None:
+def test_on_hosts_that_share_homes_the_account_has_one_uid(sharing: Hosts) -> None:
     before = {name: sharing.traces(name) for name in sharing.names}
     done = sharing.play("setup", "--tags", "ssh_trust")
     assert done.status == 0, done.text
@@ -172,14 +172,12 @@ def test_on_hosts_that_share_homes_the_account_has_one_number(sharing: Hosts) ->
     no_trace(sharing, before)
 
 
-def test_a_home_of_another_number_is_refused_before_any_change(sharing: Hosts) -> None:
-    for name, number in (("node7", "1002"), ("node8", "1003")):
-        sharing.on(name, "useradd", "--uid", number, "--create-home", "--comment", "Muster jobs", "muster")
+def test_a_home_of_another_uid_is_refused_before_any_change(sharing: Hosts) -> None:
+    for name, uid in (("node7", "1002"), ("node8", "1003")):
+        sharing.on(name, "useradd", "--uid", uid, "--create-home", "--comment", "Muster jobs", "muster")
     done = sharing.play("setup", "--tags", "ssh_trust")
     assert done.status == 2, done.text
     assert done.recap["node8"]["changed"] == 0, json.dumps(done.recap)
     said = " ".join(done.text.split())
-    assert (
-        "node8: /home/muster belongs to the number 1002, and the account muster has the number 1003" in said
-    )
+    assert "node8: /home/muster belongs to UID 1002, and the account muster has UID 1003" in said
     assert "on this host: usermod --uid 1002 muster" in said

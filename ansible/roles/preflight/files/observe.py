@@ -29,7 +29,7 @@ from typing import Any
 REFUSING = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b"
 REFUSING_RULE = r'-A INPUT (?:-m comment --comment (?:"[^"]*"|\S+) )?-j (?:DROP|REJECT)\b'
 CHRONY = ("/etc/chrony/muster.conf", "/etc/chrony-muster.conf")  # ansible/vars/systems
-NUMBERS, SOME_NUMBERS = (1000, 60000), 50  # of ordinary accounts, as useradd chooses them
+UIDS, SOME_UIDS = (1000, 60000), 50  # of ordinary accounts, as useradd chooses them
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 # Bridges that connect containers or virtual machines inside a host: Docker, Podman, CNI, libvirt, LXC.
 INNER = re.compile(r"docker\d+|br-[0-9a-f]{12}|podman\d+|cni\d+|virbr\d+|lxcbr\d+")
@@ -216,11 +216,11 @@ def account(name: str) -> dict[str, object]:
     }
 
 
-def numbers(name: str, user: dict[str, object], defaults: str = "/etc/default/useradd") -> dict[str, Any]:
-    """Return the home of an account and its owner, and where the account is missing, numbers for a new one.
+def uids(name: str, user: dict[str, object], defaults: str = "/etc/default/useradd") -> dict[str, Any]:
+    """Return the home of an account and its owner, and where the account is missing, UIDs for a new one.
 
-    `free`: the first numbers that no account and no group has; `taken`: who has the others. A directory
-    service may answer for a number that it does not list.
+    `free`: the first UIDs that no account and no group has; `taken`: who has the others. A directory
+    service may answer for a UID that it does not list.
     """
     match = re.search(r"^HOME=(\S+)", text(defaults), re.MULTILINE)
     home = str(user.get("home") or f"{match.group(1) if match else '/home'}/{name}")
@@ -228,17 +228,17 @@ def numbers(name: str, user: dict[str, object], defaults: str = "/etc/default/us
     if not user:
         names = {entry.gr_gid: entry.gr_name for entry in grp.getgrall()}
         names.update({entry.pw_uid: entry.pw_name for entry in pwd.getpwall()})
-        candidates = (number for number in range(*NUMBERS) if number not in names and is_free(number))
-        found["free"] = list(itertools.islice(candidates, SOME_NUMBERS))
-        found["taken"] = {number: name for number, name in names.items() if number >= NUMBERS[0]}
+        candidates = (uid for uid in range(*UIDS) if uid not in names and is_free(uid))
+        found["free"] = list(itertools.islice(candidates, SOME_UIDS))
+        found["taken"] = {uid: name for uid, name in names.items() if uid >= UIDS[0]}
     return found
 
 
-def is_free(number: int) -> bool:
-    """Whether neither an account nor a group has this number."""
+def is_free(uid: int) -> bool:
+    """Whether neither an account nor a group has this ID."""
     for lookup in (pwd.getpwuid, grp.getgrgid):
         with contextlib.suppress(KeyError):
-            lookup(number)
+            lookup(uid)
             return False
     return True
 
@@ -447,7 +447,7 @@ def main() -> None:
                 "hostname": socket.gethostname(),
                 "operator": operator(),
                 "account": user,
-                "numbers": numbers(asked["user"], user),
+                "uids": uids(asked["user"], user),
                 "venv": environment(str(user.get("home", "/home/new"))),
                 "engine": engine(asked["image"]),
                 "jobs": running_jobs([*asked["homes"], *([str(user["home"])] if user else [])]),
