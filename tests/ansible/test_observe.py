@@ -156,6 +156,12 @@ def test_a_home_with_data_is_one_also_where_the_skeleton_or_the_home_cannot_be_r
     assert not observe.holds_data(str(home), str(skeleton))
     assert not observe.holds_data(str(tmp_path / "none"), str(skeleton))
     assert observe.holds_data(str(loop), str(skeleton))
+    (home / ".cache").mkdir()
+    (home / ".cache" / "motd.legal-displayed").touch()  # of a login on Ubuntu
+    assert not observe.holds_data(str(home), str(skeleton))
+    (home / ".cache" / "models").mkdir()
+    assert observe.holds_data(str(home), str(skeleton))
+    (home / ".cache" / "models").rmdir()
     (home / "weights").touch()
     for readable in (skeleton, tmp_path / "none", loop):
         assert observe.holds_data(str(home), str(readable))

@@ -254,7 +254,10 @@ def holds_data(home: str, skeleton: str = "/etc/skel") -> bool:
         return True
     with contextlib.suppress(OSError):  # not every host has it
         new = {path.name for path in Path(skeleton).iterdir()}
-    return bool(names - new - {".ansible", ".ssh", ".bash_history", ".muster-venv"})
+    with contextlib.suppress(OSError):  # a login of Ubuntu makes this file
+        if {path.name for path in Path(home, ".cache").iterdir()} == {"motd.legal-displayed"}:
+            new |= {".cache"}
+    return bool(names - new - {".ansible", ".bash_history", ".muster-venv", ".ssh"})
 
 
 def environment(home: str) -> dict[str, object]:
