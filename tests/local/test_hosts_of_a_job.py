@@ -83,7 +83,8 @@ def test_a_command_asks_the_hosts_of_its_job_and_no_others(job: Running) -> None
         with _asks_no_other(job):
             done = fab(*words)
         assert said in done.stdout, (words, done)
-        assert (done.returncode, done.stderr) == (0, ""), words
+        stands_still = words[0] == "why"  # the ranks sleep
+        assert (done.returncode, done.stderr) == (int(stands_still), ""), words
     newest = fab("stacks")  # hosts.txt may have a newer job, so it is asked too
     assert (newest.returncode, newest.stdout) == (0, fab("stacks", job.job).stdout)
     assert newest.stderr.startswith("127.0.0.2: cannot connect")

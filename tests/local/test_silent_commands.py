@@ -33,7 +33,8 @@ OTHERS = {
     "compare": "reads files of this machine",
     "shell": "ssh replaces it",
     **dict.fromkeys(
-        ("setup", "verify", "rotate-keys", "teardown"), "tests/ansible/test_progress_of_setup.py"
+        ("setup", "verify", "rotate-keys", "teardown", "venv", "wheelhouse"),
+        "tests/ansible/test_progress_of_setup.py",
     ),
 }
 PROGRAMS = {"cluster.up": "", "cluster.down": "", "image.build": "cpu"}

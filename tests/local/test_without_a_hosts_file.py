@@ -57,7 +57,8 @@ def test_commands_find_the_job_of_a_launch_without_a_hosts_file(project: Project
             f"stop {found[1]}": "stopped",
         }.items():
             done = muster(project, *command.split())
-            assert (done.returncode, expected in done.stdout) == (0, True), (command, done)
+            stands_still = command == "why"  # the ranks sleep
+            assert (done.returncode, expected in done.stdout) == (int(stands_still), True), (command, done)
         driver.communicate()
 
 

@@ -84,7 +84,7 @@ REFUSED = {
         "--python python3": "--python python3 has no effect with --offline; leave it out",
     },
     "image build cpu": {
-        "--source pytorch=.": "--source pytorch=.: the target cpu does not compile pytorch",
+        "--source .": "--source: the target cpu compiles nothing; it takes the distribution's packages",
     },
     "data push a.py": {
         "--most 1G": "--most limits a download, and a.py is not a URL; leave it out",
