@@ -45,6 +45,20 @@ if deed in ("raise", "exit", "kill", "wait"):
 """
 
 
+class Driver(subprocess.Popen[str]):
+    """`fab launch`, which ends with a test that fails: its program may wait for a signal of the test."""
+
+    def __exit__(self, *error: Any) -> None:
+        """End it after an exception; then wait for it, as Popen does."""
+        if error[0] is not None and self.poll() is None:
+            self.send_signal(signal.SIGINT)
+            try:
+                self.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        super().__exit__(*error)
+
+
 @dataclass(frozen=True)
 class Launched:
     """A launch that has ended."""
@@ -83,20 +97,20 @@ class Project:
     path: Path
     env: dict[str, str]
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> Driver:
         """Start `fab launch` with these words; SIGINT works even if the test runner ignores it.
 
         The ranks may take long to start: on a busy machine torchrun alone has taken longer than the default.
         """
         patient = () if "--start-timeout" in words else ("--start-timeout", "300")
-        return subprocess.Popen(
+        return Driver(
             [str(FAB), "launch", *patient, *words],
             cwd=self.path,
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def launch(self, *words: str, timeout: float = 540) -> Launched:
