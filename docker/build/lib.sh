@@ -74,7 +74,7 @@ verify() {
   return 1
 }
 
-# keep NAME: what is in /install/NAME, for the image, is in / too, for what is compiled next. Links need no room.
+# keep NAME: links the files of /install/NAME, which the image gets, into /, where later stages compile with them.
 keep() { cp --archive --link --force "/install/$1/." / && ldconfig; }
 
 # requirements NAME [OPTION ...]: pip installs the pinned packages of docker/requirements/NAME.txt.
