@@ -284,6 +284,7 @@ def test_recent_logins_are_found_in_every_record_that_a_host_may_keep(
     [
         ("ssh-ed25519 AAAA anna\n", {"authorizedkeysfile": ".ssh/authorized_keys"}, True),
         ("ssh-ed25519 AAAA anna\n", {"authorizedkeysfile": "%h/.ssh/%u none"}, False),
+        ("ssh-ed25519 AAAA anna\n", {"pubkeyauthentication": "no"}, False),
         ("\n# no key\n", {}, False),
         (None, {}, False),
         (None, {"authorizedkeyscommand": "/usr/bin/keys"}, True),

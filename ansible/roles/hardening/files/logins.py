@@ -100,6 +100,8 @@ def settings_of(name: str) -> dict[str, str]:
 
 def has_key(entry: pwd.struct_passwd, settings: dict[str, str]) -> bool:
     """Whether sshd accepts a key of this account; keys of a command or of an authority count, unseen."""
+    if settings.get("pubkeyauthentication", "yes") == "no":
+        return False
     if any(settings.get(key, "none") != "none" for key in ("authorizedkeyscommand", "trustedusercakeys")):
         return True
     fields = {"%h": entry.pw_dir, "%u": entry.pw_name, "%U": str(entry.pw_uid), "%%": "%"}
