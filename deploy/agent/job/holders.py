@@ -5,6 +5,7 @@ Standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 
@@ -43,11 +44,13 @@ def _path_of(pid: int, inode: int, root: str) -> str:
     """The name of a file that a process has open."""
     folder = f"{root}/proc/{pid}/fd"
     try:
-        for name in os.listdir(folder):
+        names = os.listdir(folder)
+    except OSError:  # it has ended, or is another user's
+        return ""
+    for name in names:
+        with contextlib.suppress(OSError):  # a file that it has just closed
             if os.stat(f"{folder}/{name}").st_ino == inode:
                 return os.readlink(f"{folder}/{name}")[-400:]
-    except OSError:
-        pass
     return ""
 
 
