@@ -22,10 +22,9 @@ def limit(hosts: Sequence[Host], names: str, folder: Path) -> str:
     """
     chosen = hostfile.named(names, hosts, "--limit")
     known = _known(folder)
-    told = {name for name, host in known.items() if host.get("holds_key") or host.get("has_firewall")}
-    return ",".join(
-        host.name for index, host in enumerate(hosts) if host.name in chosen | told or (not index and known)
-    )
+    affected = {name for name, host in known.items() if host.get("holds_key") or host.get("has_firewall")}
+    wanted = chosen | affected | ({hosts[0].name} if known else set())
+    return ",".join(host.name for host in hosts if host.name in wanted)
 
 
 def leaving(hosts_file: Path, names: str) -> tuple[str, ...]:
