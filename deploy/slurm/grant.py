@@ -15,7 +15,7 @@ from ..common.variables import for_slurm
 from ..errors import MusterError, UsageError
 from ..waits import waiting
 from .allocation import PREFIX, Allocation, allocation_of
-from .job_state import queued, told_of, why_never
+from .job_state import problems_of, queued, why_never
 from .programs import ask, error_of, host_names, missing
 
 _MARK = "muster:"
@@ -120,14 +120,14 @@ class _Salloc:
                     raise MusterError(f"Slurm gave no hosts within {seconds:.0f} s{why}") from None
                 continue
             if name == "stderr":
-                self._complained(line)
+                self._read_message(line)
             elif line is None:
                 raise self._refused()
             else:
-                self._printed(line)
+                self._read_output(line)
         return allocation_of(self._variables or {}, host_names)
 
-    def _printed(self, line: str) -> None:
+    def _read_output(self, line: str) -> None:
         """A line of salloc's command, or of a wrapper around salloc."""
         if line == _MARK:
             self._granted, self._variables = self._variables is not None, self._variables or {}
@@ -136,7 +136,7 @@ class _Salloc:
             self._variables[name] = value
             self._job = self._variables.get("SLURM_JOB_ID", self._job)
 
-    def _complained(self, line: str | None) -> None:
+    def _read_message(self, line: str | None) -> None:
         if line:
             self._errors.append(line)
             match = _GRANTED.match(line)
@@ -148,7 +148,7 @@ class _Salloc:
         why = error_of(self._errors) or f"salloc ended with status {self._process.returncode}"
         if self._job:
             return MusterError(
-                f"Slurm's job {self._job} got no hosts: {'; '.join([why, *told_of(self._job)])}"
+                f"Slurm's job {self._job} got no hosts: {'; '.join([why, *problems_of(self._job)])}"
             )
         return UsageError(f"--slurm {self._options!r}: {why}")
 
@@ -161,7 +161,7 @@ class _Salloc:
             while True:
                 name, line = self._lines.get_nowait()
                 if name == "stderr":
-                    self._complained(line)
+                    self._read_message(line)
 
     def release(self) -> str:
         """Give the hosts back, or leave the queue; returns a note if Slurm may have kept the job."""

@@ -171,7 +171,7 @@ def _described(line: str) -> str:
     return f"{state} ({reason}){expected}" if state else ""
 
 
-def told_of(job: str) -> list[str]:
+def problems_of(job: str) -> list[str]:
     """What Slurm shows of a job that it did not start: its end, and its nodes that have a problem."""
     found = shown(job)
     state, nodes = found.end(0), found.fields.get("NodeList", "")
