@@ -80,6 +80,11 @@ class StallNotifier:
         self.problems = list[str]()
         """Why messages could not be sent, each reason once."""
 
+    def wait(self) -> None:
+        """Wait for a message that is being sent, so that it comes before that about the end."""
+        if self._last:
+            self._last.join(URL_SECONDS)
+
     def add(self, event: JobEvent) -> None:
         """Send a message if the event is of a stall. The driver does not wait for it."""
         if event.type == "attempt.started":

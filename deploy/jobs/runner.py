@@ -35,7 +35,6 @@ from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from ..why.lateness import Pace
 from ..why.stall import stall_text
-from ..why.stragglers import Straggler
 from . import restart_policy as restart
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory

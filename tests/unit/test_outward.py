@@ -96,7 +96,8 @@ def test_a_web_hook_gets_a_stall_and_its_end_in_the_fields_of_the_end(hook: str)
     stalls = StallNotifier(dataclasses.replace(PLAN.spec, notify=hook))
     for event in events_of_a_stall():
         stalls.add(event)
-    wait_until(lambda: len(Hook.got) == 2, "both messages")
+    stalls.wait()
+    assert len(Hook.got) == 2
     stopped, resumed = map(json.loads, Hook.got)
     notify(hook, DONE)
     ended = json.loads(Hook.got[2])
