@@ -19,6 +19,7 @@ from ..common.os_errors import explain, naming
 from ..common.rank_logs import RankLog, restart_suffix, spawned_log
 from ..common.runs import RESERVES, identity
 from ..connect.requests.jobs import MOST_LATE
+from ..connect.requests.why import Straggler
 from ..errors import MusterError, UsageError
 from ..hosts.samples import HostSample
 from ..launch.job_events import JobEvent
@@ -26,7 +27,6 @@ from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec
 from ..why.lateness import Pace
-from ..why.stragglers import Straggler
 from .log_shares import LogShares
 from .sample_file import PACE, SAMPLES, SampleFile, pace_line
 
@@ -34,6 +34,8 @@ from .sample_file import PACE, SAMPLES, SampleFile, pace_line
 # no inode left: a file for each of them.
 RESERVED_BYTES = 1 << 17
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+LIKE = 0.1
+"""A lateness that differs by no larger share from the noted one is not noted again."""
 
 
 class RunFolder:
@@ -180,10 +182,10 @@ class RunFolder:
 
     def note_late(self, late: Sequence[Straggler]) -> bool:
         """Write to job.json which ranks are late, for `why`; returns whether that has changed."""
-        known = [(rank["rank"], rank["cause"]) for rank in self.record.get("late", ())]
-        if known == [(rank.rank, rank.cause) for rank in late]:
+        late, known = late[:MOST_LATE], self.record.get("late", ())
+        if len(known) == len(late) and all(map(_is_known, known, late)):
             return False
-        self.record = {**self.record, "late": [rank.as_json() for rank in late[:MOST_LATE]]}
+        self.record = {**self.record, "late": [rank.as_json() for rank in late]}
         with contextlib.suppress(OSError):
             self._record("job.json", self.record)
         return True
@@ -308,3 +310,9 @@ def _bytes_of(text: str) -> bytes:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
         return text.encode(errors="replace")
+
+
+def _is_known(noted: Mapping[str, Any], rank: Straggler) -> bool:
+    """Whether a late rank was noted with the same cause, and about the same lateness."""
+    same = (noted["rank"], noted["cause"]) == (rank.rank, rank.cause)
+    return same and abs(rank.late - noted["late"]) <= LIKE * noted["late"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from muster.deploy.connect.report_frames import of_frame
 from muster.deploy.connect.reports import Sampled
+from muster.deploy.connect.requests.why import Straggler
 from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.sample_file import SampleFile
@@ -121,3 +124,22 @@ def test_a_disk_that_is_full_for_events_is_a_note_and_no_failure(tmp_path: Path)
         folder.event(JobEvent(at=1.0, type="rank.started", job="job", attempt=0))
     assert folder.problem.startswith("here: no space left on the disk of ")
     assert "the hosts have all logs" in folder.problem
+
+
+def test_a_late_rank_is_noted_again_when_its_figures_change(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "job")
+    folder.path.mkdir()
+    late = Straggler(1, "node1", 0.1, 1.0, 0.9, 20, True, "all_reduce", 1.0)
+    looks = [
+        late,
+        late,
+        replace(late, late=0.105),
+        replace(late, late=0.2),
+        replace(late, late=0.2, cause="heat"),
+    ]
+    assert [folder.note_late([look]) for look in looks] == [True, False, False, True, True]
+    (noted,) = json.loads((folder.path / "job.json").read_text())["late"]
+    assert (noted["late"], noted["cause"]) == (0.2, "heat")
+    assert folder.note_late([late] * 100)
+    assert not folder.note_late([late] * 100), "more than the record takes"
+    assert folder.note_late([])
