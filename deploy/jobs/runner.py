@@ -15,6 +15,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
+from ..connect.requests.why import Straggler
 from ..console.progress import OnStage, show_no_stage
 from ..console.text import count
 from ..envs.present import Packages
@@ -241,6 +242,7 @@ class Attempts:
         """Write the result. If that fails, it gets a note: the end of the ranks is still the result."""
         for name, text in self._metrics.texts.items():
             self.folder.keep_metrics(name, text)
+        self._stalls.wait()
         notes = [*([self.folder.problem] if self.folder.problem else []), *self._stalls.problems]
         result = dataclasses.replace(result, notes=(*result.notes, *notes, *self._metrics.missing()))
         self._history.verdict(result)

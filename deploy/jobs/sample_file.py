@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+from ..connect.requests.why import Straggler
 from ..decode import MALFORMED, AtMost, Between, from_json
 from ..hosts.bounds import Name, Rank, Seconds
 from ..hosts.samples import HostSample, as_line, of_line
 from ..why.lateness import Pace
-from ..why.stragglers import Straggler
 from .bounded import GZIP, LONGEST_LINE, MOST_RATIO
 
 SAMPLES, PACE = "samples.jsonl.gz", "pace.jsonl"

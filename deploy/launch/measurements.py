@@ -19,13 +19,14 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.reports import Sampled
 from ..connect.requests.launch import WATCH
+from ..connect.requests.why import Straggler
 from ..console.text import count
 from ..hosts.samples import HostSample
 from ..why.causes import Surroundings, mean_unsent
 from ..why.gather import GatheredPace, gather, gather_pace
 from ..why.lateness import Pace
 from ..why.positions import Rank
-from ..why.stragglers import Straggler, Summary
+from ..why.stragglers import Summary
 from .state import LaunchState
 from .watchdogs import StallNotes
 

@@ -14,7 +14,7 @@ from ..plan.placement import PlacedRank
 from ..timings import TimedPart
 
 if TYPE_CHECKING:
-    from ..why.stragglers import Straggler
+    from ..connect.requests.why import Straggler
     from ..why.verdict import Verdict
 
 Kind = Literal[

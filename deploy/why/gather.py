@@ -16,13 +16,13 @@ from pathlib import Path
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
 from ..connect.requests.launch import MISSING, SAMPLE, STORE
-from ..connect.requests.why import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure
+from ..connect.requests.why import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure, Straggler
 from ..hosts.samples import HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .lateness import Pace, paces
 from .meetings import Arriving, HostClock
 from .positions import Rank
-from .stragglers import Straggler, stragglers
+from .stragglers import stragglers
 from .sums import Sums, latest
 
 

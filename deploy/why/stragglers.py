@@ -16,8 +16,6 @@ from .lateness import Pace
 from .positions import Rank
 from .sums import Sums, latest
 
-__all__ = ["Straggler", "Summary", "lines", "stragglers"]
-
 
 def stragglers(pace: Pace | None, surroundings: Surroundings) -> list[Straggler]:
     """The ranks that are late, the latest first, each with the likely cause."""

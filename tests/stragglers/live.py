@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.deploy.connect.cluster import Cluster, expect_ranks
+from muster.deploy.connect.requests.why import Straggler
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.hosts import hostfile
 from muster.deploy.why.gather import gather_pace, gather_stragglers
 from muster.deploy.why.lateness import Pace
-from muster.deploy.why.stragglers import Straggler
 from tests.launching import Project
 from tests.stragglers.table import PROGRAM, Phase
 from tests.waiting import read_until

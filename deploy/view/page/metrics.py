@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ...connect.requests.why import Straggler
 from ...decode import MALFORMED, from_json
 from ...jobs.sample_file import pace_look
-from ...why.stragglers import Straggler, lines
+from ...why.stragglers import lines
 from .chart import Chart, Point, chart
 from .records import Records, RunRecord, number_of
 
