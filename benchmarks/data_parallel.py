@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from muster.train import Job, run, synchronise
-from muster.train.models.architectures import architecture
+from muster.train.tools.architectures import architecture
 
 ROUNDS, STEPS, BATCH = 5, 2, 32
 

@@ -26,9 +26,9 @@ from torch.nn.functional import cross_entropy
 
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
-from muster.train.models.architectures import Architecture, architecture
 from muster.train.sync import make_strategy
 from muster.train.sync.strategy import Strategy
+from muster.train.tools.architectures import Architecture, architecture
 
 STRATEGIES = ("none", "ddp", "mpi4py", "mpi4py polling", "mpi4py bf16", "mpi4py-naive", "zero", "fsdp")
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round

@@ -2,9 +2,9 @@
 
     from muster.train import GlobalBatchSampler, Job, run, synchronise
 
-The program: start reading at main.py. The library: the names below, which keep their meaning within a major
-version. A name is imported when it is first used, so that `import muster.train` takes no time and needs no
-torch.
+The program: start reading at demo/main.py. The library: the names below, which keep their meaning within a
+major version. A name is imported when it is first used, so that `import muster.train` takes no time and needs
+no torch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .checkpoint.checkpoints import Checkpoints
     from .checkpoint.sharded import ShardedCheckpoints
     from .data.sampler import GlobalBatchSampler
+    from .demo.trainer import Trainer
     from .job.failure import TrainError
     from .job.group import Job, process_group
     from .job.preemption import Preemption
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from .reporting.outputs import profile_steps
     from .reporting.steps import StepLog, StepMetrics
     from .sync.ddp import synchronise
-    from .trainer import Trainer
 
 __all__ = [
     "Checkpoints",
@@ -53,7 +53,7 @@ _PLACES = {
     "StepLog": ("reporting.steps", "StepLog"),
     "StepMetrics": ("reporting.steps", "StepMetrics"),
     "TrainError": ("job.failure", "TrainError"),
-    "Trainer": ("trainer", "Trainer"),
+    "Trainer": ("demo.trainer", "Trainer"),
     "profile_steps": ("reporting.outputs", "profile_steps"),
     "process_group": ("job.group", "process_group"),
     "register_mpi": ("mpi_backend.register", "register"),

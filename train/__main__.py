@@ -1,6 +1,6 @@
 """`python -m muster.train`."""
 
-from .main import main
+from .demo.main import main
 
 if __name__ == "__main__":  # spawned ranks import this file too
     main()

@@ -1,8 +1,8 @@
 """Hooks of mkdocs for the build of the site: they replace links that leave docs/, and mark short code.
 
-A page links to files of the checkout, such as `../train/main.py`, for readers of the repository. The site has
-no such files, so it shows their names. Where pyproject.toml has the address of the repository, the site links
-to it, and to these files there.
+A page links to files of the checkout, such as `../train/demo/main.py`, for readers of the repository. The
+site has no such files, so it shows their names. Where pyproject.toml has the address of the repository, the
+site links to it, and to these files there.
 """
 
 from __future__ import annotations

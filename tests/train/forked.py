@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch.distributed import FileStore
 from torch.multiprocessing.spawn import start_processes
 
-from muster.train.config import TrainConfig
+from muster.train.demo.config import TrainConfig
+from muster.train.demo.main import train
 from muster.train.job.group import Group
 from muster.train.job.ranks import Ranks
-from muster.train.main import train
 from tests.train.conftest import at_free_port, environment
 
 T = TypeVar("T")

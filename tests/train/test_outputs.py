@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from muster.train.config import LAST_EPOCH, TrainConfig
+from muster.train.demo.config import LAST_EPOCH, TrainConfig
+from muster.train.demo.main import train
 from muster.train.job.failure import TrainError
-from muster.train.main import train
 from muster.train.reporting.metrics import MetricsFile
 from muster.train.reporting.outputs import TensorBoard
 from muster.train.reporting.steps import StepMetrics

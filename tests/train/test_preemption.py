@@ -13,14 +13,14 @@ from unittest.mock import patch
 
 import pytest
 
-from muster.train.config import TrainConfig
+from muster.train.demo.config import TrainConfig
+from muster.train.demo.main import train
 from muster.train.job.preemption import PREEMPTED, Preemption
-from muster.train.main import train
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
+    from muster.train.demo.trainer import Step
     from muster.train.job.group import Group
-    from muster.train.trainer import Step
 
 CONFIG = TrainConfig(epochs=2, limit=256, log_every=1)  # 4 steps in each epoch
 
@@ -32,7 +32,7 @@ def _interrupted(config: TrainConfig, batch: int, group: Group) -> int:
         if group.rank == 1 and step.batch == batch:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with patch("muster.train.loop.show", signalled), pytest.raises(SystemExit) as ended:
+    with patch("muster.train.demo.loop.show", signalled), pytest.raises(SystemExit) as ended:
         train(config, group)
     return int(str(ended.value.code))
 

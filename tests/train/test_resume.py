@@ -18,9 +18,9 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from muster.train.checkpoint import files
 from muster.train.checkpoint.checkpoints import FOLDER, Checkpoints
-from muster.train.config import TrainConfig
+from muster.train.demo.config import TrainConfig
+from muster.train.demo.main import train
 from muster.train.job.failure import TrainError
-from muster.train.main import train
 from tests.train.forked import on_hosts
 from tests.waiting import wait_until
 
@@ -94,7 +94,8 @@ def test_the_rate_of_a_resumed_epoch_counts_the_samples_that_were_left(
     """By a clock that moves by a second whenever it is read, the rate is the number of samples."""
     again = tmp_path / "again"
     _back_to(6, whole, again)  # two of four batches of the second epoch are done
-    monkeypatch.setattr("muster.train.loop.time", Mock(perf_counter=count().__next__, time=lambda: 1.7e9))
+    clock = Mock(perf_counter=count().__next__, time=lambda: 1.7e9)
+    monkeypatch.setattr("muster.train.demo.loop.time", clock)
     _train(again, 1, "--resume", "auto")
     lines = (again / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["samples_per_second"] for line in lines[1:]] == [193 - 2 * 64, 193]
@@ -206,7 +207,7 @@ def test_a_resume_that_is_refused_changes_nothing(
     shutil.copytree(whole, other)
     before = _files(tmp_path)
     if not options:
-        monkeypatch.setattr("muster.train.main.image_network", lambda *_: torch.nn.Linear(8, 10))
+        monkeypatch.setattr("muster.train.demo.main.image_network", lambda *_: torch.nn.Linear(8, 10))
 
     def run(group: Group) -> None:
         chosen = other if group.rank == 1 else tmp_path / "nowhere"
@@ -231,7 +232,7 @@ def test_the_file_of_a_resumed_checkpoint_is_not_kept_open(
     _back_to(6, whole, again)
     mapped: list[bool] = []
     monkeypatch.setattr(
-        "muster.train.loop.report",
+        "muster.train.demo.loop.report",
         lambda *_: mapped.append(files.STATE in Path("/proc/self/maps").read_text()),
     )
 

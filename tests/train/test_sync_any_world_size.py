@@ -13,16 +13,16 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
-from muster.train.config import TrainConfig
-from muster.train.data import load
 from muster.train.data.sampler import GlobalBatchSampler
-from muster.train.data.samples import Samples
+from muster.train.demo.config import TrainConfig
+from muster.train.demo.datasets import load
+from muster.train.demo.datasets.samples import Samples
+from muster.train.demo.image_network import image_network
+from muster.train.demo.loop import learning_rate
+from muster.train.demo.main import image_trainer
 from muster.train.job.failure import TrainError
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
-from muster.train.loop import learning_rate
-from muster.train.main import image_trainer
-from muster.train.models.image_network import image_network
 
 RANKS = Ranks.from_env(os.environ)
 STRATEGIES = [

@@ -19,12 +19,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import TensorDataset
 
-from muster.train.data.samples import DatasetSamples
+from muster.train.demo.datasets.samples import DatasetSamples
+from muster.train.demo.trainer import Trainer
 from muster.train.job.failure import TrainError
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
 from muster.train.sync import make_strategy
-from muster.train.trainer import Trainer
 
 RANKS = Ranks.from_env(os.environ)
 OVER_MPI = ["mpi4py", "mpi4py-naive"] if RANKS.from_mpi else []

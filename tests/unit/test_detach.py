@@ -41,7 +41,7 @@ def make_job() -> LaunchSpec:
         env=(("A", "1\n2"),),
         hosts=hostfile.parse("node[1-2] slots=2 user=ml"),
         tree=Tree(Path("/work/a b"), "x", (TreeFile("a", False, "00"), TreeFile("l", False, "", link="a"))),
-        library=Tree(Path("/opt/muster"), ".", (TreeFile("train/main.py", False, "01"),), "muster"),
+        library=Tree(Path("/opt/muster"), ".", (TreeFile("train/demo/main.py", False, "01"),), "muster"),
     )
 
 

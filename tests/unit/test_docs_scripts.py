@@ -132,7 +132,7 @@ def test_types_are_those_of_json(written: str, json: str) -> None:
 @pytest.mark.parametrize(
     ("page", "link", "shown"),
     [
-        ("train.md", "[train/main.py](../train/main.py)", "train/main.py"),
+        ("train.md", "[train/demo/main.py](../train/demo/main.py)", "train/demo/main.py"),
         ("train.md", "[ddp.py](../train/sync/ddp.py)", "ddp.py (`train/sync/ddp.py`)"),
         ("how-to/x.md", "[image](../image.md#versions)", "[image](../image.md#versions)"),
         ("how-to/x.md", "[the book](../../ansible/README.md)", "the book (`ansible/README.md`)"),
@@ -152,9 +152,9 @@ def test_short_code_is_kept_on_one_line() -> None:
 
 def test_a_link_out_of_the_documents_leads_to_the_repository_if_it_is_known() -> None:
     replaced = site_hooks.replace_outside_links(
-        "[a](../train/main.py)", PurePosixPath("docs"), "https://x.org/m"
+        "[a](../train/demo/main.py)", PurePosixPath("docs"), "https://x.org/m"
     )
-    assert replaced == "[a](https://x.org/m/blob/main/train/main.py)"
+    assert replaced == "[a](https://x.org/m/blob/main/train/demo/main.py)"
 
 
 @pytest.mark.parametrize(

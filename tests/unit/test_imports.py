@@ -31,9 +31,9 @@ GATHERERS = {
     "deploy.why.gather",
 }
 TRAIN = (
-    *("__main__", "tools", "main", "loop", "trainer", "config"),
+    *("__main__", "demo", "tools", "options"),
     *("checkpoint", "sync", "reporting"),
-    *("models", "data", "job", "mpi_backend"),
+    *("data", "job", "mpi_backend"),
 )
 
 

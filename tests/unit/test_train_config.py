@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.train.config import TrainConfig
+from muster.train.demo.config import TrainConfig
 from muster.train.job.failure import TrainError
 
 

@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import cross_entropy
 
-from ..config import LEARNING, OUTPUT, SYNC, RankOptions, broken, compression_without_mpi4py, option
 from ..job.group import Group
 from ..job.hardware import wait_for_gpu
 from ..job.long_work import others_wait
-from ..models.architectures import BUILT_IN, Architecture, architecture
+from ..options import LEARNING, OUTPUT, SYNC, RankOptions, broken, compression_without_mpi4py, option
 from ..reporting.summary import headline
 from ..reporting.terminal import Terminal
 from ..sync import COMPRESSIONS, STRATEGIES, make_strategy
 from ..sync.strategy import Strategy
+from .architectures import BUILT_IN, Architecture, architecture
 from .entry import run
 
 

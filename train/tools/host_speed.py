@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from ..config import OUTPUT, RANKS, RankOptions, broken, option
 from ..job.group import Group, out_folder
 from ..job.hardware import wait_for_gpu
+from ..options import OUTPUT, RANKS, RankOptions, broken, option
 from .entry import run
 
 SHM = Path("/dev/shm")  # noqa: S108

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..config import OUTPUT, RANKS, RankOptions, broken, option
 from ..job.group import Group
 from ..job.hardware import wait_for_gpu
+from ..options import OUTPUT, RANKS, RankOptions, broken, option
 from .entry import run
 from .tournament import one_at_a_time, rounds
 

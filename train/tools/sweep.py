@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import OUTPUT, RANKS, RankOptions, broken, option
 from ..job.group import Group
 from ..job.hardware import wait_for_gpu
+from ..options import OUTPUT, RANKS, RankOptions, broken, option
 from . import measure, sweep_text
 from .entry import run
 from .sweep_text import About, Figures, Row

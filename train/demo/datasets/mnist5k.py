@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ..job.failure import TrainError
+from ...job.failure import TrainError
 from .table import in_package, read
 
 

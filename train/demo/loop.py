@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint.checkpoints import Check, Checkpoints, Resumed
+from ..checkpoint.checkpoints import Check, Checkpoints, Resumed
+from ..job.failure import TrainError
+from ..job.preemption import Preemption
+from ..reporting.metrics import EpochMetrics, MetricsFile
+from ..reporting.outputs import LOG, TensorBoard, profile_steps, profiled
+from ..reporting.steps import StepLog
+from ..reporting.terminal import Terminal
 from .config import LAST_EPOCH, TrainConfig
-from .job.failure import TrainError
-from .job.preemption import Preemption
-from .reporting.metrics import EpochMetrics, MetricsFile
-from .reporting.outputs import LOG, TensorBoard, profile_steps, profiled
-from .reporting.steps import StepLog
-from .reporting.terminal import Terminal
 from .trainer import Step, Trainer
 
 # These options decide the order of the samples and the steps; with others, a resumed position is meaningless.

@@ -8,12 +8,15 @@
 
 With the same options the loss is the same at every number of ranks. Read on in this order:
 
-    config.py      the options
+    demo/config.py      the options
+    demo/datasets/      what to train on; demo/image_network.py, the network
+    demo/trainer.py     a step of the training; demo/loop.py all of it
+
+and then the library, in the folders beside demo/:
+
     job/           a rank's life in a job: who it is, where the ranks meet, how the job ends
-    data/          what to train on, and which samples a rank gets
-    models/        networks
+    data/          which samples a rank gets
     sync/          data-parallel strategies
-    trainer.py     a step of the training; loop.py all of it
     checkpoint/    checkpoints that cannot be lost
     reporting/     what a run shows and writes
     tools/         examine and measure a cluster
@@ -30,19 +33,19 @@ from functools import partial
 import torch
 from torch.nn.functional import cross_entropy
 
+from ..job.failure import fail_together, keep_records_in
+from ..job.group import Group, process_group
+from ..job.hardware import be_deterministic, use_fair_share_of_cores
+from ..job.ranks import Ranks, remark
+from ..job.spawn import spawn
+from ..reporting.outputs import log_to
+from ..reporting.summary import headline, verdict
+from ..reporting.terminal import Terminal
 from .config import TrainConfig
-from .data import load
-from .data.samples import Samples
-from .job.failure import fail_together, keep_records_in
-from .job.group import Group, process_group
-from .job.hardware import be_deterministic, use_fair_share_of_cores
-from .job.ranks import Ranks, remark
-from .job.spawn import spawn
+from .datasets import load
+from .datasets.samples import Samples
+from .image_network import image_network
 from .loop import fit, learning_rate
-from .models.image_network import image_network
-from .reporting.outputs import log_to
-from .reporting.summary import headline, verdict
-from .reporting.terminal import Terminal
 from .trainer import Trainer
 
 

@@ -1,32 +1,28 @@
-"""The options of the programs: TrainConfig, built from the command line."""
+"""The options of the demo: TrainConfig, built from the command line."""
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
 
-from .data import FORMS as FORMS_OF_DATA
-from .job.backend import BACKENDS, check_name
-from .job.failure import TrainError
-from .job.ranks import LAUNCHERS
-from .job.rendezvous import FORMS
-from .reporting.outputs import wrong_steps
-from .sync import COMPRESSIONS, STRATEGIES
+from ..options import (
+    CHECKPOINTS,
+    LEARNING,
+    OUTPUT,
+    SYNC,
+    RankOptions,
+    broken,
+    compression_without_mpi4py,
+    option,
+    parse,
+)
+from ..reporting.outputs import wrong_steps
+from ..sync import COMPRESSIONS, STRATEGIES
+from .datasets import FORMS as FORMS_OF_DATA
 
-T = TypeVar("T")
-
-LEARNING = "learning", "these decide the result, which is the same at any number of ranks"
-RANKS = "ranks", "how the ranks find each other; under a launcher the defaults are enough"
-SYNC = "strategy", "how the ranks train one model together"
-OUTPUT = "output", "output files"
-CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum"
 LAST_EPOCH = "last epoch"
-SECTIONS = (LEARNING, RANKS, SYNC, OUTPUT, CHECKPOINTS)
 # Variables that set the default of an option; of two that are set, the last counts.
 VARIABLES = (
     ("MUSTER_OUT", "out"),
@@ -34,64 +30,6 @@ VARIABLES = (
     ("TORCHELASTIC_RESTART_COUNT", "restart"),  # torchrun --max-restarts
     ("MUSTER_RESTART", "restart"),  # fab launch --max-restarts
 )
-
-
-def option(section: tuple[str, str], default: T, text: str, **argument: Any) -> T:
-    """Declare a field: its default, its `section` and `text` in the help, and arguments of argparse."""
-    declared: T = field(default=default, metadata={"section": section, "help": text, **argument})
-    return declared
-
-
-def broken(rules: Iterable[tuple[str, object, bool, str]]) -> list[str]:
-    """Return one error line per violated rule; a rule is (option, value, whether it holds, what it asks)."""
-    return [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
-
-
-def refuse(wrong: list[str]) -> None:
-    """Raise a TrainError with all of these lines, if there are any."""
-    if wrong:
-        raise TrainError("\n".join(wrong))
-
-
-def compression_without_mpi4py(compress: str, sync: str) -> list[str]:
-    """Return an error line if the strategy `sync` does not compress gradients, but should."""
-    refused = compress != "none" and sync != "mpi4py"
-    return [f"--compress {compress} needs --sync mpi4py, got --sync {sync}"] if refused else []
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankOptions:
-    """How the ranks find each other: the options of every program of this package."""
-
-    launcher: str = option(
-        RANKS, "auto", "read rank and world size from this launcher's variables", choices=LAUNCHERS
-    )
-    spawn: int = option(RANKS, 0, "start this many ranks on this host, without a launcher; 0: none")
-    init: str = option(RANKS, "auto", f"the rendezvous, where the ranks meet: {FORMS}")
-    backend: str = option(
-        RANKS,
-        "auto",
-        f"backend of torch.distributed: {' '.join(BACKENDS)}; auto is hccl with an Ascend NPU, nccl with a "
-        "GPU, else gloo; default $MUSTER_BACKEND or auto",
-    )
-    timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks, to join and in each collective")
-
-    def __post_init__(self) -> None:
-        refuse(self.wrong())
-
-    def wrong(self) -> list[str]:
-        """Return one error line per option that cannot be used."""
-        rules = (
-            ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
-            ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0 and below 1e8"),
-        )
-        reason = check_name(self.backend)
-        return [*broken(rules), *([reason] if reason else [])]
-
-    @property
-    def patience(self) -> timedelta:
-        """How long a rank waits for the others."""
-        return timedelta(seconds=self.timeout)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,30 +135,3 @@ class TrainConfig(RankOptions):
     def as_text(self) -> dict[str, str]:
         """Return the options as text, to keep beside a result."""
         return {name: str(value) for name, value in asdict(self).items()}
-
-
-def parse(config: type[T], program: str, argv: Sequence[str], **defaults: object) -> T:
-    """Build `config`, a dataclass of options, from a command line; a default of None means no default."""
-    parser = _Parser(prog=program, description=config.__doc__, allow_abbrev=False)
-    declared = {each.metadata["section"] for each in fields(config)}  # type: ignore[arg-type]  # a dataclass
-    groups = {title: parser.add_argument_group(*title) for title in SECTIONS if title in declared}
-    for each in fields(config):  # type: ignore[arg-type]
-        argument = dict(each.metadata)
-        group = groups[argument.pop("section")]
-        names = (f"--{each.name.replace('_', '-')}", *argument.pop("also", ()))
-        if isinstance(each.default, bool):
-            group.add_argument(*names, action="store_true", **argument)
-        else:
-            group.add_argument(*names, default=each.default, **{"type": type(each.default), **argument})
-    parser.set_defaults(**{name: value for name, value in defaults.items() if value is not None})
-    # torch.distributed.launch adds this argument; LOCAL_RANK has the same number.
-    parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
-    options = vars(parser.parse_args(argv))
-    options.pop("local_rank")
-    return config(**options)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise one line instead of printing the usage."""
-        raise TrainError(f"{message} (see {self.prog} --help)")

@@ -20,17 +20,17 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from .checkpoint.random_numbers import RankState, set_random_state
-from .checkpoint.state import (
+from ..checkpoint.random_numbers import RankState, set_random_state
+from ..checkpoint.state import (
     consolidated,
     refuse_another_network,
     restore,
 )
-from .data.sampler import GlobalBatchSampler, Share
-from .data.samples import Data
-from .job.failure import TrainError
-from .job.group import Group
-from .sync import make_strategy
+from ..data.sampler import GlobalBatchSampler, Share
+from ..job.failure import TrainError
+from ..job.group import Group
+from ..sync import make_strategy
+from .datasets.samples import Data
 
 PerSample = Callable[[Any, Any], torch.Tensor]
 """A loss or a metric: of a model's outputs and the targets, one number for each sample, [n]."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..job.failure import TrainError
-from .pushed import folder
+from ...data.pushed import folder
+from ...job.failure import TrainError
 
 SIZE = 32
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}

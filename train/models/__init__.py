@@ -1,1 +1,0 @@
-"""Networks to train, and networks by name to measure."""
