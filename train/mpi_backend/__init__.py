@@ -13,10 +13,13 @@ direct.py, which does. Each file imports only from those below it:
     exchange.py         gather, scatter and all_to_all, as messages between pairs
     messages.py         send and recv: the messages under way; point_to_point.py: each of them
     reduction.py        torch's reduce operations as MPI's; half.py: those that MPI lacks
+    arguments.py        what a caller may pass
     buffers.py          tensors as MPI needs them: stage in, stage out
     agreement.py        TORCH_DISTRIBUTED_DEBUG=DETAIL: do all ranks call the same collective
     watchdog.py         ends the job when a collective waits too long; watched.py: one group, as it sees it
     presence.py         which ranks wait and which have left, in the key-value store
+    monitored.py        monitored_barrier, by the key-value store
+    uncompiled.py       keeps torch.compile out of the methods
     work_queue.py       the collectives of a group in order, run by a caller that blocks or by a thread
     work.py             work handles
     caller.py           does the caller block

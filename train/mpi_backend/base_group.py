@@ -16,6 +16,7 @@ from . import agreement, caller, profiling, recording
 from .exceptions import MpiBackendError
 from .library import MPI
 from .messages import Messages
+from .monitored import MonitoredBarrier
 from .point_to_point import MessageWork
 from .presence import Presence
 from .watchdog import watchdog
@@ -51,7 +52,9 @@ class BaseGroup(ProcessGroup):
         self._store = store
         incarnation = bytearray(secrets.token_bytes(4))
         comm.Bcast(incarnation)  # not `bcast`, which unpickles
-        presence = Presence.create(store, incarnation.hex(), comm.rank, comm.size)
+        prefix = f"muster_mpi/{incarnation.hex()}"
+        self._monitored = MonitoredBarrier(store, f"{prefix}/monitored", comm.rank, comm.size)
+        presence = Presence.create(store, prefix, comm.rank, comm.size)
         barrier = self._messages.start_barrier
         watchdog.watch(Watched(self._queue, comm.rank, comm.size, presence, barrier))
 
@@ -80,6 +83,10 @@ class BaseGroup(ProcessGroup):
 
     def _get_backend(self, device: torch.device) -> BaseGroup:
         return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]  # that torch uses for what is not a tensor: objects, checkpoints
 
     def get_group_store(self) -> Any:
         return self._store

@@ -54,10 +54,8 @@ def stage_in(tensor: torch.Tensor, *, filled: bool = True, on_host: bool = False
 
     This is `tensor` itself where its layout allows that, else a copy, which has the elements if `filled`;
     `stage_out` copies the result back. A GPU's tensor is copied to pinned host memory, unless this MPI is
-    CUDA-aware and `on_host` is false. Raises ValueError for a sparse tensor.
+    CUDA-aware and `on_host` is false.
     """
-    if tensor.layout != torch.strided:
-        raise ValueError(f"a tensor of layout {tensor.layout} is not supported here; use to_dense()")
     tensor = tensor.detach()
     usable = tensor.is_cpu or (tensor.is_cuda and not on_host and mpi_is_cuda_aware())
     if usable and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):

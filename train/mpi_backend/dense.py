@@ -32,6 +32,7 @@ def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction) 
     wait_for_all_ranks(comm, flat.nbytes)
     for piece in pieces(flat, buffers.REDUCED_AT_ONCE // flat.itemsize):
         comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
+    reduction.returned()
     reduction.conclude(flat, comm.size)
     stage_out(tensor, flat)
 
@@ -46,6 +47,7 @@ def reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction, root
             comm.Reduce(MPI.IN_PLACE, part, reduction.op, root)
         else:
             comm.Reduce(part, None, reduction.op, root)
+    reduction.returned()
     if at_root:
         reduction.conclude(flat, comm.size)
         stage_out(tensor, flat)
@@ -54,10 +56,6 @@ def reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction, root
 def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.Tensor) -> None:
     """Fill `output` with every rank's `tensor`, in rank order; it has world size times its elements."""
     whole, part = stage_in(output, filled=False), stage_in(tensor)
-    if whole.numel() != part.numel() * comm.size:
-        raise ValueError(
-            f"an output of {whole.numel()} elements for {comm.size} ranks with {part.numel()} each"
-        )
     wait_for_all_ranks(comm, whole.nbytes)
     if part.numel() <= buffers.LIMIT:
         _all_gather(comm, whole, part)
@@ -98,10 +96,6 @@ def reduce_scatter_single(
     comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.Tensor, reduction: Reduction
 ) -> None:
     """Fill `output` with this rank's part, in rank order, of the reduction of `tensor` over all ranks."""
-    if tensor.numel() != output.numel() * comm.size:
-        raise ValueError(
-            f"an input of {tensor.numel()} elements for {comm.size} ranks with outputs of {output.numel()}"
-        )
     whole = reduction.prepare(stage_in(tensor, on_host=reduction.on_host), may_overwrite=False)
     if reduction.accumulate is None:
         mine = stage_in(output, filled=False, on_host=reduction.on_host)
@@ -117,6 +111,7 @@ def reduce_scatter_single(
         comm.Reduce_scatter_block(
             [memory, piece.numel(), datatype], message(piece, reduction.datatype), reduction.op
         )
+    reduction.returned()
     reduction.conclude(mine, comm.size)
     stage_out(output, mine)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from . import dense
+from . import arguments, dense
 from .library import MPI
 from .reduction import Reduction
 
@@ -18,10 +18,17 @@ def all_reduce_sum(comm: MPI.Intracomm, tensor: torch.Tensor) -> None:
     """Replace `tensor`, of any shape and dtype, by its sum over the ranks of `comm`.
 
     The tensor needs the same size and dtype on every rank. fp16 and bf16 are added in their own precision.
+    Raises ValueError, before anything is sent, for a tensor that cannot be sent or added.
     """
+    arguments.written(tensor)
     dense.all_reduce(comm, tensor, Reduction.plain("SUM", tensor.dtype))
 
 
 def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int = 0) -> None:
-    """Replace `tensor`, of any shape, dtype and size, by the one of rank `root` of `comm`."""
+    """Replace `tensor`, of any shape, dtype and size, by the one of rank `root` of `comm`.
+
+    Raises ValueError, before anything is sent, for a tensor that cannot be sent.
+    """
+    arguments.written(tensor)
+    arguments.root(root, comm.size)
     dense.broadcast(comm, tensor, root)

@@ -17,14 +17,15 @@ class MismatchError(MpiBackendError):
 
 def with_name(name: str, error: BaseException) -> BaseException:
     """Return `error` with the name of the collective `name` in front, as its callers get it."""
-    kind = type(error) if isinstance(error, (MpiBackendError, ValueError)) else MpiBackendError
+    kind = type(error) if isinstance(error, MpiBackendError) else MpiBackendError
     return kind(f"{name}: {error}")
 
 
 def breaks_group(error: BaseException) -> bool:
     """Return whether the group is unusable after `error`.
 
-    A ValueError is raised before the first call of MPI, and a MismatchError after the last one. After any
-    other error some ranks may still be inside MPI, so the next collective could meet the wrong one.
+    arguments.py finds mistakes before a collective begins. A MismatchError is raised after its last call of
+    MPI. After any other error some ranks may still be inside MPI, so the next collective could meet the wrong
+    one.
     """
-    return not isinstance(error, (ValueError, MismatchError))
+    return not isinstance(error, MismatchError)

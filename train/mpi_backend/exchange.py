@@ -91,8 +91,5 @@ def all_to_all_single(
 
 
 def _split(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Sequence[torch.Tensor]:
-    if sizes:
-        return tensor.split(list(sizes))
-    if tensor.shape[0] % ranks:
-        raise ValueError(f"{tensor.shape[0]} rows do not divide into equal parts for {ranks} ranks")
-    return tensor.tensor_split(ranks)  # split(0) would give one part
+    # split(0) would give one part
+    return tensor.split(list(sizes)) if sizes else tensor.tensor_split(ranks)

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Work
 from .buffers import bytes_received, message, pieces, stage_in, stage_out
 from .exceptions import MpiBackendError, TimedOutError
 from .library import MPI
+from .uncompiled import uncompiled
 from .waiting import wait_until
 
 
@@ -26,6 +27,7 @@ class Route:
     resolve_later: Callable[[MessageWork], None]
 
 
+@uncompiled
 class MessageWork(Work):
     """A message under way; `what` names it in errors, such as "recv from rank 1"."""
 

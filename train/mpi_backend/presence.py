@@ -12,22 +12,23 @@ from typing import Any
 class Presence:
     """One rank's access to the entries of its group; any method may raise RuntimeError, as torch's stores do.
 
-    `group` is a word that no other group of the job has had: a store may outlive a group of the same name.
+    `prefix` starts its keys. No other group of the job has had it: a store may outlive a group of the same
+    name.
     """
 
-    def __init__(self, store: Any, group: str, rank: int, size: int) -> None:
-        self._store, self._prefix = store, f"muster_mpi/{group}"
+    def __init__(self, store: Any, prefix: str, rank: int, size: int) -> None:
+        self._store, self._prefix = store, prefix
         self.rank, self.size = rank, size
         self._read = 0  # number of `left` entries that this rank has read
 
     @classmethod
-    def create(cls, store: Any, group: str, rank: int, size: int) -> Presence | None:
+    def create(cls, store: Any, prefix: str, rank: int, size: int) -> Presence | None:
         """Return the rank's access, or None where torch gives only a placeholder for a store."""
         try:
-            store.check([f"muster_mpi/{group}"])
+            store.check([prefix])
         except (AttributeError, RuntimeError):
             return None
-        return cls(store, group, rank, size)
+        return cls(store, prefix, rank, size)
 
     def wait_in(self, number: int) -> None:
         """Write that this rank waits in collective `number`."""

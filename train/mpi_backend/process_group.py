@@ -15,20 +15,24 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Work
 
-from . import dense, exchange, sparse
+from . import arguments, dense, exchange, sparse
 from .base_group import BaseGroup, Tensors
 from .library import MPI
 from .reduction import Reduction
+from .uncompiled import uncompiled
 from .waiting import complete
 from .work import Coalesced
 
 
+@uncompiled
 class MpiProcessGroup(BaseGroup):
     """The ranks of a communicator, as torch's process group."""
 
     # --- collectives
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
+        arguments.in_place(tensors)
+        arguments.root(opts.rootRank, self.size())
         run = partial(_each, tensors, partial(dense.broadcast, self._comm, root=opts.rootRank))
         meaning = f"root {opts.rootRank}"
         return self._start("broadcast", run, tensors, tensors, opts, meaning, same_size=tensors)
@@ -38,6 +42,7 @@ class MpiProcessGroup(BaseGroup):
         opts = opts or dist.AllreduceOptions()
         if tensors[0].is_sparse:
             return self._all_reduce_sparse(tensors, opts)
+        arguments.in_place(tensors)
         comm, reduction = self._comm, Reduction.of(opts.reduceOp, tensors[0].dtype)
 
         def run() -> None:
@@ -47,6 +52,7 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_reduce", run, tensors, tensors, opts, reduction.name, same_size=tensors)
 
     def _all_reduce_sparse(self, tensors: Tensors, opts: Any) -> Work:
+        arguments.sparse(tensors)
         operation = opts.reduceOp.op.name
         if operation != "SUM":
             raise ValueError(f"all_reduce of sparse tensors has only SUM, not {operation}; use to_dense()")
@@ -55,6 +61,7 @@ class MpiProcessGroup(BaseGroup):
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         opts = opts or dist.AllreduceCoalescedOptions()
+        arguments.in_place(tensors)
         reductions = [Reduction.of(opts.reduceOp, tensor.dtype) for tensor in tensors]
 
         def run() -> None:
@@ -66,17 +73,24 @@ class MpiProcessGroup(BaseGroup):
         )
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
+        arguments.in_place(tensors)
+        arguments.root(opts.rootRank, self.size())
         reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
         reduce_tensor = partial(dense.reduce, self._comm, reduction=reduction, root=opts.rootRank)
         run, meaning = partial(_each, tensors, reduce_tensor), f"{reduction.name} root {opts.rootRank}"
         return self._start("reduce", run, tensors, tensors, opts, meaning, same_size=tensors)
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
+        arguments.gathered(outputs[0], tensors[0], self.size())
         run = partial(dense.all_gather, self._comm, outputs[0], tensors[0])
         return self._start("all_gather", run, tensors, list(outputs[0]), opts, same_type=tensors)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
         """Gather several tensors: `outputs[rank][i]` receives that rank's `tensors[i]`."""
+        for of_rank in outputs:
+            arguments.pairs(of_rank, tensors)
+        for number, tensor in enumerate(tensors):
+            arguments.gathered([of_rank[number] for of_rank in outputs], tensor, self.size())
 
         def run() -> None:
             for number, tensor in enumerate(tensors):
@@ -86,32 +100,45 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather", run, tensors, result, opts, same_type=tensors)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        arguments.whole_from_parts([output], [tensor], self.size())
         run = partial(dense.all_gather_single, self._comm, output, tensor)
         return self._start("all_gather_into_tensor", run, [tensor], [output], opts, same_size=[tensor])
 
     def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Work:
+        arguments.whole_from_parts(outputs, tensors, self.size())
         run = partial(_pairs, outputs, tensors, partial(dense.all_gather_single, self._comm))
         return self._start("all_gather_into_tensor", run, tensors, list(outputs), opts, same_size=tensors)
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Work:
-        mine = list(outputs[0]) if outputs else []
+        arguments.root(opts.rootRank, self.size())
+        mine = list(outputs[0]) if outputs and self.rank() == opts.rootRank else []
+        if self.rank() == opts.rootRank:
+            arguments.gathered(mine, tensors[0], self.size())
+        arguments.read(tensors[0])
         run = partial(exchange.gather, self._comm, mine, tensors[0], opts.rootRank)
         meaning = f"root {opts.rootRank}"
         return self._start("gather", run, tensors, mine, opts, meaning, same_type=tensors)
 
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Work:
         """`output` is only used on the root; its rows are the ranks' tensors, one after the other."""
-        parts = output.view(self.size(), -1) if self.rank() == opts.rootRank else ()
-        return self.gather([list(parts)], [tensor], opts)
+        if self.rank() != opts.rootRank:
+            return self.gather([], [tensor], opts)
+        arguments.whole_from_parts([output], [tensor], self.size())
+        return self.gather([list(output.view(self.size(), -1))], [tensor], opts)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
-        parts = list(inputs[0]) if inputs else []
+        arguments.root(opts.rootRank, self.size())
+        parts = list(inputs[0]) if inputs and self.rank() == opts.rootRank else []
+        if self.rank() == opts.rootRank:
+            arguments.scattered(parts, outputs[0], self.size())
+        arguments.written(outputs[0])
         run = partial(exchange.scatter, self._comm, outputs[0], parts, opts.rootRank)
         meaning = f"root {opts.rootRank}"
         # Every rank has an output, but only the root has inputs.
         return self._start("scatter", run, parts, [outputs[0]], opts, meaning, same_type=[outputs[0]])
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
+        arguments.reduced(inputs[0], outputs[0], self.rank(), self.size())
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
         run = partial(dense.reduce_scatter, self._comm, outputs[0], inputs[0], reduction)
         return self._start(
@@ -125,6 +152,7 @@ class MpiProcessGroup(BaseGroup):
         return self._reduce_scatter(outputs, tensors, opts)
 
     def _reduce_scatter(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Work:
+        arguments.parts_of_whole(outputs, tensors, self.size())
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
         reduce_scatter_pair = partial(dense.reduce_scatter_single, self._comm, reduction=reduction)
         run = partial(_pairs, outputs, tensors, reduce_scatter_pair)
@@ -133,6 +161,7 @@ class MpiProcessGroup(BaseGroup):
         )
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        arguments.exchanged(outputs, inputs, self.size())
         run = partial(exchange.exchange, self._comm, inputs, outputs)
         return self._start("all_to_all", run, inputs, list(outputs), opts, same_type=outputs[:1])
 
@@ -144,6 +173,11 @@ class MpiProcessGroup(BaseGroup):
         input_sizes: Sequence[int],
         opts: Any = None,
     ) -> Work:
+        arguments.read(tensor)
+        arguments.written(output)
+        arguments.same_type(output, tensor)
+        arguments.rows(tensor, input_sizes, self.size())
+        arguments.rows(output, output_sizes, self.size())
         run = partial(exchange.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)
         return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
 
@@ -156,6 +190,11 @@ class MpiProcessGroup(BaseGroup):
 
         return self._start("barrier", run, (), [], opts)
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait for every rank; raises TimedOutError, which on rank 0 names the ranks that did not come."""
+        seconds = (self._timeout if timeout is None else timeout).total_seconds()
+        self._monitored.wait(seconds, wait_all_ranks=wait_all_ranks)
+
     # Older names, which torch 2.13 and before call, and some programs after it.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -167,12 +206,17 @@ class MpiProcessGroup(BaseGroup):
     # --- messages
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
+        arguments.message(tensors[0], to, tag, self.size())
         return self._keep(self._messages.send(tensors[0], to, tag, self._timeout.total_seconds()))
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
+        arguments.message(tensors[0], source, tag, self.size())
+        arguments.written(tensors[0])
         return self._keep(self._messages.receive(tensors[0], source, tag, self._timeout.total_seconds()))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        arguments.message(tensors[0], None, tag, self.size())
+        arguments.written(tensors[0])
         return self._keep(self._messages.receive(tensors[0], None, tag, self._timeout.total_seconds()))
 
     # --- several at once, as one Work

@@ -90,6 +90,11 @@ class Reduction:
             return flat.mul_(self.factor) if may_overwrite else flat.mul(self.factor)
         return flat
 
+    def returned(self) -> None:
+        """Raise what went wrong in torch's part of the sum, after the last call of MPI."""
+        if self.on_host:
+            half.raise_error()
+
     def conclude(self, flat: torch.Tensor, size: int) -> None:
         """Change the sum over `size` ranks into the result, in place."""
         if self.average:
@@ -103,9 +108,8 @@ def _average(dtype: torch.dtype) -> Reduction:
         raise ValueError(f"reduce operation AVG is not defined for {dtype}")
     wide = _sum_type(dtype)
     plain = _plain("SUM", wide or dtype)
-    return replace(
-        plain, name="AVG", average=True, accumulate=wide, on_host=plain.on_host or wide is not None
-    )
+    on_host = plain.on_host or wide is not None
+    return _tried(replace(plain, name="AVG", average=True, accumulate=wide, on_host=on_host), dtype)
 
 
 def _multiplied(factor: Any, dtype: torch.dtype) -> Reduction:
@@ -117,7 +121,22 @@ def _multiplied(factor: Any, dtype: torch.dtype) -> Reduction:
         factor = factor.item()
     wide = torch.float32 if dtype.itemsize == 1 else None  # torch has no arithmetic for 8-bit floats
     plain = _plain("SUM", wide or dtype)
-    return replace(plain, name="PREMUL_SUM", factor=factor, accumulate=wide, on_host=True)
+    return _tried(replace(plain, name="PREMUL_SUM", factor=factor, accumulate=wide, on_host=True), dtype)
+
+
+def _tried(reduction: Reduction, dtype: torch.dtype) -> Reduction:
+    """Return `reduction`, if torch does what it asks before and after the sum; raises ValueError if not."""
+    try:
+        tensor = torch.zeros(1, dtype=dtype)
+        total = reduction.prepare(tensor, may_overwrite=False)
+        reduction.conclude(total, 2)
+        fits = total.dtype == (reduction.accumulate or dtype)
+        tensor.copy_(total if fits else tensor)
+    except (RuntimeError, TypeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"reduce operation {reduction.name} is not defined for {dtype}")
+    return reduction
 
 
 def _sum_type(dtype: torch.dtype) -> torch.dtype | None:

@@ -11,8 +11,10 @@ import torch
 from torch.distributed.distributed_c10d import Work
 
 from .exceptions import with_name
+from .uncompiled import uncompiled
 
 
+@uncompiled
 class CollectiveWork(Work):
     """One collective of a queue: `name` is torch's, `run` performs it, `result` are its output tensors.
 

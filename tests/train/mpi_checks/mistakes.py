@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from muster.train.mpi_backend import MismatchError, MpiBackendError
+from muster.train.mpi_backend import MismatchError, MpiBackendError, half, reduction
 from tests.train.mpi_checks.values import me, of_rank, same, world
 
 
@@ -127,4 +128,109 @@ def check_the_future_of_a_message_has_its_error() -> None:
         fails(future.wait, RuntimeError, "sent 12 bytes where 16 were expected")
     if me() == 1:
         dist.send(torch.zeros(3), 0)
+    goes_on()
+
+
+def refused(call: Callable[[], object], words: str) -> None:
+    """Before anything is sent, so that every rank gets it, and the group goes on."""
+    fails(call, ValueError, words)
+    goes_on()
+
+
+def check_sizes_that_do_not_fit_are_refused_before_anything_is_sent() -> None:
+    six = torch.zeros(6)
+    refused(lambda: dist.all_to_all_single(six, six.clone(), [2, 2, 2], [4, 4, 4]), "split sizes [4, 4, 4]")
+    refused(lambda: dist.all_to_all_single(six, six.clone(), [6], [6]), "do not divide 6 rows among 3 ranks")
+    refused(lambda: dist.all_to_all_single(six, torch.zeros(7)), "7 rows do not divide")
+    refused(lambda: dist.all_gather_into_tensor(six, torch.zeros(3)), "is not 3 parts of 3 each")
+    refused(lambda: dist.reduce_scatter_tensor(six, torch.zeros(6)), "is not 3 parts of 6 each")
+    refused(lambda: dist.all_gather([six, six], six), "each of the 3 ranks")
+    refused(lambda: dist.all_to_all([six, six], [six, six]), "each of the 3 ranks")
+    refused(lambda: dist.reduce_scatter(six, [torch.zeros(2) for _ in range(world())]), "6 elements for 2")
+
+
+def check_types_that_differ_are_refused_before_anything_is_sent() -> None:
+    wide = torch.zeros(3, dtype=torch.float64)
+    group: Any = dist.distributed_c10d._get_default_group()
+    words = "the tensors differ in type: torch.float"
+    refused(lambda: dist.all_gather_into_tensor(torch.zeros(3 * world()), wide), words)
+    refused(lambda: group._reduce_scatter_base(torch.zeros(1), wide, dist.ReduceScatterOptions()), words)
+    refused(lambda: group.allgather([[torch.zeros(3) for _ in range(world())]], [wide]), words)
+
+
+def check_tensors_that_cannot_hold_a_result_are_refused() -> None:
+    shared = torch.zeros(1).expand(3)
+    refused(lambda: dist.all_reduce(shared), "share memory")
+    refused(lambda: dist.broadcast(shared, 0), "share memory")
+    refused(lambda: dist.reduce_scatter_tensor(shared, torch.zeros(9)), "share memory")
+    refused(lambda: dist.recv(shared, (me() + 1) % world()), "share memory")
+    whole = torch.zeros(3 * world())
+    dist.all_gather_into_tensor(whole, torch.ones(1).expand(3))  # it is only read
+    same(whole, torch.ones(3 * world()))
+
+
+def check_tensors_without_memory_are_refused() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    meta = torch.zeros(3, device="meta")
+    refused(lambda: dist.all_reduce(meta), "the device meta cannot be sent")
+    refused(lambda: dist.broadcast(meta, 0), "the device meta cannot be sent")
+    refused(lambda: dist.send(meta, (me() + 1) % world()), "the device meta cannot be sent")
+    refused(lambda: dist.all_reduce(torch.zeros(2, 2).to_sparse_csr()), "use to_dense()")
+    with FakeTensorMode():
+        fake = torch.zeros(3)
+    refused(lambda: dist.all_reduce(fake), "a FakeTensor has no memory")
+
+
+def check_operations_that_torch_does_not_have_for_a_type_are_refused() -> None:
+    for op, dtype in (
+        (ReduceOp.AVG, torch.uint64),
+        (ReduceOp.SUM, torch.float4_e2m1fn_x2),
+        (ReduceOp.AVG, torch.float4_e2m1fn_x2),
+        (ReduceOp.MAX, torch.bits8),
+        (ReduceOp.BAND, torch.bits8),
+        (ReduceOp.AVG, torch.bits16),
+        (ReduceOp.SUM, torch.uint2),
+    ):
+        if not hasattr(torch, str(dtype).removeprefix("torch.")):
+            continue
+        tensor = torch.zeros(2, dtype=dtype)
+        refused(lambda: dist.all_reduce(tensor, op), f"{op.name} is not defined for {dtype}")  # noqa: B023
+        refused(
+            lambda: dist.reduce_scatter_tensor(tensor, torch.zeros(2 * world(), dtype=dtype), op),  # noqa: B023
+            f"{op.name} is not defined for {dtype}",
+        )
+    factor = dist._make_nccl_premul_sum(torch.tensor(1j))
+    refused(lambda: dist.all_reduce(torch.ones(2), factor), "PREMUL_SUM is not defined for torch.float32")
+
+
+def check_ranks_and_tags_that_do_not_exist_are_refused() -> None:
+    tensor = torch.ones(1)
+    refused(lambda: dist.broadcast(tensor, group_src=7), "there is no rank 7")
+    refused(lambda: dist.reduce(tensor, group_dst=-1), "there is no rank -1")
+    refused(lambda: dist.send(tensor, (me() + 1) % world(), tag=-5), "the tag -5 is not between 0 and")
+    refused(lambda: dist.isend(tensor, group_dst=9), "there is no rank 9")
+
+
+def check_an_exception_in_a_callback_of_mpi_ends_its_collective_and_not_the_job() -> None:
+    """Ctrl-C comes at any time. A group of its own, because this one cannot be used any more."""
+    group, add = dist.new_group(), half._COMBINE["SUM"]
+
+    def interrupted(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
+        if me() == 1 and tensors[0].numel() > 1:
+            raise KeyboardInterrupt
+        return add(*tensors, **options)
+
+    half.callback.cache_clear()
+    reduction._plain.cache_clear()
+    tensor = torch.ones(4, dtype=torch.bfloat16)
+    with patch.dict(half._COMBINE, SUM=interrupted):
+        try:
+            dist.all_reduce(tensor, group=group)
+        except KeyboardInterrupt:
+            assert me() == 1
+            fails(lambda: dist.all_reduce(tensor, group=group), MpiBackendError, "unusable")
+    half.callback.cache_clear()
+    reduction._plain.cache_clear()
+    assert tensor.isnan().any(), tensor
     goes_on()

@@ -1,0 +1,45 @@
+"""Keeps torch.compile out of the process group.
+
+Where a compiled program calls a collective through torch's C++, as DDP does, Dynamo would trace the methods
+of a process group in Python, and fail in mpi4py. torch._dynamo.disable stops that, but it imports Dynamo,
+which takes a second, and adds microseconds to each call: so it is only used while Dynamo traces.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch._C._dynamo import eval_frame
+
+_tracer = eval_frame.get_eval_frame_callback
+
+T = TypeVar("T", bound=type[Any])
+
+
+def uncompiled(group: T) -> T:
+    """Return the class `group`, whose public methods Dynamo does not trace any more."""
+    for name, method in list(vars(group).items()):
+        if inspect.isfunction(method) and not name.startswith("__"):
+            setattr(group, name, _untraced(method))
+    return group
+
+
+def _untraced(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _tracer() is None:
+            return method(*args, **kwargs)
+        return _without_dynamo(method)(*args, **kwargs)
+
+    return call
+
+
+@functools.cache
+def _without_dynamo(method: Callable[..., Any]) -> Callable[..., Any]:
+    import torch._dynamo  # noqa: PLC0415 - it has been imported, or nobody would trace
+
+    disabled: Callable[..., Any] = torch._dynamo.disable(method)
+    return disabled
