@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import muster.train
 from muster.train import GlobalBatchSampler, Job, TrainError, process_group
+from muster.train.job.group import Group
 from muster.train.job.ranks import Ranks
 from tests.train.conftest import environment
 from tests.train.forked import on_hosts
@@ -49,8 +51,8 @@ SIGNATURES = {
 }
 MEMBERS_OF_JOB = {
     *("rank", "world_size", "ranks", "hosts", "host_count", "node_rank"),
-    *("backend", "device", "store", "timeout", "long_works", "out", "restart"),
-    *("all_gather", "all_reduce_sum", "barrier", "broadcast", "global_mean", "mesh"),
+    *("backend", "device", "store", "timeout", "long_works", "losses", "out", "restart"),
+    *("all_gather", "all_reduce_sum", "barrier", "broadcast", "check_finite", "global_mean", "mesh", "seed"),
 }
 
 
@@ -108,6 +110,43 @@ def _gradient_of_uneven_shares(group: object) -> tuple[float, float]:
 def test_the_global_mean_and_its_gradient_weigh_every_sample_alike(tmp_path: Path) -> None:
     """Three ranks with three samples, one and none: the mean of the ranks' means would be 4."""
     assert on_hosts(tmp_path, 3, _gradient_of_uneven_shares) == [pytest.approx((3.0, 3.0))] * 3
+
+
+def _accumulated_gradient(micro_batches: list[list[list[float]]], group: Group) -> tuple[float, float]:
+    """The mean and its gradient, of this rank's micro-batches, each loss times a weight of 1."""
+    weight = torch.ones((), requires_grad=True)
+    mine = [torch.tensor(losses) for losses in micro_batches[group.rank]]
+    total = sum(len(losses) for losses in mine)
+    means = [group.global_mean(losses * weight, step_total=total) for losses in mine]
+    for mean in means:
+        torch.autograd.backward(mean)
+    assert weight.grad is not None
+    averaged = group.all_reduce_sum(weight.grad.item())[0] / group.world_size
+    return sum(mean.item() for mean in means), averaged
+
+
+@pytest.mark.parametrize(
+    "micro_batches",
+    [
+        [[[1.0] * 10, [7.0] * 2]],
+        [[[1.0] * 10, [7.0] * 2], [[3.0], [4.0] * 5]],
+        [[[1.0] * 10, [7.0] * 2], [[], [4.0] * 5], [[], []]],
+    ],
+)
+def test_accumulated_gradients_of_unequal_micro_batches_are_those_of_the_whole_batch(
+    tmp_path: Path, micro_batches: list[list[list[float]]]
+) -> None:
+    """Ten tokens of 1 and two of 7 have a mean of 2; the mean of the two means is 4."""
+    every = [loss for of_rank in micro_batches for losses in of_rank for loss in losses]
+    mean = sum(every) / len(every)
+    ranks = len(micro_batches)
+    accumulated = on_hosts(tmp_path, ranks, partial(_accumulated_gradient, micro_batches))
+    assert accumulated == [pytest.approx((mean, mean))] * ranks
+
+
+def test_a_step_of_fewer_losses_than_one_call_has_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="step_total is 2, and this call alone has 3 losses"):
+        on_hosts(tmp_path, 1, lambda group: group.global_mean(torch.ones(3), step_total=2).item())
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 257), (torch.float16, 70_000)])

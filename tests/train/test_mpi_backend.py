@@ -92,7 +92,7 @@ def test_an_mpi_that_cannot_start_is_one_plain_error(monkeypatch: pytest.MonkeyP
 
     import torch
 
-    from muster.train.job import group
+    from muster.train.job import join
     from muster.train.job.failure import TrainError
     from muster.train.job.ranks import Ranks
 
@@ -101,7 +101,7 @@ def test_an_mpi_that_cannot_start_is_one_plain_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("muster.train.mpi_backend.register", register)
     ranks = Ranks(0, 2, 0, 2, "spawn")
     with pytest.raises(TrainError, match=r"cannot start: cannot load MPI library\n.*--backend gloo"):
-        group._join("mpi", ranks, torch.device("cpu"), timedelta(seconds=1), torch.distributed.HashStore())
+        join.join("mpi", ranks, torch.device("cpu"), timedelta(seconds=1), torch.distributed.HashStore())
 
 
 def test_every_check_ran(outcome: dict[str, str], outcome_in_debug_mode: dict[str, str]) -> None:

