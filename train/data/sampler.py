@@ -10,6 +10,9 @@ import torch
 from torch.utils.data import Sampler
 
 from ..job.failure import TrainError
+from .order import shuffled
+
+AT_ONCE = 2**15  # positions of the order that are computed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,18 @@ class Share:
 
     indices: torch.Tensor
     batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The `indices` at some positions of the epoch's order, from `start` on."""
+
+    start: int
+    indices: torch.Tensor
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.indices)
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
@@ -30,6 +45,9 @@ class GlobalBatchSampler(Sampler[list[int]]):
     samples to make the shares equal, so there the training depends on the number of ranks.) Every rank gets
     `len(sampler)` shares, so that all take part in the same collectives. `shuffle=False` keeps the samples'
     own order. `drop_last` leaves out a smaller last batch, with other samples in each epoch.
+
+    The order is computed as it is needed (order.py), so a rank needs no memory for it, however many samples
+    there are.
     """
 
     def __init__(
@@ -43,6 +61,18 @@ class GlobalBatchSampler(Sampler[list[int]]):
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
+        """Raise TrainError if there is nothing to train on, or no such rank."""
+        if samples < 1:
+            raise TrainError("the data set has no samples: is its path right, and did a filter leave any?")
+        if batch_size < 1:
+            raise TrainError(f"batch_size must be 1 or more samples, got {batch_size}")
+        if drop_last and samples < batch_size:
+            raise TrainError(
+                f"{samples} samples make no whole batch of {batch_size}, and drop_last leaves out a smaller "
+                "one: take a smaller batch_size"
+            )
+        if not 0 <= rank < world_size:
+            raise TrainError(f"a sampler for rank {rank} of {world_size}: there is no such rank")
         self.samples = samples
         self.batch_size = batch_size
         self.rank = rank
@@ -56,7 +86,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
     @property
     def order(self) -> dict[str, int]:
         """What the order depends on, beside the epoch; `version` changes with the code below."""
-        return {"samples": self.samples, "batch_size": self.batch_size, "seed": self.seed, "version": 2}
+        return {"samples": self.samples, "batch_size": self.batch_size, "seed": self.seed, "version": 3}
 
     @property
     def used(self) -> int:
@@ -70,8 +100,14 @@ class GlobalBatchSampler(Sampler[list[int]]):
         """
         self.epoch, self.skip = epoch, skip
 
+    @property
+    def batches(self) -> int:
+        """How many batches a whole epoch has."""
+        return -(-self.used // self.batch_size)
+
     def __len__(self) -> int:
-        return len(range(0, self.used, self.batch_size))
+        """Return how many batches are left of the epoch: so many does an iteration yield."""
+        return max(0, self.batches - self.skip)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Give a DataLoader the numbers of this rank's samples in each batch.
@@ -90,12 +126,18 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def shares(self) -> Iterator[Share]:
         """Return this rank's share of each batch; a share may be empty."""
-        order = self._permutation() if self.shuffle else torch.arange(self.samples)
+        part = _Part(0, torch.empty(0, dtype=torch.int64))
         for start in range(self.skip * self.batch_size, self.used, self.batch_size):
-            batch = order[start : min(start + self.batch_size, self.used)]
-            yield Share(batch[self.rank :: self.world_size], len(batch))
+            end = min(start + self.batch_size, self.used)
+            if end > part.end:
+                part = self._part(start, end)
+            batch = part.indices[start - part.start : end - part.start]
+            yield Share(batch[self.rank :: self.world_size], end - start)
 
-    def _permutation(self) -> torch.Tensor:
-        """Return the epoch's order; it mixes seed and epoch, so that no two pairs share an order."""
-        mixed = np.random.SeedSequence((self.seed, self.epoch)).generate_state(1, np.uint64)
-        return torch.randperm(self.samples, generator=torch.Generator().manual_seed(int(mixed[0])))
+    def _part(self, start: int, end: int) -> _Part:
+        """Return the indices at the positions `start` to `end` of the epoch's order, and some after it."""
+        end = min(self.used, max(end, start + AT_ONCE))
+        positions = np.arange(start, end, dtype=np.uint64)
+        if self.shuffle:
+            positions = shuffled(positions, self.samples, (self.seed, self.epoch))
+        return _Part(start, torch.from_numpy(positions.astype(np.int64)))

@@ -106,12 +106,12 @@ class Trainer:
     @property
     def steps(self) -> int:
         """Optimizer steps taken, over all epochs."""
-        return self.epoch * len(self.sampler) + self.batch
+        return self.epoch * self.sampler.batches + self.batch
 
     @property
     def epoch_is_done(self) -> bool:
         """Whether the last batch of the epoch is done."""
-        return self.batch == len(self.sampler)
+        return self.batch == self.sampler.batches
 
     @property
     def last_learning_rate(self) -> float:
@@ -131,7 +131,7 @@ class Trainer:
             after_step(
                 Step(
                     self.batch,
-                    len(self.sampler),
+                    self.sampler.batches,
                     loss_sum,
                     len(share.indices),
                     share.batch_size,
