@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkpoint.checkpoints import Checkpoints
+    from .checkpoint.random_numbers import RandomStreams
     from .checkpoint.sharded import ShardedCheckpoints
     from .data.sampler import GlobalBatchSampler
     from .demo.trainer import Trainer
@@ -31,6 +32,7 @@ __all__ = [
     "GlobalBatchSampler",
     "Job",
     "Preemption",
+    "RandomStreams",
     "ShardedCheckpoints",
     "StepLog",
     "StepMetrics",
@@ -48,6 +50,7 @@ _PLACES = {
     "Checkpoints": ("checkpoint.checkpoints", "Checkpoints"),
     "GlobalBatchSampler": ("data.sampler", "GlobalBatchSampler"),
     "Job": ("job.group", "Job"),
+    "RandomStreams": ("checkpoint.random_numbers", "RandomStreams"),
     "Preemption": ("job.preemption", "Preemption"),
     "ShardedCheckpoints": ("checkpoint.sharded", "ShardedCheckpoints"),
     "StepLog": ("reporting.steps", "StepLog"),

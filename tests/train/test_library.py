@@ -27,6 +27,7 @@ SIGNATURES = {
     "GlobalBatchSampler": "(*, samples: 'int', batch_size: 'int', rank: 'int', world_size: 'int', "
     "seed: 'int' = 0, shuffle: 'bool' = True, drop_last: 'bool' = False) -> 'None'",
     "Preemption": "(group: 'Group') -> 'None'",
+    "RandomStreams": "(group: 'Group') -> 'None'",
     "StepLog": "(group: 'Group', out: 'Path', *, after_step: 'int' = 0, "
     "tensorboard: 'bool' = False) -> 'None'",
     "StepMetrics": "(step: 'int', loss: 'float', lr: 'float', gradient_norm: 'float | None', "
@@ -39,20 +40,22 @@ SIGNATURES = {
     "learning_rate: 'Callable[[int], float] | None' = None, accumulate: 'int' = 1, clip: 'float' = 0.0, "
     "amp: 'bool' = False) -> 'None'",
     "process_group": "(ranks: 'Ranks | None' = None, *, backend: 'str | None' = None, init: 'str' = 'auto', "
-    "timeout: 'timedelta' = datetime.timedelta(seconds=300), environ: 'Mapping[str, str]' = ...) "
-    "-> 'Iterator[Job]'",
+    "timeout: 'timedelta' = datetime.timedelta(seconds=300), environ: 'Mapping[str, str]' = ..., "
+    "step_timeout: 'timedelta | None' = None) -> 'Iterator[Job]'",
     "profile_steps": "(text: 'str', group: 'Group', out: 'Path', *, after_step: 'int' = 0) "
     "-> 'Iterator[Callable[[], None]]'",
     "register_mpi": "() -> 'str'",
     "run": "(function: 'Callable[..., T]', *arguments: 'Any', spawn: 'int' = 0, "
     "backend: 'str | None' = None, init: 'str' = 'auto', "
-    "timeout: 'timedelta' = datetime.timedelta(seconds=300)) -> 'T | None'",
+    "timeout: 'timedelta' = datetime.timedelta(seconds=300), "
+    "step_timeout: 'timedelta | None' = None) -> 'T | None'",
     "synchronise": "(model: 'nn.Module', job: 'Group', **options: 'Any') -> 'DistributedDataParallel'",
 }
 MEMBERS_OF_JOB = {
     *("rank", "world_size", "ranks", "hosts", "host_count", "node_rank"),
     *("backend", "device", "store", "timeout", "long_works", "losses", "out", "restart"),
     *("all_gather", "all_reduce_sum", "barrier", "broadcast", "check_finite", "global_mean", "mesh", "seed"),
+    *("first_step_done", "step_timeout"),
 }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -69,3 +70,27 @@ def _handlers(group: Group) -> list[bool]:
 
 def test_the_handlers_are_there_in_the_block_alone_and_one_process_answers_at_once(tmp_path: Path) -> None:
     assert on_hosts(tmp_path, 1, _handlers) == [[True, True, True]]
+
+
+def test_on_a_gpu_the_host_waits_for_the_step_before_alone(tmp_path: Path) -> None:
+    """The module of a GPU is made up: reading the number of a step comes after the event of that step."""
+
+    def run(group: Group) -> list[object]:
+        said: list[object] = []
+        events = iter("abc")
+
+        def record() -> Mock:
+            name = next(events)
+            said.append(f"{name} recorded")
+            return Mock(synchronize=lambda: said.append(f"{name} awaited"))
+
+        with Preemption(group) as preemption:
+            preemption._accelerator = Mock(stream=lambda _: nullcontext())
+            preemption._stream = Mock(record_event=record)
+            if group.rank == 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            said += [preemption.asked(), preemption.asked()]
+        return said
+
+    expected = ["a recorded", "b recorded", "a awaited", False, True, "b awaited"]
+    assert on_hosts(tmp_path, 2, run) == [expected] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from muster.train.checkpoint.random_numbers import RandomStreams
 from muster.train.job.group import Group
 from muster.train.job.seeding import seed_streams
 from muster.train.sync.ddp import synchronise
@@ -63,3 +65,26 @@ def test_no_stream_of_one_seed_is_a_stream_of_another() -> None:
             seed_streams(seed, stream)
             drawn |= {random.getrandbits(60), float(np.random.rand()), int(torch.randint(2**60, ()))}
     assert len(drawn) == 3 * 64
+
+
+def _numbers() -> list[float]:
+    return [random.random(), float(np.random.randn()), torch.rand(()).item()]  # noqa: S311
+
+
+def test_a_resumed_training_draws_on_on_every_rank(tmp_path: Path) -> None:
+    def interrupted(group: Group) -> tuple[dict[str, object], list[float]]:
+        group.seed(7)
+        _numbers()
+        state = RandomStreams(group).state_dict()
+        return state, _numbers()
+
+    def resumed(state: dict[str, object], group: Group) -> list[float]:
+        RandomStreams(group).load_state_dict(state)
+        return _numbers()
+
+    went_on = on_hosts(tmp_path, 2, interrupted)
+    state = json.loads(json.dumps(went_on[0][0]))  # plain data
+    assert on_hosts(tmp_path, 2, partial(resumed, state)) == [numbers for _, numbers in went_on]
+    of_three = on_hosts(tmp_path, 3, partial(resumed, state))
+    assert of_three == on_hosts(tmp_path, 3, partial(resumed, state))
+    assert len({number for numbers in of_three for number in numbers}) == 9

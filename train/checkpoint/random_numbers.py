@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import zlib
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from ..job.group import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,31 @@ class RankState:
         if self.of_cuda:
             state["cuda"] = _bytes(self.of_cuda)
         return {"random": state, "loss_sum": self.loss_sum}
+
+
+class RandomStreams:
+    """The random numbers of all ranks, as a part of a checkpoint: `{"random": RandomStreams(job), ...}`.
+
+    At the number of ranks that made it every rank draws on as if the training had not been interrupted. At
+    another number each begins a stream of its own, which depends on the checkpoint: not the numbers of the
+    first step again.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all ranks, as numbers and text. A collective."""
+        mine = RankState.here(0.0, self.group.device)
+        return {"ranks": [asdict(each) for each in self.group.all_gather(mine, RankState)]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Draw on from `state`, which state_dict returned."""
+        ranks = [RankState(**each) for each in state["ranks"]]
+        if len(ranks) == self.group.world_size:
+            set_random_state(ranks[self.group.rank].in_checkpoint()["random"], self.group.device)
+        else:
+            self.group.seed(zlib.crc32(ranks[0].of_torch.encode()))
 
 
 def _bytes(text: str) -> torch.Tensor:

@@ -25,6 +25,7 @@ from .join import identity_of, join, left_in_the_end
 from .ranks import Ranks
 from .rendezvous import rendezvous_store
 from .seeding import seed_streams
+from .timeouts import StepTimeout
 
 T = TypeVar("T")
 # How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.
@@ -41,7 +42,8 @@ class Group:
 
     `hosts` has the host name of every rank, in rank order. `store` is the key-value store of the rendezvous,
     `timeout` how long a rank waits for the others in a collective, `long_works` counts for long_work.py,
-    `losses` knows whether all of this rank's training losses were finite.
+    `losses` knows whether all of this rank's training losses were finite, `step_timeout` sets the time-out
+    after the first step.
     """
 
     ranks: Ranks
@@ -52,6 +54,7 @@ class Group:
     timeout: timedelta = TIMEOUT
     long_works: Iterator[int] = field(default_factory=itertools.count)
     losses: FiniteLosses = field(default_factory=FiniteLosses)
+    step_timeout: StepTimeout = field(default_factory=StepTimeout)
 
     @property
     def rank(self) -> int:
@@ -148,12 +151,21 @@ class Group:
         local_sum = losses.detach().sum(dtype=torch.float64)
         if losses.requires_grad:
             self.losses.note(local_sum)
-        both = torch.stack([local_sum, torch.tensor(count, dtype=torch.float64, device=losses.device)])
+        # Filled in on the device: a copy to a GPU would make the host wait for it.
+        both = torch.stack([local_sum, torch.full_like(local_sum, count)])
         dist.all_reduce(both)
         dtype = torch.promote_types(losses.dtype, torch.float32)
         scaled_sum = losses.sum(dtype=dtype) * (self.world_size / both[1]).to(dtype)
         # The value is the mean over all ranks; the gradient is that of this rank's part.
         return scaled_sum + ((both[0] / both[1]).to(dtype) - scaled_sum.detach())
+
+    def first_step_done(self) -> None:
+        """Wait no longer than the `step_timeout` of process_group, if it has one, in every later collective.
+
+        Call it on every rank after the first step, or after each: only the first call does something, and
+        then it is a collective. Preemption.asked calls it.
+        """
+        self.step_timeout.first_step_done(self.barrier)
 
     def check_finite(self, step: int, weights: Iterable[torch.Tensor] = ()) -> None:
         """Raise TrainError, the same on every rank, if a loss or a weight of any rank is inf or nan.
@@ -193,14 +205,17 @@ def process_group(
     init: str = "auto",
     timeout: timedelta = TIMEOUT,
     environ: Mapping[str, str] = os.environ,
+    step_timeout: timedelta | None = None,
 ) -> Iterator[Job]:
     """Join the group for the block, then leave it.
 
     `ranks` are those of `environ` unless given. `backend` is one of torch.distributed's, or "auto": by the
     devices of this host; None is $MUSTER_BACKEND or "auto". `init` is where the ranks meet (rendezvous.py).
-    Raises TrainError, on every rank, if a backend is missing, if the ranks cannot find each other, or if they
-    are not the ranks of one job. Whatever is raised here or in the block ends the whole job, as failure.py
-    says; a single process has nobody to end, and there the exception goes on to the caller.
+    A rank waits for the others for up to `timeout`, to join and in each collective; in collectives after the
+    first step for up to `step_timeout`, which may be shorter (Group.first_step_done). Raises TrainError, on
+    every rank, if a backend is missing, if the ranks cannot find each other, or if they are not the ranks of
+    one job. Whatever is raised here or in the block ends the whole job, as failure.py says; a single process
+    has nobody to end, and there the exception goes on to the caller.
     """
     ranks = ranks or Ranks.from_env(environ)
     with nullcontext() if ranks.world_size == 1 else fail_together():
@@ -215,6 +230,7 @@ def process_group(
             with left_in_the_end(ranks):
                 yield Job(
                     *(ranks, backend, device, hosts, store, timeout),
+                    step_timeout=StepTimeout(step_timeout),
                     out=out_folder(environ),
                     restart=_restart(environ),
                 )

@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -36,6 +37,34 @@ PREEMPTED = 75
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
+class _Answer:
+    """How many ranks have got a signal, on its way from the ranks to the memory of this host.
+
+    `accelerator` is the module of a GPU or NPU, such as torch.cuda, and None for a CPU. There everything runs
+    on a stream of its own, and the host waits for an event of the step before: to read a number from a device
+    it would wait for all that it has been asked to do since.
+    """
+
+    def __init__(self, signalled: bool, device: torch.device, accelerator: Any, stream: Any) -> None:
+        with accelerator.stream(stream) if accelerator else nullcontext():
+            count = torch.full((), float(signalled), device=device)  # a copy of a number would wait as well
+            self._work = dist.all_reduce(count, async_op=True)
+            self._there = None
+            if accelerator:
+                self._work.wait()  # the stream waits, not the host
+                count = count.to("cpu", non_blocking=True)
+                self._there = stream.record_event()
+        self._count = count
+
+    def read(self) -> bool:
+        """Return whether a rank has got a signal; waits until every rank has asked."""
+        if self._there is not None:
+            self._there.synchronize()
+        else:
+            self._work.wait()
+        return bool(self._count.item() > 0)
+
+
 class Preemption:
     """Handles SIGNALS in the block; outside the main thread it does nothing."""
 
@@ -44,7 +73,10 @@ class Preemption:
         self.pid = os.getpid()
         self._signalled = False
         self._before: dict[signal.Signals, Any] = {}
-        self._answer: tuple[torch.Tensor, Any] | None = None
+        self._answer: _Answer | None = None
+        device = group.device
+        self._accelerator = None if device.type == "cpu" else torch.get_device_module(device)
+        self._stream = self._accelerator.Stream(device) if self._accelerator else None
 
     def __enter__(self) -> Preemption:
         if threading.current_thread() is threading.main_thread():
@@ -55,7 +87,7 @@ class Preemption:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._answer and error is None:
-            self._answer[1].wait()  # no collective may be under way when the group is destroyed
+            self._answer.read()  # no collective may be under way when the group is destroyed
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -68,20 +100,15 @@ class Preemption:
     def asked(self) -> bool:
         """Return whether a rank has got a signal, the same on every rank; call it once after each step.
 
-        The answer is one call late, so that the ranks communicate it while they compute.
+        The answer is one call late, so that the ranks communicate it while they compute: the host does not
+        wait for the step that a GPU still computes, but for the one before.
         """
+        self.group.first_step_done()
         if self.group.world_size == 1:
             return self._signalled
-        before, self._answer = self._answer, self._ask()
-        if before is None:
-            return False
-        count, work = before
-        work.wait()
-        return bool(count.item() > 0)
-
-    def _ask(self) -> tuple[torch.Tensor, Any]:
-        count = torch.tensor([float(self._signalled)], device=self.group.device)
-        return count, dist.all_reduce(count, async_op=True)
+        before = self._answer
+        self._answer = _Answer(self._signalled, self.group.device, self._accelerator, self._stream)
+        return before is not None and before.read()
 
     def leave(self, what_was_saved: str) -> NoReturn:
         """End every rank with status 75, after a line of rank 0 on stderr. Every rank must call it.

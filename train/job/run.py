@@ -24,18 +24,19 @@ def run(
     backend: str | None = None,
     init: str = "auto",
     timeout: timedelta = TIMEOUT,
+    step_timeout: timedelta | None = None,
 ) -> T | None:
     """Call `function(job, *arguments)` on every rank of the job; returns what it returns on this rank.
 
     Under mpirun, torchrun, srun and the like this process is one of the ranks that the launcher started;
     otherwise it is the only rank. `spawn` above 0 starts so many ranks on this host instead, waits for them
     and returns None; `function` must be importable then, and the caller below `if __name__ == "__main__"`.
-    `backend`, `init` and `timeout` are those of process_group.
+    `backend`, `init`, `timeout` and `step_timeout` are those of process_group.
 
     An exception ends the whole job at once, with its error on stderr. In a single process it goes to the
     caller, as in a notebook; so does SystemExit with the status of the first rank to fail, of `spawn`.
     """
-    options = (backend, init, timeout)
+    options = {"backend": backend, "init": init, "timeout": timeout, "step_timeout": step_timeout}
     if spawn:
         status = spawn_ranks(_be_rank, spawn, function, arguments, options)
         if status:
@@ -48,11 +49,10 @@ def _be_rank(
     ranks: Ranks,
     function: Callable[..., T],
     arguments: tuple[Any, ...],
-    options: tuple[str | None, str, timedelta],
+    options: dict[str, Any],
 ) -> T:
-    backend, init, timeout = options
     with nullcontext() if ranks.world_size == 1 else fail_together():
         keep_records_in(out_folder(os.environ), ranks.rank)
         use_fair_share_of_cores(ranks)
-        with process_group(ranks, backend=backend, init=init, timeout=timeout) as job:
+        with process_group(ranks, **options) as job:
             return function(job, *arguments)
