@@ -17,7 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from muster.train.job.failure import TrainError
 from muster.train.job.group import Group, process_group
+from muster.train.job.join import located
 from muster.train.job.ranks import Ranks
 
 
@@ -57,3 +59,38 @@ def test_the_mesh_has_every_rank(group: Group) -> None:
     mesh = group.mesh()
     assert mesh.size() == group.world_size
     assert mesh.get_local_rank() == group.rank
+
+
+def test_accumulated_gradients_are_those_of_the_whole_step(group: Group) -> None:
+    """Rank r has 10 losses of r, and then r of 7."""
+    weight = torch.ones((), requires_grad=True)
+    parts = [torch.full((10,), float(group.rank)), torch.full((group.rank,), 7.0)]
+    total = 10 + group.rank
+    torch.autograd.backward(sum(group.global_mean(part * weight, step_total=total) for part in parts))
+    assert weight.grad is not None
+    averaged = group.all_reduce_sum(weight.grad.item())[0] / group.world_size
+    ranks = range(group.world_size)
+    expected = sum(10 * rank + 7 * rank for rank in ranks) / sum(10 + rank for rank in ranks)
+    assert averaged == pytest.approx(expected)
+
+
+def test_the_ranks_draw_different_numbers(group: Group) -> None:
+    group.seed(3)
+    drawn = group.all_gather(int(torch.randint(2**60, ())), int)
+    assert len({*drawn}) == group.world_size
+
+
+def test_the_ranks_of_a_host_find_each_other(group: Group) -> None:
+    """With RANK and WORLD_SIZE alone; all of them run here."""
+    bare = Ranks.from_env({"RANK": str(group.rank), "WORLD_SIZE": str(group.world_size)})
+    here = located(bare, group.store, timedelta(seconds=180))
+    assert here == Ranks(group.rank, group.world_size, group.rank, group.world_size, "env")
+
+
+def test_every_rank_refuses_a_loss_that_is_not_finite(group: Group) -> None:
+    """The last test of these: the group remembers it."""
+    last = group.world_size - 1
+    group.check_finite(1)
+    group.global_mean(torch.tensor([float("nan") if group.rank == last else 1.0], requires_grad=True))
+    with pytest.raises(TrainError, match=rf"step 2: inf or nan on rank {last} .* loss number \d+ since"):
+        group.check_finite(2)

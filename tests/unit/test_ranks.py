@@ -156,7 +156,26 @@ PMI2 = {"PMI_FD": "18", "PMI_JOBID": "3.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
     ("environ", "expected"),
     [
         pytest.param({}, Ranks(0, 1, 0, 1, "single"), id="nothing"),
-        pytest.param({"PMIX_RANK": "3"}, Ranks(0, 1, 0, 1, "single"), id="PMIx has no size"),
+        pytest.param(
+            {"RANK": "0", "WORLD_SIZE": "1"},
+            Ranks(0, 1, 0, 1, "env"),
+            id="one bare process has its host",
+        ),
+        pytest.param(
+            _mpirun(1, 4, 1, 2) | {"RANK": "1", "WORLD_SIZE": "4"},
+            Ranks(1, 4, 1, 2, "mpirun"),
+            id="mpirun and two bare names agree",
+        ),
+        pytest.param(
+            {"RANK": "1", "WORLD_SIZE": "2"},
+            Ranks(1, 2, 1, 2, "env", ("LOCAL_RANK", "LOCAL_WORLD_SIZE")),
+            id="Kubeflow's pod numbers: the ranks must tell each other their hosts",
+        ),
+        pytest.param(
+            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
+            Ranks(3, 4, 3, 4, "env", ("LOCAL_RANK",)),
+            id="bare without LOCAL_RANK",
+        ),
         pytest.param({"RANK": ""}, Ranks(0, 1, 0, 1, "single"), id="an empty variable is unset"),
         pytest.param(_torchrun(3, 4, 1, 2), Ranks(3, 4, 1, 2, "torchrun"), id="torchrun"),
         pytest.param(_mpirun(5, 6, 1, 2), Ranks(5, 6, 1, 2, "mpirun"), id="mpirun"),
@@ -173,7 +192,7 @@ PMI2 = {"PMI_FD": "18", "PMI_JOBID": "3.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
         pytest.param(_torch(1, 4, 1, 2), Ranks(1, 4, 1, 2, "env"), id="bare"),
         pytest.param(
             {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"},
-            Ranks(1, 4, 1, 4, "env"),
+            Ranks(1, 4, 1, 4, "env", ("LOCAL_WORLD_SIZE",)),
             id="bare without LOCAL_WORLD_SIZE",
         ),
         pytest.param(_mpirun(1, 4, 1, 2) | _torch(1, 4, 1, 2), Ranks(1, 4, 1, 2, "mpirun"), id="both agree"),
@@ -240,10 +259,25 @@ def test_the_environment_says_who_this_process_is(environ: dict[str, str], expec
 
 
 @pytest.mark.parametrize(
+    ("environ", "on_host", "expected"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "4"}, [1, 3], Ranks(3, 4, 1, 2, "env")),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, [3], Ranks(3, 4, 0, 1, "env")),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, [1, 3], Ranks(3, 4, 0, 2, "env")),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, [1, 3], Ranks(3, 4, 1, 4, "env")),
+    ],
+)
+def test_what_is_missing_is_filled_in_by_the_ranks_of_a_host(
+    environ: dict[str, str], on_host: list[int], expected: Ranks
+) -> None:
+    assert Ranks.from_env(environ).on_host(on_host) == expected
+
+
+@pytest.mark.parametrize(
     ("launcher", "expected"),
     [
         ("mpirun", Ranks(1, 2, 1, 2, "mpirun")),
-        ("env", Ranks(0, 4, 0, 4, "env")),
+        ("env", Ranks(0, 4, 0, 4, "env", ("LOCAL_WORLD_SIZE",))),
         ("single", Ranks(0, 1, 0, 1, "single")),
     ],
 )
@@ -310,10 +344,21 @@ def _without(environ: dict[str, str], name: str) -> dict[str, str]:
             "without OMPI_COMM_WORLD_SIZE",
             id="mpirun's is incomplete",
         ),
+        pytest.param({"WORLD_SIZE": "2"}, "WORLD_SIZE set without RANK", id="a size alone"),
+        pytest.param({"LOCAL_RANK": "1"}, "LOCAL_RANK set without RANK", id="a local rank alone"),
         pytest.param(
-            {"RANK": "1", "WORLD_SIZE": "2"},
-            "RANK, WORLD_SIZE set without LOCAL_RANK",
-            id="Kubeflow's pod numbers",
+            {"PMIX_RANK": "3", "PMIX_NAMESPACE": "prterun-node1-17@1"},
+            "(?s)PMIX_RANK=3: .* not say of how many.*mpirun, torchrun or srun",
+            id="PMIx has no size",
+        ),
+        pytest.param({"PALS_RANKID": "0"}, "PALS_RANKID=0", id="PALS has no size"),
+        pytest.param(
+            _without(_srun(1, 2, 0, 1, "1(x2)"), "SLURM_LOCALID"),
+            "SLURM_STEP_TASKS_PER_NODE set without SLURM_LOCALID",
+            id="a step of two tasks with a variable less is not one process",
+        ),
+        pytest.param(
+            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK='x'", id="a bare local rank"
         ),
         pytest.param(
             _mpirun(0, 2, 0, 2) | {"OMPI_COMM_WORLD_RANK": "first"},

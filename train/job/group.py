@@ -21,7 +21,8 @@ from .backend import available, device_for
 from .crosscheck import exchange, verify
 from .failure import TrainError, fail_together
 from .finite import FiniteLosses
-from .join import identity_of, join, left_in_the_end
+from .hardware import use_fair_share_of_cores
+from .join import identity_of, join, left_in_the_end, located
 from .ranks import Ranks
 from .rendezvous import rendezvous_store
 from .seeding import seed_streams
@@ -220,8 +221,12 @@ def process_group(
     ranks = ranks or Ranks.from_env(environ)
     with nullcontext() if ranks.world_size == 1 else fail_together():
         backend = available(backend or environ.get("MUSTER_BACKEND") or "auto")
-        device = device_for(backend, ranks)
+        device = None if ranks.missing else device_for(backend, ranks)
         with rendezvous_store(init, ranks, timeout, environ) as store:
+            if device is None:
+                ranks = located(ranks, store, timeout)
+                use_fair_share_of_cores(ranks)
+                device = device_for(backend, ranks)
             identities = exchange(store, identity_of(ranks, device, environ), timeout)
             verify(identities)
             join(backend, ranks, device, timeout, store)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 
 from .. import mpi_backend
 from .backend import uuid_of
-from .crosscheck import Identity
+from .crosscheck import Identity, exchange
 from .failure import TrainError
 from .ranks import Ranks
 
@@ -32,6 +32,13 @@ def left_in_the_end(ranks: Ranks) -> Iterator[None]:
             _leave()
         raise
     _leave()
+
+
+def located(ranks: Ranks, store: Store, timeout: timedelta) -> Ranks:
+    """Return `ranks` with the local numbers that the environment lacks: the ranks exchange their hosts."""
+    mine = Identity(ranks.rank, ranks.world_size, ranks.local_rank, _this_host(), os.getpid(), ranks.launcher)
+    everyone = exchange(PrefixStore("hosts", store), mine, timeout)
+    return ranks.on_host(sorted({each.rank for each in everyone if each.host == mine.host}))
 
 
 def identity_of(ranks: Ranks, device: torch.device, environ: Mapping[str, str]) -> Identity:
