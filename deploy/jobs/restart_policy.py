@@ -1,14 +1,20 @@
-"""Decides whether a failed job starts again, and on which hosts. Pure: `Attempts` executes the decision."""
+"""Decides whether a failed job starts again, and on which hosts. Pure: `Attempts` executes the decision.
+
+A host leaves the job if it fails, if a process of the attempt cannot be ended there, or if ranks fail there
+again and on no other host. A lost host may be back: it is asked again before the job ends for too few hosts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..common.runs import STOPS
+from ..console.fold import fold_names
 from ..console.text import count
 from ..hosts.hostfile import Host
-from ..launch.result import Failure
+from ..launch.result import Failure, LaunchResult
+from .repeated import EarlyFailure, early_failure, host_alone
 
 # Failures that another attempt would not change: somebody ended the job, Slurm ended the allocation, or the
 # launcher places ranks wrongly or cannot start this program.
@@ -18,29 +24,41 @@ OTHER_PORTS = 2
 """How often a launch restarts with a new port because its port was taken; these restarts are not counted."""
 BACKOFF_SECONDS = (1.0, 2.0)
 NETWORK_SECONDS, RETRY_SECONDS = 120.0, 3.0  # how long a restart waits for the network of this machine
+ASK_SECONDS = 15.0
+"""How long lost hosts are asked again before the job ends for too few hosts."""
+ALONE = "ranks failed there twice before the first step, and on no other host"
+TWICE = "it failed twice in the same way before its first step"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How often a job may start again, and on how few hosts."""
+    """How often a job may start again, on how few hosts, and what its attempts have shown so far."""
 
     max_restarts: int
     min_hosts: int
     other_ports: int = OTHER_PORTS
+    hosts: tuple[Host, ...] = ()
+    """All hosts of the job, in their order."""
+    early: tuple[EarlyFailure, ...] = ()
+    """The failures before the first step, since the last attempt that made one."""
+    away: frozenset[str] = frozenset()
+    """The hosts that were lost, and may be back."""
+    asked: float | None = None
+    """When lost hosts were first asked again, if too few hosts are left."""
 
-    def after(self, failure: Failure | None) -> Policy:
-        """The policy after a restart for this failure."""
-        if failure is None or failure.kind != "port" or not self.other_ports:
-            return self
-        return replace(self, max_restarts=self.max_restarts + 1, other_ports=self.other_ports - 1)
+    def awaits(self, hosts: Sequence[Host], unreached: Mapping[str, str], at: float) -> bool:
+        """Whether to ask the same hosts again: too few of them can be reached, and more may be back."""
+        too_few = len(hosts) - len(unreached) < self.min_hosts
+        return too_few and self.asked is not None and at < self.asked + ASK_SECONDS
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The hosts of the next attempt, none for no attempt, and a line for the user."""
+    """The hosts of the next attempt, none for no attempt, a line for the user, and the next policy."""
 
     hosts: tuple[Host, ...]
-    message: str = ""
+    message: str
+    policy: Policy
 
     @property
     def again(self) -> bool:
@@ -48,34 +66,86 @@ class Decision:
         return bool(self.hosts)
 
 
-def decide(failure: Failure | None, hosts: Sequence[Host], attempt: int, policy: Policy) -> Decision:
-    """Decide on the next attempt. The first attempt has number 0.
+def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Policy, at: float) -> Decision:
+    """Decide on the next attempt after this end of one on these hosts. The first attempt has number 0."""
+    if result.stepped:
+        policy = replace(policy, early=())
+    return decide(result.failure, hosts, attempt, policy, early=early_failure(result), at=at)
 
-    A host that fails leaves the job. The host of a failed rank stays: the failure may not recur.
+
+def decide(
+    failure: Failure | None,
+    hosts: Sequence[Host],
+    attempt: int,
+    policy: Policy,
+    *,
+    early: EarlyFailure | None = None,
+    stuck: Mapping[str, str] | None = None,
+    at: float = 0.0,
+) -> Decision:
+    """Decide on the next attempt. `early`: the failure, if it came before the first step.
+
+    `stuck`: the hosts with processes that cannot be ended, and a description of these.
+    A host that fails leaves the job. The host of a failed rank stays once: the failure may not recur.
     """
     if failure and failure.kind == "port" and policy.other_ports:
-        return Decision(tuple(hosts), f"{failure.headline}; the launch starts again with another port")
-    if failure is None or policy.max_restarts == 0 or failure.kind in FINAL:
-        return Decision(())
-    if failure.kind == "launcher" and failure.exit_status == FINAL_STATUS:
-        return Decision(())
+        more = replace(policy, max_restarts=policy.max_restarts + 1, other_ports=policy.other_ports - 1)
+        return Decision(tuple(hosts), f"{failure.headline}; the launch starts again with another port", more)
+    if failure is None or policy.max_restarts == 0 or _is_final(failure):
+        return Decision((), "", policy)
     if attempt >= policy.max_restarts:
-        return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}")
+        return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}", policy)
+    known, policy = policy.early, replace(policy, asked=None)
+    policy = replace(policy, early=(*known, early)) if early else policy
+    lost = {**(stuck or {}), **_lost(failure, hosts, policy if early else replace(policy, early=()))}
+    if lost:
+        back = {failure.host} if failure.kind == "host" and not failure.distrusted else set[str]()
+        return without(lost, hosts, attempt, policy, at, back=lost.keys() & back - (stuck or {}).keys())
+    if early and any(other.mark == early.mark for other in known):
+        return Decision((), f"no restart: {TWICE}", policy)
+    return Decision(tuple(hosts), f"{failure.headline}; {_next(hosts, attempt, policy)}", policy)
+
+
+def _is_final(failure: Failure) -> bool:
+    return failure.kind in FINAL or (failure.kind == "launcher" and failure.exit_status == FINAL_STATUS)
+
+
+def _lost(failure: Failure, hosts: Sequence[Host], policy: Policy) -> dict[str, str]:
+    """The host that failed, or the one on which alone ranks failed before the first step, and the reason."""
     if failure.kind == "host" and failure.host:
-        return without({failure.host: failure.reason}, hosts, attempt, policy)
-    return Decision(tuple(hosts), f"{failure.headline}; {_next(hosts, attempt, policy)}")
+        return {failure.host: failure.reason}
+    alone = host_alone(policy.early) if len(hosts) > 1 else None
+    return {alone: f"{ALONE} ({failure.headline})"} if alone else {}
 
 
-def without(lost: Mapping[str, str], hosts: Sequence[Host], attempt: int, policy: Policy) -> Decision:
-    """The next attempt without these hosts, each with its reason; no attempt if too few hosts are left."""
+def without(
+    lost: Mapping[str, str],
+    hosts: Sequence[Host],
+    attempt: int,
+    policy: Policy,
+    at: float,
+    *,
+    back: Collection[str] | None = None,
+) -> Decision:
+    """The next attempt without these hosts, each with its reason; no attempt if too few hosts are left.
+
+    `back`: those of them that may be back, by default all. Before the job ends for too few hosts, they are
+    asked again.
+    """
     left = tuple(host for host in hosts if host.name not in lost)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in lost.items())
-    if len(left) < policy.min_hosts:
-        return Decision(
-            (),
-            f"no restart: {count(len(left), 'host')} left, --min-hosts {policy.min_hosts} ({reasons})",
-        )
-    return Decision(left, f"{reasons}; {_next(left, attempt, policy)}")
+    away = (policy.away - lost.keys()).union(lost if back is None else back)
+    policy = replace(policy, away=away)
+    if len(left) >= policy.min_hosts:
+        return Decision(left, f"{reasons}; {_next(left, attempt, policy)}", policy)
+    few = f"{count(len(left), 'host')} left, --min-hosts {policy.min_hosts}"
+    asked = at if policy.asked is None else policy.asked
+    again = tuple(host for host in policy.hosts if host in left or host.name in away)
+    if len(again) < policy.min_hosts or at >= asked + ASK_SECONDS:
+        return Decision((), f"no restart: {few} ({reasons})", policy)
+    names = fold_names([host.name for host in again if host not in left])
+    message = f"{reasons}; {few}, so {names} is asked again; {_next(again, attempt, policy)}"
+    return Decision(again, message, replace(policy, away=frozenset(), asked=asked))
 
 
 def awaits_network(failure: Failure | None, unreached: Mapping[str, str], at: float) -> bool:

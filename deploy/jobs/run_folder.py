@@ -244,7 +244,7 @@ class RunFolder:
             return f"here: {SAMPLES} ends early: {explain(self._samples.problem)}"
         return f"here: {self._full}; the hosts have all logs, {self.path} does not" if self._full else ""
 
-    def finish(self, result: LaunchResult, verdict: str, earlier: Sequence[LaunchResult] = ()) -> str:
+    def finish(self, result: LaunchResult, verdict: str) -> str:
         """Close the logs, write the verdict, and last the result, completely or not at all.
 
         Returns why one of them could not be written; empty if both are.
@@ -262,7 +262,7 @@ class RunFolder:
         except OSError as error:
             self.unwritten = explain(error)
         try:
-            self._record("result.json", result.as_json(earlier))
+            self._record("result.json", result.as_json())
         except OSError as error:
             self.unwritten = explain(error)
         return self.unwritten

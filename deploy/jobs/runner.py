@@ -94,7 +94,7 @@ class Attempts:
         self._stdin = StdinFeeder(stdin) if spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
         other_ports = 0 if self._stdin else restart.OTHER_PORTS
-        self._policy = Policy(spec.max_restarts, spec.min_hosts, other_ports)
+        self._policy = Policy(spec.max_restarts, spec.min_hosts, other_ports, spec.hosts)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
@@ -143,19 +143,15 @@ class Attempts:
         except UnfitError as error:
             if not attempt:
                 raise
-            unfit = dict(error.reasons)
-            if restart.awaits_network(self._results[-1].failure, unfit, now()):
+            unfit, failure = dict(error.reasons), self._results[-1].failure
+            if restart.awaits_network(failure, unfit, now()) or self._policy.awaits(hosts, unfit, now()):
                 self._say(f"{count(len(unfit), 'host')} cannot be reached; trying again")
                 time.sleep(restart.RETRY_SECONDS)
                 return hosts
-            return self._next(restart.without(unfit, hosts, attempt - 1, self._policy), attempt - 1)
-        result = self._results[-1]
-        failure = result.failure
-        if result.warned:
+            return self._next(restart.without(unfit, hosts, attempt - 1, self._policy, now()), attempt - 1)
+        if self._results[-1].warned:
             return ()
-        decision = restart.decide(failure, hosts, attempt, self._policy)
-        self._policy = self._policy.after(failure)
-        return self._next(decision, attempt)
+        return self._next(restart.after(self._results[-1], hosts, attempt, self._policy, now()), attempt)
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
@@ -209,7 +205,10 @@ class Attempts:
                     head.wait(written, 5)
 
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
-        self._again = decision.again  # before the message: an interrupt may follow it at once
+        self._again, self._policy = decision.again, decision.policy  # an interrupt may follow at once
+        if decision.message and not decision.again:
+            last = self._results[-1]
+            self._results[-1] = dataclasses.replace(last, notes=(*last.notes, decision.message))
         if decision.message:
             self._say(decision.message)
         if decision.again:
@@ -244,9 +243,10 @@ class Attempts:
             self.folder.keep_metrics(name, text)
         self._stalls.wait()
         notes = [*([self.folder.problem] if self.folder.problem else []), *self._stalls.problems]
-        result = dataclasses.replace(result, notes=(*result.notes, *notes, *self._metrics.missing()))
+        notes = [*result.notes, *notes, *self._metrics.missing()]
+        result = dataclasses.replace(result, notes=tuple(notes), earlier=tuple(self._results[:-1]))
         self._history.verdict(result)
-        if why := self.folder.finish(result, verdict(result, self.folder), self._results[:-1]):
+        if why := self.folder.finish(result, verdict(result, self.folder)):
             ended = "" if result.failure else "every rank ended with 0; "
             note = f"{ended}the result could not be written here: {why}"
             result = dataclasses.replace(result, notes=(*result.notes, note))

@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING
 from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
-from ..console.text import QUOTE, count, duration, size, span
+from ..console.text import QUOTE, clip, count, duration, ranges, size, span
 from ..errors import MusterError, lines_of
 from ..launch.cause import LAUNCHER_SIGNALS, early_lines
 from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why import stragglers
+from .repeated import first_alike
 from .run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ..why.verdict import Verdict
 
 TAIL_LINES = 20
+MOST_FAILURES, LONGEST_REASON = 4, 200
+"""Earlier attempts whose failure is named, and the characters of their last line."""
 _PARTS = {
     "wait for Slurm": "waiting for Slurm",
     "agent and facts": "connecting",
@@ -55,10 +58,13 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         if result.why:
             lines += [f"        why: {line}" for line in _explanation(result.why, failure)]
         lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
-        lines += [f"{QUOTE}{harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
+        first = first_alike(result, result.earlier)
+        tail = first.failure.tail if first and first.failure else failure.tail
+        lines += [f"{QUOTE}{harmless(line.rstrip())}" for line in tail[-TAIL_LINES:]]
         lines += [f"        after {time_taken} of {what}{parts}"] if plan.hosts else []
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
+        lines += [f"        before that: {line}" for line in _earlier(result)]
     lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
     left = ((host, f"{number} processes could not be ended") for host, number in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
@@ -125,6 +131,27 @@ def _others(result: LaunchResult, failure: Failure) -> str:
     return span(
         [placed.rank for placed in result.plan.ranks if placed.rank not in {failure.rank} | ended_well]
     )
+
+
+def _earlier(result: LaunchResult) -> Iterator[str]:
+    """`attempts 0-1: rank 3 on node2: exit status 1 (ImportError: no module named x)`, for each failure."""
+    failures = [
+        (attempt.plan.spec.attempt, _in_a_line(attempt.failure))
+        for attempt in result.earlier
+        if attempt.failure
+    ]
+    groups = sorted(fold(failures))
+    for numbers, failure in groups[:MOST_FAILURES]:
+        yield f"{'attempt' if len(numbers) == 1 else 'attempts'} {ranges(numbers)}: {failure}"
+    if len(groups) > MOST_FAILURES:
+        yield f"{len(groups) - MOST_FAILURES} other failures, in result.json"
+
+
+def _in_a_line(failure: Failure) -> str:
+    """The failure with its last line, which names the exception."""
+    last = next((line.strip() for line in reversed(failure.tail) if line.strip()), "")
+    of_rank = failure.kind == "rank" and last and last not in failure.reason
+    return f"{failure.headline} ({clip(harmless(last), LONGEST_REASON)})" if of_rank else failure.headline
 
 
 def _where(failure: Failure | None, folder: RunFolder) -> str:

@@ -112,12 +112,12 @@ def ended_early(
     improper = {int(rank) for rank in _IMPROPER.findall("\n".join(launcher_tail))} & before.keys()
     if failure.kind in {"rank", "launcher"} and improper:
         return tuple(before[rank] for rank in sorted(improper))
-    if failure.kind == "stall" or (failure.kind == "rank" and _misses_a_peer(failure.tail)):
+    if failure.kind == "stall" or (failure.kind == "rank" and misses_a_peer(failure.tail)):
         return tuple(sorted(before.values(), key=lambda end: end.at))
     return ()
 
 
-def _misses_a_peer(tail: Sequence[str]) -> bool:
+def misses_a_peer(tail: Sequence[str]) -> bool:
     """Whether these last lines are of a rank whose peer is gone."""
     return in_collective(tail) and bool(_GONE.search("".join(tail)))
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import interrupts
 from ..common.clock import now
+from ..connect.channel import Channel
 from ..connect.cluster import Cluster, expect_ranks
 from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
@@ -23,6 +25,8 @@ from ..console.text import count
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
+from ..why.gather import gather_begun
+from ..why.stall import MANY_COLLECTIVES
 from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
 from .diagnosis import Explanation, explained, gather_explanation, needed
 from .events import ReportHandlers, Watcher
@@ -38,6 +42,9 @@ START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
 TURN_SECONDS = 2.0
+UNSEEN_SECONDS = 60.0
+"""A program without a record of collectives may have made a step by then."""
+Answer = TypeVar("Answer")
 
 
 class LaunchLoop:
@@ -85,7 +92,7 @@ class LaunchLoop:
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end. Returns its result, also after an interrupt."""
-        state, explanation = self.state, None
+        state, explanation, stepped = self.state, None, True
         try:
             with self.signals.listening():
                 self._start()
@@ -98,12 +105,14 @@ class LaunchLoop:
             failure = self._first_failure
             if failure and needed(failure, self.plan.spec):
                 explanation = self._look(failure)
+            if failure and self.plan.spec.may_restart:
+                stepped = self._stepped(failure)
         except KeyboardInterrupt as interrupt:
             interrupts.taken()
             self._interrupted(interrupt)
         except MusterError as error:
             state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=now()))
-        return self._result(explanation, self._stop_once())
+        return dataclasses.replace(self._result(explanation, self._stop_once()), stepped=stepped)
 
     @property
     def _first_failure(self) -> Failure | None:
@@ -211,15 +220,30 @@ class LaunchLoop:
     def _look(self, failure: Failure) -> Explanation:
         """Ask where all ranks are, before the job is ended."""
         self._on_stage("asking every rank where it is")
-        answering = {
-            name: channel
-            for name, channel in self.cluster.channels.items()
-            if name not in self.cluster.silent
-        }
-        future = in_thread(lambda: gather_explanation(failure, self.plan, self.cluster, answering))
+        answering = self._answering
+        return self._meanwhile(lambda: gather_explanation(failure, self.plan, self.cluster, answering))
+
+    def _stepped(self, failure: Failure) -> bool:
+        """Whether the program may have made a step. Where no collective is recorded, only time tells."""
+        if self._stalls.stepped or failure.kind not in {"rank", "launcher"}:
+            return True
+        channels, job = self._answering, self.plan.spec.job
+        begun = self._meanwhile(lambda: gather_begun(job, channels))
+        return max(begun.values(), default=0) >= MANY_COLLECTIVES or (
+            not begun and now() - self.began > UNSEEN_SECONDS
+        )
+
+    @property
+    def _answering(self) -> dict[str, Channel]:
+        silent = self.cluster.silent
+        return {name: channel for name, channel in self.cluster.channels.items() if name not in silent}
+
+    def _meanwhile(self, ask: Callable[[], Answer]) -> Answer:
+        """The result of this call in a thread, while heartbeats continue."""
+        future = in_thread(ask)
         while not future.done():
-            self._judge()  # heartbeats continue
-            self._drain(0.05)
+            self._judge()
+            self._drain(0.01)
         return future.result()
 
     def _stop_once(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,6 +47,11 @@ class Failure:
     """On the driver's clock, seconds since the epoch."""
     tail: tuple[str, ...] = ()
     """The last lines that explain it."""
+
+    @property
+    def distrusted(self) -> bool:
+        """Whether its host sent what no agent sends."""
+        return self.kind == "host" and self.reason.startswith("protocol error")
 
     @property
     def headline(self) -> str:
@@ -149,6 +154,10 @@ class LaunchResult:
     """The parts of its start."""
     warned: bool = False
     """Whether a signal was passed on to its ranks (rank_io.py): then it does not start again."""
+    stepped: bool = True
+    """Whether its program may have made a step."""
+    earlier: tuple[LaunchResult, ...] = ()
+    """The attempts before this one, once the job is over."""
 
     @property
     def exit_status(self) -> int:
@@ -160,8 +169,8 @@ class LaunchResult:
         """The state of a job with this result."""
         return end_state(self.exit_status, self.failure.kind if self.failure else None)
 
-    def as_json(self, earlier: Sequence[LaunchResult] = ()) -> dict[str, Any]:
-        """The content of result.json. `earlier`: the attempts before this one."""
+    def as_json(self) -> dict[str, Any]:
+        """The content of result.json."""
         failure = self.failure
         return {
             "job": self.plan.spec.job,
@@ -190,7 +199,7 @@ class LaunchResult:
             "ended": self.ended,
             "exit_status": self.exit_status,
             "timings": [asdict(part) for part in self.timings],
-            "earlier_attempts": [attempt.as_json() for attempt in earlier],
+            "earlier_attempts": [attempt.as_json() for attempt in self.earlier],
         }
 
     def _rank_json(self, placed: PlacedRank) -> dict[str, Any]:

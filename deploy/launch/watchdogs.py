@@ -155,6 +155,11 @@ class StallNotes:
         self._note_end()
 
     @property
+    def stepped(self) -> bool:
+        """Whether a step was seen: in the output, or by many collectives."""
+        return self._rule.makes_steps
+
+    @property
     def stalled(self) -> bool:
         """Whether a stall was noted that has not ended."""
         return self._since is not None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..connect.channel import Channel
-from ..connect.fanout import on_every
+from ..connect.fanout import ask_every, on_every
 from ..connect.requests.launch import MISSING, SAMPLE, STORE
 from ..connect.requests.why import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure, Straggler
 from ..hosts.samples import HostSample, of_line
@@ -82,7 +82,7 @@ def _ask_evidence(job: str, channel: Channel, tool: bytes | None) -> Mapping[str
     return channel.ask(WHY, job=job, host=channel.host, digest=digest, seconds=WHY_SECONDS).ranks
 
 
-ARRIVALS_SECONDS = 10.0
+ARRIVALS_SECONDS, BEGUN_SECONDS = 10.0, 2.0
 RATES_SECONDS = 1.0
 """Between two readings of counters, which become rates."""
 LOOKS = 12
@@ -133,6 +133,16 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
         max((answer.cost for answer in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
     )
+
+
+def gather_begun(job: str, channels: Mapping[str, Channel]) -> dict[int, int]:
+    """How many collectives each recorded rank has begun. A host that does not answer is left out."""
+    answers = ask_every(
+        channels, ARRIVALS, BEGUN_SECONDS, lambda host: {"job": job, "host": channels[host].host}
+    ).results
+    return {
+        int(rank): begun(arrivals) for answer in answers.values() for rank, arrivals in answer.ranks.items()
+    }
 
 
 def begun(arrivals: Arrivals) -> int:

@@ -39,7 +39,8 @@ class StallRule:
         self._seen: dict[int, RankSample] = {}
         self._seen_at: dict[int, float] = {}
         """The newest sample of each rank, and its time."""
-        self._makes_steps = False
+        self.makes_steps = False
+        """Whether the job has made steps, as its output or its collectives show."""
         self._idle_break = self._silent_break = 0.0
         self._next_idle = self._next_busy = 0.0
         """No check before these times."""
@@ -54,16 +55,16 @@ class StallRule:
     @property
     def needs_steps(self) -> bool:
         """Whether it matters that output shows a step."""
-        return not self._makes_steps or self.since is not None
+        return not self.makes_steps or self.since is not None
 
     def progressed(self, at: float, *, step: bool = False) -> None:
         """A rank has printed, or made a step, or begun a collective."""
         if step or not self._waits:
             self._end(at, step=step)
-        if self._makes_steps:
+        if self.makes_steps:
             self._idle_break = max(self._idle_break, at - self._active)
             self._silent_break = max(self._silent_break, at - self._progress)
-        self._makes_steps |= step
+        self.makes_steps |= step
         self._progress = at
         self._next_idle = self._next_busy = 0.0
 
@@ -73,7 +74,7 @@ class StallRule:
             before = self._seen.get(entry.rank)
             starved = before is not None and before.state == entry.state == "R"  # others use its processor
             if before is None or starved or at_work(entry, sample, local_ranks[entry.rank]):
-                if self._makes_steps:
+                if self.makes_steps:
                     self._idle_break = max(self._idle_break, sample.at - self._active)
                 self._worked[entry.rank] = sample.at
                 if not self._waits:
@@ -124,7 +125,7 @@ class StallRule:
         return self._seen_at[rank] - self._worked[rank] if rank in self._seen_at else 0.0
 
     def _long(self, *, sure: bool) -> float:
-        floor = self._floor if sure and self._makes_steps else UNSURE * self._floor
+        floor = self._floor if sure and self.makes_steps else UNSURE * self._floor
         return max(floor, min(TIMES * self._idle_break, MOST * self._floor))
 
 

@@ -55,6 +55,16 @@ def test_every_rank_runs_where_it_was_planned(project: Project, launcher: str) -
     assert (done.folder.stat().st_mode & 0o777) == 0o700
 
 
+def test_a_program_that_fails_at_once_in_the_same_line_is_started_twice(project: Project) -> None:
+    (project.path / "broken.py").write_text("import os\nimport missing\n")
+    ended = project.launch("--script", "broken.py", "--max-restarts", "3")
+    assert ended.status == 1
+    assert ended.result["attempt"] == 1, "the third start would end the same way"
+    assert "no restart: it failed twice in the same way before its first step" in ended.output
+    assert "before that: attempt 0: rank" in ended.output
+    assert "broken.py\", line 2" in ended.output.partition("FAILED")[2]
+
+
 @mostly_mpirun
 def test_words_and_values_arrive_unchanged(project: Project, launcher: str) -> None:
     greeting = 'it\'s $HOME; "x"\n`id` * \\'

@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from muster.deploy.hosts import hostfile
+from muster.deploy.jobs.repeated import EarlyFailure
 from muster.deploy.jobs.restart_policy import (
+    ASK_SECONDS,
     NETWORK_SECONDS,
     Policy,
     awaits_network,
@@ -21,7 +23,8 @@ HOSTS = hostfile.parse("node[1-3] slots=2")
 RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)
 NETWORK = Failure("network", "all 3 hosts have been silent for 10 s", 1, at=100.0)
 LOST = Failure("host", "the SSH connection to its agent is gone", 3, host="node3")
-POLICY = Policy(max_restarts=2, min_hosts=2)
+POLICY = Policy(max_restarts=2, min_hosts=2, hosts=HOSTS)
+MISSING = EarlyFailure(("ImportError", "train.py", "2"), frozenset({"node2"}))
 
 
 def names(failure: Failure | None, attempt: int = 0, policy: Policy = POLICY) -> list[str]:
@@ -75,11 +78,73 @@ def test_a_hosts_failure_takes_it_out() -> None:
 
 
 def test_too_few_hosts_are_the_end() -> None:
-    decision = decide(LOST, HOSTS, 0, Policy(max_restarts=2, min_hosts=3))
-    assert not decision.again
-    assert decision.message == (
-        "no restart: 2 hosts left, --min-hosts 3 (node3: the SSH connection to its agent is gone)"
+    policy = Policy(max_restarts=2, min_hosts=3)
+    for failure in (LOST, dataclasses.replace(LOST, reason="protocol error: no frame")):
+        decision = decide(failure, HOSTS, 0, dataclasses.replace(policy, hosts=HOSTS[:2]))
+        assert not decision.again
+        reason = f"no restart: 2 hosts left, --min-hosts 3 (node3: {failure.reason})"
+        assert decision.message == reason
+
+
+def test_a_host_that_may_be_back_is_asked_again_before_the_job_ends_for_too_few_hosts() -> None:
+    first = decide(LOST, HOSTS, 0, POLICY, at=100.0)
+    assert [host.name for host in first.hosts] == ["node1", "node2"]
+    second = decide(dataclasses.replace(LOST, host="node2"), first.hosts, 1, first.policy, at=200.0)
+    assert second.hosts == HOSTS
+    assert second.message == (
+        "node2: the SSH connection to its agent is gone; 1 host left, --min-hosts 2, so node[2-3] is asked "
+        "again; restart 2 of 2 on node1, node2, node3"
     )
+    unreached = {"node2": "refused", "node3": "refused"}
+    assert second.policy.awaits(HOSTS, unreached, 201.0), "a host may need a second to be back"
+    assert not second.policy.awaits(HOSTS, {"node2": "refused"}, 201.0), "two hosts are enough"
+    partly = without({"node2": "refused"}, HOSTS, 1, second.policy, 201.0)
+    assert [host.name for host in partly.hosts] == ["node1", "node3"]
+    late = 200.0 + ASK_SECONDS
+    assert not second.policy.awaits(HOSTS, unreached, late)
+    assert without(unreached, HOSTS, 1, second.policy, late).message == (
+        "no restart: 1 host left, --min-hosts 2 (node2: refused; node3: refused)"
+    )
+
+
+def test_a_host_that_cannot_be_trusted_is_not_asked_again() -> None:
+    liar = dataclasses.replace(LOST, reason="protocol error: no frame; check the host")
+    assert not decide(liar, HOSTS, 0, dataclasses.replace(POLICY, min_hosts=3)).again
+
+
+def test_a_failure_that_repeats_itself_before_the_first_step_is_not_tried_a_third_time() -> None:
+    everywhere = dataclasses.replace(MISSING, hosts=frozenset({"node1", "node2"}))
+    policy = dataclasses.replace(POLICY, max_restarts=5)
+    first = decide(RANK, HOSTS, 0, policy, early=everywhere)
+    assert first.hosts == HOSTS
+    again = decide(RANK, HOSTS, 1, first.policy, early=everywhere)
+    assert (again.hosts, again.message) == (
+        (),
+        "no restart: it failed twice in the same way before its first step",
+    )
+    other = dataclasses.replace(everywhere, mark=("ImportError", "train.py", "3"))
+    assert decide(RANK, HOSTS, 1, first.policy, early=other).again
+    assert decide(RANK, HOSTS, 1, first.policy).again, "it made a step in between"
+    lost = decide(LOST, HOSTS, 1, first.policy)
+    assert not decide(RANK, lost.hosts, 2, lost.policy, early=everywhere).again, "a lost host is no success"
+
+
+def test_a_host_on_which_alone_ranks_fail_is_left_out_the_second_time() -> None:
+    policy = dataclasses.replace(POLICY, max_restarts=5)
+    first = decide(RANK, HOSTS, 0, policy, early=MISSING)
+    second = decide(RANK, HOSTS, 1, first.policy, early=MISSING)
+    assert [host.name for host in second.hosts] == ["node1", "node3"]
+    assert second.message == (
+        "node2: ranks failed there twice before the first step, and on no other host (rank 3 on node2: exit "
+        "status 7); restart 2 of 5 on node1, node3"
+    )
+    elsewhere = dataclasses.replace(MISSING, hosts=frozenset({"node1"}))
+    assert not decide(RANK, second.hosts, 2, second.policy, early=elsewhere).again, "it is the program"
+    few = decide(RANK, HOSTS, 1, dataclasses.replace(first.policy, min_hosts=3), early=MISSING)
+    assert not few.again
+    assert few.message.startswith("no restart: 2 hosts left, --min-hosts 3 (node2: ranks failed there twice")
+    one = decide(RANK, HOSTS[1:2], 1, dataclasses.replace(first.policy, min_hosts=1), early=MISSING)
+    assert one.message == "no restart: it failed twice in the same way before its first step"
 
 
 def test_no_more_restarts_than_were_allowed() -> None:
@@ -93,11 +158,11 @@ def test_a_launch_whose_port_was_taken_starts_again_twice_beyond_what_was_allowe
     policy, said = Policy(max_restarts=0, min_hosts=1), []
     for attempt in range(3):
         decision = decide(taken, HOSTS, attempt, policy)
-        policy = policy.after(taken)
+        policy = decision.policy
         said.append((len(decision.hosts), decision.message))
     again = "node1: a program of user bob took port 20123; the launch starts again with another port"
     assert said == [(3, again), (3, again), (0, "no restart: that was the last of 2 restarts")]
-    assert policy.after(RANK) == policy
+    assert decide(RANK, HOSTS, 0, POLICY).policy.max_restarts == POLICY.max_restarts
 
 
 @pytest.mark.parametrize("kind", ["interrupted", "stopped", "placement"])
@@ -116,7 +181,7 @@ def test_a_launcher_may_do_better_on_the_same_hosts(kind: str) -> None:
 
 
 def test_every_host_that_is_unfit_now_is_named() -> None:
-    decision = without({"node1": "no answer", "node3": "refused"}, HOSTS, 0, Policy(3, 1))
+    decision = without({"node1": "no answer", "node3": "refused"}, HOSTS, 0, Policy(3, 1), 0.0)
     assert [host.name for host in decision.hosts] == ["node2"]
     assert decision.message == "node1: no answer; node3: refused; restart 1 of 3 on node2"
 
