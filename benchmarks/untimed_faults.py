@@ -72,7 +72,7 @@ UNTIMED = (
     ("sshd allows no session", "`accepts the login, but no session`", "tests/unit/test_ssh.py"),
     (
         "`muster run --timeout` and a process that is stuck in the kernel",
-        "`timed out; 1 of its processes are stuck in the kernel`",
+        "`timed out; cannot be ended: process 71 (df), state D, waits for …`",
         "tests/node/test_agent.py",
     ),
     (

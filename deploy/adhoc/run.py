@@ -15,6 +15,7 @@ from ..connect.requests.files import CLEAN, RUN, Cleaned
 from ..connect.requests.request import Nothing
 from ..console.text import describe_code, status_of
 from ..errors import MusterError
+from ..hosts.stuck import not_ended
 from ..waits import waiting
 
 HEAR_SECONDS = 2.0
@@ -75,8 +76,6 @@ def _ended(report: Report) -> Ended:
     if report.cut:
         output += f"\n({report.cut} bytes more)\n"
     if report.timed_out:
-        stuck = (
-            f"; {report.left} of its processes cannot be ended (stuck in the kernel)" if report.left else ""
-        )
+        stuck = f"; {not_ended(report.left)}" if report.left else ""
         return Ended(TIMED_OUT, f"timed out{stuck}", output)
     return Ended(status_of(report.code), describe_code(report.code) if report.code else "", output)

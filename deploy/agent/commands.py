@@ -6,10 +6,11 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..common.frames import Frame
 from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
+from .stuck import described
 
 MOST_OUTPUT = 1 << 20
 DRAIN_SECONDS = 1.0  # processes that the command left behind may hold its output open
@@ -56,8 +57,10 @@ class _RunningCommand:
         pump.start()
         threading.Thread(target=self._finish, args=(pump,), daemon=True).start()
 
-    def report(self, code: int, output: bytes, *, timed_out: bool = False, left: int = 0) -> None:
-        ran = {"event": "ran", "code": code, "cut": self._cut, "timed_out": timed_out, "left": left}
+    def report(
+        self, code: int, output: bytes, *, timed_out: bool = False, left: Sequence[Frame] = ()
+    ) -> None:
+        ran = {"event": "ran", "code": code, "cut": self._cut, "timed_out": timed_out, "left": [*left]}
         self._send(ran, output)
 
     def _end(self, code: int) -> None:
@@ -75,6 +78,6 @@ class _RunningCommand:
         in_time = self._ended.wait(self._seconds)
         if in_time:
             pump.join(DRAIN_SECONDS)
-        left = end_descendants()  # processes stuck in the kernel: df on a file system that is gone
+        left = described(end_descendants(), {})  # stuck in the kernel: df on a file system that is gone
         pump.join(DRAIN_SECONDS)
-        self.report(self._code, bytes(self._output), timed_out=not in_time, left=len(left))
+        self.report(self._code, bytes(self._output), timed_out=not in_time, left=left)

@@ -13,9 +13,10 @@ from ..common.frames import Frame
 from ..decode import MALFORMED, AtMost, Between, Like, message
 from ..errors import HostError
 from ..hosts import samples
-from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Text
+from ..hosts.bounds import Bytes, Code, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Text
 from ..hosts.facts import Environment
 from ..hosts.samples import HostSample
+from ..hosts.stuck import StuckProcesses
 
 _RankName = Annotated[str, Like(r"\d{1,7}")]
 
@@ -183,13 +184,13 @@ class Detached:
 class CommandRan:
     """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
 
-    `left`: processes of it that not even SIGKILL has ended.
+    `left`: its processes that not even SIGKILL has ended.
     """
 
     code: Code
     cut: Bytes
     timed_out: bool
-    left: Count = 0
+    left: StuckProcesses = ()
     output: bytes = b""
 
 

@@ -13,6 +13,7 @@ from ..common.runs import STOPS
 from ..console.fold import fold_names
 from ..console.text import count
 from ..hosts.hostfile import Host
+from ..hosts.stuck import not_ended
 from ..launch.result import Failure, LaunchResult
 from .repeated import EarlyFailure, early_failure, host_alone
 
@@ -70,7 +71,8 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
     """Decide on the next attempt after this end of one on these hosts. The first attempt has number 0."""
     if result.stepped:
         policy = replace(policy, early=())
-    return decide(result.failure, hosts, attempt, policy, early=early_failure(result), at=at)
+    stuck = {host: not_ended(processes) for host, processes in result.left.items()}
+    return decide(result.failure, hosts, attempt, policy, early=early_failure(result), stuck=stuck, at=at)
 
 
 def decide(
@@ -95,27 +97,23 @@ def decide(
         return Decision((), "", policy)
     if attempt >= policy.max_restarts:
         return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}", policy)
-    known, policy = policy.early, replace(policy, asked=None)
-    policy = replace(policy, early=(*known, early)) if early else policy
-    lost = {**(stuck or {}), **_lost(failure, hosts, policy if early else replace(policy, early=()))}
-    if lost:
-        back = {failure.host} if failure.kind == "host" and not failure.distrusted else set[str]()
-        return without(lost, hosts, attempt, policy, at, back=lost.keys() & back - (stuck or {}).keys())
-    if early and any(other.mark == early.mark for other in known):
+    known = policy.early
+    policy = replace(policy, asked=None, early=(*known, early) if early else known)
+    alone = host_alone(policy.early) if early and len(hosts) > 1 else None
+    if early and not alone and any(other.mark == early.mark for other in known):
         return Decision((), f"no restart: {TWICE}", policy)
+    gone = failure.host if failure.kind == "host" else None
+    lost = dict(stuck or {})
+    lost |= {gone: failure.reason} if gone else {alone: ALONE} if alone else {}
+    if lost:
+        back = set[str]() if gone is None or failure.distrusted or gone in (stuck or {}) else {gone}
+        cause = "" if gone else failure.headline
+        return without(lost, hosts, attempt, policy, at, back=back, cause=cause)
     return Decision(tuple(hosts), f"{failure.headline}; {_next(hosts, attempt, policy)}", policy)
 
 
 def _is_final(failure: Failure) -> bool:
     return failure.kind in FINAL or (failure.kind == "launcher" and failure.exit_status == FINAL_STATUS)
-
-
-def _lost(failure: Failure, hosts: Sequence[Host], policy: Policy) -> dict[str, str]:
-    """The host that failed, or the one on which alone ranks failed before the first step, and the reason."""
-    if failure.kind == "host" and failure.host:
-        return {failure.host: failure.reason}
-    alone = host_alone(policy.early) if len(hosts) > 1 else None
-    return {alone: f"{ALONE} ({failure.headline})"} if alone else {}
 
 
 def without(
@@ -126,14 +124,16 @@ def without(
     at: float,
     *,
     back: Collection[str] | None = None,
+    cause: str = "",
 ) -> Decision:
     """The next attempt without these hosts, each with its reason; no attempt if too few hosts are left.
 
     `back`: those of them that may be back, by default all. Before the job ends for too few hosts, they are
-    asked again.
+    asked again. `cause`: the failure, if it is not one of the reasons.
     """
     left = tuple(host for host in hosts if host.name not in lost)
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in lost.items())
+    named = (f"{name}: {reason}" for name, reason in lost.items())
+    reasons = "; ".join(filter(None, (cause, *named)))
     away = (policy.away - lost.keys()).union(lost if back is None else back)
     policy = replace(policy, away=away)
     if len(left) >= policy.min_hosts:

@@ -13,6 +13,7 @@ from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import QUOTE, clip, count, duration, ranges, size, span
 from ..errors import MusterError, lines_of
+from ..hosts.stuck import REMEDY, not_ended
 from ..launch.cause import LAUNCHER_SIGNALS, early_lines
 from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
 from ..plan.launch_plan import HostPlan, LaunchPlan
@@ -66,7 +67,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
             lines.append(f"        ended with it: {others}")
         lines += [f"        before that: {line}" for line in _earlier(result)]
     lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
-    left = ((host, f"{number} processes could not be ended") for host, number in result.left.items())
+    left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")

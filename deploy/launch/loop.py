@@ -23,6 +23,7 @@ from ..connect.silence import FROZEN
 from ..console.progress import OnStage, show_no_stage
 from ..console.text import count
 from ..errors import MusterError
+from ..hosts.stuck import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 from ..why.gather import gather_begun
@@ -121,7 +122,7 @@ class LaunchLoop:
         remote = {name: channel.lost for name, channel in channels if channel.remote}
         return self.suspension.explain(prefer_lost_network(first, remote))
 
-    def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
+    def _result(self, explanation: Explanation | None, left: dict[str, StuckProcesses]) -> LaunchResult:
         failure = prefer_silent_host(self._first_failure, self._silent_at_end)
         notes = (
             *self.state.all_notes,
@@ -246,7 +247,7 @@ class LaunchLoop:
             self._drain(0.01)
         return future.result()
 
-    def _stop_once(self) -> dict[str, int]:
+    def _stop_once(self) -> dict[str, StuckProcesses]:
         """Run `_stop`, and run it again if it is interrupted."""
         failures = list(self.state.failures)
         try:
@@ -266,8 +267,8 @@ class LaunchLoop:
             if first:
                 self.state.notes.append(f"before that: {first.headline}")
 
-    def _stop(self) -> dict[str, int]:
-        """End the job on every host; returns the number of processes that are left, where there are any."""
+    def _stop(self) -> dict[str, StuckProcesses]:
+        """End the job on every host; returns the processes that could not be ended, where there are any."""
         stage = "ending the job" if self.state.failures else "removing temporary files"
         self._on_stage(f"{stage} on {count(len(self.cluster.channels), 'host')}")
         answers: dict[str, Future[Stopped]] = {
@@ -294,8 +295,8 @@ class LaunchLoop:
         self.state.failures = failures
 
 
-def _left(future: Future[Stopped]) -> int:
+def _left(future: Future[Stopped]) -> StuckProcesses:
     try:
-        return len(future.result(0.0).left)
+        return future.result(0.0).left
     except (MusterError, TimeoutError, FutureTimeoutError):
-        return 0  # the lifeline is cut there: its agent ends everything on its own
+        return ()  # the lifeline is cut there: its agent ends everything on its own

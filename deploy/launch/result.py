@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..common.runs import STOPS, end_state
 from ..connect.requests.launch import Outputs
 from ..console.text import describe_code, status_of
+from ..hosts.stuck import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
 from ..timings import TimedPart
@@ -127,14 +128,14 @@ def alone(end: RankExit, plan: LaunchPlan) -> Failure:
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """The end of a launch. `left`: processes on each host that even SIGKILL did not end."""
+    """The end of a launch. `left`: the processes on each host that even SIGKILL did not end."""
 
     plan: LaunchPlan
     started: float
     ended: float
     failure: Failure | None
     ends: Mapping[int, RankExit]
-    left: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, StuckProcesses] = field(default_factory=dict)
     last_line: str = ""
     """The last line of rank 0 on stdout."""
     notes: tuple[str, ...] = ()
@@ -194,7 +195,9 @@ class LaunchResult:
                 {"rank": end.placed.rank, "host": end.placed.host, "time": end.at} for end in self.early
             ],
             "late": [straggler.as_json() for straggler in self.late],
-            "left": dict(self.left),
+            "left": [
+                {"host": host, **asdict(process)} for host, left in self.left.items() for process in left
+            ],
             "started": self.started,
             "ended": self.ended,
             "exit_status": self.exit_status,

@@ -54,7 +54,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "reach": {"reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}},
     "missing": {"missing": [DIGEST]},
     "sample": {"sample": '{"at": 1, "host": ""}'},
-    "stop": {"left": [7]},
+    "stop": {"left": [{"pid": 7, "name": "python3", "state": "D"}]},
     "stacks": {"stacks": {"0": {"frames": [["main", "train.py", 3]]}, "1": {"error": "Permission denied"}}},
     "why": {
         "ranks": {

@@ -12,7 +12,7 @@ import pytest
 from tests.launching import Project
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
-NAMED = {"image", "interfaces", "left", "refused"}
+NAMED = {"image", "interfaces", "refused"}
 """Objects whose fields are named by addresses, hosts or parts."""
 
 
@@ -65,7 +65,7 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
     assert {
         path
         for path in listed - found
-        if not path.startswith(("first_failure.", "why.", "late[", "ended_early["))
+        if not path.startswith(("first_failure.", "why.", "late[", "left[", "ended_early["))
     } == set()
     assert bool(deed) == ("first_failure.reason" in found)
     status = project.fab("status", "--json")

@@ -62,7 +62,7 @@ def test_a_program_that_fails_at_once_in_the_same_line_is_started_twice(project:
     assert ended.result["attempt"] == 1, "the third start would end the same way"
     assert "no restart: it failed twice in the same way before its first step" in ended.output
     assert "before that: attempt 0: rank" in ended.output
-    assert "broken.py\", line 2" in ended.output.partition("FAILED")[2]
+    assert 'broken.py", line 2' in ended.output.partition("FAILED")[2]
 
 
 @mostly_mpirun

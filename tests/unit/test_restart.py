@@ -107,6 +107,22 @@ def test_a_host_that_may_be_back_is_asked_again_before_the_job_ends_for_too_few_
     )
 
 
+def test_a_host_with_a_process_that_cannot_be_ended_is_not_fit_for_the_next_attempt() -> None:
+    stuck = {"node3": "cannot be ended: rank 4, process 71 (python3), state D"}
+    decision = decide(RANK, HOSTS, 0, POLICY, stuck=stuck)
+    assert [host.name for host in decision.hosts] == ["node1", "node2"]
+    assert decision.message == (
+        "rank 3 on node2: exit status 7; node3: cannot be ended: rank 4, process 71 (python3), state D; "
+        "restart 1 of 2 on node1, node2"
+    )
+    every = dataclasses.replace(POLICY, min_hosts=3)
+    assert not decide(RANK, HOSTS, 0, every, stuck=stuck).again, "it is not asked again either"
+    both = decide(
+        LOST, HOSTS, 0, dataclasses.replace(POLICY, min_hosts=1), stuck={"node1": "cannot be ended"}
+    )
+    assert [host.name for host in both.hosts] == ["node2"]
+
+
 def test_a_host_that_cannot_be_trusted_is_not_asked_again() -> None:
     liar = dataclasses.replace(LOST, reason="protocol error: no frame; check the host")
     assert not decide(liar, HOSTS, 0, dataclasses.replace(POLICY, min_hosts=3)).again
@@ -135,14 +151,15 @@ def test_a_host_on_which_alone_ranks_fail_is_left_out_the_second_time() -> None:
     second = decide(RANK, HOSTS, 1, first.policy, early=MISSING)
     assert [host.name for host in second.hosts] == ["node1", "node3"]
     assert second.message == (
-        "node2: ranks failed there twice before the first step, and on no other host (rank 3 on node2: exit "
-        "status 7); restart 2 of 5 on node1, node3"
+        "rank 3 on node2: exit status 7; node2: ranks failed there twice before the first step, and on no "
+        "other host; restart 2 of 5 on node1, node3"
     )
     elsewhere = dataclasses.replace(MISSING, hosts=frozenset({"node1"}))
     assert not decide(RANK, second.hosts, 2, second.policy, early=elsewhere).again, "it is the program"
     few = decide(RANK, HOSTS, 1, dataclasses.replace(first.policy, min_hosts=3), early=MISSING)
     assert not few.again
-    assert few.message.startswith("no restart: 2 hosts left, --min-hosts 3 (node2: ranks failed there twice")
+    assert few.message.startswith("no restart: 2 hosts left, --min-hosts 3 (rank 3 on node2: exit status 7")
+    assert "; node2: ranks failed there twice" in few.message
     one = decide(RANK, HOSTS[1:2], 1, dataclasses.replace(first.policy, min_hosts=1), early=MISSING)
     assert one.message == "no restart: it failed twice in the same way before its first step"
 

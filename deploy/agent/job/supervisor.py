@@ -207,7 +207,10 @@ class JobSupervisor:
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here; answers which processes could not be ended."""
-        return {"left": self._end()}
+        from ..stuck import described, ranks_of  # noqa: PLC0415  # 0.5 ms, not while a job starts
+
+        ranks = ranks_of(self.ranks.wrappers())  # a wrapper that is ended leaves its program to this process
+        return {"left": described(self._end(), ranks)}
 
     def _end(self) -> list[int]:
         self._end_sampling()

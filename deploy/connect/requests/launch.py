@@ -8,7 +8,8 @@ from typing import Annotated, NamedTuple
 from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Text
 from ...hosts.containers import HostImage
-from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
+from ...hosts.stuck import StuckProcesses
+from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 FETCHED = 1 << 22
 """The most bytes that are fetched at once. A slow link gets smaller requests: the answer must arrive before
@@ -40,7 +41,7 @@ class Prepared:
 class Stopped:
     """The processes that could not be ended."""
 
-    left: Pids
+    left: StuckProcesses
 
 
 @message(frozen=True)
