@@ -48,6 +48,8 @@ class JobSearch(NamedTuple):
     jobs: list[LocatedJob]
     silent: dict[str, str]
     connected: list[ConnectedHosts]
+    head: str = ""
+    """The host with the driver and the records of the job, if this machine has detached it."""
 
     @property
     def lines(self) -> list[str]:
@@ -79,7 +81,14 @@ class JobSearch(NamedTuple):
         return newest
 
     def _silent_error(self) -> UnfitError:
-        return UnfitError((host or "here", reason) for host, reason in self.silent.items())
+        return UnfitError((host or "here", self._said(host, why)) for host, why in self.silent.items())
+
+    def _said(self, host: str, why: str) -> str:
+        """Why a host could not be asked; of the head also what that means for the job."""
+        if not host or host != self.head:
+            return why
+        ended = "if it is down, the job has ended on every host"
+        return f"the driver of {self.job} is there, and it does not answer ({why}); {ended}"
 
 
 @contextlib.contextmanager
@@ -90,9 +99,10 @@ def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
     """
     with contextlib.ExitStack() as stack:
         connected, silent = list[ConnectedHosts](), dict[str, MusterError]()
-        found = jobs.jobs_at([_local_records(options.runs_folder)], on_error=silent.__setitem__)
+        found, head = jobs.jobs_at([_local_records(options.runs_folder)], on_error=silent.__setitem__), ""
         is_local = any(job and entry.state.job.endswith(job) for entry in found)
-        for chosen, access in () if is_local else _routes(job, options):
+        for chosen, access, is_head in () if is_local else _routes(job, options):
+            head = chosen[0].name if is_head else head
             cluster = Cluster(chosen, access.open, facts=False)
             stack.callback(cluster.close)
             errors = cluster.connect()
@@ -101,7 +111,8 @@ def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
             silent |= errors
             connected.append(ConnectedHosts(access, cluster))
             found = jobs.merged([*found, *more])
-        yield JobSearch(job, found, {host: error.reason for host, error in silent.items()}, connected)
+        reasons = {host: error.reason for host, error in silent.items()}
+        yield JobSearch(job, found, reasons, connected, head)
 
 
 def _local_records(runs: Path) -> JobRecords:
@@ -113,18 +124,19 @@ def _local_records(runs: Path) -> JobRecords:
     return BatchRuns(runs, LocalRuns(runs))
 
 
-def _routes(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access]]:
-    """The hosts that may have a job, or without an id any job, and how to reach them."""
+def _routes(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access, bool]]:
+    """The hosts that may have a job, or without an id any job; how to reach them; whether it is its head."""
     hosts, runs, python = options.hosts, options.runs_folder, options.python
     record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
     if record:
         _note_own_hosts(job, record, hosts)
-        yield record.hosts[:1] if record.detached else record.hosts, _with(record.access, python)
+        is_head = record.detached and bool(job)
+        yield record.hosts[:1] if record.detached else record.hosts, _with(record.access, python), is_head
     file = options.hosts_file
     if (hosts or file.is_file()) and not (record and job):
         if job:
             _note_unrecorded(job, file)
-        yield hostfile.load(file), access_beside(file, python)
+        yield hostfile.load(file), access_beside(file, python), False
 
 
 def route_to(state: JobState, search: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.job_lookup import locate
 from muster.deploy.cli.running import running
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.connect.opener import Access
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.errors import HostError, UnfitError
+from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
+from muster.deploy.jobs import hosts_record
+from muster.deploy.jobs.hosts_record import HostsRecord
 from tests.hosts_here import HostsHere
 from tests.unit.test_job_states import RECORD, make_run
 
@@ -45,3 +49,17 @@ def test_a_job_that_another_place_knows_is_looked_into_without_that_host(tmp_pat
     with running(JobOptions(job=RECORD["job"])) as found:
         assert (found.state.job, [*found.channels]) == (RECORD["job"], ["node2"])
         assert found.silent == {"node1": "no route to it"}
+
+
+@pytest.mark.usefixtures("hosts")
+def test_a_detached_job_whose_first_host_is_down_is_known_and_its_host_is_named(tmp_path: Path) -> None:
+    job = RECORD["job"]
+    (tmp_path / "runs" / job).mkdir(parents=True, mode=0o700)
+    hosts = hostfile.parse("node1\nnode2\n")
+    hosts_record.write(tmp_path / "runs" / job, HostsRecord(hosts, Access(), detached=True))
+    with pytest.raises(UnfitError) as error, locate(job, JobOptions(job=job)):
+        pass
+    assert str(error.value) == (
+        f"node1: the driver of {job} is there, and it does not answer (no route to it); "
+        "if it is down, the job has ended on every host"
+    )
