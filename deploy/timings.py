@@ -1,4 +1,4 @@
-"""Measures a start: the begin and the end of each of its parts."""
+"""Measures a start: the begin and end of each of its parts. A restart begins with the failure before it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .common import clock
+
+NOTICE, OLD_RANKS, PAUSE = "notice of the failure", "end of the old ranks", "records, and pause"
+IMPORTS, RENDEZVOUS = "imports, to init_process_group", "rendezvous"
+OF_THE_END = frozenset({NOTICE, OLD_RANKS, PAUSE})
+"""The parts of a restart that are before its start."""
+
 
 @dataclass(frozen=True)
 class TimedPart:
-    """A part of a start. Times are seconds from the start of this process.
+    """A part of a start. Times are seconds from the start of this process, or from the failure before.
 
     Work on all hosts lasts from the first begin to the last end; `slowest`: the host that ended last.
     """
@@ -26,12 +33,14 @@ class TimedPart:
 class Timings:
     """Notes when each part of a start began and ended; parts may overlap, and threads may note them."""
 
-    def __init__(self) -> None:
-        self._zero = time.monotonic() - _age_of_process()
+    def __init__(self, since: float | None = None) -> None:
+        """`since`: the time of the failure before a restart, in seconds since the epoch."""
+        age = _age_of_process() if since is None else clock.now() - since
+        self._zero = time.monotonic() - age
         self._noted: list[TimedPart] = []
 
     def now(self) -> float:
-        """Seconds from the start of this process."""
+        """Seconds from the start of this process, or from the failure."""
         return time.monotonic() - self._zero
 
     @contextlib.contextmanager
@@ -47,6 +56,11 @@ class Timings:
         """A part that began then has ended now."""
         self._noted.append(TimedPart(name, began, self.now(), host))
 
+    def note_at(self, name: str, began: float, ended: float) -> None:
+        """A part lasted between these times, in seconds since the epoch."""
+        zero = clock.now() - self.now()
+        self._noted.append(TimedPart(name, began - zero, ended - zero))
+
     def parts(self) -> tuple[TimedPart, ...]:
         """Each part once, by when it ended."""
         merged = []
@@ -58,10 +72,10 @@ class Timings:
         return tuple(sorted(merged, key=lambda part: part.ended))
 
 
-def table(parts: Sequence[TimedPart]) -> str:
+def table(parts: Sequence[TimedPart], since: str = "the command") -> str:
     """The parts as lines for people: from when to when, and how long."""
     width = max((len(part.name) for part in parts), default=0)
-    lines = [f"{'seconds from the command on':{width}}    from      to    took"]
+    lines = [f"{f'seconds from {since} on':{width}}    from      to    took"]
     for part in parts:
         times = f"{part.began:8.2f}{part.ended:8.2f}{part.ended - part.began:8.2f}"
         slowest = f"  {part.slowest} was the last" if part.slowest else ""

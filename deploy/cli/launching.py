@@ -158,7 +158,9 @@ class PreparedLaunch:
         if folder.unwritten:  # users often ignore standard output after status 0
             print_note(f"note: {folder.path}: the result is missing: {folder.unwritten}")
         if self.options.timings:
-            screen.say(f"\n{table(self.timings.parts())}")
+            for attempt in (*result.earlier, result):
+                since = "the failure" if attempt.plan.spec.attempt else "the command"
+                screen.say(f"\n{table(attempt.timings or self.timings.parts(), since)}")
         end_with_page(folder.path)
         if why := notify(self.spec.notify, result):
             print_note(f"note: {why}")

@@ -33,7 +33,7 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
-from ..timings import Timings
+from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.lateness import Pace
 from ..why.stall import stall_text
 from . import restart_policy as restart
@@ -124,7 +124,7 @@ class Attempts:
         try:
             spec = self.spec.for_attempt(hosts, attempt)
             placement = (None if attempt else self._placement) or place_ranks(hosts, spec)
-            timings = Timings() if attempt else self._timings
+            timings = self._recovery(self._results[-1]) if attempt else self._timings
             contents = (Contents(spec.tree), Contents(spec.library))
             images = LaunchImages(spec, self._wait) if spec.image else None
             asks_more = images or self._packages
@@ -152,6 +152,16 @@ class Attempts:
         if self._results[-1].warned:
             return ()
         return self._next(restart.after(self._results[-1], hosts, attempt, self._policy, now()), attempt)
+
+    @staticmethod
+    def _recovery(last: LaunchResult) -> Timings:
+        """The clock of a restart, which begins with the failure before."""
+        failed = last.failure.at if last.failure else last.ended
+        timings = Timings(since=failed)
+        timings.note_at(NOTICE, failed, last.over)
+        timings.note_at(OLD_RANKS, last.over, last.ended)
+        timings.note_at(PAUSE, last.ended, now())
+        return timings
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]

@@ -18,6 +18,7 @@ from ..launch.cause import LAUNCHER_SIGNALS, early_lines
 from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
+from ..timings import OF_THE_END
 from ..why import stragglers
 from .repeated import first_alike
 from .run_folder import RunFolder
@@ -100,7 +101,7 @@ def _time_taken(result: LaunchResult) -> tuple[str, str]:
     The parts are empty if the ranks took most of the time.
     """
     ran = result.ended - result.started
-    parts = {part.name: part for part in result.timings}
+    parts = {part.name: part for part in result.timings if part.name not in OF_THE_END}
     if "delivery" not in parts:
         return _duration(ran), ""
     total = parts["delivery"].ended - min(part.began for part in parts.values()) + ran

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
@@ -25,7 +25,7 @@ from ..console.text import count
 from ..errors import MusterError
 from ..hosts.stuck import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
-from ..timings import Timings
+from ..timings import IMPORTS, RENDEZVOUS, Timings
 from ..why.gather import gather_begun
 from ..why.stall import MANY_COLLECTIVES
 from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
@@ -78,7 +78,7 @@ class LaunchLoop:
         self.handlers = ReportHandlers(self.state, cluster, (*watchers, self._stalls), stall, stdin)
         self.suspension = Suspension(plan.hosts[0].host.name, detached=detached)
         self.signals = SignalRelay(cluster)
-        self.began = now()
+        self.began = self._over = now()
         self._pulse = plan.spec.stall_timeout > 0
         self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
@@ -86,7 +86,9 @@ class LaunchLoop:
         self._samples = SampleCollector(self.state, cluster, keep, plan.spec.sample_every)
         self.handlers.also(Sampled, self._samples.take)
         self._pace = (
-            PaceWatch(self.state, cluster, self._samples.newest, self._stalls, on_pace)
+            PaceWatch(
+                self.state, cluster, self._samples.newest, self._stalls, on_pace, on_set_up=self._set_up
+            )
             if plan.spec.record
             else None
         )
@@ -101,6 +103,7 @@ class LaunchLoop:
                     self._judge()
                     if not state.over:
                         self._take(min(state.deadlines.seconds_left(), TURN_SECONDS))
+            self._over = now()
             if self._pace and not self.state.failures:
                 self._pace.end()
             failure = self._first_failure
@@ -135,6 +138,7 @@ class LaunchLoop:
             plan=self.plan,
             started=self.began,
             ended=now(),
+            over=self._over,
             failure=explained(failure, explanation, self.state) if failure and explanation else failure,
             ends=self.state.ends,
             left=left,
@@ -194,6 +198,13 @@ class LaunchLoop:
         self._stalls.begin()
         if self._pace:
             self._pace.begin()
+
+    def _set_up(self, times: Mapping[int, tuple[float, float]]) -> None:
+        """Note how long the ranks took until they had met, by the last one."""
+        last, met = (max(ends) for ends in zip(*times.values(), strict=True))
+        if self.state.began is not None:
+            self._timings.note_at(IMPORTS, self.state.began, last)
+        self._timings.note_at(RENDEZVOUS, last, met)
 
     def _await(self, future: Future[Any], deadline: float) -> None:
         """Wait until a host has answered, and meanwhile exchange reports and heartbeats with all hosts."""

@@ -97,6 +97,8 @@ UNSENT_LOOKS = 5
 LAST_SECONDS = 3.0  # that the end of a job waits for the last look
 LOOKS = 8
 """The number of readings of the stacks when a rank is late for the first time."""
+OnSetUp = Callable[[Mapping[int, tuple[float, float]]], None]
+"""Gets, once, when each rank began and ended to make its process group."""
 OnPace = Callable[[float, Pace, list[Straggler]], None]
 """Gets each pace, with its time and the ranks that are late."""
 
@@ -111,9 +113,11 @@ class PaceWatch:
         samples: Mapping[str, HostSample],
         stalls: StallNotes,
         keep: OnPace | None,
+        *,
+        on_set_up: OnSetUp,
     ) -> None:
         self._state, self._cluster, self._samples, self._keep = state, cluster, samples, keep
-        self._stalls = stalls
+        self._stalls, self._on_set_up, self._is_set_up = stalls, on_set_up, False
         self._pool = ThreadPoolExecutor(1)
         self._look: Future[_Look] | None = None
         self._began = time.monotonic()
@@ -151,6 +155,9 @@ class PaceWatch:
 
     def _note(self, look: _Look) -> None:
         self._stalls.begun(look.gathered.begun)
+        if not self._is_set_up and look.gathered.set_up.keys() >= self._state.placed.keys():
+            self._is_set_up = True
+            self._on_set_up(look.gathered.set_up)
         if look.pace and self._keep:
             self._keep(look.at, look.pace, look.late)
 

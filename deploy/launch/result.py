@@ -152,9 +152,11 @@ class LaunchResult:
     launcher_printed: bool = False
     """Whether mpirun or torchrun printed anything."""
     timings: tuple[TimedPart, ...] = ()
-    """The parts of its start."""
+    """The parts of its start, and of the recovery before it."""
     warned: bool = False
     """Whether a signal was passed on to its ranks (rank_io.py): then it does not start again."""
+    over: float = 0.0
+    """When the driver began to end it."""
     stepped: bool = True
     """Whether its program may have made a step."""
     earlier: tuple[LaunchResult, ...] = ()

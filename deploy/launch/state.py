@@ -121,6 +121,8 @@ class LaunchState:
         self.daemons: dict[str, int] = {}
         """The hosts on which mpirun has asked for its daemon, with the number of each request."""
         self.started: set[int] = set()
+        self.began: float | None = None
+        """The time of the first rank's start."""
         self.has_printed = False
         """Whether any rank has printed anything."""
         self.ends: dict[int, RankExit] = {}
@@ -177,6 +179,7 @@ class LaunchState:
 
     def rank_started(self, rank: int, host: str) -> None:
         """Note the start of a rank. Only its first counts."""
+        self.began = self.began or now()
         if rank not in self.started and rank in self.placed:
             self._on_event(self._of_rank("rank.started", rank, host, now()))
         self.started.add(rank)

@@ -94,7 +94,7 @@ class GatheredPace:
     """The paces of the groups of a job, and the pressures that kept its ranks from running.
 
     `begun`: how many collectives each rank has begun. `cost`: seconds of processor time of the host on which
-    the answer took most.
+    the answer took most. `set_up`: when each rank began and ended to make its group, on the driver's clock.
     """
 
     paces: Sequence[Pace]
@@ -102,6 +102,7 @@ class GatheredPace:
     unsent: Mapping[str, float] = field(default_factory=dict)
     cost: float = 0.0
     begun: Mapping[int, int] = field(default_factory=dict)
+    set_up: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def pace(self) -> Pace | None:
@@ -132,7 +133,14 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
         {host: answer.unsent for host, answer in answers.items()},
         max((answer.cost for answer in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
+        {rank.number: times for rank in arriving if (times := _set_up(rank, answers[rank.host].clock))},
     )
+
+
+def _set_up(rank: Arriving, clock: HostClock) -> tuple[float, float] | None:
+    """The begin and end of a rank's set-up on the driver's clock."""
+    times = rank.arrivals.set_up
+    return (times[0] - clock.ahead, times[1] - clock.ahead) if times else None
 
 
 def gather_begun(job: str, channels: Mapping[str, Channel]) -> dict[int, int]:

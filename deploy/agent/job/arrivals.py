@@ -23,6 +23,7 @@ MOST = 256  # of a rank in a group
 MOST_OF_HOST = 60_000  # of all ranks: an answer has room for half a million values
 MOST_TRACKS = 16
 TRACE_SECONDS = 1.0
+SETUP = "setup"  # the group of a call that makes groups (in_rank/muster_recorder.py)
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
 
 
@@ -69,6 +70,7 @@ def summary(ring: Frame, trace: list[Frame]) -> Frame:
     calls = [entry for entry in entries if entry["kind"] == "call"]
     counts = {(group["group"], group["kind"]): group["count"] for group in ring["groups"]}
     members = {group["group"]: group["ranks"] for group in ring["groups"]}
+    set_up = [[call["at"], call["end"]] for call in calls if call["group"] == SETUP and call["end"]][-1:]
     sites: dict[tuple[Any, ...], int] = {}
     tracks: dict[tuple[str, str], Frame] = {}
     for entry in [*entries, *_with_lines(trace, calls)]:
@@ -86,7 +88,8 @@ def summary(ring: Frame, trace: list[Frame]) -> Frame:
         track["seqs"].append(entry["seq"])
         track["at"].append(round(entry["at"], 6))
         track["sites"].append(sites.setdefault(site, len(sites)))
-    return {"sites": [list(site) for site in sites], "tracks": [*tracks.values()][:MOST_TRACKS]}
+    found = {"sites": [list(site) for site in sites], "tracks": [*tracks.values()][:MOST_TRACKS]}
+    return {**found, **({"set_up": set_up[0]} if set_up else {})}
 
 
 def _with_lines(trace: list[Frame], calls: list[Frame]) -> Iterable[Frame]:

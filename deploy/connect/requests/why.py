@@ -214,11 +214,12 @@ class Pressure:
 
 @message(frozen=True)
 class Arrivals:
-    """The collectives of a rank."""
+    """The collectives of a rank. `set_up`: the begin and end of its last set-up, by its host's clock."""
 
     sites: Annotated[tuple[CallSite, ...], AtMost(4 * MOST_ARRIVALS)] = ()
     tracks: Annotated[tuple[GroupArrivals, ...], AtMost(16)] = ()
     pressure: Pressure | None = None
+    set_up: tuple[Seconds, Seconds] | None = None
 
 
 @message(frozen=True)
