@@ -2,7 +2,7 @@
 
 Each round is a run of tests/cluster/test_faults.py, which appends its measurements to the file that
 MUSTER_FAULTS_RECORD names. The first round empties that file; with 0 rounds, the document is made of the
-present file.
+present file. The section on recoveries is of benchmarks/recovery.py, and stays.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.peers import NAMES, PEERS  # noqa: E402  # from the checkout
+from benchmarks.recovery import PAGE, section_of  # noqa: E402
 from benchmarks.untimed_faults import UNTIMED  # noqa: E402
 from tests.cluster.faults import FAULTS, LAUNCHERS  # noqa: E402
 from tests.cluster.start_faults import START_FAULTS  # noqa: E402
@@ -50,6 +51,8 @@ Seconds from the fault to the verdict / to the end of the last process of the jo
   rank gets SIGKILL, the rank is reported as out of memory too.
 - A host that is frozen, or whose packets are dropped, ends its part of the job after 12 s of silence, as
   soon as it runs again.
+
+{recovery}
 
 ## Before a job runs
 
@@ -87,7 +90,7 @@ def main(rounds: int) -> None:
     measured = [json.loads(line) for line in RECORD.read_text().splitlines()]
     if not measured:
         sys.exit(f"{RECORD}: no fault was measured; read the output of: pytest tests/cluster/test_faults.py")
-    (ROOT / "docs" / "faults.md").write_text(document(measured))
+    PAGE.write_text(document(measured))
 
 
 def document(measured: Sequence[dict[str, Any]]) -> str:
@@ -98,6 +101,7 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
     rounds = sorted(set(counts.values()))
     load = statistics.median(entry["load"] for entry in measured if "load" in entry)
     return TEXT.format(
+        recovery=section_of(PAGE.read_text()),
         rounds=f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else f"{rounds[0]} rounds",
         machine=f"{os.cpu_count()} cores at a load of {load:.0f}",
         running=table(

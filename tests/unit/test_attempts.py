@@ -60,6 +60,11 @@ FAILED = dataclasses.replace(DONE, failure=Failure("rank", "exit status 5", 5, h
             10.0,
             "23.6 s: 3.0 s connecting, 10.5 s image, 10.0 s ranks",
         ),
+        (
+            {"end of the old ranks": (0.5, 9.0), "agent and facts": (9.0, 9.5), "delivery": (9.5, 10.0)},
+            6.0,
+            "7.0 s",
+        ),
     ],
 )
 def test_the_time_in_the_verdict_begins_with_the_command_and_names_a_long_start(

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from muster.deploy.common import clock
 from muster.deploy.connect.opener import connect_early
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.errors import MusterError
@@ -42,6 +43,16 @@ def test_the_table_says_from_when_to_when_and_who_was_last() -> None:
         "tree                           0.50    0.62    0.12",
         "agent and facts                0.25    1.50    1.25  node3 was the last",
     ]
+
+
+def test_a_recovery_begins_with_the_failure_and_its_parts_have_the_time_of_day() -> None:
+    failed = clock.now() - 30.0
+    timings = Timings(since=failed)
+    assert 29.9 < timings.now() < 90.0
+    timings.note_at("notice of the failure", failed, failed + 0.5)
+    (part,) = timings.parts()
+    assert (part.began, part.ended) == (pytest.approx(0.0, abs=0.05), pytest.approx(0.5, abs=0.05))
+    assert table([part], "the failure").startswith("seconds from the failure on")
 
 
 def pipe() -> Pipe:
