@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.peers import NAMES, PEERS  # noqa: E402  # from the checkout
-from benchmarks.recovery import PAGE, section_of  # noqa: E402
+from benchmarks.recovery import section_of  # noqa: E402
 from benchmarks.untimed_faults import UNTIMED  # noqa: E402
 from tests.cluster.faults import FAULTS, LAUNCHERS  # noqa: E402
 from tests.cluster.start_faults import START_FAULTS  # noqa: E402
@@ -90,7 +90,7 @@ def main(rounds: int) -> None:
     measured = [json.loads(line) for line in RECORD.read_text().splitlines()]
     if not measured:
         sys.exit(f"{RECORD}: no fault was measured; read the output of: pytest tests/cluster/test_faults.py")
-    PAGE.write_text(document(measured))
+    (ROOT / "docs" / "faults.md").write_text(document(measured))
 
 
 def document(measured: Sequence[dict[str, Any]]) -> str:
@@ -101,7 +101,7 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
     rounds = sorted(set(counts.values()))
     load = statistics.median(entry["load"] for entry in measured if "load" in entry)
     return TEXT.format(
-        recovery=section_of(PAGE.read_text()),
+        recovery=section_of((ROOT / "docs" / "faults.md").read_text()),
         rounds=f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else f"{rounds[0]} rounds",
         machine=f"{os.cpu_count()} cores at a load of {load:.0f}",
         running=table(
