@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .checkpoint.random_numbers import RandomStreams
     from .checkpoint.sharded import ShardedCheckpoints
     from .data.sampler import GlobalBatchSampler
-    from .demo.trainer import Trainer
     from .job.failure import TrainError
     from .job.group import Job, process_group
     from .job.preemption import Preemption
@@ -37,7 +36,6 @@ __all__ = [
     "StepLog",
     "StepMetrics",
     "TrainError",
-    "Trainer",
     "process_group",
     "profile_steps",
     "register_mpi",
@@ -56,7 +54,6 @@ _PLACES = {
     "StepLog": ("reporting.steps", "StepLog"),
     "StepMetrics": ("reporting.steps", "StepMetrics"),
     "TrainError": ("job.failure", "TrainError"),
-    "Trainer": ("demo.trainer", "Trainer"),
     "profile_steps": ("reporting.outputs", "profile_steps"),
     "process_group": ("job.group", "process_group"),
     "register_mpi": ("mpi_backend.register", "register"),

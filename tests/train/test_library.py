@@ -34,11 +34,6 @@ SIGNATURES = {
     "samples_per_second: 'float', tokens_per_second: 'float | None', step_seconds: 'float', "
     "data_seconds: 'float', compute_seconds: 'float', optimizer_seconds: 'float', "
     "peak_memory_bytes: 'int', time: 'float') -> None",
-    "Trainer": "(model: 'nn.Module', loss: 'PerSample', optimizer: 'type[Optimizer]', data: 'Data', *, "
-    "group: 'Group', optimizer_options: 'Mapping[str, Any] | None' = None, strategy: 'str' = 'ddp', "
-    "compress: 'str' = 'none', batch_size: 'int' = 64, seed: 'int' = 0, "
-    "learning_rate: 'Callable[[int], float] | None' = None, accumulate: 'int' = 1, clip: 'float' = 0.0, "
-    "amp: 'bool' = False) -> 'None'",
     "process_group": "(ranks: 'Ranks | None' = None, *, backend: 'str | None' = None, init: 'str' = 'auto', "
     "timeout: 'timedelta' = datetime.timedelta(seconds=300), environ: 'Mapping[str, str]' = ..., "
     "step_timeout: 'timedelta | None' = None) -> 'Iterator[Job]'",

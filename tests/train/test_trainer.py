@@ -135,6 +135,57 @@ def test_every_rank_evaluates_and_saves_the_same_buffers(group: Group, strategy:
     assert len({str(one) for one in group.all_gather(model[1].get_buffer("running_mean").tolist())}) == 1
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_part_without_samples_leaves_the_statistics_of_a_batch_norm_alone(
+    group: Group, strategy: str
+) -> None:
+    """The model runs on a sample that stands in for them, because all ranks must take part."""
+    torch.manual_seed(7)
+    norm = nn.BatchNorm1d(1, momentum=None)  # the mean of what it saw
+    model = nn.Sequential(nn.Unflatten(1, (1, 4)), norm, nn.Flatten(), nn.Linear(4, 1))
+    trainer = _trainer(group, model, strategy)
+    trainer.data = _numbers(4 * group.world_size)
+    trainer.sampler.samples = trainer.sampler.batch_size = len(trainer.data)
+    trainer.accumulate = 6  # of a share of 4 samples, two parts are empty
+    trainer.run_epoch()
+    assert int(norm.get_buffer("num_batches_tracked")) == 4
+    if group.world_size == 1:
+        inputs, _ = trainer.data.batch(torch.arange(4))
+        assert torch.allclose(norm.get_buffer("running_mean"), inputs.mean())
+    assert norm.training
+
+
+def test_a_batch_norm_that_gets_one_sample_says_what_helps(group: Group) -> None:
+    """65 samples in batches of 64: the last batch has one, on rank 0."""
+
+    def trainer(*, drop_last: bool) -> Trainer:
+        return Trainer(
+            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)),
+            squared_error,
+            torch.optim.SGD,
+            _numbers(64 * group.world_size + 1),
+            group=group,
+            optimizer_options={"lr": 0.01},
+            batch_size=64 * group.world_size,
+            drop_last=drop_last,
+        )
+
+    assert trainer(drop_last=True).run_epoch() > 0
+    if group.world_size == 1:  # else the other ranks wait for the one that fails
+        with pytest.raises(TrainError, match="one sample, on which a BatchNorm cannot train"):
+            trainer(drop_last=False).run_epoch()
+
+
+def test_an_evaluation_computes_in_the_type_of_the_training(group: Group) -> None:
+    types = set()
+    model = _network()
+    model[2].register_forward_hook(lambda _, __, outputs: types.add(outputs.dtype))
+    trainer = _trainer(group, model)
+    trainer.amp = True
+    trainer.evaluate(_numbers(), squared_error)
+    assert types == {torch.bfloat16}
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_gradients_of_half_precision_are_averaged(group: Group, strategy: str, dtype: torch.dtype) -> None:

@@ -1,22 +1,20 @@
-"""A model in training, the same on every rank: bring a model, a loss, an optimizer and data.
+"""A model in training, the same on every rank: a step of it, an epoch, and its evaluation.
 
-    trainer = Trainer(model, loss, torch.optim.AdamW, data, group=group, optimizer_options={"lr": 3e-4})
-    mean_loss = trainer.run_epoch()
-    accuracy = trainer.evaluate(held_out, metric)
-
-main.py uses it in the same way.
+The strategies of train/sync have one interface here, so that they can be compared.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
@@ -77,6 +75,7 @@ class Trainer:
         compress: str = "none",
         batch_size: int = 64,
         seed: int = 0,
+        drop_last: bool = False,
         learning_rate: Callable[[int], float] | None = None,
         accumulate: int = 1,
         clip: float = 0.0,
@@ -85,10 +84,11 @@ class Trainer:
         """Put `model` in the care of `strategy`, one of sync.STRATEGIES; a collective call.
 
         `loss` returns the loss of each sample, as torch's functions do with reduction="none": only so can
-        the gradient be that of the global batch, which has `batch_size` samples over all ranks.
-        `learning_rate` gives the rate of a step, counted from 0; None leaves the optimizer's. `accumulate`
-        takes a rank's share of a batch in so many parts. `clip` bounds the 2-norm of the gradients; 0 does
-        not. `amp` computes in bfloat16 where that is safe. Raises TrainError where the strategy cannot work.
+        the gradient be that of the global batch, which has `batch_size` samples over all ranks. `drop_last`
+        leaves out a smaller last batch. `learning_rate` gives the rate of a step, counted from 0; None leaves
+        the optimizer's. `accumulate` takes a rank's share of a batch in so many parts. `clip` bounds the
+        2-norm of the gradients; 0 does not. `amp` computes in bfloat16 where that is safe. Raises TrainError
+        where the strategy cannot work.
         """
         self.loss, self.data, self.group = loss, data, group
         self.learning_rate, self.accumulate, self.clip, self.amp = learning_rate, accumulate, clip, amp
@@ -96,7 +96,12 @@ class Trainer:
             strategy, model, group, optimizer, compress=compress, **(optimizer_options or {})
         )
         self.sampler = GlobalBatchSampler(
-            samples=len(data), batch_size=batch_size, rank=group.rank, world_size=group.world_size, seed=seed
+            samples=len(data),
+            batch_size=batch_size,
+            rank=group.rank,
+            world_size=group.world_size,
+            seed=seed,
+            drop_last=drop_last,
         )
         self.epoch = self.batch = 0
         self.gradient_norm: float | None = None
@@ -139,7 +144,7 @@ class Trainer:
                     rate,
                 )
             )
-        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / len(self.data)
+        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / self.sampler.used
         self.epoch, self.batch = self.epoch + 1, 0
         self.loss_sum.zero_()
         return mean
@@ -175,14 +180,13 @@ class Trainer:
         The optimizer gets the mean over the ranks of their gradients. It should be the gradient of the mean
         loss of the global batch, so each rank scales the sum of its losses by world_size / batch_size.
         """
-        loss_sum = self._per_sample(self.loss, self.data, part, amp=self.amp).sum()
+        with _batch_norm_explained() if len(part) else _statistics_kept(self.strategy.model):
+            loss_sum = self._per_sample(self.loss, self.data, part).sum()
         torch.autograd.backward(loss_sum * self.group.world_size / batch_size)
         self.lap("compute")
         return loss_sum.detach()
 
-    def _per_sample(
-        self, function: PerSample, data: Data, indices: torch.Tensor, *, amp: bool = False
-    ) -> torch.Tensor:
+    def _per_sample(self, function: PerSample, data: Data, indices: torch.Tensor) -> torch.Tensor:
         """Run the model on the samples `indices` of `data`; returns `function` of each, [n].
 
         Without samples the model runs on one that counts for nothing: every rank must take part in what the
@@ -191,9 +195,9 @@ class Trainer:
         present = indices if len(indices) else torch.zeros(1, dtype=torch.int64)
         inputs, targets = data.batch(present)
         self.lap("data")
-        with torch.autocast(self.group.device.type, torch.bfloat16, enabled=amp):
+        with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.amp):
             outputs = self.strategy.model(inputs)
-        numbers = function(tree_map(_in_full, outputs) if amp else outputs, targets)
+        numbers = function(tree_map(_in_full, outputs) if self.amp else outputs, targets)
         if numbers.shape != (len(present),):
             raise TrainError(
                 f"a loss or metric must give one number for each of {len(present)} samples, "
@@ -207,7 +211,8 @@ class Trainer:
         """Return the mean of `metric` over all samples of `data`; the ranks share the work.
 
         The model is in evaluation mode: dropout is off, and a BatchNorm uses its running statistics without
-        changing them. `batch_size` is the number of samples in a forward pass of all ranks together.
+        changing them. With `amp` it computes as in training. `batch_size` is the number of samples in a
+        forward pass of all ranks together.
         """
         self.strategy.share_buffers()
         sampler = GlobalBatchSampler(
@@ -217,15 +222,10 @@ class Trainer:
             world_size=self.group.world_size,
             shuffle=False,
         )
-        modes = {module: module.training for module in self.strategy.model.modules()}
-        self.strategy.model.eval()
-        try:
+        with _evaluating([*self.strategy.model.modules()]):
             sums = [
                 self._per_sample(metric, data, share.indices).double().sum() for share in sampler.shares()
             ]
-        finally:
-            for module, training in modes.items():
-                module.training = training
         return self.group.all_reduce_sum(float(torch.stack(sums).sum()))[0] / len(data)
 
     def state(self, writers: Sequence[int]) -> dict[str, Any]:
@@ -265,6 +265,43 @@ class Trainer:
             self.loss_sum.fill_(ranks[self.group.rank]["loss_sum"])
         elif self.group.rank == 0:
             self.loss_sum.fill_(sum(rank["loss_sum"] for rank in ranks))
+
+
+@contextmanager
+def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
+    """Have `modules`, each without those inside of it, in evaluation mode."""
+    modes = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, training in zip(modules, modes, strict=True):
+            module.training = training
+
+
+def _statistics_kept(model: nn.Module) -> AbstractContextManager[None]:
+    """Return a block in which no forward pass adds to the running statistics of a BatchNorm.
+
+    But of a SyncBatchNorm: in training the ranks exchange its statistics, and all of them must.
+    """
+    norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+    return _evaluating([norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)])
+
+
+@contextmanager
+def _batch_norm_explained() -> Iterator[None]:
+    """Raise a TrainError where a BatchNorm refuses a share of one sample, which has no variance."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise TrainError(
+            f"this rank's share of a batch has one sample, on which a BatchNorm cannot train: {error}\n"
+            "leave out a smaller last batch with drop_last=True, take another batch_size, "
+            "or normalise each sample alone, as GroupNorm and LayerNorm do"
+        ) from error
 
 
 def _in_full(leaf: Any) -> Any:
