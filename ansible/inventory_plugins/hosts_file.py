@@ -17,7 +17,7 @@ MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
 from muster.deploy.errors import MusterError  # noqa: E402  # found by that path
-from muster.deploy.hosts import hostfile  # noqa: E402  # the same
+from muster.deploy.hosts import hostfile, setup_record  # noqa: E402  # the same
 
 DOCUMENTATION = """
 name: hosts_file
@@ -26,7 +26,7 @@ description:
   - Reads an Open MPI hostfile by the rules of C(muster.deploy.hosts.hostfile), which names every mistake.
   - Groups are C(cluster), and in it C(head), the first host, and C(workers), the others.
   - >-
-    The group C(left) has the hosts of C(.muster/left): they left the hosts file before setup was undone.
+    The group C(left) has the hosts of C(.muster/hosts.json) that left the hosts file before setup was undone.
   - >-
     Variables of a host are C(muster_slots) and, where the file says so, C(muster_user) (the account that jobs
     run as), C(muster_port) with C(ansible_port), and C(muster_addr) (its address on the data network).
@@ -49,7 +49,8 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible has
         """Fill the inventory from the hosts file; an error lists everything that is wrong with the file."""
         super().parse(inventory, loader, path, cache)
         try:
-            hosts, left = hostfile.load(Path(path)), hostfile.left_beside(Path(path))
+            hosts = hostfile.load(Path(path))
+            left = setup_record.left(Path(path).parent / ".muster", {host.name for host in hosts})
         except MusterError as error:
             raise AnsibleParserError(str(error)) from error
         if local := [host.name for host in hosts if host.is_local]:
@@ -63,8 +64,7 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible has
         for index, host in enumerate(hosts):
             _add(inventory, host, "workers" if index else "head")
         for host in left:
-            if host.name not in {other.name for other in hosts}:
-                _add(inventory, host, "left")
+            _add(inventory, host, "left")
         inventory.set_variable("all", "muster_hosts_file", str(Path(path).resolve()))
         inventory.set_variable("all", "muster_folder", str(Path(path).resolve().parent / ".muster"))
 

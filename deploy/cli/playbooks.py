@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from ..roster.sources import ansible_program, require_own_variables
 from .command import Command, flag
-from .playbook_hosts import leaving, limit, note_leaving
+from .playbook_hosts import leaving, limit
 from .shared import HOSTS, HOSTS_ALSO, MUSTER, hosts_file_of
 
 ANSIBLE = MUSTER / "ansible"
@@ -96,8 +96,6 @@ class Setup(PlaybookOptions):
             return self.book, ()
         # They are in no group of the hosts file, so its variables would not be theirs.
         names = leaving(hosts_file, self.remove)
-        if not self.dry_run:
-            note_leaving(hosts_file, names)
         variables = hosts_file.parent / "group_vars" / "cluster.yml"
         of_cluster = ("--extra-vars", f"@{variables}") if variables.is_file() else ()
         return "teardown", (*of_cluster, "--extra-vars", f"teardown_hosts={','.join(names)}")

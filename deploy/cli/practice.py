@@ -42,7 +42,7 @@ COMPOSED = "cpu"
 KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
 """What docker/make-keys.sh writes. `down` removes ssh_config last, because it identifies the practice
 cluster's keys."""
-SETUPS = ("hosts.json", "id_ed25519.next", "ssh_config.next", "stack", "left")
+SETUPS = ("hosts.json", "id_ed25519.next", "ssh_config.next", "stack")
 """Files beside the keys that only setup and rotate-keys write."""
 _CONFIG_OF_PRACTICE = re.compile(
     r"Host \S+\n {4}HostName 127\.0\.0\.1\n {4}Port \d+\n {4}User muster\n {4}IdentityFile "

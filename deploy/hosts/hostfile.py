@@ -86,13 +86,6 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
     return tuple(hosts)
 
 
-def left_beside(hosts_file: Path) -> tuple[Host, ...]:
-    """The hosts that left a hosts file and still have what setup made, from `.muster/left` beside it."""
-    left = hosts_file.parent / ".muster" / "left"
-    text = hostfile_text.load(left) if left.exists() else ""
-    return parse(text, str(left)) if has_hosts(text) else ()
-
-
 def has_hosts(text: str) -> bool:
     """Whether a hosts file has a line that is not a comment."""
     return bool(hostfile_text.without_comments(text, "")[0].strip())

@@ -14,9 +14,9 @@ from multiprocessing import get_context
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.ansible.bare_hosts import BOOKS
+from tests.ansible.programs import loaded
 
 if find_spec("ansible") is None:
     pytest.skip("Ansible is not installed", allow_module_level=True)
@@ -36,11 +36,17 @@ def render_value(role: str, name: str, inventory: Inventory, **variables: object
     return _ansible().submit(_render, role, name, inventory, variables).result(timeout=200)
 
 
+def problems_of(inventory: Inventory, **variables: object) -> list[str]:
+    """The obstacles that preflight finds on the last host of an inventory."""
+    found: list[str] = render_value(
+        "preflight", "muster_seen | muster_problems(preflight_wanted)", inventory, **variables
+    )
+    return found
+
+
 def system_of(release: dict[str, Any]) -> Any:
-    """The names and paths of a system: the first file of preflight_system_files."""
-    names = [f"{release['id']}-{release['version']}", release["id"], *release.get("like", []), "debian"]
-    paths = (SYSTEMS / f"{name}.yml" for name in names)
-    return yaml.safe_load(next(path for path in paths if path.exists()).read_text())
+    """The names and paths of a system."""
+    return loaded("preflight/filter_plugins/muster_system.py").system(release, str(SYSTEMS))
 
 
 def filtered(role: str, name: str, *values: object) -> Any:
@@ -50,7 +56,14 @@ def filtered(role: str, name: str, *values: object) -> Any:
 
 @cache
 def _ansible() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_find_plugins)
+
+
+def _find_plugins() -> None:
+    """Have Ansible find lookups by their full names, as its programs do."""
+    from ansible.plugins.loader import init_plugin_loader
+
+    init_plugin_loader()
 
 
 def _render(role: str, name: str, inventory: Inventory, variables: dict[str, object]) -> Any:

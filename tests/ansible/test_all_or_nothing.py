@@ -191,3 +191,17 @@ def test_hosts_that_are_not_fit_stop_setup_or_are_left_out_of_every_file(
     assert done.status == 0, done.text
     assert not fit.exists()
     assert hosts.driver("node5", "id -un").stdout == "muster\n"
+
+    (unfit / "node5.yml").write_text(json.dumps({"preflight_disk_free_mb": FULL}))
+    done = hosts.play("setup", *PARTS, muster_leave_out_unfit=True)
+    assert done.status == 0, done.text
+    (unfit / "node5.yml").unlink()
+    hosts.names = ["node4"]
+    done = hosts.play("setup", *PARTS)
+    assert done.status == 0, done.text
+    assert "not cleaned: node5. Do: muster setup --remove node5" in " ".join(done.text.split())
+    done = hosts.play("teardown", teardown_hosts="node5", teardown_remove_data=True)
+    assert done.status == 0, done.text
+    assert hosts.traces("node5") == before["node5"]
+    done = hosts.play("setup", *PARTS)
+    assert (done.status, "node5" in done.text) == (0, False), done.text

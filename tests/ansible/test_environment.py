@@ -29,21 +29,18 @@ FOLDER = str(ROOT / "docs")
 PINS = json.loads((ROOT / "docker/versions.json").read_text())["wheels"]
 
 
-def rendered(template: str, seen: dict[str, Any], choices: dict[str, Any]) -> str:
+def problems(seen: dict[str, Any] | None = None, **choices: Any) -> str:
     room = {"digest": "", "exists": False, "disk_free_mb": 20000}
     given = {
         "muster_stack": "venv",
-        "muster_seen": SEEN | {"architecture": "x86_64", "venv": room} | seen,
+        "muster_seen": SEEN | {"architecture": "x86_64", "venv": room} | (seen or {}),
         "venv_pins": PINS,
         "venv_machine_here": "Linux x86_64",
         "venv_uv_local": sys.executable,  # a file
         "venv_planned": GOOD,
     }
-    return render("venv", template, {"node1": {}}, **given | choices).removeprefix("None").strip()
-
-
-def problems(seen: dict[str, Any] | None = None, **choices: Any) -> str:
-    return rendered("problems.j2", seen or {}, choices)
+    expression = "muster_seen | muster_environment_problems(venv_wanted)"
+    return "\n".join(render_value("venv", expression, {"node1": {}}, **given | choices))
 
 
 def test_nothing_stands_in_the_way_of_a_host_that_is_fit() -> None:

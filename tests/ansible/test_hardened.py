@@ -16,7 +16,8 @@ import pytest
 
 from tests.ansible.bare_hosts import ADDRESSES, Hosts, run
 from tests.ansible.programs import module
-from tests.ansible.rendering import filtered, render
+from tests.ansible.rendering import filtered, render, render_value
+from tests.ansible.test_problems import SEEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ def hardened(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactor
     hosts = Hosts(tmp_path_factory.mktemp("hardened"), ["node5"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
-    hosts.variables |= {"muster_user": "ml", "ssh_trust_login_seconds": 30}  # its 20 s are less
+    hosts.variables |= {"muster_user": "ml"}
     hosts.start("node5", login="op")
     lines = "".join(f"{name} {value}\\n" for name, value in HARDENED.items())
     hosts.on("node5", "sh", "-c", PREPARE.format(lines=lines))
@@ -150,7 +151,12 @@ def test_setup_leaves_passwords_and_limits_as_they_are_and_hardens_only_on_reque
     done = hardened.play("verify", verify_roles=["ssh_trust"])
     assert done.status == 0, done.text
 
+    after = hardened.on("node5", "cat", DROPIN)
     done = hardened.play("setup", *PARTS)
+    assert (done.status, done.changed) == (0, 0), done.text
+    assert "sshd of node5 stays hardened; to take that back: -e hardening_enabled=false" in done.text
+    assert hardened.on("node5", "cat", DROPIN) == after
+    done = hardened.play("setup", *PARTS, hardening_enabled=False)
     assert done.status == 0, done.text
     assert hardened.on("node5", "cat", DROPIN) == before
     assert with_password(hardened, "anna") == "in\n"
@@ -211,9 +217,32 @@ def test_hardening_is_never_looser_than_what_was_there_before(
         "sshd_without": {"settings": settings, "defaults": DEFAULTS},
     }
     inventory: dict[str, dict[str, Any]] = {"node1": {"addresses": ["10.0.0.1"]}}
-    text = render("hardening", "hardening.conf.j2", inventory, muster_seen=seen, ssh_trust_login_seconds=30)
+    text = render("hardening", "hardening.conf.j2", inventory, muster_seen=seen)
     assert [line for line in present if line not in text] == []
     assert [line for line in absent if line in text] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "stays"),
+    [({}, True), ({"hardening_enabled": True}, True), ({"hardening_enabled": False}, False)],
+)
+def test_a_hardened_sshd_stays_so_until_it_is_told_otherwise(
+    tmp_path: Path, asked: dict[str, bool], stays: bool
+) -> None:
+    host: dict[str, dict[str, Any]] = {"node1": {"addresses": ["10.0.0.1"]}}
+    seen = SEEN | {"sshd": "10.0", "operator": {"client": "192.0.2.9"}, "hardening": ""}
+    lines = render_value("hardening", "hardening_lines", host, muster_seen=seen, hardening_enabled=True)
+    (tmp_path / "dropin").write_text(
+        render("ssh_trust", "sshd.conf.j2", host, muster_seen=seen, hardening_lines=lines)
+    )
+    seen["hardening"] = observe.hardening(str(tmp_path / "dropin"))
+    assert seen["hardening"] == lines.strip()
+    later = render_value("hardening", "hardening_lines", host, muster_seen=seen, **asked)
+    text = render("ssh_trust", "sshd.conf.j2", host, muster_seen=seen, hardening_lines=later)
+    assert (text == (tmp_path / "dropin").read_text()) is stays
+    assert ("PasswordAuthentication no" in text) is stays
+    (tmp_path / "dropin").write_text(render("ssh_trust", "sshd.conf.j2", host, hardening_lines=""))
+    assert observe.hardening(str(tmp_path / "dropin")) == ""
 
 
 def test_what_hardening_turns_off_is_told_by_its_name() -> None:
@@ -243,7 +272,7 @@ def test_an_account_that_may_be_locked_out_is_no_obstacle() -> None:
     assert filtered("hardening", "muster_locked_out", ["anna"], ["anna"], 90) == []
 
 
-logins = module("hardening", "logins")
+logins, observe = module("hardening", "logins"), module("preflight", "observe")
 
 
 def test_recent_logins_are_found_in_every_record_that_a_host_may_keep(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.ansible.rendering import render
+from tests.ansible.rendering import problems_of
 from tests.ansible.test_problems import SEEN
 
 FIT: dict[str, Any] = SEEN | {
@@ -24,10 +24,7 @@ def problems(seen: dict[str, Any], other: dict[str, Any] | None = None, **variab
     if "addr" in variables:
         inventory["node1"]["muster_addr"] = variables.pop("addr")
     known = {"node1": node1, "node2": {"hostname": "node2", "host_keys": FIT["host_keys"]}}
-    text = render(
-        "preflight", "problems.j2", inventory, muster_seen=FIT | seen, muster_known=known, **variables
-    )
-    return [line for line in text.removeprefix("None").splitlines() if line]
+    return problems_of(inventory, muster_seen=FIT | seen, muster_known=known, **variables)
 
 
 def test_a_host_that_is_fit_has_no_problem() -> None:

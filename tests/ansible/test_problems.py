@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.ansible.bare_hosts import BOOKS
-from tests.ansible.rendering import render, render_value
+from tests.ansible.rendering import problems_of, render, render_value
 from tests.ansible.test_observe import observe
 
 ENGINE = {"command": "/usr/bin/docker", "kind": "docker", "answers": True, "version": "28.2.2", "cdi": True}
@@ -47,8 +47,7 @@ OLD: dict[str, Any] = {"engine": ENGINE | {"cdi": False, "image": {"muster.flavo
 
 def problems(stack: str = "node", choices: dict[str, object] | None = None, **seen: Any) -> str:
     given = {"muster_stack": stack, "muster_seen": SEEN | seen, "muster_known": {}} | (choices or {})
-    text = render("preflight", "problems.j2", {"node1": {"addresses": ["10.0.0.1"]}}, **given)
-    return text.strip().removeprefix("None")
+    return "\n".join(problems_of({"node1": {"addresses": ["10.0.0.1"]}}, **given))
 
 
 def test_of_a_host_that_is_fit_there_is_nothing_to_say() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import pytest
 
 from muster.deploy.connect.transports.ssh_config import resolve
 from muster.deploy.hosts.hostfile import Host
+from tests.ansible import programs
 from tests.ansible.bare_hosts import run
-from tests.ansible.rendering import render, render_value
+from tests.ansible.rendering import problems_of, render, render_value
 from tests.ansible.test_problems import SEEN
 
 INVENTORIES: dict[str, dict[str, dict[str, Any]]] = {
@@ -42,18 +42,17 @@ def inventory(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("algorithms", ["current", "stock"])
 def test_sshd_accepts_its_drop_in(clock: str, inventory: dict[str, dict[str, Any]], algorithms: str) -> None:
     variables = {"hardening_algorithms": algorithms, "hardening_allow_users": ["root", "ml"]}
-    lines = render("hardening", "hardening.conf.j2", inventory, ssh_trust_login_seconds=30, **variables)
-    hardened = {"hardening_enabled": True, "hardening_lines": lines}
-    for choices in ({}, hardened):
-        text = render("ssh_trust", "sshd.conf.j2", inventory, **choices)
-        assert ("PasswordAuthentication no\n" in text) is bool(choices)
+    lines = render("hardening", "hardening.conf.j2", inventory, **variables)
+    for own in ("", lines):
+        text = render("ssh_trust", "sshd.conf.j2", inventory, hardening_lines=own)
+        assert ("PasswordAuthentication no\n" in text) is bool(own)
         accepts(clock, text, "/usr/sbin/sshd", "-t", "-f", "/dev/stdin")
 
 
 def test_an_older_sshd_is_not_told_what_it_does_not_know() -> None:
     without: dict[str, Any] = {"settings": {}, "defaults": {}}
     seen = {"sshd": "9.2", "operator": {"client": "192.0.2.9"}, "account": {}, "sshd_without": without}
-    text = render("ssh_trust", "sshd.conf.j2", INVENTORIES["IPv6"], muster_seen=seen)
+    text = render("ssh_trust", "sshd.conf.j2", INVENTORIES["IPv6"], muster_seen=seen, hardening_lines="")
     assert "PerSourcePenalt" not in text
 
 
@@ -169,7 +168,7 @@ def test_a_host_is_known_by_names_addresses_and_keys_that_can_be_its_own(
     inventory = {"a": probed | {"muster_seen": HONEST | said}, "b": probed | {"muster_seen": HONEST}}
     del inventory["a"]["muster_addr"]
     inventory["b"]["muster_seen"] = HONEST | {"addresses": ["10.0.0.2"], "hostname": "b"}
-    known = json.loads(render("preflight", "known.json.j2", inventory))
+    known = render_value("preflight", "preflight_known_now", inventory)
     assert known["b"]["addresses"] == ["data-b", "10.0.0.2"]  # an addr= is the operator's own word
     text = render("ssh_trust", "known_hosts.j2", inventory, muster_known=known)
     assert text.splitlines() == [*([line] if line else []), f"b,data-b,10.0.0.2 ssh-ed25519 {KEY}"]
@@ -185,7 +184,7 @@ def known_of(claimed: list[str], names: dict[str, list[str]], **of_b: str) -> di
     }
     for host in inventory.values():
         host["preflight_probe"] = {"stdout": "{}"}
-    known: dict[str, Any] = json.loads(render("preflight", "known.json.j2", inventory))
+    known: dict[str, Any] = render_value("preflight", "preflight_known_now", inventory)
     return known
 
 
@@ -198,7 +197,7 @@ def test_an_address_at_which_another_host_is_reached_is_refused_with_both_names(
     assert (known["a"]["disputed"], known["b"]["disputed"]) == ({"10.0.0.2": "b"}, {"10.0.0.2": "a"})
     for name, other in (("a", "b"), ("b", "a")):
         inventory: dict[str, dict[str, Any]] = {other: {}, name: {}}
-        text = render("preflight", "problems.j2", inventory, muster_seen=SEEN, muster_known=known)
+        text = "\n".join(problems_of(inventory, muster_seen=SEEN, muster_known=known))
         assert f"its address 10.0.0.2 is also that of {other}, which other hosts reach there" in text
 
 
@@ -217,7 +216,7 @@ def test_the_address_of_a_bridge_that_two_hosts_have_is_neithers_and_stops_nothi
 def test_a_node_containers_key_is_a_key() -> None:
     seen = HONEST | {"node_host_key": f"ssh-ed25519 {KEY}\n* ssh-ed25519 {KEY}"}
     inventory = {"a": {"preflight_probe": {"stdout": "{}"}, "muster_seen": seen}}
-    assert json.loads(render("preflight", "known.json.j2", inventory))["a"]["node_host_key"] == ""
+    assert render_value("preflight", "preflight_known_now", inventory)["a"]["node_host_key"] == ""
 
 
 @pytest.mark.parametrize("mode", ["public", "head", "isolated"])
@@ -293,3 +292,30 @@ def test_a_host_gets_the_clusters_key_only_if_it_logs_in_to_others() -> None:
     assert holds(**several)
     assert lines(ssh_trust_heads=[]) == ['from="192.0.2.9",restrict,pty KEY']
     assert not holds(muster_stack="node")
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "seconds"),
+    [((45, 20), 0, 45), ((20, 0), 0, 120), ((600, 0), 0, 600), ((45, 20), "8", 8)],
+    ids=["the longest", "one without a limit", "longer than OpenSSH's own", "asked for"],
+)
+def test_a_rotation_waits_as_long_as_sshd_lets_a_login_take(
+    limits: tuple[int, ...], asked: object, seconds: int
+) -> None:
+    said = {
+        f"node{number}": {"ssh_trust_sshd_has": {"stdout": f"port 22\nlogingracetime {limit}\nusepam yes"}}
+        for number, limit in enumerate(limits)
+    }
+    assert render_value("ssh_trust", "ssh_trust_wait", said, ssh_trust_login_seconds=asked) == seconds
+
+
+def test_a_host_stays_in_the_record_of_setup_until_it_is_cleaned() -> None:
+    known = {"node1": {"user": "muster", "clock_mode": "head"}}
+    earlier = {"node1": {"user": "old"}, "node2": {"user": "ml", "ssh_port": 2200}, "node3": {"user": "ml"}}
+    record = programs.loaded("ssh_trust/filter_plugins/muster_record.py").record
+    assert record(known, earlier, ["node1"], ["node1", "node2"], "public") == {
+        "node1": {"user": "muster", "clock_mode": "public", "holds_key": True},
+        "node2": {"user": "ml", "ssh_port": 2200, "left_out": True},
+        "node3": {"user": "ml", "left_out": False},
+    }
+    assert record(known, {}, [], ["node1"])["node1"] == known["node1"] | {"holds_key": False}

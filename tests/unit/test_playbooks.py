@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.playbooks import Setup, Venv, Wheelhouse
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts import hostfile
+from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.hosts import hostfile, setup_record
+from muster.deploy.hosts.hostfile import Host
 
 KNOWN = {
     "node1": {"holds_key": True, "has_firewall": False},
     "node2": {"holds_key": False, "has_firewall": False},
     "node3": {"holds_key": False, "has_firewall": True},
+    "node4": {"holds_key": True, "left_out": True},
     "node9": {"user": "ml", "ssh_port": 2200},
 }
 
@@ -42,32 +44,38 @@ def printed(command: Setup | Wheelhouse | Venv, capsys: pytest.CaptureFixture[st
 def test_a_limit_takes_the_hosts_along_that_have_to_know_the_new_one(
     hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = Setup(hosts=str(hosts), limit="node4", dry_run=True)
-    assert printed(command, capsys) == ["setup.yml", "--limit", "node4"]
+    command = Setup(hosts=str(hosts), limit="node2", dry_run=True)
+    assert printed(command, capsys) == ["setup.yml", "--limit", "node2"]
     record(hosts)
-    assert printed(command, capsys) == ["setup.yml", "--limit", "node1,node3,node4"]
+    assert printed(command, capsys) == ["setup.yml", "--limit", "node1,node2,node3"]
     with pytest.raises(UsageError, match="--limit: node9 not in the hosts file"):
         Setup(hosts=str(hosts), limit="node9", dry_run=True).run()
 
 
-def test_a_host_that_left_is_cleaned_with_its_own_user_and_port(
-    hosts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_hosts_that_left_are_cleaned_with_the_clusters_variables(
+    hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record(hosts)
     (hosts.parent / "group_vars").mkdir()
     variables = hosts.parent / "group_vars" / "cluster.yml"
     variables.write_text("{}")
     expected = ["teardown.yml", "--extra-vars", f"@{variables}", "--extra-vars", "teardown_hosts=node8,node9"]
     assert printed(Setup(hosts=str(hosts), remove="node[8-9]", dry_run=True), capsys) == expected
-    assert hostfile.left_beside(hosts) == ()
-    monkeypatch.setattr("os.execve", lambda *_: None)
-    for _ in range(2):
-        Setup(hosts=str(hosts), remove="node[8-9]").run()
-    left = hostfile.left_beside(hosts)
-    assert [(host.name, host.user, host.port) for host in left] == [
-        ("node8", None, None),
-        ("node9", "ml", 2200),
-    ]
+
+
+def test_a_host_of_the_record_that_is_not_in_the_hosts_file_left_it(hosts: Path) -> None:
+    folder, listed = hosts.parent / ".muster", {host.name for host in hostfile.load(hosts)}
+    assert setup_record.left(folder, listed) == ()
+    record(hosts)
+    assert setup_record.left(folder, listed) == (Host("node9", user="ml", port=2200),)
+    assert setup_record.left(folder, listed | {"node9"}) == ()
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"node1": 1}', '{"a b": {}}', '{"node9": {"user": "-x"}}'])
+def test_a_damaged_record_is_named(hosts: Path, text: str) -> None:
+    record(hosts)
+    (hosts.parent / ".muster" / "hosts.json").write_text(text)
+    with pytest.raises(MusterError, match=r"\.muster/hosts\.json"):
+        setup_record.left(hosts.parent / ".muster", {"node1"})
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,12 @@ def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str,
     return {"settings": sshd_says("\n".join(lines)), "defaults": sshd_says(""), "reads_dropins": reads}
 
 
+def hardening(dropin: str) -> str:
+    """Return the lines for all accounts that setup wrote on request (hardening.conf.j2); "" without them."""
+    match = re.search(r"^# For all accounts \(hardening_enabled\).*?(?=\n+Match )", text(dropin), re.M | re.S)
+    return match.group() if match else ""
+
+
 def sshd_says(configuration: str) -> dict[str, str]:
     """Return sshd's settings under a configuration, from `sshd -T`; values of a repeated name are joined."""
     argv = ("/usr/sbin/sshd", "-T", "-f", "/dev/stdin")
@@ -467,6 +473,7 @@ def main() -> None:
                 "clock_mode": clock_mode(*CHRONY),
                 "hard_limits": hard_limits(),
                 "sshd_without": sshd,
+                "hardening": hardening(asked["sshd_dropin"]),
                 "sshd_refuses": sshd_refuses(asked["user"], groups, sshd["settings"]),
                 "host_keys": host_keys(),
                 "pinned_host_keys": pinned_host_keys(),
