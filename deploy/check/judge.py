@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ..console.text import count
 from ..hosts.facts import minor
 from ..hosts.hostfile import Host
+from ..hosts.setup_record import Stack
 from ..image.versions import Track, targets
 from ..plan.launcher import launcher_of
 from ..plan.spec import LauncherName
@@ -77,8 +78,12 @@ def judge(
     measurements: Measurements,
     launcher: LauncherName,
     tracks: Mapping[str, Track] | None = None,
+    stack: Stack | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings, in the order of the hosts, errors first. `tracks`: the tracks of docker/versions.json."""
+    """All findings, in the order of the hosts, errors first.
+
+    `tracks`: the tracks of docker/versions.json. `stack`: the training stack that setup recorded.
+    """
     by_host = {host: measurements.hosts[host.name] for host in hosts if host.name in measurements.hosts}
     findings = [of_error(name, reason) for name, reason in measurements.errors.items()]
     ranks = sum(host.slots for host in hosts)
@@ -90,6 +95,7 @@ def judge(
     apart = list(differences(by_name, launcher))
     findings += apart
     findings += images(by_name, tracks or {}, {(finding.host, finding.id) for finding in apart})
+    findings += stacks(by_name, stack)
     findings += clocks({name: measured.clock for name, measured in by_name.items()})
     findings += ports(hosts[0].name, by_name)
     findings += network(hosts, by_name)
@@ -128,6 +134,28 @@ def differences(by_host: Mapping[str, Measured], launcher: LauncherName) -> Iter
             if not measured.facts.gpus:
                 text = "no GPU, where others have: they would wait for it in NCCL"
                 yield error("gpu.missing", name, text, "--exclude it, or take --backend gloo")
+
+
+_RUNS: Mapping[Stack, str] = {
+    "node": "in a node container",
+    "bare": "with the host's own Python",
+    "venv": "in the Python environment of setup",
+}
+
+
+def stacks(by_host: Mapping[str, Measured], recorded: Stack | None) -> Iterator[Finding]:
+    """Findings for hosts with another stack than the one that setup recorded."""
+    for host, measured in by_host.items():
+        has = _stack(measured)
+        if recorded not in (None, has):
+            text = f"jobs run {_RUNS[has]} there, and setup recorded the stack {recorded} in .muster/stack"
+            yield warning("stack.differs", host, text, "set the host up: muster setup")
+
+
+def _stack(measured: Measured) -> Stack:
+    if "flavor" in measured.health.image:
+        return "node"
+    return "venv" if "/.muster-venv/" in measured.facts.executable else "bare"
 
 
 def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:

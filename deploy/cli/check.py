@@ -145,7 +145,7 @@ def examined(
         facts = {name: measured.facts for name, measured in measurements.hosts.items()}
         hosts, errors = counted_slots(hosts, facts, rule)
         uncounted = [of_error(name, error) for name, error in errors.items()]
-    findings = (*site, *uncounted, *judge(hosts, measurements, launcher, load()))
+    findings = (*site, *uncounted, *judge(hosts, measurements, launcher, load(), inventory.stack))
     return Checkup(launcher, findings, hosts, measurements)
 
 

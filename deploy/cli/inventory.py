@@ -15,6 +15,7 @@ from ..console.text import count
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
+from ..hosts.setup_record import Stack, stack
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..jobs.hosts_record import HostsRecord
 from ..plan.launcher import launcher_of
@@ -52,6 +53,8 @@ class Inventory:
     """Adds a cause to a result that the source of the hosts has: Slurm ended the allocation."""
     launcher: LauncherName = DEFAULT_LAUNCHER
     """The launcher, if the user chose none."""
+    stack: Stack | None = None
+    """The training stack that setup gave the hosts, unless the user named another Python."""
 
     @property
     def pythons(self) -> Mapping[str, str]:
@@ -70,7 +73,8 @@ def of_file(options: HostOptions) -> Inventory:
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
     access = access_beside(path, options.python)
-    return Inventory(listed, access.open, access)
+    recorded = None if options.python else stack(path.parent / ".muster")
+    return Inventory(listed, access.open, access, stack=recorded)
 
 
 def _of_this_machine(python: str, chosen: str, rule: SlotRule | None) -> Inventory:

@@ -18,6 +18,7 @@ from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.gpus import Card, Gpu, GpuHost
 from muster.deploy.hosts.rendezvous import no_port
+from muster.deploy.hosts.setup_record import Stack
 from muster.deploy.image.versions import Component, Track
 from muster.deploy.plan.spec import LauncherName
 from tests.unit.plans import NODE
@@ -107,7 +108,11 @@ TRACK = Track(
 
 
 def found(text: str, launcher: LauncherName = "mpirun", **changes: Any) -> tuple[Finding, ...]:
-    return judge(hostfile.parse(text), examine(text, **changes), launcher, {"cpu": TRACK})
+    stack: Stack | None = changes.pop("stack", None)
+    return judge(hostfile.parse(text), examine(text, **changes), launcher, {"cpu": TRACK}, stack)
+
+
+VENV = "/home/ml/.muster-venv/current/bin/python"
 
 
 def one_host(**changes: Any) -> dict[str, Any]:
@@ -240,6 +245,13 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, one_host(own_addresses=())),
     ("name.loopback", "warning", "node2", "its own name node2 is 127.0.1.1 there", "10.0.0.2 node2",
      THREE, one_host(own_addresses=("127.0.1.1",))),
+    ("stack.differs", "warning", "node2", "jobs run with the host's own Python there, and setup recorded the "
+     "stack node in .muster/stack", "muster setup", THREE, image({}) | {"stack": "node"} | {
+         "health": {**image({})["health"], "node2": {"image": {}}}}),
+    ("stack.differs", "warning", "node2", "jobs run with the host's own Python there", "muster setup", THREE,
+     {"stack": "venv", "facts": {"*": {"executable": VENV}, "node2": {"executable": "/usr/bin/python3"}}}),
+    ("stack.differs", "warning", "node2", "jobs run in the Python environment of setup there", "muster setup",
+     THREE, {"stack": "bare", "facts": {"node2": {"executable": VENV}}}),
     ("processes.left", "warning", "node2", "2 processes of job 20261119-080000-beef", "there: kill 41 42",
      THREE, one_host(jobs=(OTHER_JOB,))),
     ("processes.running", "warning", "node2", "job 20261119-080000-beef is running there", "wait for it",
@@ -329,6 +341,9 @@ def test_torchrun_needs_no_mpi() -> None:
         image({}),
         image({"track": "cpu"}, torch="2.6.0+debian"),
         {"health": {"*": {"image": {"flavor": "cpu", "pytorch": "2.6.0"}}}},  # an older image
+        {"stack": "bare"},
+        {"stack": "venv", "facts": {"*": {"executable": VENV}}},
+        image({}) | {"stack": "node"},
     ],
 )
 def test_what_does_no_harm_is_no_finding(changes: dict[str, Any]) -> None:
@@ -367,7 +382,15 @@ def test_the_ids_are_those_of_the_document() -> None:
     sources = [path for package in packages for path in (ROOT / "deploy" / package).rglob("*.py")]
     texts = [path.read_text() for path in sources]
     used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z-]+)"', text)}
-    no_ids = {"hosts.txt", "mpi4py.run", "muster.deploy", "version.py", "zlib.error", "common.web"}
+    no_ids = {
+        "hosts.json",
+        "hosts.txt",
+        "mpi4py.run",
+        "muster.deploy",
+        "version.py",
+        "zlib.error",
+        "common.web",
+    }
     no_ids.add("agent.importer")
     of_git = {"core.fsmonitor", "core.pager", "core.symlinks", "credential.helper", "diff.external"}
     of_git.add("protocol.allow")
