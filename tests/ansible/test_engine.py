@@ -120,6 +120,7 @@ def test_teardown_leaves_an_engine_that_was_there_before(owner: Hosts, before: t
     assert (before[1] - after, after - before[1]) == (set(), set())
 
 
+@pytest.mark.soak  # test_problems.py has its obstacle, and the last test here a setup that is stopped
 def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
     before = owner.traces("node6")
     owner.on("node6", "systemctl", "stop", "docker.socket", "docker.service")
@@ -131,6 +132,7 @@ def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(o
     assert owner.traces("node6") == before
 
 
+@pytest.mark.soak  # test_values.py has the list of roles whose values are checked
 def test_a_value_that_a_role_does_not_take_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
     done = owner.play("setup", time_sync_mode="chrony")
     assert done.status != 0

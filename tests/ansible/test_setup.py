@@ -86,6 +86,7 @@ def test_setup(hosts: Hosts, set_up: Outcome) -> None:
     assert set_up.changed > 10 * len(hosts.names)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("set_up")
 def test_a_check_of_a_host_that_is_set_up_finds_nothing_to_do(hosts: Hosts) -> None:
     done = hosts.play("setup", "--check", "--diff", "--limit", hosts.names[-1])
@@ -241,6 +242,7 @@ def test_an_sshd_that_would_keep_the_operator_out_is_taken_back(hosts: Hosts) ->
     assert hosts.driver("node2", "echo in").stdout == "in\n"
 
 
+@pytest.mark.soak  # the one above undoes sshd's settings too, and the one below has the reason
 @pytest.mark.usefixtures("set_up")
 def test_an_sshd_that_would_keep_a_launch_out_is_taken_back_with_its_own_reason(hosts: Hosts) -> None:
     """Only the login shows it: the account is allowed from another address than the driver's."""
@@ -285,6 +287,7 @@ def test_a_setup_that_changes_nothing_fails_too_where_a_launch_cannot_log_in(hos
         with_rule(hosts, "node2", "")
     assert done.status != 0
     assert "node2: sshd there says: User muster from" in done.text
+    assert "node2: do: add muster, the account that jobs run as, to AllowUsers" in done.text
     # The driver can log in to the first host; its detached jobs report the second one themselves.
     assert "node1: a launch cannot" not in done.text
 
