@@ -23,7 +23,7 @@ from tests.train.forked import on_hosts
 SIGNATURES = {
     "ShardedCheckpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3) -> 'None'",
     "Checkpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3, "
-    "say: 'Callable[[str], None] | None' = None) -> 'None'",
+    "say: 'Callable[[str], None] | None' = None, same: 'Mapping[str, Any] | None' = None) -> 'None'",
     "GlobalBatchSampler": "(*, samples: 'int', batch_size: 'int', rank: 'int', world_size: 'int', "
     "seed: 'int' = 0, shuffle: 'bool' = True, drop_last: 'bool' = False) -> 'None'",
     "Preemption": "(group: 'Group') -> 'None'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from ..reporting.terminal import Terminal
 from . import files
 from .agree import Agreement, agree
 from .spread import spread
+from .state import as_stored, put_back, refuse_other, taken, whole
 
 FOLDER = "checkpoints"
+SAME = "same"
+"""The name in a checkpoint of the options that must not change."""
 Check = Callable[[dict[str, Any]], None]
 """Raises TrainError if a state is not one to continue from. It runs on one rank: no collectives."""
 
@@ -28,10 +31,21 @@ class Resumed:
 
     state: dict[str, Any]
     own: bool
+    step: int
 
 
 class Checkpoints:
     """The newest `keep` checkpoints of a run, in `out` of every host.
+
+        checkpoints = Checkpoints(job, job.out)
+        states = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "step": 0}
+        step = checkpoints.load(states) or 0
+        ...
+        checkpoints.save(step, states)
+
+    `states` has the parts of the training by name: models and optimizers under any strategy, anything else
+    with `state_dict` and `load_state_dict`, and plain data. Of parts that differ between the ranks the one of
+    the rank that writes is saved.
 
     A folder has one writer: the lowest of the ranks that see it. So hosts that share a disk keep one copy,
     and hosts with disks of their own keep one each. Every method must be called on every rank; where one rank
@@ -39,10 +53,20 @@ class Checkpoints:
     """
 
     def __init__(
-        self, group: Group, out: Path, *, keep: int = 3, say: Callable[[str], None] | None = None
+        self,
+        group: Group,
+        out: Path,
+        *,
+        keep: int = 3,
+        say: Callable[[str], None] | None = None,
+        same: Mapping[str, Any] | None = None,
     ) -> None:
-        """Call `say` with a line when a checkpoint is damaged or set aside; by default rank 0 prints it."""
-        self.group, self.folder, self.keep = group, out / FOLDER, keep
+        """Call `say` with a line when a checkpoint is damaged or set aside; by default rank 0 prints it.
+
+        `same` has options of the training, plain data, such as {"seed": 3, "batch_size": 64}. A checkpoint
+        that was made with others is refused.
+        """
+        self.group, self.folder, self.keep, self.same = group, out / FOLDER, keep, dict(same or {})
         self.say = say or Terminal(group.ranks, os.environ).line
         self.writer = lowest_rank_that_sees(self.folder, group)
         self.writers = tuple(sorted(set(group.all_gather(self.writer, int))))
@@ -52,12 +76,36 @@ class Checkpoints:
         """Whether this rank writes its folder."""
         return self.writer == self.group.rank
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write `state` as the checkpoint of `step`; on failure raise TrainError and keep earlier ones."""
+    def save(self, step: int, states: Mapping[str, Any]) -> None:
+        """Write `states` as the checkpoint of `step`; on failure raise TrainError and keep earlier ones.
+
+        Raises TrainError, before anything is written, if a state holds what could not be loaded again.
+        """
+        mine = {SAME: self.same, **states} if self.same else states
+        tree = whole(taken(mine, self.writers), keep=self.writes)
         with others_wait(self.group):
             if self.writes:
-                files.save(self.folder, step, state)
+                files.save(self.folder, step, tree)
                 files.prune(self.folder, self.keep)
+
+    def load(self, states: MutableMapping[str, Any], path: Path | None = None) -> int | None:
+        """Load the newest good checkpoint of any host into `states`; returns its step, or None without one.
+
+        Parts with `load_state_dict` are loaded in place, plain data is replaced in `states`. `path` is a
+        checkpoint, or the folder or run that has it: then there must be one. Raises TrainError, with nothing
+        changed in a model or on a disk, if the checkpoint is of another network or of other options.
+        """
+
+        def check(tree: dict[str, Any]) -> None:
+            refuse_other_options(self.same, tree.get(SAME, {}))
+            refuse_other(states, as_stored(tree))
+
+        resumed = self.newest(check) if path is None else self.chosen(path, check)
+        if resumed is None:
+            self.begin()
+            return None
+        put_back(states, as_stored(resumed.state))
+        return resumed.step
 
     def newest(self, check: Check | None = None) -> Resumed | None:
         """Return the newest complete checkpoint that any host has of this run; None if there is none.
@@ -98,7 +146,7 @@ class Checkpoints:
         with others_wait(self.group):
             state = files.load(local)
         self.say(f"resumed from {local} of {self.group.hosts[agreement.source]}")
-        return Resumed(state, own)
+        return Resumed(state, own, agreement.step)
 
     def _check(self, agreement: Agreement, path: Path | None, check: Check) -> None:
         """Call `check` on the rank that has the checkpoint; what it raises is raised on every rank."""
@@ -128,6 +176,17 @@ class Checkpoints:
         for host, where in zip(self.group.hosts, self.group.all_gather(str(aside or ""), str), strict=True):
             if where:
                 self.say(f"{host}: earlier checkpoints set aside in {where}")
+
+
+def refuse_other_options(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Raise TrainError if a checkpoint was made with other options than these."""
+    changed = [
+        f"the checkpoint is of a training with {name} {there.get(name)}, not {value}; continue with the same"
+        for name, value in here.items()
+        if there.get(name) != value
+    ]
+    if changed:
+        raise TrainError("\n".join(changed))
 
 
 def checkpoints_at(path: Path) -> list[Path]:

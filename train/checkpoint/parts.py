@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,48 @@ class Part:
 
     name: str
     box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor of a checkpoint: `shape` is that of the whole, and `read` returns a part, on the CPU.
+
+    What `read` returns may be mapped from a file.
+    """
+
+    shape: list[int]
+    read: Callable[[Box], torch.Tensor]
+
+    def whole(self) -> torch.Tensor:
+        """Return a copy of the whole tensor."""
+        return self.read(Box([0] * len(self.shape), self.shape, self.shape)).clone()
+
+
+def stored(tensor: torch.Tensor) -> Stored:
+    """Return a whole tensor that is there, as one of a checkpoint."""
+    shape = list(tensor.shape)
+
+    def read(box: Box) -> torch.Tensor:
+        if box.shape == shape:
+            return tensor
+        return tensor[tuple(slice(at, at + n) for at, n in zip(box.offset, box.shape, strict=True))]
+
+    return Stored(shape, read)
+
+
+def sharded_like(tensor: torch.Tensor, stored: Stored, *, copy: bool = False) -> torch.Tensor:
+    """Return the part of `stored` that this rank holds of `tensor`, sharded in the same way."""
+    part = stored.read(box_of(tensor))
+    if not isinstance(tensor, DTensor):
+        return part.clone() if copy else part
+    return DTensor.from_local(
+        part.to(tensor.device, copy=copy),
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
 
 
 def flat(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:

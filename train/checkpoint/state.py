@@ -1,146 +1,226 @@
-"""The contents of a checkpoint: collected from all ranks, and distributed to them again.
+"""The contents of a checkpoint: what is taken of the parts of a training, and given back to them.
 
-Parameters and their optimizer state are stored by parameter name, and complete, however they were sharded.
-So a checkpoint fits any number of ranks and any strategy.
+A part is a model, an optimizer, anything else with `state_dict` and `load_state_dict`, or plain data.
+Parameters and their optimizer state have the names of parameters, and sharded tensors the shape of the whole,
+however a model is wrapped and split. So a checkpoint fits any number of ranks and any strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from ..job.failure import TrainError
+from .names import of_groups, parameter_names, plain_name
+from .parts import Stored, sharded_like, stored
+from .plain import refuse_unreadable
+from .tree import mapped
 
-WHOLE = StateDictOptions(full_state_dict=True)
 
+def taken(states: Mapping[str, Any], writers: Sequence[int]) -> dict[str, Any]:
+    """Return the state of each of `states`, whose tensors are the training's own, and may be sharded.
 
-def consolidated(
-    model: nn.Module, optimizer: torch.optim.Optimizer, writers: Sequence[int]
-) -> dict[str, Any]:
-    """Return the complete state of `model` and `optimizer` on the ranks `writers`, and {} on the others.
-
-    Every rank must call it. `model` may be wrapped by DistributedDataParallel or sharded by fully_shard, and
-    `optimizer` may be a ZeroRedundancyOptimizer. Sharded tensors are gathered one at a time, and collected in
-    the writers' host memory: no device holds more than one whole tensor.
+    Every rank must call it. On ranks other than `writers` the state of a ZeroRedundancyOptimizer is missing.
+    Raises TrainError if a checkpoint cannot hold it.
     """
+    tree = {name: _state_of(value, states, writers) for name, value in states.items()}
+    for name, state in tree.items():
+        refuse_unreadable(state, f"{name!r}")
+    return tree
+
+
+def whole(tree: Any, *, keep: bool) -> Any:
+    """Return `tree` with every sharded tensor gathered, on the CPU; with None for tensors if not `keep`.
+
+    A collective. Tensors are gathered one at a time: no device holds more than one whole tensor.
+    """
+
+    def gathered(_: str, leaf: Any) -> Any:
+        if isinstance(leaf, DTensor):
+            leaf = leaf.full_tensor()
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach().cpu() if keep else None
+        return leaf
+
+    return mapped(tree, gathered)
+
+
+def _state_of(value: Any, states: Mapping[str, Any], writers: Sequence[int]) -> Any:
+    if isinstance(value, nn.Module):
+        return {plain_name(name, value): leaf for name, leaf in value.state_dict().items()}
+    if isinstance(value, Optimizer):
+        names = parameter_names(states, value)
+        state = _consolidated(value, writers)
+        return (
+            state
+            if names is None or not state
+            else _by_name(state, [names[each] for each in of_groups(value)])
+        )
+    return value.state_dict() if is_stateful(value) else value
+
+
+def is_stateful(value: Any) -> bool:
+    """Whether a part is saved by state_dict and loaded by load_state_dict."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _consolidated(optimizer: Optimizer, writers: Sequence[int]) -> dict[str, Any]:
+    """Return the state of an optimizer; of a ZeroRedundancyOptimizer {} on ranks other than the writers."""
     # Recognised by its method: importing torch.distributed.optim takes a tenth of a second.
     if not hasattr(optimizer, "consolidate_state_dict"):
-        return _gathered(model, optimizer, keep=not dist.is_initialized() or dist.get_rank() in writers)
+        return optimizer.state_dict()
     state: dict[str, Any] = {}
     for writer in writers:  # it consolidates on one rank at a time, and drops the result at the next call
         optimizer.consolidate_state_dict(to=writer)
         if writer == dist.get_rank():
-            state = _gathered(model, optimizer, keep=True)
+            state = optimizer.state_dict()
     return state
 
 
-def _gathered(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
-    model_state: Mapping[str, Any]
-    optimizer_state: Mapping[str, Any]
-    if optimizer.state_dict()["state"]:
-        model_state, optimizer_state = get_state_dict(model, optimizer)
-    else:
-        # Before its first step, and SGD's without momentum always. get_state_dict would take a step, with
-        # gradients of zero: Adam's counts, and in ZeRO's a rank waits for the others.
-        model_state, optimizer_state = get_model_state_dict(model), _without_state(model, optimizer)
-    gathered = {"model": _whole(model_state, keep=keep), "optimizer": _whole(optimizer_state, keep=keep)}
-    return gathered if keep else {}
-
-
-def _without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the options of an optimizer that has no state, with the names of parameters."""
-    names = _names(model)
+def _by_name(state: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     groups = [
-        {**group, "params": [names[parameter] for parameter in group["params"]]}
-        for group in optimizer.param_groups
+        {**group, "params": [names[number] for number in group["params"]]} for group in state["param_groups"]
     ]
-    return {"state": {}, "param_groups": groups}
+    return {
+        **state,
+        "state": {names[number]: value for number, value in state["state"].items()},
+        "param_groups": groups,
+    }
 
 
-def _names(model: nn.Module) -> dict[nn.Parameter, str]:
-    return {parameter: name.removeprefix("module.") for name, parameter in model.named_parameters()}
+def refuse_other(states: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Raise TrainError if what a checkpoint holds does not fit `states`; changes nothing, no collective."""
+    for name, value in states.items():
+        if name not in tree:
+            raise TrainError(f"the checkpoint has no {name!r}: it has {', '.join(map(repr, tree))}")
+        if isinstance(value, nn.Module):
+            here = {plain_name(key, value): leaf for key, leaf in value.state_dict().items()}
+            _refuse_another_network(_shapes(here), _shapes(tree[name]))
+        elif isinstance(value, Optimizer):
+            _numbered(value, states, tree[name])
 
 
-def _whole(tree: Any, *, keep: bool) -> Any:
-    """Return `tree` with every sharded tensor gathered, on the CPU; with None for tensors if not `keep`."""
-    if isinstance(tree, Mapping):
-        return {name: _whole(value, keep=keep) for name, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_whole(value, keep=keep) for value in tree]
-    if isinstance(tree, DTensor):
-        tree = tree.full_tensor()  # a collective
-    if isinstance(tree, torch.Tensor):
-        return tree.detach().cpu() if keep else None
-    return tree
-
-
-def refuse_another_network(model: nn.Module, of_checkpoint: Mapping[str, Any]) -> None:
-    """Raise TrainError if the weights of a checkpoint do not fit `model`; no collective, changes nothing."""
-    here, there = _shapes(get_model_state_dict(model)), _shapes(of_checkpoint)
+def _refuse_another_network(here: Mapping[str, list[int]], there: Mapping[str, list[int]]) -> None:
     for name in [*here, *there]:
         if here.get(name) != there.get(name):
             sizes = f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
             raise TrainError(f"the checkpoint is of another network: {name} is {sizes}")
 
 
-def _shapes(state: Mapping[str, Any]) -> dict[str, list[int]]:
-    return {name: list(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor)}
-
-
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Put the result of `consolidated` back; every rank must call it, with the same `state`.
-
-    Model and optimizer get copies, because the tensors of `state` may be mapped from a file that is removed
-    later. Cycles that torch's functions leave refer to `state` until the garbage collector runs. Raises
-    TrainError if it does not fit.
-    """
-    state = _rebuilt({name: state[name] for name in ("model", "optimizer")})
-    try:
-        set_model_state_dict(model, state["model"], options=WHOLE)
-        if hasattr(optimizer, "consolidate_state_dict") or not state["optimizer"]["state"]:
-            optimizer.load_state_dict(_by_number(model, optimizer, state["optimizer"]))
-        else:
-            set_optimizer_state_dict(model, optimizer, state["optimizer"], options=WHOLE)
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise TrainError(f"the checkpoint is of another network or optimizer: {error}") from error
-    _copy_tensors(getattr(optimizer, "optim", optimizer))
-
-
-def _rebuilt(tree: Any) -> Any:
-    """Return `tree` in new dicts: torch's functions replace tensors in the dicts that they are given."""
-    if isinstance(tree, Mapping):
-        return {name: _rebuilt(value) for name, value in tree.items()}
-    return tree
-
-
-def _copy_tensors(optimizer: torch.optim.Optimizer) -> None:
-    """Give the optimizer copies of the tensors: load_state_dict keeps the tensors that it is given."""
-    for of_parameter in optimizer.state.values():
-        for name, value in of_parameter.items():
-            if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
-                of_parameter[name] = value.clone()
-
-
-def _by_number(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer's `state` by numbers of parameters, as its load_state_dict needs it."""
-    names = _names(model)
-    ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    number = {name: place for place, name in enumerate(ordered)}
+def _shapes(state: Any) -> dict[str, list[int]]:
+    if not isinstance(state, Mapping):
+        raise TrainError("the checkpoint is of another program: what it has for a model is none")
     return {
-        "state": {number[name]: value for name, value in state["state"].items()},
-        "param_groups": [
-            {**group, "params": [number[name] for name in group["params"]]} for group in state["param_groups"]
-        ],
+        name: list(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor | Stored)
     }
+
+
+def put_back(states: MutableMapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Give each of `states` what a checkpoint has of it; the tensors of `tree` are `Stored`.
+
+    Plain data in `states` is replaced. Raises TrainError if it does not fit, before anything is changed where
+    that can be known.
+    """
+    refuse_other(states, tree)
+    for name, value in states.items():
+        try:
+            if isinstance(value, nn.Module):
+                _load_model(value, tree[name])
+            elif isinstance(value, Optimizer):
+                value.load_state_dict(_for_optimizer(value, states, tree[name]))
+            elif is_stateful(value):
+                value.load_state_dict(_copied(tree[name]))
+            else:
+                states[name] = _copied(tree[name])
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise TrainError(
+                f"the checkpoint is of another program: {name!r} cannot take its state: {error}"
+            ) from error
+
+
+def _load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Load the parts that this rank holds; load_state_dict copies them, so they may be mapped from a file."""
+    live = model.state_dict()
+    loaded = {}
+    for name, leaf in live.items():
+        there = state[plain_name(name, model)]
+        loaded[name] = sharded_like(leaf, there) if isinstance(there, Stored) else there
+    model.load_state_dict(loaded)
+
+
+def _for_optimizer(
+    optimizer: Optimizer, states: Mapping[str, Any], state: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an optimizer's state, sharded like its parameters, in copies: load_state_dict keeps them."""
+    numbered = _numbered(optimizer, states, state)
+    for number, parameter in enumerate(of_groups(optimizer)):
+        of_parameter = numbered["state"].get(number)
+        if of_parameter is not None:
+            numbered["state"][number] = {
+                key: _like(parameter, value) if isinstance(value, Stored) else _copied(value)
+                for key, value in of_parameter.items()
+            }
+    return numbered
+
+
+def _like(parameter: torch.Tensor, there: Stored) -> torch.Tensor:
+    if isinstance(parameter, DTensor) and there.shape == list(parameter.shape):
+        return sharded_like(parameter, there, copy=True)
+    return there.whole()
+
+
+def _numbered(optimizer: Optimizer, states: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the optimizer's `state` by numbers of parameters, as its load_state_dict needs it."""
+    names = parameter_names(states, optimizer)
+    if names is None:
+        return {**state, "state": dict(state["state"])}
+    ordered = [names[parameter] for parameter in of_groups(optimizer)]
+    number = {name: place for place, name in enumerate(ordered)}
+    saved = {frozenset(group["params"]): group for group in state["param_groups"]}
+    groups = []
+    for group in optimizer.param_groups:
+        mine = [names[parameter] for parameter in group["params"]]
+        if frozenset(mine) not in saved:
+            raise TrainError(
+                "the checkpoint is of another optimizer: it has no group of the parameters "
+                f"{', '.join(mine[:3])}{' ...' if len(mine) > 3 else ''}"
+            )
+        options = _copied(saved[frozenset(mine)])
+        groups.append({**options, "params": [number[name] for name in mine]})
+    by_number = {number[name]: value for name, value in state["state"].items() if name in number}
+    return {**state, "state": by_number, "param_groups": groups}
+
+
+def _copied(tree: Any) -> Any:
+    return mapped(tree, lambda _, leaf: leaf.whole() if isinstance(leaf, Stored) else leaf)
+
+
+def consolidated(model: nn.Module, optimizer: Optimizer, writers: Sequence[int]) -> dict[str, Any]:
+    """Return the complete state of `model` and `optimizer` on the ranks `writers`, and {} on the others.
+
+    Every rank must call it.
+    """
+    keep = not dist.is_initialized() or dist.get_rank() in writers
+    state: dict[str, Any] = whole(taken({"model": model, "optimizer": optimizer}, writers), keep=keep)
+    return state if keep else {}
+
+
+def refuse_another_network(model: nn.Module, of_checkpoint: Mapping[str, Any]) -> None:
+    """Raise TrainError if the weights of a checkpoint do not fit `model`; no collective, changes nothing."""
+    refuse_other({"model": model}, {"model": of_checkpoint})
+
+
+def restore(model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Put the result of `consolidated` back; every rank must call it, with the same `state`."""
+    put_back({"model": model, "optimizer": optimizer}, as_stored(state))
+
+
+def as_stored(tree: Any) -> Any:
+    """Return the tree of a checkpoint that is one file, as put_back needs it."""
+    return mapped(tree, lambda _, leaf: stored(leaf) if isinstance(leaf, torch.Tensor) else leaf)
