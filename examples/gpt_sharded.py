@@ -42,7 +42,7 @@ class ShardedConfig(Config):
     replicas: int = 1  # copies of all weights
     tensor: int = 1  # ranks that compute each product together; neighbours, so of one host
     offload: bool = False  # weights, gradients and optimizer in host memory while they are not used
-    shared: str = ""  # the folder of the checkpoints, which all hosts must share; default OUT
+    shared: str = ""  # the folder of the checkpoints, on a shared disk or not; default OUT
 
 
 class Sharded:
@@ -124,14 +124,16 @@ class ShardedTraining(Training):
 
     def resume(self, wanted: bool) -> None:
         out = Path(self.config.shared) if self.config.shared else self.job.out
-        self.sharded_checkpoints = ShardedCheckpoints(self.job, out)
-        step = self.sharded_checkpoints.newest(self.gpt, self.optimizer) if wanted else None
+        same = {name: getattr(self.config, name) for name in ("seed", "batch_size", "context")}
+        self.sharded_checkpoints = ShardedCheckpoints(self.job, out, same=same)
+        states = {"model": self.gpt, "optimizer": self.optimizer}
+        step = self.sharded_checkpoints.load(states) if wanted else None
         if step is None:
             self.sharded_checkpoints.begin()
         self.step = step or 0
 
     def save(self, *, last: bool) -> None:
-        self.sharded_checkpoints.save(self.step, self.gpt, self.optimizer)
+        self.sharded_checkpoints.save(self.step, {"model": self.gpt, "optimizer": self.optimizer})
         if last:
             self.sharded_checkpoints.finish()
 

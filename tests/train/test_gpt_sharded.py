@@ -156,17 +156,6 @@ def test_what_cannot_be_sharded_is_refused(
         train(tmp_path, 1, text, "--steps", "1", *words.split())
 
 
-def test_hosts_that_do_not_share_the_folder_are_named(tmp_path: Path) -> None:
-    def refused(group: Group) -> str:
-        with pytest.raises(TrainError) as refusal:
-            ShardedCheckpoints(group, tmp_path / group.hosts[group.rank])
-        return str(refusal.value)
-
-    said = on_hosts(tmp_path, 2, refused)
-    assert said[0].startswith("host1 and host0 do not share")
-    assert "a folder on a shared disk" in said[1]
-
-
 def test_what_a_killed_save_left_never_counts_as_a_checkpoint_to_keep(tmp_path: Path) -> None:
     def saved(group: Group) -> int | None:
         model = torch.nn.Linear(4, 4)
@@ -174,10 +163,10 @@ def test_what_a_killed_save_left_never_counts_as_a_checkpoint_to_keep(tmp_path: 
         checkpoints = ShardedCheckpoints(group, tmp_path / "out", keep=1)
         killed = checkpoints.folder / "step-00000200"
         killed.mkdir(parents=True)
-        checkpoints.save(180, model, optimizer)
+        checkpoints.save(180, {"model": model, "optimizer": optimizer})
         checkpoints.finish()
         assert not killed.exists()
-        return checkpoints.newest(model, optimizer)
+        return checkpoints.load({"model": model, "optimizer": optimizer})
 
     assert on_hosts(tmp_path, 1, saved) == [180]
 
@@ -191,11 +180,11 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         checkpoints = ShardedCheckpoints(group, tmp_path / "out")
         before = model.weight.detach().clone()
-        checkpoints.save(1, model, optimizer)
+        checkpoints.save(1, {"model": model, "optimizer": optimizer})
         with torch.no_grad():
             model.weight.fill_(7)
         checkpoints.finish()
-        step = checkpoints.newest(model, optimizer)
+        step = checkpoints.load({"model": model, "optimizer": optimizer})
         return step, (model.weight - before).abs().max().item()
 
     assert on_hosts(tmp_path, 1, saved) == [(1, 0.0)]
@@ -217,13 +206,13 @@ def test_the_shards_of_each_rank_are_copied_before_the_training_goes_on(tmp_path
         optimizer.step()
         changed = shards(model, optimizer)
         before = [tensor.clone() for tensor in changed]
-        checkpoints.save(1, model, optimizer)
+        checkpoints.save(1, {"model": model, "optimizer": optimizer})
         with torch.no_grad():
             for tensor in changed:
                 tensor.fill_(7)
         optimizer.param_groups[0]["lr"] = 7.0
         checkpoints.finish()
-        assert checkpoints.newest(model, optimizer) == 1
+        assert checkpoints.load({"model": model, "optimizer": optimizer}) == 1
         after = shards(model, optimizer)
         assert optimizer.param_groups[0]["lr"] == 0.5
         return [(here - there).abs().max().item() for here, there in zip(before, after, strict=True)], [
@@ -245,7 +234,7 @@ def test_a_folder_that_cannot_be_written_is_named_on_every_rank(tmp_path: Path) 
             checkpoints.folder.rmdir()
             checkpoints.folder.touch()
         group.barrier()
-        checkpoints.save(1, model, optimizer)
+        checkpoints.save(1, {"model": model, "optimizer": optimizer})
         with pytest.raises(TrainError) as refusal:
             checkpoints.finish()
         return str(refusal.value)
@@ -261,38 +250,44 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     def refused(group: Group) -> str:
         first, second = torch.nn.Linear(5, 5), torch.nn.Linear(6, 6)
         checkpoints = ShardedCheckpoints(group, tmp_path / "out")
-        checkpoints.save(1, first, torch.optim.AdamW(first.parameters()))
+        checkpoints.save(1, {"model": first, "optimizer": torch.optim.AdamW(first.parameters())})
         checkpoints.finish()
         with pytest.raises(TrainError) as refusal:
-            checkpoints.newest(second, torch.optim.AdamW(second.parameters()))
+            checkpoints.load({"model": second, "optimizer": torch.optim.AdamW(second.parameters())})
         return str(refusal.value)
 
     (said,) = on_hosts(tmp_path, 1, refused)
-    assert (
-        "step-00000001 cannot be continued: rank 0 (host0): /model/weight has the size [5, 5] there" in said
-    )
+    assert said == "the checkpoint is of another network: weight is [5, 5] there and [6, 6] here"
 
 
-def damaged(folder: Path, damage: Callable[[Path], None]) -> list[str]:
-    """What each of two ranks says of a checkpoint that `damage` was done to."""
+def damaged(folder: Path, damage: Callable[[Path], None]) -> list[tuple[int | None, str]]:
+    """Which step each of two ranks resumes from after `damage` to the newer of two, and what it says."""
 
-    def refused(group: Group) -> str:
+    def resumed(group: Group) -> tuple[int | None, str]:
+        said: list[str] = []
         model = torch.nn.Linear(64, 64)
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
         optimizer = torch.optim.AdamW(model.parameters())
-        checkpoints = ShardedCheckpoints(group, folder / "out")
-        checkpoints.save(1, model, optimizer)
+        parts = {"model": model, "optimizer": optimizer}
+        checkpoints = ShardedCheckpoints(group, folder / "out", say=said.append)
+        before = [local(weight).detach().clone() for weight in model.parameters()]
+        checkpoints.save(1, parts)
+        with torch.no_grad():
+            for weight in model.parameters():
+                local(weight).fill_(7)
+        checkpoints.save(2, parts)
         checkpoints.finish()
-        before = [weight.detach().clone() for weight in model.parameters()]
         if group.rank == 0:
-            damage(folder / "out" / "checkpoints" / "step-00000001")
+            damage(folder / "out" / "checkpoints" / "step-00000002")
         group.barrier()
-        with pytest.raises(TrainError) as refusal:
-            checkpoints.newest(model, optimizer)
-        assert all(map(torch.equal, before, model.parameters()))
-        return str(refusal.value)
+        try:
+            step = checkpoints.load(parts)
+        except TrainError as refusal:
+            return None, str(refusal)
+        assert all(map(torch.equal, before, map(local, model.parameters())))
+        return step, "\n".join(said)
 
-    return on_hosts(folder, 2, refused)
+    return on_hosts(folder, 2, resumed)
 
 
 def flip_a_byte(folder: Path) -> None:
@@ -323,22 +318,29 @@ def leave_a_part_out(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (flip_a_byte, "rank 1 (host1): 0001-of-0002.pt does not have the checksum in 0001-of-0002.json"),
-        (
-            lambda folder: (folder / "0001-of-0002.pt").unlink(),
-            "rank 1 (host1): 0001-of-0002.pt: No such",
-        ),
-        (write_nothing, "rank 0 (host0): no Index from 0001-of-0002.json: expected the fields"),
-        (move_a_part, "0001-of-0002.json: a part of /model/weight lies outside of it"),
-        (leave_a_part_out, "/model/weight is not there as a whole"),
+        (flip_a_byte, "host1: step 2: {}: 0001-of-0002.pt does not have the checksum in 0001-of-0002.json"),
+        (lambda folder: (folder / "0001-of-0002.pt").unlink(), "host1: step 2: {}: 0001-of-0002.pt: No such"),
+        (lambda folder: (folder / "0001-of-0002.json").unlink(), "step 2 is not complete on any host"),
+        (write_nothing, "host1: step 2: {}: no Index from 0001-of-0002.json: expected the fields"),
+        (move_a_part, "host1: step 2: {}: 0001-of-0002.json: a part of /model/weight lies outside of it"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused_on_every_rank_and_changes_nothing(
+def test_a_damaged_newest_is_named_and_the_one_before_it_is_used(
     tmp_path: Path, damage: Callable[[Path], None], why: str
 ) -> None:
-    for said in damaged(tmp_path, damage):
-        assert said.startswith(f"{tmp_path}/out/checkpoints/step-00000001 cannot be continued: rank ")
-        assert why in said
+    for step, said in damaged(tmp_path, damage):
+        assert step == 1
+        assert why.format(tmp_path / "out/checkpoints/step-00000002") in said
+    assert (tmp_path / "out/checkpoints.1/step-00000002").exists()
+
+
+@pytest.mark.parametrize(("damage", "why"), [(leave_a_part_out, "/model/weight is not there as a whole")])
+def test_a_checkpoint_that_lacks_a_part_is_refused_on_every_rank(
+    tmp_path: Path, damage: Callable[[Path], None], why: str
+) -> None:
+    for step, said in damaged(tmp_path, damage):
+        assert step is None
+        assert said == f"{tmp_path}/out/checkpoints/step-00000002 cannot be continued: {why}"
 
 
 def test_a_hostile_pickle_in_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
@@ -346,11 +348,12 @@ def test_a_hostile_pickle_in_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
 
     def replace(folder: Path) -> None:
         path = folder / "0001-of-0002.pt"
-        torch.save({"tensors": Path, "values": {}}, path)  # any global but torch's own is refused
+        torch.save({"tensors": Path, "tree": {}}, path)  # any global but torch's own is refused
         index = json.loads(path.with_suffix(".json").read_text())
         index["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         path.with_suffix(".json").write_text(json.dumps(index))
 
-    for said in damaged(tmp_path, replace):
+    for step, said in damaged(tmp_path, replace):
+        assert step is None
         assert "0001-of-0002.pt is no part of a checkpoint: Weights only load failed" in said
         assert "\n" not in said

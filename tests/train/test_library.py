@@ -21,7 +21,8 @@ from tests.train.forked import on_hosts
 
 # A change here is a change for users: the changelog names it.
 SIGNATURES = {
-    "ShardedCheckpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3) -> 'None'",
+    "ShardedCheckpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3, "
+    "say: 'Callable[[str], None] | None' = None, same: 'Mapping[str, Any] | None' = None) -> 'None'",
     "Checkpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3, "
     "say: 'Callable[[str], None] | None' = None, same: 'Mapping[str, Any] | None' = None) -> 'None'",
     "GlobalBatchSampler": "(*, samples: 'int', batch_size: 'int', rank: 'int', world_size: 'int', "

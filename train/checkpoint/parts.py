@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from .tree import mapped
+
+SMALL = 4096  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,11 @@ class Box:
     offset: list[int]
     shape: list[int]
     whole: list[int]
+
+    @classmethod
+    def all_of(cls, shape: Sequence[int]) -> Box:
+        """Return the whole of a tensor as one part."""
+        return cls([0] * len(shape), list(shape), list(shape))
 
     @property
     def size(self) -> int:
@@ -53,10 +62,11 @@ class Stored:
 
     shape: list[int]
     read: Callable[[Box], torch.Tensor]
+    name: str = ""
 
     def whole(self) -> torch.Tensor:
         """Return a copy of the whole tensor."""
-        return self.read(Box([0] * len(self.shape), self.shape, self.shape)).clone()
+        return self.read(Box.all_of(self.shape)).clone()
 
 
 def stored(tensor: torch.Tensor) -> Stored:
@@ -86,32 +96,11 @@ def sharded_like(tensor: torch.Tensor, stored: Stored, *, copy: bool = False) ->
     )
 
 
-def flat(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a state, each with its name; an empty list or mapping is a leaf."""
-    if isinstance(tree, Mapping) and tree:
-        for key, value in tree.items():
-            yield from flat(value, f"{name}/{key}")
-    elif isinstance(tree, list) and tree:
-        for number, value in enumerate(tree):
-            yield from flat(value, f"{name}/{number}")
-    else:
-        yield name, tree
-
-
-def with_values(tree: Any, values: Mapping[str, Any], name: str = "") -> Any:
-    """Return a state with `values`, by name, in place of its leaves that are no tensors."""
-    if isinstance(tree, Mapping) and tree:
-        return {key: with_values(value, values, f"{name}/{key}") for key, value in tree.items()}
-    if isinstance(tree, list) and tree:
-        return [with_values(value, values, f"{name}/{number}") for number, value in enumerate(tree)]
-    return tree if isinstance(tree, torch.Tensor) else values[name]
-
-
 def box_of(tensor: torch.Tensor) -> Box:
     """Return which part of a tensor this rank holds."""
     whole = list(tensor.shape)
     if not isinstance(tensor, DTensor):
-        return Box([0] * len(whole), whole, whole)
+        return Box.all_of(whole)
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return Box(list(offset), list(shape), whole)
 
@@ -132,13 +121,24 @@ def _writes(tensor: torch.Tensor, rank: int) -> bool:
     return place is not None and not any(copies)
 
 
-def copied(state: Any, rank: int) -> tuple[list[Part], dict[str, Any]]:
-    """Copy what this rank writes of a state to host memory; the training may then change it."""
-    parts, tensors, values = [], [], {}
-    for name, leaf in flat(state):
+def copied(tree: Any, rank: int) -> tuple[list[Part], dict[str, Any]]:
+    """Copy what this rank writes of a state to host memory; the training may then change it.
+
+    The second value is the contents of its file: its tensors, and the whole tree. There, tensors have only a
+    shape and a type, but for small ones that are not sharded, such as an optimizer's count of steps: every
+    rank needs these, and needs no file of another rank for them then.
+    """
+    parts, tensors = [], []
+
+    def without_data(name: str, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
-            values[name] = leaf
-        elif _writes(leaf, rank) and (box := box_of(leaf)).size:
+            return leaf
+        if not isinstance(leaf, DTensor) and leaf.nbytes <= SMALL:
+            return leaf.detach().to("cpu", copy=True)
+        if _writes(leaf, rank) and (box := box_of(leaf)).size:
             parts.append(Part(name, box))
             tensors.append(local(leaf).detach().to("cpu", copy=True).contiguous())
-    return parts, {"tensors": tensors, "values": values}
+        return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+
+    shape = mapped(tree, without_data)
+    return parts, {"tensors": tensors, "tree": shape}

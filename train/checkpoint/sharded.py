@@ -1,66 +1,99 @@
 """Checkpoints of a sharded model: every rank writes its own shards, while the training goes on.
 
-A checkpoint that lacks the files of a rank is incomplete, and is not used. Every rank reads the parts of the
-files that it needs, so a checkpoint fits any number of ranks, and no rank ever holds the whole model.
+Every disk keeps the files of its own ranks, and a copy of those of the disk before it: where hosts have disks
+of their own a host may be lost with its disk, and a shared disk needs no copies. A restart takes the newest
+step whose files are all good on some disk. Each rank reads the parts of the files that it needs, so a
+checkpoint fits any number of ranks, and no rank ever holds the whole model; files that are needed and are not
+on a disk are fetched, by their checksums, from a host that has them.
+
 shards.py describes the files. torch.distributed.checkpoint has the same idea, but its ranks exchange pickles,
 and its `.metadata` is one: a compromised host would run code on all.
-
-All ranks must see the folder. On disks of their own, a restart would have to bring the files of every host to
-every other host, because each rank may need parts of each file, and the files of a host that is lost would be
-lost; checkpoints.py, which keeps the whole model on each host, is for such hosts.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.optim import Optimizer
+import torch
+import torch.distributed as dist
 
 from ..job.failure import TrainError
 from ..job.group import Group
 from ..job.long_work import others_wait
+from ..reporting.terminal import Terminal
 from . import files, shards
-from .checkpoints import FOLDER, lowest_rank_that_sees
-from .parts import copied, flat, with_values
+from .assembled import Assembled, shape_of
+from .checkpoints import FOLDER, SAME, lowest_rank_that_sees, refuse_other_options
+from .copies import Copies
+from .disks import Disks
+from .found import Found, newest_complete
+from .parts import copied
+from .spread import Lane, along
+from .state import put_back, refuse_other, taken, wanted
 
 
 class ShardedCheckpoints:
-    """The newest `keep` checkpoints of a sharded model, in a folder that every rank sees.
+    """The newest `keep` checkpoints of a sharded model, in `out` of every host.
 
-    Every method must be called on every rank.
+    The methods are those of Checkpoints, and `finish`. Every one must be called on every rank.
     """
 
-    def __init__(self, group: Group, out: Path, *, keep: int = 3) -> None:
-        """Raise TrainError if the hosts do not share `out`."""
-        self.group, self.folder, self.keep = group, out / FOLDER, keep
-        seen = group.all_gather(lowest_rank_that_sees(self.folder, group), int)
-        if blind := [host for host, lowest in zip(group.hosts, seen, strict=True) if lowest > 0]:
-            raise TrainError(
-                f"{', '.join(dict.fromkeys(blind))} and {group.hosts[0]} do not share {out}\n"
-                "sharded checkpoints need a folder on a shared disk, because each rank writes a part of them"
-            )
+    def __init__(
+        self,
+        group: Group,
+        out: Path,
+        *,
+        keep: int = 3,
+        say: Callable[[str], None] | None = None,
+        same: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take the arguments of Checkpoints."""
+        self.group, self.folder, self.keep, self.same = group, out / FOLDER, keep, dict(same or {})
+        self.say = say or Terminal(group.ranks, os.environ).line
+        self.disks = Disks(group.all_gather(lowest_rank_that_sees(self.folder, group), int))
+        self.copies = Copies.of(group, self.disks)
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.written: Future[None] | None = None
+        self.step = -1
 
-    def save(self, step: int, model: nn.Module, optimizer: Optimizer) -> None:
+    @property
+    def leads(self) -> bool:
+        """Whether this rank removes and moves checkpoints on its disk."""
+        return self.group.rank in self.disks.every
+
+    def save(self, step: int, states: Mapping[str, Any]) -> None:
         """Begin to write the checkpoint of `step`: returns as soon as this rank's shards are copied.
 
-        Waits for the checkpoint before. Raises TrainError if that could not be written.
+        Waits for the checkpoint before. Raises TrainError if that could not be written, or if a state holds
+        what could not be loaded again.
         """
         self.finish()
+        tree = taken({SAME: self.same, **states}, writers=(0,))
         path = files.path_of(self.folder, step)
-        if self.group.rank == 0:  # what a killed run left of this step
+        if self.leads:  # what a killed run left of this step
             shutil.rmtree(path, ignore_errors=True)
+        # A barrier too: no rank writes before the folder is removed.
         self.group.barrier()
-        parts, contents = copied(_state(model, optimizer), self.group.rank)
-        place = (self.group.rank, self.group.world_size)
-        self.written = self.writer.submit(shards.write, path, *place, parts, contents)
+        save = self.group.broadcast(f"{time.time_ns():020d}-{secrets.token_hex(4)}", str)
+        parts, contents = copied(tree, self.group.rank)
+        mine = path / shards.name_of(self.group.rank, self.group.world_size)
+        self.step, self.written = step, self.writer.submit(self._write, mine, save, parts, contents)
+
+    def _write(self, path: Path, save: str, parts: list[Any], contents: dict[str, Any]) -> None:
+        written: Path | None = None
+        try:
+            shards.write(path, save, parts, contents)
+            written = path
+        finally:  # the neighbour waits for the files, or to hear that there are none
+            contents.clear()
+            self.copies.exchange(written, path.parent)
 
     def finish(self) -> None:
         """Wait until the last checkpoint is complete, and remove those that are too old."""
@@ -70,65 +103,132 @@ class ShardedCheckpoints:
         with others_wait(self.group):
             try:
                 written.result()
-            except OSError as error:
+            except (OSError, shards.Unfit) as error:
                 why = str(error)
         self._raise_together(f"cannot write a checkpoint to {self.folder}", why)
-        if self.group.rank == 0:  # no rank begins the next checkpoint before rank 0 does
-            files.prune(self.folder, self.keep, shards.is_complete)
+        if self.leads:
+            files.set_aside(self.folder, after=self.step)  # what an earlier run left
+            files.prune(self.folder, self.keep)
 
-    def newest(self, model: nn.Module, optimizer: Optimizer) -> int | None:
-        """Load the newest complete checkpoint; returns its step, or None if there is none.
+    def load(self, states: MutableMapping[str, Any]) -> int | None:
+        """Load the newest complete checkpoint of all hosts into `states`; returns its step, None without one.
 
-        Raises TrainError, with nothing loaded, if it is damaged or of another model.
+        Parts with `load_state_dict` are loaded in place, plain data is replaced in `states`. Raises
+        TrainError, with nothing changed, if the checkpoint is of another network or of other options.
         """
-        complete = [path for path in files.stored(self.folder) if shards.is_complete(path)]
-        step = self.group.broadcast(files.step_of(complete[0]) if complete else -1, int)
-        if step < 0:
+        self.finish()
+        found, any_there = newest_complete(self.group, self.folder, self.disks, self.say)
+        if found is None:
+            if any_there:
+                self.begin()
             return None
-        path, state, why = files.path_of(self.folder, step), _state(model, optimizer), ""
-        wanted, every = dict(flat(state)), list[shards.Index]()
+        path, why = files.path_of(self.folder, found.step), ""
+        assembled = Assembled(path, self._indices(found, path))
+        tree = self._tree(found, assembled)
+        refuse_other_options(self.same, tree.get(SAME, {}))
+        refuse_other(states, tree)
+        self._fetch(found, assembled, set(self._needed(states, tree, assembled)))
         with others_wait(self.group):
             try:
-                every = self._checked(path, wanted)
+                put_back(states, tree)
             except shards.Unfit as unfit:
                 why = str(unfit)
         self._raise_together(f"{path} cannot be continued", why)
-        values = {}
-        with others_wait(self.group):
-            try:
-                values = shards.fill(wanted, shards.indices(path), every)
-            except shards.Unfit as unfit:
-                why = str(unfit)
-        self._raise_together(f"{path} cannot be continued", why)
-        loaded = with_values(state, values)
-        set_state_dict(
-            model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"]
-        )
-        return step
+        if self.leads:
+            files.set_aside(self.folder, after=found.step)
+        self.say(f"resumed from step {found.step}, which {found.ranks} ranks saved")
+        return found.step
 
     def begin(self) -> None:
         """Begin a new run: set the checkpoints of an earlier run aside."""
-        if self.group.rank == 0:
+        if self.leads:
             files.set_aside(self.folder, after=-1)
         self.group.barrier()
 
-    def _checked(self, path: Path, wanted: Mapping[str, Any]) -> list[shards.Index]:
-        """Read what each file has; the ranks share the work of verifying the files. Raises Unfit."""
-        found = shards.indices(path)
-        every = [shards.read_index(each) for each in found]
-        for each, index in [*zip(found, every, strict=True)][self.group.rank :: self.group.world_size]:
-            shards.verify(each, index)
-        shards.check(wanted, every)
-        return every
+    def _indices(self, found: Found, path: Path) -> list[shards.Index]:
+        """Return what the files of each rank have: one holder of each tells the others."""
+        mine, why = list[str](), ""
+        for file, holders in enumerate(found.holders):
+            if holders[0] == self.group.rank:
+                try:
+                    index = shards.read_index(path / shards.name_of(file, found.ranks))
+                    mine.append(shards.encoded(index).decode())
+                except shards.Unfit as unfit:
+                    why = str(unfit)
+        self._raise_together(f"{path} cannot be continued", why)
+        told = [iter(texts) for texts in self.group.all_gather(mine, list[str], at_most=shards.INDEX_AT_MOST)]
+        indices = []
+        for file, holders in enumerate(found.holders):
+            name = f"{shards.name_of(file, found.ranks)} of {self.group.hosts[holders[0]]}"
+            try:
+                indices.append(shards.checked_index(next(told[holders[0]], "").encode(), name))
+            except shards.Unfit as unfit:
+                raise TrainError(f"{path} cannot be continued: {unfit}") from unfit
+        return indices
+
+    def _tree(self, found: Found, assembled: Assembled) -> dict[str, Any]:
+        """Return the tree of the checkpoint, as a holder of the files of rank 0 sends it to all."""
+        source, data, why = found.holders[0][0], b"", ""
+        try:
+            data = assembled.shape() if self.group.rank == source else b""
+        except shards.Unfit as unfit:
+            why = str(unfit)
+        self._raise_together(f"{assembled.folder} cannot be continued", why)
+        size = self.group.all_gather(len(data), int)[source]
+        sent = torch.frombuffer(bytearray(data or bytes(size)), dtype=torch.uint8).to(self.group.device)
+        dist.broadcast(sent, src=source)
+        try:
+            tree = assembled.tree(shape_of(sent.cpu().numpy().tobytes()))
+        except shards.Unfit as unfit:
+            raise TrainError(f"{assembled.folder} cannot be continued: {unfit}") from unfit
+        if not isinstance(tree, dict):
+            raise TrainError(f"{assembled.folder} is no checkpoint of this program")
+        return tree
+
+    def _needed(self, states: Mapping[str, Any], tree: dict[str, Any], assembled: Assembled) -> Iterator[int]:
+        """Yield the files that have parts of what this rank needs."""
+        for stored, box in wanted(states, tree):
+            yield from assembled.files_with(stored.name, box)
+
+    def _fetch(self, found: Found, assembled: Assembled, mine: set[int]) -> None:
+        """Fetch the files that a disk lacks and its ranks need, each along a chain from one that has them."""
+        needed = self.group.all_gather(sorted(mine), list[int])
+        of_disk = {
+            disk: set().union(*(needed[rank] for rank in self.disks.ranks(disk))) for disk in self.disks.every
+        }
+        lane, fetched, why = Lane(self.group.device), dict.fromkeys(self.disks.every, 0), ""
+        with others_wait(self.group):
+            for file, index in enumerate(assembled.indices):
+                there = found.disks_with(file, self.disks)
+                chain = [
+                    found.holders[file][0],
+                    *(disk for disk in self.disks.every if file in of_disk[disk] and disk not in there),
+                ]
+                for disk in chain[1:]:
+                    fetched[disk] += 1
+                if len(chain) > 1 and self.group.rank in chain:
+                    path = assembled.path(file)
+                    pieces = along(lane, chain, self.group.rank, path.with_suffix(".pt"), index.size)
+                    try:
+                        self._pass(path, index, pieces, first=self.group.rank == chain[0])
+                    except (OSError, shards.Unfit) as error:
+                        why = str(error)
+        self._raise_together(f"cannot fetch a checkpoint to {self.folder}", why)
+        for disk, number in fetched.items():
+            if number:
+                self.say(
+                    f"{self.group.hosts[disk]}: got {number} of {found.ranks} files of step {found.step}"
+                )
+
+    def _pass(self, path: Path, index: shards.Index, pieces: Iterator[torch.Tensor], *, first: bool) -> None:
+        if first:
+            for _ in pieces:
+                pass
+        else:
+            shards.write_received(path, index, pieces)
 
     def _raise_together(self, what: str, why: str) -> None:
         """Raise TrainError on every rank if one has a reason `why`; that of the lowest is shown."""
         for rank, reason in enumerate(self.group.all_gather(why, str)):
             if reason:
                 raise TrainError(f"{what}: rank {rank} ({self.group.hosts[rank]}): {reason}")
-
-
-def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return this rank's shards; loading replaces them in place."""
-    of_model, of_optimizer = get_state_dict(model, optimizer)
-    return {"model": of_model, "optimizer": of_optimizer}

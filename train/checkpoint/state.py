@@ -7,7 +7,7 @@ however a model is wrapped and split. So a checkpoint fits any number of ranks a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 
 from ..job.failure import TrainError
 from .names import of_groups, parameter_names, plain_name
-from .parts import Stored, sharded_like, stored
+from .parts import Box, Stored, box_of, sharded_like, stored
 from .plain import refuse_unreadable
-from .tree import mapped
+from .tree import leaves, mapped
 
 
 def taken(states: Mapping[str, Any], writers: Sequence[int]) -> dict[str, Any]:
@@ -144,6 +144,28 @@ def put_back(states: MutableMapping[str, Any], tree: Mapping[str, Any]) -> None:
             ) from error
 
 
+def wanted(states: Mapping[str, Any], tree: Mapping[str, Any]) -> Iterator[tuple[Stored, Box]]:
+    """Yield the tensors of a checkpoint that fits, with the part of each that put_back reads on this rank."""
+    for name, value in states.items():
+        if isinstance(value, nn.Module):
+            for key, leaf in value.state_dict().items():
+                there = tree[name][plain_name(key, value)]
+                if isinstance(there, Stored):
+                    yield there, box_of(leaf)
+            continue
+        state = tree[name]
+        if isinstance(value, Optimizer):
+            numbered = _numbered(value, states, state)
+            for number, parameter in enumerate(of_groups(value)):
+                for there in numbered["state"].get(number, {}).values():
+                    if isinstance(there, Stored):
+                        yield there, _box_like(parameter, there)
+            state = numbered["param_groups"]
+        for there in leaves(state):
+            if isinstance(there, Stored):
+                yield there, Box.all_of(there.shape)
+
+
 def _load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Load the parts that this rank holds; load_state_dict copies them, so they may be mapped from a file."""
     live = model.state_dict()
@@ -159,6 +181,7 @@ def _for_optimizer(
 ) -> dict[str, Any]:
     """Return an optimizer's state, sharded like its parameters, in copies: load_state_dict keeps them."""
     numbered = _numbered(optimizer, states, state)
+    numbered["param_groups"] = _copied(numbered["param_groups"])
     for number, parameter in enumerate(of_groups(optimizer)):
         of_parameter = numbered["state"].get(number)
         if of_parameter is not None:
@@ -173,6 +196,11 @@ def _like(parameter: torch.Tensor, there: Stored) -> torch.Tensor:
     if isinstance(parameter, DTensor) and there.shape == list(parameter.shape):
         return sharded_like(parameter, there, copy=True)
     return there.whole()
+
+
+def _box_like(parameter: torch.Tensor, there: Stored) -> Box:
+    same = there.shape == list(parameter.shape)
+    return box_of(parameter) if same else Box.all_of(there.shape)
 
 
 def _numbered(optimizer: Optimizer, states: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,8 +219,7 @@ def _numbered(optimizer: Optimizer, states: Mapping[str, Any], state: Mapping[st
                 "the checkpoint is of another optimizer: it has no group of the parameters "
                 f"{', '.join(mine[:3])}{' ...' if len(mine) > 3 else ''}"
             )
-        options = _copied(saved[frozenset(mine)])
-        groups.append({**options, "params": [number[name] for name in mine]})
+        groups.append({**saved[frozenset(mine)], "params": [number[name] for name in mine]})
     by_number = {number[name]: value for name, value in state["state"].items() if name in number}
     return {**state, "state": by_number, "param_groups": groups}
 

@@ -16,3 +16,10 @@ def mapped(tree: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
     if type(tree) in {list, tuple}:
         return type(tree)(mapped(value, change, f"{name}/{number}") for number, value in enumerate(tree))
     return change(name, tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves of `tree`."""
+    found: list[Any] = []
+    mapped(tree, lambda _, leaf: found.append(leaf))
+    return found
