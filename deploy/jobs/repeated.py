@@ -38,7 +38,7 @@ class EarlyFailure:
     """A failure before the first step, by what repeats itself.
 
     `mark`: the exception with its file and line; without a traceback, the exit status and the last line.
-    `hosts`: those on which ranks failed by themselves.
+    `hosts`: those on which ranks failed on their own.
     """
 
     mark: tuple[str, ...]
@@ -79,7 +79,7 @@ def host_alone(failures: Sequence[EarlyFailure]) -> str | None:
 
 
 def _is_own(end: RankExit) -> bool:
-    """Whether a rank failed by itself: not by a signal from outside, nor for a peer that is gone."""
+    """Whether a rank failed on its own: not by a signal from outside, nor for a peer that is gone."""
     if end.code < 0 and not end.why:  # `why`: the kernel killed it for lack of memory
         return -end.code in CRASHES
     return end.code != 0 and not misses_a_peer(end.tail)

@@ -51,7 +51,7 @@ class Failure:
 
     @property
     def distrusted(self) -> bool:
-        """Whether its host sent what no agent sends."""
+        """Whether its host broke the protocol."""
         return self.kind == "host" and self.reason.startswith("protocol error")
 
     @property

@@ -1,4 +1,4 @@
-"""After a fault a job trains on by itself; benchmarks/recovery.py records how long that takes."""
+"""After a fault a job trains on without help; benchmarks/recovery.py records how long that takes."""
 
 from __future__ import annotations
 
