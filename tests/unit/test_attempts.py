@@ -23,6 +23,7 @@ from muster.deploy.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Facts
+from muster.deploy.hosts.stuck import StuckProcesses
 from muster.deploy.jobs import restart_policy
 from muster.deploy.jobs import runner as attempts
 from muster.deploy.jobs.metrics import joined
@@ -380,7 +381,7 @@ def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(
     hosts, stops = Hosts(PLAN), []
     whole = run.LaunchLoop._stop
 
-    def stop(self: run.LaunchLoop) -> dict[str, int]:
+    def stop(self: run.LaunchLoop) -> dict[str, StuckProcesses]:
         stops.append(whole(self))
         if len(stops) == 1:
             raise KeyboardInterrupt(15)
