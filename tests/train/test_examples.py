@@ -93,6 +93,25 @@ def test_a_ring_of_three_ranks_passes_on_what_arrives(tmp_path: Path) -> None:
     assert "pipeline: [8.0, 16.0, 24.0, 32.0]" in printed[2]
 
 
+@pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("mpirun", 2), ("mpirun", 3)])
+def test_gradients_that_mpi4py_adds_are_those_of_ddp(launch: Launch, launcher: str, ranks: int) -> None:
+    """At any number of ranks: 96 samples of a batch divide among them. mpi_checks/ has the harder cases."""
+    printed = run(launch, launcher, ranks, "mpi4py_allreduce.py")
+    losses = {way: float(loss) for way, loss in re.findall(r"(.*): loss (\S+), \S+ ms a step", printed)}
+    after, during, half, ddp = losses.values()
+    assert after == pytest.approx(ddp, abs=2e-6)
+    assert during == pytest.approx(ddp, abs=2e-6)
+    assert half == pytest.approx(ddp, abs=1e-2)
+    assert ddp < 0.2  # of an untrained model: 0.5
+
+
+@soak
+def test_mpi4py_without_mpirun_is_refused(launch: Launch) -> None:
+    job = launch("torchrun", 2, str(EXAMPLES / "mpi4py_allreduce.py"))
+    assert job.status != 0
+    assert "communication over MPI needs the ranks started by the mpirun" in job.stdout + job.stderr
+
+
 @on("mpirun", "spawn")
 def test_a_parameter_server_learns_from_every_worker(launch: Launch, launcher: str) -> None:
     """On three hosts: tests/cluster/test_cluster_examples.py."""

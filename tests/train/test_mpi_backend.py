@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 CALLS = ("collectives", "messages", "mistakes")
-REST = ("store", "fake_gpu", "training", "checkpoint")  # they make the same calls
+REST = ("store", "fake_gpu", "training", "checkpoint", "mpi4py_example")  # they make the same calls
 MODULES = (*CALLS, *REST)
 
 
