@@ -111,7 +111,24 @@ def exchanged(outputs: Tensors, inputs: Tensors, size: int) -> None:
     scattered(inputs, outputs[0], size)
 
 
-def rows(tensor: torch.Tensor, sizes: Sequence[int], size: int) -> None:
+def rows_exchanged(
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    output_sizes: Sequence[int],
+    input_sizes: Sequence[int],
+    size: int,
+) -> None:
+    """Check a tensor with rows for each rank, and one with rows from each; without sizes, equal parts."""
+    read(tensor)
+    written(output)
+    same_type(output, tensor)
+    _rows(tensor, input_sizes, size)
+    _rows(output, output_sizes, size)
+    if not (output_sizes or input_sizes) and output.numel() != tensor.numel():
+        raise ValueError(f"an output of {output.numel()} elements for an input of {tensor.numel()}")
+
+
+def _rows(tensor: torch.Tensor, sizes: Sequence[int], size: int) -> None:
     """Check that `tensor` has `sizes` rows for each rank; without sizes, equal parts."""
     if tensor.dim() == 0:
         raise ValueError("a tensor without dimensions has no rows to divide")

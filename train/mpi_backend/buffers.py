@@ -56,7 +56,8 @@ def stage_in(tensor: torch.Tensor, *, filled: bool = True, on_host: bool = False
     `stage_out` copies the result back. A GPU's tensor is copied to pinned host memory, unless this MPI is
     CUDA-aware and `on_host` is false.
     """
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     usable = tensor.is_cpu or (tensor.is_cuda and not on_host and mpi_is_cuda_aware())
     if usable and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
         return tensor if tensor.dim() == 1 else tensor.view(-1)
@@ -70,6 +71,12 @@ def stage_out(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     """Copy `flat` into `tensor`, with its shape and dtype, unless `flat` is the memory of `tensor`."""
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
+
+
+def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two flat tensors share memory, which MPI forbids for input and output."""
+    one, other = first.data_ptr(), second.data_ptr()
+    return one < other + second.nbytes and other < one + first.nbytes
 
 
 @cache

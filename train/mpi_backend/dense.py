@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from . import buffers
-from .buffers import message, pieces, stage_in, stage_out
+from .buffers import message, overlap, pieces, stage_in, stage_out
 from .exchange import exchange
 from .library import MPI
 from .reduction import Reduction
@@ -101,23 +101,26 @@ def reduce_scatter_single(
         mine = stage_in(output, filled=False, on_host=reduction.on_host)
     else:
         mine = torch.empty(output.numel(), dtype=reduction.accumulate)
-    if _overlap(mine, whole):
+    if overlap(mine, whole):
         whole = whole.clone()
-    columns = whole.view(comm.size, -1).split(buffers.LIMIT, dim=1)
     wait_for_all_ranks(comm, whole.nbytes)
-    for column, piece in zip(columns, pieces(mine), strict=True):
-        sent = column.contiguous()
-        memory, _, datatype = message(sent, reduction.datatype)
-        comm.Reduce_scatter_block(
-            [memory, piece.numel(), datatype], message(piece, reduction.datatype), reduction.op
-        )
+    if mine.numel() <= buffers.LIMIT:
+        _reduce_scatter(comm, mine, whole, reduction)
+    else:
+        columns = whole.view(comm.size, -1).split(buffers.LIMIT, dim=1)
+        for column, piece in zip(columns, pieces(mine), strict=True):
+            _reduce_scatter(comm, piece, column.contiguous(), reduction)
     reduction.returned()
     reduction.conclude(mine, comm.size)
     stage_out(output, mine)
 
 
-def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+def _reduce_scatter(
+    comm: MPI.Intracomm, mine: torch.Tensor, whole: torch.Tensor, reduction: Reduction
+) -> None:
+    memory, _, datatype = message(whole, reduction.datatype)
+    part = message(mine, reduction.datatype)
+    comm.Reduce_scatter_block([memory, mine.numel(), datatype], part, reduction.op)
 
 
 def reduce_scatter(

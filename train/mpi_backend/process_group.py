@@ -173,13 +173,11 @@ class MpiProcessGroup(BaseGroup):
         input_sizes: Sequence[int],
         opts: Any = None,
     ) -> Work:
-        arguments.read(tensor)
-        arguments.written(output)
-        arguments.same_type(output, tensor)
-        arguments.rows(tensor, input_sizes, self.size())
-        arguments.rows(output, output_sizes, self.size())
+        arguments.rows_exchanged(output, tensor, output_sizes, input_sizes, self.size())
         run = partial(exchange.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)
-        return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
+        if output_sizes or input_sizes:
+            return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
+        return self._start("all_to_all", run, [tensor], [output], opts, "equal parts", same_size=[output])
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait for every rank. It moves no data, so a rank can leave it: its time-out is an exception."""

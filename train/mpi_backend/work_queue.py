@@ -39,7 +39,9 @@ class WorkQueue:
         self.name = name
         self.broken: BaseException | None = None
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)  # something has ended
+        self._waiting = 0  # threads that wait for that
+        self._added = threading.Condition(self._lock)  # there is something for the queue's thread
         self._queue: deque[CollectiveWork] = deque()
         self._holder: int | None = None  # the thread that runs a collective or its callbacks
         self._running: Running | None = None
@@ -67,9 +69,10 @@ class WorkQueue:
             raise failed from error
         finally:
             with self._lock:
-                self._running = self._holder = None
-                self._note(failed)
-                self._changed.notify_all()
+                self._running = None
+                if failed is not None:
+                    self._note(failed)
+                self._release()
         return True
 
     def add(self, work: CollectiveWork, *, blocks: bool) -> None:
@@ -123,7 +126,27 @@ class WorkQueue:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise TimedOutError(f"{work.name}: Timed out after {seconds:g} s, and is still running")
-        self._changed.wait(left)
+        self._wait(left)
+
+    def _wait(self, seconds: float | None) -> None:
+        """Release the lock until something has ended, or so many seconds have passed."""
+        self._waiting += 1
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._waiting -= 1
+
+    def _ended(self) -> None:
+        """Wake the threads that wait until something has ended."""
+        if self._waiting:
+            self._changed.notify_all()
+
+    def _release(self) -> None:
+        """Let another thread take the first of the queue."""
+        self._holder = None
+        self._ended()
+        if self._queue:
+            self._added.notify()
 
     def _take(self) -> CollectiveWork | None:
         """Take the first of the queue, unless another thread is running one."""
@@ -139,8 +162,7 @@ class WorkQueue:
             self._perform(work)
         finally:
             with self._lock:
-                self._holder = None
-                self._changed.notify_all()
+                self._release()
 
     def _perform(self, work: CollectiveWork) -> None:
         with self._lock:
@@ -151,7 +173,7 @@ class WorkQueue:
             with self._lock:
                 self._running, work.done = None, True
                 self._note(work.exception())
-                self._changed.notify_all()
+                self._ended()
             work.publish()
 
     def _begin(self, name: str, seconds: float) -> None:
@@ -168,7 +190,7 @@ class WorkQueue:
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name=f"mpi {self.name}", daemon=True)
             self._thread.start()
-        self._changed.notify_all()
+        self._added.notify()
 
     def _loop(self) -> None:
         while True:
@@ -176,7 +198,7 @@ class WorkQueue:
                 while (head := self._take()) is None:
                     if self._closed:
                         return
-                    self._changed.wait()
+                    self._added.wait()
             self._run(head)
 
     def _drop(self) -> None:
@@ -192,7 +214,7 @@ class WorkQueue:
         with self._lock:
             self.broken = self.broken or reason
             self._drop()
-            self._changed.notify_all()
+            self._ended()
 
     def close(self, seconds: float) -> bool:
         """Finish what is queued and end the thread; returns whether that was possible within `seconds`."""
@@ -200,10 +222,11 @@ class WorkQueue:
         with self._lock:
             while (self._queue or self._holder) and (left := deadline - time.monotonic()) > 0:
                 self._wake()
-                self._changed.wait(left)
+                self._wait(left)
             self._closed = True
             idle = not self._queue and self._holder is None
-            self._changed.notify_all()
+            self._ended()
+            self._added.notify()
         if self._thread is not None and idle:
             self._thread.join()
         return idle
