@@ -1,13 +1,12 @@
-"""all_reduce and a DDP step on the MPI backend, beside Gloo, raw mpi4py and, if available, torch's own MPI.
+"""Collectives and a DDP step on the MPI backend, beside Gloo, raw mpi4py and, if available, torch's own MPI.
 
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --rounds 9
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --rounds 9 --ddp
-    mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --smallest 1048576 --busy 1
+    mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --operations all_reduce --busy 1
 
-All contestants run in one job, in turn (A B C A B C ...), with one thread for each rank, in place, in
-float32. A round is many calls of one size; its time is that of the median call on the slowest rank.
-`--busy 1` runs a busy loop beside the ranks. Bus bandwidth is as nccl-tests define it (doc/PERFORMANCE.md):
-for all_reduce of S bytes over n ranks in t seconds, S/t * 2(n-1)/n.
+All contestants run in one job, in turn (A B C A B C ...), with one thread for each rank, in float32, and
+all_reduce in place. A round is many calls of one size; its time is that of the median call on the slowest
+rank. `--busy 1` runs a busy loop beside the ranks.
 """
 
 from __future__ import annotations
@@ -38,21 +37,81 @@ from muster.train.job.rendezvous import rendezvous_store
 from muster.train.mpi_backend.direct import MPI
 
 SIZES = [4 * 4**power for power in range(13)]  # 4 B to 64 MiB
-Call = Callable[[torch.Tensor], object]
+OPERATIONS = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+)
+Call = Callable[[], object]
 BUSY = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"  # ends on its own
 
 
-def contestants() -> dict[str, Call]:
-    """Return each contestant as a function that sums a tensor in place over all ranks."""
+class Tensors:
+    """What the operations move, on each rank: `whole` and `other` of about `size` bytes, and a rank's part.
+
+    As nccl-tests count: the size is that of the larger of a rank's input and output.
+    """
+
+    def __init__(self, size: int) -> None:
+        ranks = MPI.COMM_WORLD.size
+        self.part = torch.zeros(max(1, size // 4 // ranks))
+        self.whole, self.other = torch.zeros(2, self.part.numel() * ranks).unbind()
+        self.exact = torch.zeros(size // 4)  # for operations that do not divide it
+        self.parts = list(self.whole.chunk(ranks))
+
+
+def contestants(operation: str, size: int, groups: Mapping[str, dist.ProcessGroup]) -> dict[str, Call]:
+    """Return `operation` on tensors of `size` bytes, by contestant: the groups, and mpi4py alone."""
+    made = Tensors(size)
+    calls = {name: of_torch(operation, made, group) for name, group in groups.items()}
+    return {**calls, "raw mpi4py": of_mpi4py(operation, made)}
+
+
+def process_groups() -> dict[str, dist.ProcessGroup]:
+    """Return a group of all ranks over each backend."""
     groups = {"ours": dist.new_group(backend=mpi_backend.register()), "Gloo": dist.group.WORLD}
     if dist.is_mpi_available():
         groups["built-in MPI"] = dist.new_group(backend="mpi")
+    return groups
+
+
+def of_torch(operation: str, on: Tensors, group: dist.ProcessGroup) -> Call:
+    """Return a call of torch.distributed."""
+    at_root = on.parts if dist.get_rank() == 0 else None
     calls: dict[str, Call] = {
-        name: lambda tensor, group=group: dist.all_reduce(tensor, group=group)  # type: ignore[misc]
-        for name, group in groups.items()
+        "all_reduce": lambda: dist.all_reduce(on.exact, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(on.part, on.whole, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(on.whole, on.part, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(on.other, on.whole, group=group),
+        "broadcast": lambda: dist.broadcast(on.exact, 0, group=group),
+        "reduce": lambda: dist.reduce(on.exact, 0, group=group),
+        "gather": lambda: dist.gather(on.part, at_root, 0, group=group),
+        "scatter": lambda: dist.scatter(on.part, at_root, 0, group=group),
     }
-    calls["raw mpi4py"] = lambda tensor: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, tensor.numpy())
-    return calls
+    return calls[operation]
+
+
+def of_mpi4py(operation: str, on: Tensors) -> Call:
+    """Return the same call of mpi4py, on arrays that are made before."""
+    comm, here = MPI.COMM_WORLD, MPI.IN_PLACE
+    part, whole, other, exact = (each.numpy() for each in (on.part, on.whole, on.other, on.exact))
+    at_root = whole if comm.rank == 0 else None
+    calls: dict[str, Call] = {
+        "all_reduce": lambda: comm.Allreduce(here, exact),
+        "reduce_scatter": lambda: comm.Reduce_scatter_block(whole, part),
+        "all_gather": lambda: comm.Allgather(part, whole),
+        "all_to_all": lambda: comm.Alltoall(whole, other),
+        "broadcast": lambda: comm.Bcast(exact, 0),
+        "reduce": lambda: comm.Reduce(here, exact) if comm.rank == 0 else comm.Reduce(exact, None),
+        "gather": lambda: comm.Gather(part, at_root, 0),
+        "scatter": lambda: comm.Scatter(at_root, part, 0),
+    }
+    return calls[operation]
 
 
 def calls_per_round(size: int) -> int:
@@ -61,15 +120,15 @@ def calls_per_round(size: int) -> int:
 
 
 def measure(
-    calls: Mapping[str, Call], sizes: Sequence[int], rounds: int
+    operation: str, groups: Mapping[str, dist.ProcessGroup], sizes: Sequence[int], rounds: int
 ) -> dict[tuple[str, int], list[float]]:
     """Return the seconds of a call in each round, by contestant and size in bytes."""
     taken: dict[tuple[str, int], list[float]] = {}
+    calls = {size: contestants(operation, size, groups) for size in sizes}
     for round_number in range(rounds + 1):
         for size in sizes:
-            tensor = torch.zeros(size // 4)
-            for name, call in calls.items():
-                seconds = timed(lambda: call(tensor), calls_per_round(size))  # noqa: B023 - called at once
+            for name, call in calls[size].items():
+                seconds = timed(call, calls_per_round(size))
                 if round_number > 0:  # the first warms up
                     taken.setdefault((name, size), []).append(seconds)
     return taken
@@ -89,19 +148,18 @@ def timed(call: Callable[[], object], times: int) -> float:
     return float(MPI.COMM_WORLD.allreduce(median, MPI.MAX))
 
 
-def table(taken: Mapping[tuple[str, int], Sequence[float]], ranks: int) -> list[str]:
-    """Medians in microseconds, our bus bandwidth, and the median ratio of our time to each other's."""
+def table(operation: str, taken: Mapping[tuple[str, int], Sequence[float]]) -> list[str]:
+    """Medians in microseconds, and the median ratio of our time to each other's."""
     names = list(dict.fromkeys(name for name, _ in taken))
     others = [name for name in names if name != "ours"]
-    head = [*(f"{name}, us" for name in names), "ours, busbw GB/s", *(f"ours / {name}" for name in others)]
-    lines = [f"| bytes | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    head = [*(f"{name}, us" for name in names), *(f"ours / {name}" for name in others)]
+    lines = [f"| {operation}, bytes | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
     for size in dict.fromkeys(size for _, size in taken):
         ours = taken["ours", size]
-        cells = [f"{statistics.median(taken[name, size]) * 1e6:.0f}" for name in names]
-        cells.append(f"{size / statistics.median(ours) * 2 * (ranks - 1) / ranks / 1e9:.2f}")
+        cells = [f"{statistics.median(taken[name, size]) * 1e6:.1f}" for name in names]
         cells += [f"{ratio(ours, taken[name, size]):.2f}" for name in others]
         lines.append(f"| {size} | {' | '.join(cells)} |")
-    return lines
+    return [*lines, ""]
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -170,6 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--ddp", action="store_true")
+    parser.add_argument("--operations", nargs="+", default=OPERATIONS, choices=OPERATIONS)
     parser.add_argument("--smallest", type=int, default=SIZES[0], help="bytes; leaves out what is smaller")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes; leaves out what is larger")
     parser.add_argument("--busy", type=int, default=0, help="busy loops that run beside the ranks")
@@ -186,7 +245,9 @@ def main() -> None:
                 lines = ddp_table(measure_ddp(options.rounds))
             else:
                 sizes = [size for size in SIZES if options.smallest <= size <= options.largest]
-                lines = table(measure(contestants(), sizes, options.rounds), ranks.world_size)
+                groups, lines = process_groups(), []
+                for name in options.operations:
+                    lines += table(name, measure(name, groups, sizes, options.rounds))
         if ranks.rank == 0:
             beside = f", {options.busy} busy loops beside" if options.busy else ""
             sys.stdout.write("\n".join([about(options.rounds, ranks) + beside, "", *lines]) + "\n")
