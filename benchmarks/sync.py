@@ -3,8 +3,7 @@
     mpirun -n 2 --bind-to none .venv/bin/python benchmarks/sync.py --rounds 9
 
 All strategies train in one job, in turn (A B C A B C ...), each a copy of the network, with one thread per
-rank. A round of a strategy is a few steps after an uncounted step. Its time is the slowest rank's. "polling"
-is mpi4py without the sleep of train/sync/reducer.py.
+rank. A round of a strategy is a few steps after an uncounted step. Its time is the slowest rank's.
 """
 
 from __future__ import annotations
@@ -26,31 +25,24 @@ from torch.nn.functional import cross_entropy
 
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
-from muster.train.sync import make_strategy
+from muster.train.sync import STRATEGIES, make_strategy
 from muster.train.sync.strategy import Strategy
 from muster.train.tools.architectures import Architecture, architecture
 
-STRATEGIES = ("none", "ddp", "mpi4py", "mpi4py polling", "mpi4py bf16", "mpi4py-naive", "zero", "fsdp")
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round
 
 
-def build(title: str, name: str, group: Group) -> tuple[Strategy, Architecture]:
-    """Build a copy of the network `name` and the strategy `title`, which may end in a variant."""
+def build(strategy: str, name: str, group: Group) -> tuple[Strategy, Architecture]:
+    """Build a copy of the network `name`, in the care of `strategy`."""
     torch.manual_seed(0)
     built = architecture(name)
-    strategy_name, _, variant = title.partition(" ")
-    compress = variant if variant == "bf16" else "none"
-    strategy = make_strategy(strategy_name, built.network, group, torch.optim.SGD, compress=compress, lr=0.01)
-    if variant == "polling":
-        strategy.reducer._wait_for_all_ranks = lambda: None  # type: ignore[attr-defined]
-    return strategy, built
+    return make_strategy(strategy, built.network, group, torch.optim.SGD, lr=0.01), built
 
 
 def step(strategy: Strategy, images: torch.Tensor, labels: torch.Tensor) -> None:
     """Take one step of training."""
     strategy.optimizer.zero_grad()
     torch.autograd.backward(cross_entropy(strategy.model(images), labels))
-    strategy.finish()
     strategy.optimizer.step()
 
 

@@ -40,12 +40,6 @@ def refuse(wrong: list[str]) -> None:
         raise TrainError("\n".join(wrong))
 
 
-def compression_without_mpi4py(compress: str, sync: str) -> list[str]:
-    """Return an error line if the strategy `sync` does not compress gradients, but should."""
-    refused = compress != "none" and sync != "mpi4py"
-    return [f"--compress {compress} needs --sync mpi4py, got --sync {sync}"] if refused else []
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOptions:
     """How the ranks find each other: the options of every program of this package."""

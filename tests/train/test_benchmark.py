@@ -25,10 +25,10 @@ QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches"
 
 @pytest.mark.soak
 def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
-    job = launch("mpirun", 2, "-m", "muster.train.tools.benchmark", "--dummy", "--sync", "mpi4py", *QUICK)
+    job = launch("mpirun", 2, "-m", "muster.train.tools.benchmark", "--dummy", "--sync", "zero", *QUICK)
     assert job.status == 0, job.stderr
     lines = job.stdout.splitlines()
-    assert "launched by mpirun, --sync mpi4py" in lines[0]
+    assert "launched by mpirun, --sync zero" in lines[0]
     assert "77 tensors, synthetic images 3x32x32, batch 2 per device, 4 in total" in lines[1]
     assert [line.split("  ")[0] for line in lines[2:5]] == ["one device alone", "per device", "total of 2"]
     assert (job.verdict["ranks"], job.verdict["batch_per_device"]) == ("2", "2")
@@ -81,11 +81,6 @@ def test_a_network_that_is_not_there_is_a_clear_error() -> None:
     words = "has no resnet-1" if find_spec("torchvision") else "--arch resnet-1 is torchvision's"
     with pytest.raises(TrainError, match=rf"(?s){words}.*there are: mlp, resnet26"):
         architecture("resnet-1")
-
-
-def test_a_compression_that_would_not_be_done_is_refused() -> None:
-    with pytest.raises(TrainError, match="--compress bf16 needs --sync mpi4py, got --sync ddp"):
-        BenchmarkConfig(compress="bf16")
 
 
 def test_seconds_for_an_image_still_have_figures() -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 LARGE = """
 import torch
 from mpi4py import MPI
-from muster.train.sync.mpi_tensors import broadcast
+from muster.train.mpi_backend.direct import broadcast
 broadcast(MPI.COMM_WORLD, torch.empty(2**31, dtype=torch.uint8))  # which never touches its memory
 print("sent")
 """

@@ -27,8 +27,7 @@ from muster.train.job.ranks import Ranks
 from muster.train.sync import make_strategy
 
 RANKS = Ranks.from_env(os.environ)
-OVER_MPI = ["mpi4py", "mpi4py-naive"] if RANKS.from_mpi else []
-STRATEGIES = ["ddp", "zero", "fsdp", *OVER_MPI]
+STRATEGIES = ["ddp", "zero", "fsdp"]
 CPU = torch.device("cpu")
 
 
@@ -193,22 +192,7 @@ def test_gradients_of_half_precision_are_averaged(group: Group, strategy: str, d
     made = make_strategy(strategy, model, group, torch.optim.SGD, lr=1.0)
     made.optimizer.zero_grad()
     torch.autograd.backward(made.model(torch.full((1, 1), 1.0 + group.rank, dtype=dtype)).sum())
-    made.finish()
     assert made.clip(1e4) == pytest.approx((1 + group.world_size) / 2, rel=1e-2)
-
-
-class _Partly(nn.Module):
-    """Uses `first` on rank 0 alone, and `never` nowhere; `frozen` is not trained."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.first, self.always, self.never, self.frozen = (nn.Linear(2, 2) for _ in range(4))
-        self.frozen.requires_grad_(False)
-        self.rank = rank
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.always(self.frozen(inputs))
-        return self.first(outputs) if self.rank == 0 else outputs
 
 
 def _is_finite(model: nn.Module) -> bool:
@@ -222,42 +206,6 @@ def test_gradients_without_a_finite_norm_are_an_error_and_no_step(group: Group, 
     with pytest.raises(TrainError, match="step 1: the gradient norm is"):
         trainer.run_epoch()
     assert _is_finite(trainer.strategy.model)
-
-
-if OVER_MPI:
-
-    @pytest.mark.parametrize("strategy", OVER_MPI)
-    def test_a_layer_that_takes_no_part_does_not_move(group: Group, strategy: str) -> None:
-        torch.manual_seed(4)
-        model = _Partly(group.rank)
-        made = make_strategy(strategy, model, group, torch.optim.SGD, lr=0.1, weight_decay=0.5)
-        before = {name: weight.clone() for name, weight in model.named_parameters()}
-        for _ in range(2):
-            made.optimizer.zero_grad()
-            torch.autograd.backward(made.model(torch.ones(1, 2)).sum())
-            made.finish()
-            made.optimizer.step()
-        moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
-        assert moved == {"first.weight", "first.bias", "always.weight", "always.bias"}
-        weights = [(float(weight.sum().item())) for weight in model.parameters()]
-        assert group.all_gather(weights) == [weights] * group.world_size
-
-    def test_a_compressed_gradient_that_overflows_is_an_error_and_no_step(group: Group) -> None:
-        model = nn.Linear(1, 1)
-        made = make_strategy("mpi4py", model, group, torch.optim.SGD, compress="fp16", lr=0.1)
-        torch.autograd.backward(made.model(torch.full((1, 1), 1e6 * group.world_size)).sum())
-        with pytest.raises(TrainError, match="--compress fp16: a gradient is not finite, or above 65504"):
-            made.finish()
-        assert _is_finite(model)
-
-    @pytest.mark.parametrize("strategy", OVER_MPI)
-    def test_weights_are_sent_in_pieces(group: Group, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("muster.train.sync.mpi_tensors.SENT_AT_ONCE", 10)
-        torch.manual_seed(group.rank)
-        model = _network()
-        make_strategy(strategy, model, group, torch.optim.SGD, lr=0.1)
-        weights = [weight.tolist() for weight in model.parameters()]
-        assert group.all_gather(weights) == [weights] * group.world_size
 
 
 class _Gpt(nn.Module):

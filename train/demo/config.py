@@ -14,12 +14,11 @@ from ..options import (
     SYNC,
     RankOptions,
     broken,
-    compression_without_mpi4py,
     option,
     parse,
 )
 from ..reporting.outputs import wrong_steps
-from ..sync import COMPRESSIONS, STRATEGIES
+from ..sync import STRATEGIES
 from .datasets import FORMS as FORMS_OF_DATA
 
 LAST_EPOCH = "last epoch"
@@ -60,11 +59,10 @@ class TrainConfig(RankOptions):
     sync: str = option(
         SYNC,
         "ddp",
-        "ddp: torch's own; mpi4py: the same in Python, over MPI; mpi4py-naive: the loop of old tutorials; "
-        "zero: shards the optimizer's state; fsdp: shards the weights too; none: no communication",
+        "ddp: torch's own; zero: shards the optimizer's state; fsdp: shards the weights too; "
+        "none: no communication",
         choices=STRATEGIES,
     )
-    compress: str = option(SYNC, "none", "type in which gradients travel; for mpi4py", choices=COMPRESSIONS)
     accumulate: int = option(SYNC, 1, "take a rank's share of a batch in so many parts, and synchronise once")
     clip: float = option(SYNC, 0.0, "scale gradients down to this 2-norm over all weights; 0: do not")
 
@@ -121,7 +119,7 @@ class TrainConfig(RankOptions):
             lines.append(f"--amp needs --dtype float32, got {self.dtype}")
         if self.profile != LAST_EPOCH:
             lines += wrong_steps(self.profile)
-        return [*lines, *compression_without_mpi4py(self.compress, self.sync), *RankOptions.wrong(self)]
+        return [*lines, *RankOptions.wrong(self)]
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:

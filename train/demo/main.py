@@ -101,7 +101,6 @@ def image_trainer(config: TrainConfig, group: Group, samples: Samples) -> Traine
         group=group,
         optimizer_options={"lr": config.lr, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
         strategy=config.sync,
-        compress=config.compress,
         batch_size=config.batch_size,
         seed=config.seed,
         learning_rate=partial(

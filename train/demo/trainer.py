@@ -72,7 +72,6 @@ class Trainer:
         group: Group,
         optimizer_options: Mapping[str, Any] | None = None,
         strategy: str = "ddp",
-        compress: str = "none",
         batch_size: int = 64,
         seed: int = 0,
         drop_last: bool = False,
@@ -92,9 +91,7 @@ class Trainer:
         """
         self.loss, self.data, self.group = loss, data, group
         self.learning_rate, self.accumulate, self.clip, self.amp = learning_rate, accumulate, clip, amp
-        self.strategy = make_strategy(
-            strategy, model, group, optimizer, compress=compress, **(optimizer_options or {})
-        )
+        self.strategy = make_strategy(strategy, model, group, optimizer, **(optimizer_options or {}))
         self.sampler = GlobalBatchSampler(
             samples=len(data),
             batch_size=batch_size,
@@ -162,7 +159,6 @@ class Trainer:
         with self.strategy.no_sync():
             losses = [self._backward(part, share.batch_size) for part in parts]
         losses.append(self._backward(last, share.batch_size))
-        self.strategy.finish()
         if self.clip:
             self.gradient_norm = norm = self.strategy.clip(self.clip)
             if not math.isfinite(norm):  # the same on every rank; the step would leave no weight but NaN

@@ -15,7 +15,7 @@ BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl", "cpu:gloo,cuda:nccl")
 # Names from old tutorials and other projects, and what to use instead.
 NOT_BACKENDS = {
     "tcp": "torch removed it in 1.0: use gloo; --init tcp://HOST:PORT chooses the rendezvous",
-    "mpi4py": "it is a strategy: use --sync mpi4py, or --backend mpi",
+    "mpi4py": "use mpi; examples/mpi4py_allreduce.py trains with mpi4py alone",
     "ddp": "it is a strategy: use --sync ddp",
     "fsdp": "it is a strategy: use --sync fsdp",
     "horovod": "it is another library: use nccl with GPUs, gloo or mpi without",

@@ -11,36 +11,24 @@ from ..job.failure import TrainError
 from ..job.group import Group
 from .strategy import Strategy
 
-STRATEGIES = ("ddp", "mpi4py", "mpi4py-naive", "zero", "fsdp", "none")
-COMPRESSIONS = ("none", "fp16", "bf16")
+STRATEGIES = ("ddp", "zero", "fsdp", "none")
 
 
 def make_strategy(
-    name: str,
-    model: nn.Module,
-    group: Group,
-    optimizer: type[Optimizer],
-    *,
-    compress: str = "none",
-    **options: Any,
+    name: str, model: nn.Module, group: Group, optimizer: type[Optimizer], **options: Any
 ) -> Strategy:
     """Make `model` and an `optimizer` of its parameters, with `options`, trainable by all ranks of `group`.
 
     `name` is one of STRATEGIES. The strategy moves the model to the group's device, and all strategies but
-    "none" give every rank the weights of rank 0. `compress`, one of COMPRESSIONS, is for "mpi4py" alone.
+    "none" give every rank the weights of rank 0.
     Raises TrainError where the strategy cannot work. A collective call.
     """
-    try:
-        chosen = _class_of(name)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py found no MPI library
-        raise TrainError(f"--sync {name} cannot be loaded: {error}") from error
-    more = {"compress": compress} if name == "mpi4py" else {}
-    made: Strategy = chosen(model, group, optimizer, options, **more)
+    made: Strategy = _class_of(name)(model, group, optimizer, options)
     return made
 
 
 def _class_of(name: str) -> Any:
-    """Import a strategy only when it is chosen: FSDP takes torch a second to load, mpi4py initialises MPI."""
+    """Import a strategy only when it is chosen: FSDP takes torch a second to load."""
     match name:
         case "ddp":
             from .ddp import Ddp as Chosen  # noqa: PLC0415
@@ -48,10 +36,6 @@ def _class_of(name: str) -> Any:
             from .zero import Zero as Chosen  # noqa: PLC0415
         case "fsdp":
             from .fsdp import Fsdp as Chosen  # type: ignore[assignment]  # noqa: PLC0415
-        case "mpi4py":
-            from .mpi_buckets import MpiBuckets as Chosen  # type: ignore[assignment]  # noqa: PLC0415
-        case "mpi4py-naive":
-            from .mpi_naive import MpiNaive as Chosen  # type: ignore[assignment]  # noqa: PLC0415
         case "none":
             from .replicated import Unsynchronised as Chosen  # type: ignore[assignment]  # noqa: PLC0415
         case _:

@@ -57,9 +57,6 @@ class Fsdp:
         finally:
             self.sharded.set_requires_gradient_sync(True)
 
-    def finish(self) -> None:
-        pass  # the backward pass ends with the last gradient reduced
-
     def clip(self, max_norm: float) -> float:
         """Clip by the norm over all shards: full_tensor combines the parts that the ranks hold."""
         parameters = list(self.model.parameters())

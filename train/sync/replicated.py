@@ -32,9 +32,6 @@ class Unsynchronised:
     def no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def finish(self) -> None:
-        pass
-
     def clip(self, max_norm: float) -> float:
         return float(clip_grad_norm_(self.replica.parameters(), max_norm))
 

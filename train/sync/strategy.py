@@ -4,8 +4,7 @@ strategy.optimizer.zero_grad()
 with strategy.no_sync():             # all parts of a batch but the last, when gradients are accumulated
     backward(loss(strategy.model(part)))
 backward(loss(strategy.model(last_part)))
-strategy.finish()                    # now every rank's gradients are the mean over the ranks
-strategy.clip(1.0)
+strategy.clip(1.0)                   # every rank's gradients are the mean over the ranks
 strategy.optimizer.step()
 """
 
@@ -30,13 +29,6 @@ class Strategy(Protocol):
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let backward passes in the block add to this rank's own gradients, without communication."""
-
-    def finish(self) -> None:
-        """Wait until the gradients of the last backward pass are the mean over all ranks.
-
-        A parameter that no rank's backward pass reached has no gradient, as in one process. Raises TrainError
-        if compressed gradients overflowed.
-        """
 
     def clip(self, max_norm: float) -> float:
         """Scale the gradients down to a total 2-norm of `max_norm`; returns the norm before."""

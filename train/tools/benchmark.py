@@ -23,10 +23,10 @@ from torch.nn.functional import cross_entropy
 from ..job.group import Group
 from ..job.hardware import wait_for_gpu
 from ..job.long_work import others_wait
-from ..options import LEARNING, OUTPUT, SYNC, RankOptions, broken, compression_without_mpi4py, option
+from ..options import LEARNING, OUTPUT, SYNC, RankOptions, broken, option
 from ..reporting.summary import headline
 from ..reporting.terminal import Terminal
-from ..sync import COMPRESSIONS, STRATEGIES, make_strategy
+from ..sync import STRATEGIES, make_strategy
 from ..sync.strategy import Strategy
 from .architectures import BUILT_IN, Architecture, architecture
 from .entry import run
@@ -45,7 +45,6 @@ class BenchmarkConfig(RankOptions):
     )
     amp: bool = option(LEARNING, False, "compute in bfloat16 where that is safe (torch.autocast)")
     sync: str = option(SYNC, "ddp", "as in python -m muster.train", choices=STRATEGIES)
-    compress: str = option(SYNC, "none", "as in python -m muster.train", choices=COMPRESSIONS)
     warm_up: int = option(OUTPUT, 10, "batches before the first that counts")
     iterations: int = option(OUTPUT, 10, "measurements")
     batches: int = option(OUTPUT, 10, "batches of each measurement")
@@ -53,8 +52,7 @@ class BenchmarkConfig(RankOptions):
     def wrong(self) -> list[str]:
         counts = {name: getattr(self, name) for name in ("batch_size", "warm_up", "iterations", "batches")}
         rules = [(f"--{name.replace('_', '-')}", n, n >= 1, "at least 1") for name, n in counts.items()]
-        compression = compression_without_mpi4py(self.compress, self.sync)
-        return [*broken(rules), *compression, *RankOptions.wrong(self)]
+        return [*broken(rules), *RankOptions.wrong(self)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def show(group: Group, config: BenchmarkConfig) -> int:
     alone = Rate(0, 0)
     with others_wait(group):
         if group.rank == 0:
-            alone = measure(replace(config, sync="none", compress="none"), group, [0])
+            alone = measure(replace(config, sync="none"), group, [0])
     together = measure(config, group, list(range(group.world_size)))
     for line in report(config, group, alone, together):
         terminal.line(line)
@@ -105,9 +103,7 @@ def measure(config: BenchmarkConfig, group: Group, members: list[int]) -> Rate:
     """Return images per second of the ranks `members` together."""
     torch.manual_seed(0)
     built = architecture(config.arch)
-    strategy = make_strategy(
-        config.sync, built.network, group, torch.optim.SGD, compress=config.compress, lr=0.01
-    )
+    strategy = make_strategy(config.sync, built.network, group, torch.optim.SGD, lr=0.01)
     images = torch.randn(config.batch_size, *built.shape, device=group.device)
     labels = torch.randint(built.classes, (config.batch_size,), device=group.device)
     rates = []
@@ -129,7 +125,6 @@ def _step(strategy: Strategy, images: torch.Tensor, labels: torch.Tensor, amp: b
     with torch.autocast(images.device.type, torch.bfloat16, enabled=amp):
         loss = cross_entropy(strategy.model(images), labels)
     torch.autograd.backward(loss)
-    strategy.finish()
     strategy.optimizer.step()
 
 
