@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from muster.deploy.agent.container.engines import last_line
 from muster.deploy.agent.container.look import Containers
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
@@ -111,6 +112,25 @@ def test_an_image_without_python_is_refused(
     monkeypatch.setenv("FAKE_PATH", "/nowhere")
     with pytest.raises(OSError, match=r"there is no python3 or python on its PATH \(/nowhere\)"):
         look(tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("docker: Error response from daemon: no such device.\nSee 'docker run --help'.", "no such device."),
+        (
+            "docker: Error response from daemon: error setting rlimit type 8\n"
+            'time="2026-11-26T02:44:55Z" level=error msg="error waiting for container: context canceled"',
+            "error setting rlimit type 8",
+        ),
+        (
+            'time="2026-11-26T02:44:55Z" level=error msg="no space left on device"\n',
+            'no space left on device"',
+        ),
+    ],
+)
+def test_the_engines_own_error_is_the_reason_whatever_docker_logs_after_it(printed: str, reason: str) -> None:
+    assert last_line(printed).endswith(reason)
 
 
 def test_containers_of_jobs_that_nobody_holds_are_removed(

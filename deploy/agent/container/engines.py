@@ -187,8 +187,12 @@ def _is_podman(program: str) -> bool:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not empty and not one of docker's hints for help."""
+    """The last line that is not empty and not one of docker's hints for help or lines of its log.
+
+    When a container does not start, docker may log "error waiting for container" after the engine's error.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     hints = re.compile(r"(?i)^(see ['\"]|run ['\"]?\w+ .*--help)")
     kept = [line for line in lines if not hints.match(line)]
-    return kept[-1] if kept else ""
+    errors = [line for line in kept if not line.startswith('time="')]
+    return (errors or kept or [""])[-1]
