@@ -18,6 +18,8 @@ from .programs import ask, host_names
 
 ENDING_SECONDS = 8.0
 """The time-out of the end of a job."""
+REASON_SECONDS = 3.0
+"""The time-out of Slurm's reason why a job waits."""
 MOST_NODES = 8
 """How many nodes of a job Slurm is asked about."""
 NEAR_SECONDS = 60.0
@@ -45,6 +47,8 @@ _NEVER = {
     "InvalidQOS": "the QOS is not valid",
 }
 """Reasons to wait that do not end by themselves."""
+_UNDECIDED = ("PENDING (None)", "PENDING (PartitionConfig)")
+"""A job that Slurm has not looked at since its submission."""
 _GONE = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
 """Parts of the state of a node on which no process can run: sinfo(1), NODE STATE CODES."""
 
@@ -192,9 +196,15 @@ def why_never(job: str, described: str) -> str:
 
 
 def why_waits(job: str) -> str:
-    """Why a job that was just submitted would wait forever; empty if it may start, or if unknown."""
+    """Why a job that was just submitted would wait forever; empty if it may start, or if unknown.
+
+    Slurm gives the reason a moment after the submission: at first it is None or PartitionConfig.
+    """
+    deadline = time.monotonic() + REASON_SECONDS
     with contextlib.suppress(MusterError):
-        return why_never(job, queued(job))
+        while (described := queued(job)) in _UNDECIDED and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return why_never(job, described)
     return ""
 
 

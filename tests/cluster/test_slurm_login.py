@@ -58,7 +58,7 @@ class Site:
     def launch(self, slurm: str, *program: str) -> str:
         done = self.muster("launch", "--slurm", slurm, "--slurm-login", "login", "program.py", *program)
         assert done.returncode == 0, done.stdout + done.stderr
-        match = re.search(r"muster attach (\S+),", done.stdout)
+        match = re.search(r"muster attach (\S+)", done.stdout)
         assert match, done.stdout
         return match[1]
 

@@ -12,19 +12,22 @@ from .. import bootstrap
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, SEE_MEMORY, EndedError, LostError
 from .process import ProcessPipe
 
+WITH_PATH = 'PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"; export PATH;'
+
 
 def command(job: str, host: Host, python: str) -> list[str]:
     """The argv of the step. It shares the allocation's resources on that host with the job's other steps.
 
     --overlap: beside other steps, with all CPUs and GPUs of the job there. --mpi=none: the launcher below the
-    agent brings its own. --kill-on-bad-exit=0: the driver judges the end of another host.
+    agent brings its own. --kill-on-bad-exit=0: the driver judges the end of another host. After
+    sbatch --export=NIL there is no PATH: neither to find sh on, nor for Python to find itself on.
     """
     options = [
         *(f"--jobid={job}", f"--nodelist={host.name}", "--nodes=1", "--ntasks=1", "--overlap"),
         *("--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--quiet", "--unbuffered"),
         *("--export=ALL", "--job-name=muster-agent"),
     ]
-    return ["srun", *options, "sh", "-c", f"exec {bootstrap.command(python)}"]
+    return ["srun", *options, "/bin/sh", "-c", f"{WITH_PATH} exec {bootstrap.command(python)}"]
 
 
 class SrunPipe(ProcessPipe):
