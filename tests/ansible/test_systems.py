@@ -130,7 +130,7 @@ def test_dnf_records_and_removes_only_what_setup_installed() -> None:
         "packages_names": ["podman", "podman-docker"],
     }
     assert render_value("packages", "packages_of_dnf", INVENTORY, **given) == ["podman", "podman-docker"]
-    assert render_value("packages", "packages_of_dnf_here", INVENTORY, **given) == ["podman"]
+    assert render_value("packages", "packages_present", INVENTORY, **given) == ["podman"]
     first = given | {"muster_seen": ROCKY | {"packages": ["chrony", "podman"]}}  # the owner's podman
     assert render_value("packages", "packages_of_dnf", INVENTORY, **first) == ["podman-docker"]
 

@@ -410,7 +410,7 @@ def pinned_host_keys() -> str:
     return hashlib.sha256(block.group(1).strip().encode()).hexdigest() if block else ""
 
 
-def new_packages() -> dict[str, object]:
+def new_packages() -> dict[str, dict[str, Any]]:
     """Return what the role `packages` recorded, by the role that asked for the packages."""
     return {path.stem: json.loads(path.read_text()) for path in Path("/var/lib/muster").glob("*.json")}
 
@@ -443,6 +443,8 @@ def main() -> None:
     user = account(asked["user"])
     groups = list(map(str, user["groups"])) if user else [asked["user"]]
     sshd = sshd_without(asked["sshd_dropin"])
+    records = new_packages()
+    recorded = [name for record in records.values() for name in record.get("installed", [])]
     print(
         json.dumps(
             {
@@ -484,14 +486,14 @@ def main() -> None:
                 "nvidia_devices": nvidia_devices(),
                 "nvidia_ctk": shutil.which("nvidia-ctk") or "",
                 "infiniband": Path("/dev/infiniband").is_dir(),
-                "packages": installed(asked["packages"]),
+                "packages": installed([*asked["packages"], *recorded]),
                 "node_home_owner": owner(asked["node_home"]),
                 "groups": [name for name in asked["groups"] if is_group(name)],
                 "files": {path: file(path) for path in asked["files"]},
                 "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
                 "private_folders": [folder for folder in asked["folders"] if private(folder)],
                 "units": units(asked["units"]),
-                "new_packages": new_packages(),
+                "new_packages": records,
             }
         )
     )
