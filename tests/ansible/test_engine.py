@@ -44,7 +44,10 @@ echo weights >/var/lib/docker/volumes/precious/_data/checkpoint
 """
 PRECIOUS = "/var/lib/docker/volumes/precious/_data/checkpoint"
 IMAGE = "muster-bare-login"
-BUILD = ("docker", "build", "--quiet", "--target", "login", "--build-arg", "FLAVOR=mpi", "--tag", IMAGE)
+BUILD = (
+    *("docker", "buildx", "build", "--load", "--quiet"),
+    *("--target", "login", "--build-arg", "FLAVOR=mpi", "--tag", IMAGE),
+)
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def login(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
     """A running container of the image's part that lets in, on one release of Debian: release and name."""
     release, tag = request.param, f"{NAME}:{request.param}"
     base = ("--build-arg", f"RUNTIME=debian:{release}-slim", "--tag", tag, str(ROOT))
-    built = run("docker", "build", "--quiet", *DOCKERFILE, *base)
+    built = run("docker", "buildx", "build", "--load", "--quiet", *DOCKERFILE, *base)
     assert built.returncode == 0, built.stderr
     keys = ("--env=NODES=node1:2299", f"--env=MUSTER_DIR={tmp_path}", f"--volume={tmp_path}:/muster")
     trust = tmp_path / "node1"

@@ -178,7 +178,7 @@ def runs_detached(hosts: Hosts, folder: Path) -> None:
     (folder / "ranks.py").write_text(RANKS)
     detached = launch(hosts, folder, "--detach", "--script", "ranks.py")
     assert detached.returncode == 0, detached.stdout + detached.stderr
-    job = re.findall("muster attach ([^,]+),", detached.stdout)[-1]
+    job = re.findall(r"muster attach (\S+)", detached.stdout)[-1]
     attached = run(*FAB, "attach", job, "--hosts", str(hosts.hosts_file), timeout=300, cwd=folder)
     assert attached.returncode == 0, attached.stdout + attached.stderr
     log = "".join(path.read_text() for path in (folder / "runs" / job / "logs").glob("rank-*.out"))
