@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
-from muster.train.job import timeouts
 from muster.train.job.group import Group
 from muster.train.job.timeouts import StepTimeout, set_timeouts
 from tests.train.forked import on_hosts
@@ -55,8 +55,8 @@ def test_without_a_time_out_for_steps_nothing_is_set() -> None:
 def test_every_group_gets_it_and_the_mpi_backend_by_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
     of_torch, of_python = Mock(spec=[]), Mock(spec=["_set_default_timeout"])
     set_one = Mock()
-    monkeypatch.setattr(timeouts.c10d, "_world", Mock(pg_map={of_torch: 1, of_python: 2}))
-    monkeypatch.setattr(timeouts.c10d, "_set_pg_timeout", set_one)
+    monkeypatch.setattr(c10d, "_world", Mock(pg_map={of_torch: 1, of_python: 2}))
+    monkeypatch.setattr(c10d, "_set_pg_timeout", set_one)
     set_timeouts(timedelta(seconds=7))
     of_python._set_default_timeout.assert_called_once_with(timedelta(seconds=7))
     set_one.assert_called_once_with(timedelta(seconds=7), of_torch)
