@@ -13,8 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
-CALLS = ("collectives", "messages", "mistakes")
-REST = ("store", "fake_gpu", "training", "checkpoint", "mpi4py_example")  # they make the same calls
+CALLS = ("collectives", "features", "messages", "mistakes")
+REST = ("store", "fake_gpu", "training", "parallel", "checkpoint", "mpi4py_example")  # they make the same calls
 MODULES = (*CALLS, *REST)
 
 
@@ -64,6 +64,11 @@ def test_on_three_ranks_in_debug_mode(outcome_in_debug_mode: dict[str, str], che
 @pytest.mark.parametrize("check", checks(*REST))
 def test_what_is_made_of_them_in_debug_mode(rest_in_debug_mode: dict[str, str], check: str) -> None:
     assert not rest_in_debug_mode[check], rest_in_debug_mode[check]
+
+
+@pytest.mark.soak
+def test_torch_compile_leaves_the_collectives_as_they_are(launch: Launch) -> None:
+    assert set(run(launch, "compiled").values()) == {""}
 
 
 @pytest.mark.soak

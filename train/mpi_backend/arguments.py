@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -203,4 +204,5 @@ def _divides(whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
 
 @cache
 def _largest_tag() -> int:
-    return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))
+    largest: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(largest)

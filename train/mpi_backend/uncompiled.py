@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from torch._C._dynamo import eval_frame
 
 _tracer = eval_frame.get_eval_frame_callback
+_c: Any = eval_frame
 
 T = TypeVar("T", bound=type[Any])
 
@@ -34,7 +36,19 @@ def _untraced(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(*args, **kwargs)
         return _without_dynamo(method)(*args, **kwargs)
 
+    _skip(call)
     return call
+
+
+def _skip(call: Any) -> None:
+    """Have Dynamo not trace `call` itself, as torch._dynamo.skip does: it would warn of what is in it."""
+    code = call.__code__
+    with suppress(AttributeError):  # private names, which may change; without them there is the warning
+        if hasattr(_c, "skip_code"):  # torch 2.6
+            _c.skip_code(code)
+        else:
+            action = _c._FrameAction
+            _c.set_code_exec_strategy(code, _c._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
 @functools.cache

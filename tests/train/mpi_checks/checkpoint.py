@@ -68,7 +68,7 @@ def check_a_state_that_rank_0_broadcasts() -> None:
 
 def check_a_state_that_rank_0_gathers() -> None:
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_model_state_dict(sharded(), options=options)
+    state: dict[str, Any] = get_model_state_dict(sharded(), options=options)
     assert bool(state) == (me() == 0)
     for name, value in state.items():
         same(value, network().state_dict()[name])
