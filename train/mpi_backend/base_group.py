@@ -137,6 +137,8 @@ class BaseGroup(ProcessGroup):
         described = (*same_size, *same_type)
         if described and described[0].is_cuda:
             run = _after_stream(run, described[0].device)
+        if torch.is_inference_mode_enabled() or any(map(_is_inference, (*described, *result))):
+            run = partial(_in_inference_mode, run)
         if self._checks_agreement:
             run = partial(_agreed, run, self._comm, _describe(name, meaning, same_size, same_type))
         run = recording.recorded(run, self, name, inputs)
@@ -171,6 +173,16 @@ def _describe(name: str, meaning: str, same_size: Tensors, same_type: Tensors) -
 
 def _type(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _is_inference(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.is_inference()
+
+
+def _in_inference_mode(run: Callable[[], None]) -> None:
+    """Run in any thread: each has its own mode, and tensors made in inference mode change only there."""
+    with torch.inference_mode():
+        run()
 
 
 def _agreed(run: Callable[[], None], comm: MPI.Intracomm, description: str) -> None:

@@ -167,7 +167,8 @@ class Receiving(MessageWork):
                     f"rank {self._source} sent {received} bytes where {expected} were expected"
                 )
             self._complete += 1
-        stage_out(self.tensor, self._flat)
+        with torch.inference_mode(self.tensor.is_inference()):  # this thread may have another mode
+            stage_out(self.tensor, self._flat)
         return True
 
     def _cancel(self) -> None:

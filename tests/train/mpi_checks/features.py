@@ -195,6 +195,25 @@ def check_collectives_in_inference_mode() -> None:
             same(strided, (fold(torch.add, of_all()) / world()).t())
 
 
+def check_tensors_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        tensors = [of_rank(me()).t() for _ in range(20)]
+        rooms = [torch.zeros(5, 6) for _ in range(world())]
+    works = [dist.all_reduce(tensor, ReduceOp.AVG, async_op=True) for tensor in tensors]
+    done = [work.get_future() for work in works]
+    torch.futures.wait_all(done)
+    for tensor in tensors:
+        same(tensor, (fold(torch.add, of_all()) / world()).t())
+    dist.all_gather(rooms, of_rank(me()).t())
+    for rank, room in enumerate(rooms):
+        same(room, of_rank(rank).t())
+    if me() == 0:
+        dist.irecv(rooms[0].t(), 1).get_future().wait()
+        same(rooms[0].t(), torch.ones(6, 5))
+    if me() == 1:
+        dist.send(torch.ones(6, 5), 0)
+
+
 def gradient(tensor: torch.Tensor) -> torch.Tensor:
     assert tensor.grad is not None
     return tensor.grad
