@@ -1,7 +1,8 @@
 """Runs the conformance job to its end, whatever hangs or crashes, and records the outcome of each test.
 
 python -m tests.conformance.supervisor mpi          # our backend; `built-in`: torch's own MPI backend
-python -m tests.conformance.supervisor gloo
+python -m tests.conformance.supervisor gloo checks  # our own checks instead of the suite in torch's wheel
+python -m tests.conformance.supervisor mpi files 4  # tests of torch's source tree on four ranks, see files.py
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Supervisor:
 
     backend: str
     folder: Path
+    suite: str = "torch"
+    ranks: int = RANKS
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def run(self) -> dict[str, Outcome]:
@@ -58,8 +61,9 @@ class Supervisor:
         as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         first = str(len(self.outcomes))
         return [
-            *(mpirun, *as_root, "--oversubscribe", "--bind-to", "none", "-np", str(RANKS)),
-            *(sys.executable, "-m", "tests.conformance.worker", self.backend, str(self.folder), first),
+            *(mpirun, *as_root, "--oversubscribe", "--bind-to", "none", "-np", str(self.ranks)),
+            *(sys.executable, "-m", "tests.conformance.worker"),
+            *(self.backend, self.suite, str(self.folder), first),
         ]
 
     def _watch(self, job: subprocess.Popen[bytes]) -> None:
@@ -69,7 +73,7 @@ class Supervisor:
             ended = job.poll() is not None
             reports = self._reports()
             waited = time.monotonic() - since
-            if len(reports) == RANKS:
+            if len(reports) == self.ranks:
                 self._settle(reports)
                 since = time.monotonic()
             elif ended or waited > (GRACE if any(one.outcome == "fail" for one in reports) else LIMIT):
@@ -93,7 +97,7 @@ class Supervisor:
     def _reports(self) -> list[Outcome]:
         """What the ranks have said of the test that is next to be settled."""
         folder = self.folder / f"{len(self.outcomes):04d}"
-        paths = [folder / f"outcome.{rank}" for rank in range(RANKS)]
+        paths = [folder / f"outcome.{rank}" for rank in range(self.ranks)]
         return [Outcome(**json.loads(path.read_text())) for path in paths if path.exists()]
 
     def _settle(self, reports: list[Outcome]) -> None:
@@ -121,7 +125,9 @@ def environment() -> dict[str, str]:
 def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="conformance-"))
     began = time.monotonic()
-    outcomes = Supervisor(sys.argv[1], folder).run()
+    defaults = ["torch", str(RANKS)]
+    backend, suite, ranks = sys.argv[1:] + defaults[len(sys.argv) - 2 :]
+    outcomes = Supervisor(backend, folder, suite, int(ranks)).run()
     for name, one in outcomes.items():
         if one.outcome not in {"pass", "skip"}:
             sys.stdout.write(f"{one.outcome}  {name}  {one.reason.splitlines()[0] if one.reason else ''}\n")

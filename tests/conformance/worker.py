@@ -1,7 +1,8 @@
 """One rank of the conformance job: runs the tests one after the other, each in a new process group.
 
-    mpirun -np 3 python -m tests.conformance.worker BACKEND FOLDER FIRST
+    mpirun -np 3 python -m tests.conformance.worker BACKEND SUITE FOLDER FIRST
 
+SUITE is "torch", the suite in torch's wheel; "checks", ours; or "files", from torch's source.
 Ranks meet between tests in FOLDER, through files, so that the backend under test is not what they rely on.
 """
 
@@ -17,14 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.testing._internal import common_utils
 from torch.testing._internal.common_distributed import TEST_SKIPS
 
-from tests.conformance import suite
+from muster.train.mpi_backend import register
+from tests.conformance import checks, suite
 from tests.conformance.name import claim
 
 RANK = int(os.environ["OMPI_COMM_WORLD_RANK"])
@@ -33,30 +35,60 @@ SKIPS = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}
 
 
 def main() -> None:
-    backend, folder, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    backend, which, folder, first = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     os.environ.update(BACKEND=backend, WORLD_SIZE=str(SIZE), RANK=str(RANK), INIT_METHOD="file://")
     suite.place(folder / "import")
     if backend == "mpi":
         claim()
-    module = suite.load(backend)
-    names = suite.names(module)
-    (folder / f"names.{RANK}").write_text(json.dumps(names))
+    tests = _suite(which, backend)
+    (folder / f"names.{RANK}").write_text(json.dumps(tests.names))
     (folder / f"names.{RANK}").rename(folder / "names")
-    for number, name in enumerate(names):
+    for number, name in enumerate(tests.names):
         if number >= first:
-            run(module, name, backend, folder / f"{number:04d}")
+            run(tests, name, folder / f"{number:04d}")
 
 
-def run(module: Any, name: str, backend: str, folder: Path) -> None:
+class Suite(Protocol):
+    """Tests by name; `run` raises what is wrong, SkipTest, or SystemExit with a code of torch's skips."""
+
+    names: list[str]
+
+    def run(self, name: str, folder: Path, rank: int, size: int) -> None: ...
+
+
+def _suite(which: str, backend: str) -> Suite:
+    if which == "torch":
+        return OfTorch(backend)
+    if backend == "mpi":
+        backend = register()
+    if which == "checks":
+        return checks.Suite(backend)
+    from tests.conformance import files
+
+    return files.Suite(backend, SIZE)
+
+
+class OfTorch:
+    """The suite in torch's wheel."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend, self._module = backend, suite.load(backend)
+        self.names = suite.names(self._module)
+
+    def run(self, name: str, folder: Path, rank: int, size: int) -> None:
+        _skip_marked(getattr(self._module.DistributedTest._DistTestBase, name))
+        with group(self._module, self._backend, folder, name) as case:
+            getattr(case, name)()
+
+
+def run(tests: Suite, name: str, folder: Path) -> None:
     """Run one test; leaves its outcome in `folder`, one file for each rank."""
     suite.place(folder)
     meet(folder)
     began = time.monotonic()
     outcome, reason = "pass", ""
     try:
-        _skip_marked(getattr(module.DistributedTest._DistTestBase, name))
-        with group(module, backend, folder, name) as case:
-            getattr(case, name)()
+        tests.run(name, folder, RANK, SIZE)
     except unittest.SkipTest as skip:
         outcome, reason = "skip", str(skip)
     except SystemExit as leave:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 CALLS = ("collectives", "features", "messages", "mistakes")
-REST = ("store", "fake_gpu", "training", "parallel", "checkpoint", "mpi4py_example")  # they make the same calls
+REST = (
+    "store",
+    "fake_gpu",
+    "training",
+    "parallel",
+    "checkpoint",
+    "mpi4py_example",
+)
 MODULES = (*CALLS, *REST)
 
 

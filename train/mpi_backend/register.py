@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 NAME = "muster_mpi"
 # The versions that the tests run on. torch renamed methods between them, and may do so again.
-TESTED = ((2, 6), (2, 13), (2, 15))
+TESTED = ((2, 6), (2, 13), (2, 14), (2, 15))
 
 
 def register() -> str:

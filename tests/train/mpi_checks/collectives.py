@@ -148,8 +148,14 @@ def check_broadcast_and_reduce_from_and_to_every_root() -> None:
             if dtype not in (torch.bool, *COMPLEX):
                 tensor = of_rank(me(), dtype)
                 dist.reduce(tensor, root)
-                total = fold(torch.add, of_all(dtype))
-                same(tensor, total if me() == root else of_rank(me(), dtype), dtype)
+                if me() == root:
+                    same(tensor, fold(torch.add, of_all(dtype)), dtype)
+
+
+def check_a_reduction_keeps_the_tensors_of_the_other_ranks() -> None:
+    tensor = of_rank(me())
+    dist.reduce(tensor, 1)
+    same(tensor, fold(torch.add, of_all()) if me() == 1 else of_rank(me()))
 
 
 def check_all_gather() -> None:
