@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from muster.train import Checkpoints
+from muster.train import Checkpoints, ShardedCheckpoints
 from muster.train.checkpoint.plain import refuse_unreadable
 from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
@@ -72,6 +72,28 @@ def test_what_is_accepted_can_be_loaded(tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "tensors")
     assert torch.load(tmp_path / "values", weights_only=True) == values
     assert len(torch.load(tmp_path / "tensors", weights_only=True)) == len(tensors)
+
+
+@pytest.mark.parametrize("kind", [Checkpoints, ShardedCheckpoints])
+def test_a_training_that_has_diverged_never_pushes_out_the_good_checkpoints(
+    tmp_path: Path, kind: Any
+) -> None:
+    def run(group: Group) -> tuple[str, list[str], int | None]:
+        checkpoints = kind(group, tmp_path / f"host{group.rank}", keep=1, say=lambda _: None)
+        model = nn.Linear(2, 2)
+        checkpoints.save(1, {"model": model})
+        if group.rank == 1:
+            with torch.no_grad():
+                model.weight[0, 0] = torch.nan
+        with pytest.raises(TrainError) as refusal:
+            checkpoints.save(2, {"model": model})
+        there = sorted(path.name for path in checkpoints.folder.iterdir())
+        return str(refusal.value).partition(";")[0], there, checkpoints.load({"model": model})
+
+    assert (
+        on_hosts(tmp_path, 2, run)
+        == [("step 2: inf or nan on rank 1 (host1): a weight", ["step-00000001"], 1)] * 2
+    )
 
 
 def _network() -> nn.Sequential:

@@ -16,7 +16,7 @@ from ..reporting.terminal import Terminal
 from . import files
 from .agree import Agreement, agree
 from .spread import spread
-from .state import as_stored, put_back, refuse_other, taken, whole
+from .state import as_stored, put_back, refuse_other, taken, weights_of, whole
 
 FOLDER = "checkpoints"
 SAME = "same"
@@ -79,8 +79,10 @@ class Checkpoints:
     def save(self, step: int, states: Mapping[str, Any]) -> None:
         """Write `states` as the checkpoint of `step`; on failure raise TrainError and keep earlier ones.
 
-        Raises TrainError, before anything is written, if a state holds what could not be loaded again.
+        Raises TrainError, before anything is written, if a state holds what could not be loaded again, or if
+        a loss or a weight is not finite: such checkpoints would push out the good ones.
         """
+        self.group.check_finite(step, weights_of(states))
         mine = {SAME: self.same, **states} if self.same else states
         tree = whole(taken(mine, self.writers), keep=self.writes)
         with others_wait(self.group):

@@ -36,7 +36,7 @@ from .disks import Disks
 from .found import Found, newest_complete
 from .parts import copied
 from .spread import Lane, along
-from .state import put_back, refuse_other, taken, wanted
+from .state import put_back, refuse_other, taken, wanted, weights_of
 
 
 class ShardedCheckpoints:
@@ -71,10 +71,11 @@ class ShardedCheckpoints:
     def save(self, step: int, states: Mapping[str, Any]) -> None:
         """Begin to write the checkpoint of `step`: returns as soon as this rank's shards are copied.
 
-        Waits for the checkpoint before. Raises TrainError if that could not be written, or if a state holds
-        what could not be loaded again.
+        Waits for the checkpoint before. Raises TrainError if that could not be written, and as
+        Checkpoints.save does.
         """
         self.finish()
+        self.group.check_finite(step, weights_of(states))
         tree = taken({SAME: self.same, **states}, writers=(0,))
         path = files.path_of(self.folder, step)
         if self.leads:  # what a killed run left of this step

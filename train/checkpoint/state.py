@@ -65,6 +65,13 @@ def _state_of(value: Any, states: Mapping[str, Any], writers: Sequence[int]) -> 
     return value.state_dict() if is_stateful(value) else value
 
 
+def weights_of(states: Mapping[str, Any]) -> Iterator[nn.Parameter]:
+    """Yield the parameters of all models among `states`."""
+    for value in states.values():
+        if isinstance(value, nn.Module):
+            yield from value.parameters()
+
+
 def is_stateful(value: Any) -> bool:
     """Whether a part is saved by state_dict and loaded by load_state_dict."""
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
