@@ -55,6 +55,7 @@ VARIABLES: dict[str, object] = {
     "ssh_trust_login_seconds": 8
     if SOAK
     else 30,  # a rotation waits for as long; on a busy machine logins are slow
+    "ssh_trust_undo_seconds": 900,  # until then even a busy machine has tried sshd's new settings
     "preflight_disk_free_mb": 500,
     "packages_index_seconds": 10**9,  # the list of packages in the image is that of the packages in its cache
 }
