@@ -168,6 +168,7 @@ class Reaper:
     def __init__(self, on_adopted_killed: Callable[[str, int], None]) -> None:
         self._on_adopted_killed = on_adopted_killed
         self._changed = threading.Condition()
+        self._reaping = threading.Lock()
         self._watched: dict[int, tuple[subprocess.Popen[bytes], Callable[[int], None]]] = {}
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -187,21 +188,39 @@ class Reaper:
         while self._watched and time.monotonic() < deadline:
             time.sleep(0.02)
 
+    def settle(self) -> None:
+        """Call back for every process that has ended so far."""
+        with self._reaping:
+            while self._reap():
+                pass
+
     def _run(self) -> None:
         while True:
             try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-                name = name_of(ended.si_pid) if ended else ""  # a process has its name until it is reaped
-                pid, status = os.waitpid(ended.si_pid if ended else -1, 0)
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             except ChildProcessError:
                 with self._changed:
                     self._changed.wait(0.5)
                 continue
-            with self._changed:
-                process, on_end = self._watched.pop(pid, (None, None))
-            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            if process and on_end:
-                process.returncode = code
-                on_end(code)
-            elif code < 0:
-                self._on_adopted_killed(name, code)
+            with self._reaping:
+                self._reap()
+
+    def _reap(self) -> bool:
+        """Wait for a process that has ended, and call back; returns whether there was one."""
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if ended is None:
+                return False
+            name = name_of(ended.si_pid)  # a process has its name until it is reaped
+            pid, status = os.waitpid(ended.si_pid, 0)
+        except ChildProcessError:
+            return False
+        with self._changed:
+            process, on_end = self._watched.pop(pid, (None, None))
+        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        if process and on_end:
+            process.returncode = code
+            on_end(code)
+        elif code < 0:
+            self._on_adopted_killed(name, code)
+        return True

@@ -195,6 +195,10 @@ class Channel:
         """Queue a report of the driver among those of the host."""
         self._events.put(Event(self.host, report), wait=False)
 
+    def report_to(self, events: Inbox) -> None:
+        """Put reports into another queue from now on."""
+        self._events, self.planned = events, frozenset()
+
     def set_clock(self) -> None:
         """Note the offset of the host's steady clock, which does not change when the time of day is set."""
         offset, _ = self.measure_clock(steady=True)

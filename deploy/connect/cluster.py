@@ -25,8 +25,10 @@ from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
+from .kept import KeptHosts
 from .listener import Listener
 from .pipe import OpenPipe
+from .reports import Event, Lost, StopAsked
 from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil the measurement
@@ -39,7 +41,8 @@ class Cluster(Listener):
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
     `timings`: notes the parts of the start. `greet`: posts more requests to each host while it gathers its
-    facts. `network`: the data network that the user has chosen (--network), if any.
+    facts. `network`: the data network that the user has chosen (--network), if any. `kept`: hosts that are
+    connected already, and have given their facts.
     """
 
     def __init__(
@@ -51,14 +54,18 @@ class Cluster(Listener):
         timings: Timings | None = None,
         greet: Callable[[Channel], None] = lambda channel: None,
         network: str = "",
+        kept: KeptHosts | None = None,
     ) -> None:
-        super().__init__(Inbox(len(hosts)))
+        self._kept = kept or KeptHosts(Inbox(len(hosts)))
+        super().__init__(self._kept.events)
         self._greet, self._network = greet, network
         self.hosts = tuple(hosts)
         self._timings = timings or Timings()
         self._with_facts = facts
         self._opened = self.channels  # until some are left out
         self.facts: dict[str, Facts] = {}
+        self._asked: dict[str, Facts] = {}
+        """The facts as the hosts gave them; in `facts`, some are of an environment or a container."""
         self._open_pipe = open_pipe
 
     def __enter__(self) -> Cluster:
@@ -94,17 +101,45 @@ class Cluster(Listener):
         """Cut every lifeline."""
         on_every(self._opened, lambda name: self._opened[name].close())
 
+    def hand_on(self, names: Iterable[str]) -> KeptHosts:
+        """Keep the connections to these hosts for another cluster; the others are closed with this one.
+
+        Of the unread reports, only a request to stop the job is passed on.
+        """
+        kept = KeptHosts(Inbox(len(self.hosts)))
+        for name in names:
+            kept.add(self._opened.pop(name), self._asked[name])
+        kept.pass_on(self.events.close())
+        return kept
+
+    def forget_reports(self) -> None:
+        """Drop what hosts have reported about the last attempt, once they can report no more of it."""
+        self.events.forget(but=(StopAsked,))
+        for host, channel in self.channels.items():
+            if channel.lost:
+                self.events.put(Event(host, Lost(channel.lost)), wait=False)
+
     def _open(self, host: Host) -> None:
+        if kept := self._kept.take(host.name):
+            channel, self.facts[host.name] = kept
+            self._take_over(host, channel)
+            self._asked[host.name] = self.facts[host.name]
+            self._greet(channel)
+            return
         pipe = self._open_pipe(host)
         with self._timings.part("agent and facts" if self._with_facts else "agent", host.name):
-            channel = self._opened[host.name] = Channel(host.name, pipe, self.events)
-            channel.silence, channel.reopen = self.losses, partial(self._reopen, host)
+            channel = Channel(host.name, pipe, self.events)
+            self._take_over(host, channel)
             if self._with_facts:
                 facts = channel.post(FACTS)
                 self._greet(channel)
-                self.facts[host.name] = channel.wait(facts, FACTS_SECONDS)
+                self._asked[host.name] = self.facts[host.name] = channel.wait(facts, FACTS_SECONDS)
             else:
                 channel.ask(TIME)
+
+    def _take_over(self, host: Host, channel: Channel) -> None:
+        self._opened[host.name] = channel
+        channel.silence, channel.reopen = self.losses, partial(self._reopen, host)
 
     def _reopen(self, host: Host) -> Channel:
         """Connect to a host again, after its connection was lost."""

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from queue import Empty
 
-from .reports import Event, RankOutput
+from .reports import Event, RankOutput, Report
 
 MOST_BYTES = 1 << 24
 LEAST_SHARE = 1 << 18
@@ -28,14 +28,17 @@ class Inbox:
         self._lines: deque[Event] = deque()
         self._overtaken = 0
         """The number of events in a row that were taken while lines waited."""
+        self._closed = False
         self._held: Counter[str] = Counter()
         self._changed = threading.Condition()
 
     def put(self, event: Event, *, wait: bool = True) -> None:
         """Add an event, as soon as its host has room; at once if `wait` is false."""
         with self._changed:
-            while wait and self._held[event.host] >= self._share:
+            while wait and not self._closed and self._held[event.host] >= self._share:
                 self._changed.wait()
+            if self._closed:
+                return
             self._held[event.host] += event.size + OVERHEAD
             (self._lines if isinstance(event.report, RankOutput) else self._events).append(event)
             self._changed.notify_all()
@@ -53,6 +56,23 @@ class Inbox:
             self._held[event.host] -= event.size + OVERHEAD
             self._changed.notify_all()
             return event
+
+    def forget(self, but: tuple[type[Report], ...]) -> None:
+        """Drop all events except reports of these kinds."""
+        with self._changed:
+            self._events = deque(event for event in self._events if isinstance(event.report, but))
+            self._lines.clear()
+            self._held = Counter()
+            for event in self._events:
+                self._held[event.host] += event.size + OVERHEAD
+            self._changed.notify_all()
+
+    def close(self) -> list[Event]:
+        """Accept no more events, and let no host wait; returns the unread ones."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            return [*self._events, *self._lines]
 
     def _next(self) -> Event:
         turn = not self._events or (self._lines and self._overtaken >= MOST_OVERTAKING)

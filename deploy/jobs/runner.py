@@ -1,4 +1,4 @@
-"""Runs a job, attempt after attempt. Each attempt connects, makes a plan and executes it."""
+"""Runs a job, attempt after attempt. Each connects to hosts, makes a plan and executes it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Protocol
 from ..common.clock import now
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
+from ..connect.kept import KeptHosts
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
 from ..connect.requests.why import Straggler
@@ -99,6 +100,7 @@ class Attempts:
         self._announced: LaunchPlan | None = None
         self._again = False
         self._head: Channel | None = None
+        self._kept: KeptHosts | None = None
         self._metrics = Metrics(folder.kept)
 
     def run(self) -> LaunchResult:
@@ -114,6 +116,8 @@ class Attempts:
             if not self._results and not self._announced:
                 raise
             self._give_up(error)
+        finally:
+            self._let_go()
         try:
             return self._finish(self._results[-1])
         except KeyboardInterrupt:  # the job is over: write its result anyway
@@ -121,6 +125,7 @@ class Attempts:
 
     def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
         """Make an attempt; returns the hosts of the next one, none for no attempt."""
+        kept = self._kept
         try:
             spec = self.spec.for_attempt(hosts, attempt)
             placement = (None if attempt else self._placement) or place_ranks(hosts, spec)
@@ -131,7 +136,10 @@ class Attempts:
             greet = partial(prepare_for, contents, ask=asks_more.ask if asks_more else None)
             hosts_used, open_pipe, network = placement.hosts, self._open_pipe, spec.network
             self._on_stage(with_hosts("connecting"))
-            with Cluster(hosts_used, open_pipe, timings=timings, greet=greet, network=network) as cluster:
+            with Cluster(
+                hosts_used, open_pipe, timings=timings, greet=greet, network=network, kept=kept
+            ) as cluster:
+                self._let_go()  # hosts that get no rank this time
                 the_plan = make_plan(
                     spec, placement, cluster, timings, self._packages, images, on_stage=self._on_stage
                 )
@@ -139,11 +147,16 @@ class Attempts:
                     self._say(line)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents, self._on_stage)
+                if kept:
+                    cluster.forget_reports()
                 self._execute(the_plan, cluster, timings)
+                self._keep(cluster)
         except UnfitError as error:
             if not attempt:
                 raise
             unfit, failure = dict(error.reasons), self._results[-1].failure
+            if kept and not kept.taken.isdisjoint(unfit):
+                return hosts  # now all of them are connected anew
             if restart.awaits_network(failure, unfit, now()) or self._policy.awaits(hosts, unfit, now()):
                 self._say(f"{count(len(unfit), 'host')} cannot be reached; trying again")
                 time.sleep(restart.RETRY_SECONDS)
@@ -162,6 +175,21 @@ class Attempts:
         timings.note_at(OLD_RANKS, last.over, last.ended)
         timings.note_at(PAUSE, last.ended, now())
         return timings
+
+    def _keep(self, cluster: Cluster) -> None:
+        """Let the next attempt, if there is one, take over the hosts where nothing of this one is left.
+
+        Containers, and steps of Slurm, end with their connection.
+        """
+        result = self._results[-1]
+        if self.spec.may_restart and result.failure and not (self.spec.image or self.spec.allocation):
+            self._kept = cluster.hand_on(result.cleared)
+
+    def _let_go(self) -> None:
+        """Close the connections that no attempt has taken over."""
+        if self._kept:
+            self._kept.close()
+            self._kept = None
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]

@@ -82,6 +82,7 @@ class LaunchLoop:
         self._pulse = plan.spec.stall_timeout > 0
         self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
+        self._cleared: frozenset[str] = frozenset()
         keep = (on_sample, self._stalls.sampled) if on_sample else ()
         self._samples = SampleCollector(self.state, cluster, keep, plan.spec.sample_every)
         self.handlers.also(Sampled, self._samples.take)
@@ -142,6 +143,7 @@ class LaunchLoop:
             failure=explained(failure, explanation, self.state) if failure and explanation else failure,
             ends=self.state.ends,
             left=left,
+            cleared=self._cleared,
             last_line=self.state.last_line,
             notes=notes,
             warned=bool(self.signals.names),
@@ -296,7 +298,9 @@ class LaunchLoop:
             wait_for_all(answers.values(), 0.05)
         self._drain(0.0)
         self._silent_at_end = {name: silent[name] for name in sorted(answers.keys() & silent.keys())}
-        return {name: left for name, future in answers.items() if (left := _left(future))}
+        left = {name: _left(future) for name, future in answers.items()}
+        self._cleared = frozenset(name for name, stuck in left.items() if stuck is not None and not stuck)
+        return {name: stuck for name, stuck in left.items() if stuck}
 
     def _drain(self, seconds: float) -> None:
         """Handle the last lines and ends of ranks. Failures that come now are consequences, and dropped."""
@@ -306,8 +310,8 @@ class LaunchLoop:
         self.state.failures = failures
 
 
-def _left(future: Future[Stopped]) -> StuckProcesses:
+def _left(future: Future[Stopped]) -> StuckProcesses | None:
     try:
         return future.result(0.0).left
     except (MusterError, TimeoutError, FutureTimeoutError):
-        return ()  # the lifeline is cut there: its agent ends everything on its own
+        return None  # the lifeline is cut there: its agent ends everything on its own

@@ -136,6 +136,8 @@ class LaunchResult:
     failure: Failure | None
     ends: Mapping[int, RankExit]
     left: Mapping[str, StuckProcesses] = field(default_factory=dict)
+    cleared: frozenset[str] = frozenset()
+    """The hosts whose agent has said that no process of the job is left."""
     last_line: str = ""
     """The last line of rank 0 on stdout."""
     notes: tuple[str, ...] = ()

@@ -19,9 +19,14 @@ from tests.launching import Project, wait_until_clean
 from tests.waiting import read_until
 
 AGAIN = """
-import os, sys
+import os, socket, struct, sys
 attempt = os.environ.get("MUSTER_RESTART", "0")
 print("attempt", attempt, flush=True)
+with socket.socket(socket.AF_UNIX) as agent:
+    agent.connect(os.environ["MUSTER_AGENT"] + "/agent")
+    peer = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+with open(os.environ["MUSTER_OUT"] + "/agents", "a") as file:
+    file.write(f"{struct.unpack('3i', peer)[0]}\\n")
 sys.exit(7 if os.environ["RANK"] == "1" and int(attempt) < int(sys.argv[1]) else 0)
 """
 
@@ -44,6 +49,9 @@ def test_a_job_that_failed_starts_again_under_the_same_id(project: Project, laun
     logs = done.folder / "logs"
     assert (logs / "rank-0001@localhost.out").read_text() == "attempt 0\n"
     assert (logs / "rank-0001@localhost.restart-1.out").read_text() == "attempt 1\n"
+    agents = Path(project.env["HOME"], ".muster/jobs", done.job, "out/agents").read_text().splitlines()
+    assert len(agents) > 2  # rank 0 of the first attempt may be ended before
+    assert len({*agents}) == 1, "the host was connected anew"
 
 
 def test_the_last_failure_is_the_verdict(project: Project) -> None:

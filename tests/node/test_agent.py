@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import signal
@@ -18,7 +19,7 @@ import pytest
 
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.agent import commands, processes
-from muster.deploy.agent.job import supervisor
+from muster.deploy.agent.job import attempt
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
 from muster.deploy.agent.job.supervisor import JobSupervisor
@@ -63,11 +64,15 @@ class Host:
         self.pipe = LocalPipe(None)
         self.channel = Channel("here", self.pipe, self.events)
         self.folder = folder
+        self.prepare()
+
+    def prepare(self) -> None:
+        folder = str(self.folder)
         self.channel.ask(
             PREPARE,
             host="here",
-            folder=str(folder),
-            cwd=str(folder),
+            folder=folder,
+            cwd=folder,
             path=["/bin"],
             env={},
             code=[],
@@ -317,20 +322,83 @@ def test_a_command_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPa
 def test_a_driver_that_speaks_while_the_agent_works_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     ended: list[int] = []
-    work = JobSupervisor.__new__(JobSupervisor)
-    work._heard = time.monotonic()
+    heartbeat = attempt.Heartbeat()
+    heartbeat.heard = time.monotonic()
 
-    def pause(seconds: float) -> None:
-        work._heard = time.monotonic() - 100.0
+    def pause(over: threading.Event, seconds: float) -> bool:
+        heartbeat.heard = time.monotonic() - 100.0
         if rounds:
             rounds.pop()
             os.write(writer, b"an unread ping")
+        return False
 
     rounds = [1, 2, 3]
-    monkeypatch.setattr(supervisor, "STDIN", reader)
-    monkeypatch.setattr("time.sleep", pause)
+    monkeypatch.setattr(attempt, "STDIN", reader)
+    monkeypatch.setattr("threading.Event.wait", pause)
     monkeypatch.setattr("os.kill", lambda pid, number: ended.append(len(rounds)))
-    work._end_after_silence()
+    heartbeat.end_after_silence()
     assert ended == [0], "only when nothing more comes"
     for descriptor in (reader, writer):
         os.close(descriptor)
+
+
+def test_a_driver_may_be_silent_once_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.kill", lambda pid, number: pytest.fail("the agent was ended"))
+    heartbeat = attempt.Heartbeat()
+    heartbeat.heard = time.monotonic()
+    heartbeat.end()
+    heartbeat.end_after_silence()
+    heartbeat.hear()
+    assert not [thread for thread in threading.enumerate() if "end_after_silence" in thread.name]
+
+
+def test_an_agent_serves_one_attempt_after_the_other(host: Host) -> None:
+    """The second has its own folder for temporary files, and reports nothing of the first."""
+    folders = []
+    for number in (1, 2):
+        host.channel.ask(START, argv=["sh", "-c", f"echo $TMPDIR; exit {number}"])
+        said = [host.events.get(timeout=60).report for _ in range(2)]  # by two threads
+        folders += [Path(line.text.strip()) for line in said if isinstance(line, LauncherLine)]
+        assert [end.code for end in said if isinstance(end, CommandEnd)] == [number]
+        assert host.channel.ask(STOP).left == ()
+        host.prepare()
+    assert folders[0] != folders[1]
+    wait_until(lambda: not folders[0].exists(), "the end of the first folder")
+
+
+def test_an_attempt_that_is_not_over_has_no_successor(host: Host) -> None:
+    pid = host.start_daemon()
+    with pytest.raises(MusterError, match="an earlier attempt is not over here"):
+        host.prepare()
+    assert is_alive(pid)
+
+
+def test_what_an_attempt_reports_late_is_not_about_the_next() -> None:
+    sent: list[str] = []
+    send = attempt.Reports(lambda frame: sent.append(frame["event"]))
+    send({"event": "rank-start"})
+    send.end()
+    send({"event": "rank-end"})
+    send({"event": "stop-asked", "by": "eve"})
+    assert sent == ["rank-start", "stop-asked"]
+
+
+def test_ends_of_processes_are_reported_before_the_next_attempt() -> None:
+    """Without `settle`, the thread may report them at any time."""
+    with subprocess.Popen([sys.executable, "-c", REAPS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ended = json.loads(process.stdout.read())
+    assert ended == [["child", 3]]
+
+
+REAPS = """
+import json, os, threading
+from muster.deploy.agent.processes import Reaper
+ended = []
+threading.Thread.start = lambda self: None  # it is late
+reaper = Reaper(lambda name, code: ended.append((name, code)))
+child = reaper.start(["sh", "-c", "exit 3"], lambda code: ended.append(("child", code)))
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+reaper.settle()
+print(json.dumps(ended))
+"""

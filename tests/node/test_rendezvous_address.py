@@ -9,6 +9,7 @@ import pytest
 
 from muster.deploy.agent.host import rendezvous
 from muster.deploy.agent.host.rendezvous import ReservedPort, reach_hosts
+from tests.waiting import wait_until
 
 ENOUGH = 30.0  # seconds, for a busy machine; who answers is not waited for any longer
 
@@ -123,3 +124,18 @@ def test_every_host_is_reached_or_it_is_said_why_not() -> None:
     closed.close()
     own.close()
     other.close()
+
+
+def test_a_host_that_opens_the_next_port_gives_the_last_one_back() -> None:
+    part = rendezvous.RendezvousPort()
+    first, second = [part.do_open_port({"nonce": "n", "probe": False}, b"")["port"] for _ in range(2)]
+    assert rendezvous.listener_at(second) is not None
+
+    def is_free() -> bool:
+        try:
+            rendezvous._bind_alone(first).close()
+        except OSError:
+            return False
+        return True
+
+    wait_until(is_free, "the end of the first port")

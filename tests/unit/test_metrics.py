@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.job.supervisor import SILENCE_SECONDS, JobSupervisor
+from muster.deploy.agent.job.attempt import SILENCE_SECONDS
+from muster.deploy.agent.job.supervisor import JobSupervisor
 from muster.deploy.connect.requests.launch import FETCH, FETCHED, PING
 from muster.deploy.connect.requests.request import Payload, Request
 from muster.deploy.errors import MusterError

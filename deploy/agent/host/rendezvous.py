@@ -116,8 +116,8 @@ class RendezvousPort:
 
         `probe`: a port beside the job's own, only to test whether others reach this host.
         """
-        if request["probe"] and self._probe:
-            self._probe.close()
+        if earlier := self._probe if request["probe"] else self._rendezvous:
+            earlier.close()
         try:
             opened = ReservedPort(request["nonce"])
         except OSError as error:

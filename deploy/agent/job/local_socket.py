@@ -45,9 +45,18 @@ class LocalSocket:
             with contextlib.suppress(OSError, ValueError):
                 write_frame(wrapper, {"stdin": len(part)}, part)
 
+    def close(self) -> None:
+        """Take no more connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # a close alone would not wake the thread
+        self._listener.close()
+
     def _accept(self) -> None:
         while True:
-            connection, _ = self._listener.accept()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed
+                return
             threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
 
     def _converse(self, connection: socket.socket) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import fcntl
 import json
@@ -11,12 +10,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import termios
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ...common.clock import steady
 from ...common.durable import write_atomically
@@ -30,44 +28,47 @@ from ..processes import (
     GRACE_SECONDS,
     PR_SET_CHILD_SUBREAPER,
     Reaper,
+    descendants,
     die_with_agent,
     end_all,
     end_descendants,
     prctl,
     trees,
 )
+from .attempt import Heartbeat, Reports
 from .folders import count_outputs, make_private_folder, require_targets, sweep_in_thread
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
-LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 OPEN_MPI_DAEMONS = {"orted", "prted"}
-SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/connect/listener.py)
-STDIN = 0
 
 
 class JobSupervisor:
-    """Answers the requests of a launch, from `prepare` on."""
+    """Answers the requests of a launch, from `prepare` on, and of further attempts of the same job."""
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
-        self.home, self.send = home, send
+        self.home, self._to_driver = home, send
+        self.send = Reports(send)
         self.store = Store(Path(MusterPaths(str(home)).store))
         self.job: Frame = {}
         self.private: Path | None = None
+        self._folders: list[Path] = []
+        """The private folders of all attempts so far."""
         self.reaper: Reaper | None = None
         self.ranks = Ranks()
         self.local_socket: LocalSocket | None = None
         self._job_lock: int | None = None
         self._environment_lock: int | None = None
-        self._heard: float | None = None
+        self._heartbeat = Heartbeat()
+        self._stopped = False
         self._sampler: Any = None
         self._container: Any = None
 
     def close(self) -> None:
-        """End all processes of the job, and remove the private folder."""
+        """End all processes of the job, and remove the private folders."""
         self._end()
-        if self.private:
-            shutil.rmtree(self.private, ignore_errors=True)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def do_prepare(self, request: Frame, payload: bytes) -> Frame:
         """Make the job's folder: the code, the plan's files, and the lock that marks it as in use.
@@ -95,14 +96,30 @@ class JobSupervisor:
             os.makedirs(os.path.dirname(path_name), exist_ok=True)
             write_atomically(Path(path_name), text.encode(), mode, durable=False)
         sweep_old_jobs(folder.parent)
+        self._leave_attempt()
         self.job = request
         self.private = make_private_folder()
+        self._folders.append(self.private)
         sweep_in_thread()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.reaper = Reaper(self._adopted_killed)
+        self.reaper = self.reaper or Reaper(self._adopted_killed)
         self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send)
         write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), durable=False)
         return {}
+
+    def _leave_attempt(self) -> None:
+        """Forget an earlier attempt of the job, of which no process may be left."""
+        if not self.reaper or not self.local_socket:
+            return
+        if self._container or not self._stopped or descendants():
+            raise ValueError("an earlier attempt is not over here")
+        self.reaper.settle()
+        self.local_socket.close()
+        self.send.end()
+        # In a thread, because it may hold much.
+        threading.Thread(target=shutil.rmtree, args=(self.private, True), daemon=True).start()
+        self.send, self._heartbeat = Reports(self._to_driver), Heartbeat()
+        self.ranks, self._stopped = Ranks(), False
 
     def _hold(self, lock: str, environment: str) -> None:
         """Note that the job's folder and its environment are in use, as long as this process lives."""
@@ -128,20 +145,21 @@ class JobSupervisor:
 
     def do_start(self, request: Frame, payload: bytes) -> Frame:
         """Start the job's command of this host."""
+        send, ranks = self.send, self.ranks
 
         def on_end(code: int) -> None:
             end = {"event": "command-end", "code": code, "time": steady()}  # before it is explained
-            self.send(self.ranks.explained(end))
+            send(ranks.explained(end))
 
         self._spawn(request["argv"], on_end)
         return {}
 
     def do_shell(self, request: Frame, payload: bytes) -> Frame:
         """Run a shell command that mpirun sent to this host, as sshd would."""
-        number = request["number"]
+        number, send = request["number"], self.send
         self._spawn(
             ["/bin/sh", "-c", request["command"]],
-            lambda code: self.send({"event": "shell-end", "number": number, "code": code, "time": steady()}),
+            lambda code: send({"event": "shell-end", "number": number, "code": code, "time": steady()}),
         )
         return {}
 
@@ -159,9 +177,7 @@ class JobSupervisor:
 
     def do_ping(self, request: Frame, payload: bytes) -> Frame:
         """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
-        first, self._heard = self._heard is None, time.monotonic()
-        if first:
-            threading.Thread(target=self._end_after_silence, daemon=True).start()
+        self._heartbeat.hear()
         if request.get("pulse"):
             self.send({"event": "pulse", "ranks": self.ranks.pulse()})
         return {}
@@ -180,20 +196,6 @@ class JobSupervisor:
         if self._sampler:
             self._sampler.close()
 
-    def _end_after_silence(self) -> None:
-        """A network that drops packets closes no lifeline: after a silence, the agent ends itself.
-
-        Requests that wait unread, while the agent works on another one, count as signs of life.
-        """
-        waited = 0
-        while self._heard is not None and time.monotonic() - self._heard < SILENCE_SECONDS:
-            time.sleep(0.5)
-            waits = unread(STDIN)
-            if waits > waited:
-                self._heard = time.monotonic()
-            waited = waits
-        os.kill(os.getpid(), signal.SIGTERM)
-
     def do_signal(self, request: Frame, payload: bytes) -> Frame:
         """Send SIGUSR1 or SIGUSR2 to every rank here: its wrapper passes it on to the program."""
         self.signal_ranks({"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}[request["name"]])
@@ -210,7 +212,11 @@ class JobSupervisor:
         from ..stuck import described, ranks_of  # noqa: PLC0415  # 0.5 ms, not while a job starts
 
         ranks = ranks_of(self.ranks.wrappers())  # a wrapper that is ended leaves its program to this process
-        return {"left": described(self._end(), ranks)}
+        left = self._end()
+        self._stopped = not left
+        if self._stopped:
+            self._heartbeat.end()
+        return {"left": described(left, ranks)}
 
     def _end(self) -> list[int]:
         self._end_sampling()
@@ -269,7 +275,7 @@ class JobSupervisor:
             preexec_fn=_prepare_launcher,  # the child only calls prctl and sigaction
         )
         for name, stream in (("out", process.stdout), ("err", process.stderr)):
-            threading.Thread(target=self._pump_launcher, args=(name, stream), daemon=True).start()
+            threading.Thread(target=self.send.pump, args=(name, stream), daemon=True).start()
 
     def _environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
@@ -282,22 +288,9 @@ class JobSupervisor:
         private = {"TMPDIR": str(self.private), "MUSTER_AGENT": str(self.private)}
         return {**environment, **private, **self.job["env"]}
 
-    def _pump_launcher(self, name: str, stream: IO[bytes]) -> None:
-        while line := stream.readline(LONGEST_LINE):
-            text = line.decode(errors="surrogateescape")
-            self.send({"event": "launcher", "stream": name, "text": text})
-
 
 def _prepare_launcher() -> None:
     """In the child, before exec: it ends with the agent, and not by a signal that is for the ranks."""
     die_with_agent()
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-
-
-def unread(descriptor: int) -> int:
-    """The bytes that wait in a pipe or socket."""
-    count = array.array("i", [0])
-    with contextlib.suppress(OSError):
-        fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    return count[0]
