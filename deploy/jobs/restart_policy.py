@@ -163,6 +163,20 @@ def _next(hosts: Sequence[Host], attempt: int, policy: Policy) -> str:
     return f"restart {attempt + 1} of {policy.max_restarts} on {names}"
 
 
+def pause(result: LaunchResult, hosts: Sequence[Host], attempt: int) -> float:
+    """Seconds to wait after this end of an attempt, before the next one on these hosts.
+
+    None after a step: the program works, and the hosts that failed have left. A host that was lost, or the
+    network of this machine, may need a moment.
+    """
+    failure = result.failure
+    if failure and result.stepped and failure.kind in {"rank", "launcher", "host"}:
+        lost = failure.host if failure.kind == "host" else None
+        if all(host.name != lost for host in hosts):
+            return 0.0
+    return backoff(attempt)
+
+
 def backoff(attempt: int) -> float:
     """Seconds to wait after this attempt: the cause of a quick failure may need a moment to disappear."""
     return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]

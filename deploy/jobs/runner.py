@@ -252,7 +252,7 @@ class Attempts:
         if decision.again:
             self._history.restarted(decision.message, [host.name for host in decision.hosts])
             self._on_stage("waiting before the next start")
-            time.sleep(restart.backoff(attempt))
+            time.sleep(restart.pause(self._results[-1], decision.hosts, attempt))
         return decision.hosts
 
     def _give_up(self, error: MusterError | KeyboardInterrupt) -> None:

@@ -15,9 +15,11 @@ from muster.deploy.jobs.restart_policy import (
     awaits_network,
     backoff,
     decide,
+    pause,
     without,
 )
-from muster.deploy.launch.result import Failure
+from muster.deploy.launch.result import Failure, LaunchResult
+from tests.unit.plans import make_plan
 
 HOSTS = hostfile.parse("node[1-3] slots=2")
 RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)
@@ -208,3 +210,21 @@ def test_the_pause_before_a_restart_grows_but_not_for_ever() -> None:
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < pauses[-1] == pauses[-2]
     assert sum(pauses) < 60, "twenty restarts wait for a minute"
+
+
+@pytest.mark.parametrize(
+    ("failure", "stepped", "hosts", "waits"),
+    [
+        (RANK, True, HOSTS, False),
+        (RANK, False, HOSTS, True),
+        (LOST, True, HOSTS[:2], False),
+        (LOST, True, HOSTS, True),
+        (NETWORK, True, HOSTS, True),
+    ],
+    ids=["a rank", "a rank at once", "without the lost host", "with the lost host", "no network"],
+)
+def test_a_program_that_made_a_step_starts_again_without_a_pause(
+    failure: Failure, stepped: bool, hosts: tuple[hostfile.Host, ...], waits: bool
+) -> None:
+    result = LaunchResult(make_plan("node[1-3] slots=2"), 1.0, 2.0, failure, {}, stepped=stepped)
+    assert (pause(result, hosts, 0) > 0) == waits
