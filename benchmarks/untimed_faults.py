@@ -207,4 +207,31 @@ UNTIMED = (
         "old content, new content or none, never other bytes",
         "tests/unit/test_crash_points.py, tests/local/test_power_cuts.py",
     ),
+    (
+        "a process of the job cannot be ended (SIGKILL does not reach it: a frozen disk, a device)",
+        "`cannot be ended: rank 3, process 71 (python3), state D in rq_qos_wait, waits for /mnt/x/a.pt on /mnt/x "
+        "(ext4 /dev/loop0)`; its host is not used by the next attempt",
+        "tests/node/test_stuck.py, tests/unit/test_restart.py",
+    ),
+    (
+        "a program fails in the same line at each start, with `--max-restarts`",
+        "no third start; the first traceback, and "
+        "`no restart: it failed twice in the same way before its first step`",
+        "tests/unit/test_restart.py, tests/unit/test_repeated.py, tests/local/test_local_launch.py",
+    ),
+    (
+        "a program fails on one host alone at each start",
+        "the third start is without that host, or the job ends and names it",
+        "tests/unit/test_restart.py",
+    ),
+    (
+        "a lost host is back at once, and too few hosts are left",
+        "it is asked again for 15 s before the job ends",
+        "tests/unit/test_restart.py",
+    ),
+    (
+        "the first host of a detached job is down",
+        "`status`, `logs`, `why`, `stop`: `node1: the driver of JOB is there, and it does not answer`",
+        "tests/unit/test_running_job.py",
+    ),
 )
