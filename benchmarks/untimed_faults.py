@@ -209,8 +209,8 @@ UNTIMED = (
     ),
     (
         "a process of the job cannot be ended (SIGKILL does not reach it: a frozen disk, a device)",
-        "`cannot be ended: rank 3, process 71 (python3), state D in rq_qos_wait, waits for /mnt/x/a.pt on /mnt/x "
-        "(ext4 /dev/loop0)`; its host is not used by the next attempt",
+        "`cannot be ended: rank 3, process 71 (python3), state D in rq_qos_wait, waits for /mnt/x/a.pt on "
+        "/mnt/x (ext4 /dev/loop0)`; its host is not used by the next attempt",
         "tests/node/test_stuck.py, tests/unit/test_restart.py",
     ),
     (

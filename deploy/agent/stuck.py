@@ -50,7 +50,7 @@ def _described(pid: int, rank: int | None, root: str) -> Frame:
         "state": state,
         **({} if rank is None else {"rank": rank}),
         "waits_in": _plain(peek(f"{root}/proc/{pid}/task/{thread}/wchan", 64)),
-        "waits_for": _file_of_call(pid, thread, root) or _disks(pid, root),
+        "waits_for": "" if state == "R" else _file_of_call(pid, thread, root) or _disks(pid, root),
     }
 
 

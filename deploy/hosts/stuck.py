@@ -37,6 +37,11 @@ class StuckProcess:
         name = f" ({self.name})" if self.name else ""
         return harmless(f"{rank}process {self.pid}{name}{state}{what}")
 
+    @property
+    def ends_soon(self) -> bool:
+        """Whether it ends once it gets a processor: it waits for nothing in the kernel."""
+        return self.state in ("", "R")
+
 
 StuckProcesses = Annotated[tuple[StuckProcess, ...], AtMost(1 << 10)]
 

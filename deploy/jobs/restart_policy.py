@@ -54,6 +54,14 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class Stuck:
+    """The processes of a host that could not be ended. `ends_soon`: they only lack a processor."""
+
+    text: str
+    ends_soon: bool
+
+
+@dataclass(frozen=True)
 class Decision:
     """The hosts of the next attempt, none for no attempt, a line for the user, and the next policy."""
 
@@ -71,7 +79,8 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
     """Decide on the next attempt after this end of one on these hosts. The first attempt has number 0."""
     if result.stepped:
         policy = replace(policy, early=())
-    stuck = {host: not_ended(processes) for host, processes in result.left.items()}
+    left = result.left.items()
+    stuck = {host: Stuck(not_ended(some), all(process.ends_soon for process in some)) for host, some in left}
     return decide(result.failure, hosts, attempt, policy, early=early_failure(result), stuck=stuck, at=at)
 
 
@@ -82,12 +91,12 @@ def decide(
     policy: Policy,
     *,
     early: EarlyFailure | None = None,
-    stuck: Mapping[str, str] | None = None,
+    stuck: Mapping[str, Stuck] | None = None,
     at: float = 0.0,
 ) -> Decision:
     """Decide on the next attempt. `early`: the failure, if it came before the first step.
 
-    `stuck`: the hosts with processes that cannot be ended, and a description of these.
+    `stuck`: the hosts with processes that cannot be ended.
     A host that fails leaves the job. The host of a failed rank stays once: the failure may not recur.
     """
     if failure and failure.kind == "port" and policy.other_ports:
@@ -103,12 +112,14 @@ def decide(
     if early and not alone and any(other.mark == early.mark for other in known):
         return Decision((), f"no restart: {TWICE}", policy)
     gone = failure.host if failure.kind == "host" else None
-    lost = dict(stuck or {})
+    held = dict(stuck or {})
+    lost = {host: each.text for host, each in held.items()}
     lost |= {gone: failure.reason} if gone else {alone: ALONE} if alone else {}
     if lost:
-        back = set[str]() if gone is None or failure.distrusted or gone in (stuck or {}) else {gone}
+        back = {host for host, each in held.items() if each.ends_soon}
+        back |= {gone} - held.keys() if gone and not failure.distrusted else set[str]()
         cause = "" if gone else failure.headline
-        return without(lost, hosts, attempt, policy, at, back=back, cause=cause)
+        return without(lost, hosts, attempt, policy, at, back=back - {alone}, cause=cause)
     return Decision(tuple(hosts), f"{failure.headline}; {_next(hosts, attempt, policy)}", policy)
 
 

@@ -244,12 +244,11 @@ class Attempts:
 
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
         self._again, self._policy = decision.again, decision.policy  # an interrupt may follow at once
-        if decision.message and not decision.again:
+        if decision.message and not decision.again:  # the verdict follows, and has it as a note
             last = self._results[-1]
             self._results[-1] = dataclasses.replace(last, notes=(*last.notes, decision.message))
-        if decision.message:
-            self._say(decision.message)
         if decision.again:
+            self._say(decision.message)
             self._history.restarted(decision.message, [host.name for host in decision.hosts])
             self._on_stage("waiting before the next start")
             time.sleep(restart.pause(self._results[-1], decision.hosts, attempt))

@@ -97,3 +97,9 @@ def test_a_real_process_that_waits_for_a_file(tmp_path: Path) -> None:
 def test_nothing_is_read_that_needs_the_memory_of_the_process() -> None:
     source = Path(stuck.__file__).read_text().partition('"""\n\n')[2]
     assert not any(name in source for name in ("cmdline", "environ", "/maps", "}/mem"))
+
+
+def test_a_process_that_only_lacks_a_processor_waits_for_no_disk(tmp_path: Path) -> None:
+    process(tmp_path, 71, {71: ("R", "running")}, {5: "/mnt/x/a"})
+    found = one(tmp_path)
+    assert (str(found), found.ends_soon) == ("process 71 (python3), state R", True)

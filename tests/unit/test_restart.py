@@ -12,6 +12,7 @@ from muster.deploy.jobs.restart_policy import (
     ASK_SECONDS,
     NETWORK_SECONDS,
     Policy,
+    Stuck,
     awaits_network,
     backoff,
     decide,
@@ -110,7 +111,7 @@ def test_a_host_that_may_be_back_is_asked_again_before_the_job_ends_for_too_few_
 
 
 def test_a_host_with_a_process_that_cannot_be_ended_is_not_fit_for_the_next_attempt() -> None:
-    stuck = {"node3": "cannot be ended: rank 4, process 71 (python3), state D"}
+    stuck = {"node3": Stuck("cannot be ended: rank 4, process 71 (python3), state D", ends_soon=False)}
     decision = decide(RANK, HOSTS, 0, POLICY, stuck=stuck)
     assert [host.name for host in decision.hosts] == ["node1", "node2"]
     assert decision.message == (
@@ -119,9 +120,10 @@ def test_a_host_with_a_process_that_cannot_be_ended_is_not_fit_for_the_next_atte
     )
     every = dataclasses.replace(POLICY, min_hosts=3)
     assert not decide(RANK, HOSTS, 0, every, stuck=stuck).again, "it is not asked again either"
-    both = decide(
-        LOST, HOSTS, 0, dataclasses.replace(POLICY, min_hosts=1), stuck={"node1": "cannot be ended"}
-    )
+    starved = {"node3": Stuck("cannot be ended: process 71 (python3), state R", ends_soon=True)}
+    assert decide(RANK, HOSTS, 0, every, stuck=starved).hosts == HOSTS, "it only lacks a processor"
+    one = dataclasses.replace(POLICY, min_hosts=1)
+    both = decide(LOST, HOSTS, 0, one, stuck={"node1": stuck["node3"]})
     assert [host.name for host in both.hosts] == ["node2"]
 
 
