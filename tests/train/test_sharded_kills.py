@@ -61,14 +61,14 @@ def _killed(tmp_path: Path, victim: int, operation: int) -> int:
         for number in range(1, STEPS + 1):
             step(mine)
             checkpoints.save(number, mine)
-            (tmp_path / f"finished-{group.rank}").write_text(str(number - 1))  # save waits for the one before
+            (tmp_path / f"{group.rank}-finished-{number - 1}").touch()  # save waits for the one before
         checkpoints.finish()
-        (tmp_path / f"finished-{group.rank}").write_text(str(STEPS))
+        (tmp_path / f"{group.rank}-finished-{STEPS}").touch()
 
     with pytest.raises((ProcessExitedException, ProcessRaisedException)):
         on_hosts(tmp_path, HOSTS, run)
     assert not (tmp_path / f"host{victim}").exists()
-    return max(int(path.read_text()) for path in tmp_path.glob("finished-*"))
+    return max(int(path.name.rpartition("-")[2]) for path in tmp_path.glob("*-finished-*"))
 
 
 def _expected(tmp_path: Path) -> list[list[torch.Tensor]]:
