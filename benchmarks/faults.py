@@ -52,9 +52,7 @@ Seconds from the fault to the verdict / to the end of the last process of the jo
 - A host that is frozen, or whose packets are dropped, ends its part of the job after 12 s of silence, as
   soon as it runs again.
 
-{recovery}
-
-## Before a job runs
+{recovery}## Before a job runs
 
 Seconds from the command to its end.
 

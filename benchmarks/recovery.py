@@ -23,6 +23,7 @@ from tests.cluster.recoveries import RECOVERIES, medians  # noqa: E402  # from t
 
 PAGE = ROOT / "docs" / "faults.md"
 HEADING = "## From a fault to the next step"
+NEXT = "## Before a job runs"
 LAUNCHERS = ("mpirun", "torchrun")
 RECORD = Path(os.environ.get("MUSTER_RECOVERY_RECORD", ROOT / ".pytest_cache" / "recovery.jsonl"))
 TEXT = """{heading}
@@ -56,14 +57,19 @@ def main(rounds: int) -> None:
     measured = [json.loads(line) for line in RECORD.read_text().splitlines()]
     if not measured:
         sys.exit(f"{RECORD}: nothing was measured; read the output of: pytest tests/cluster/test_recovery.py")
-    page = PAGE.read_text()
-    PAGE.write_text(page.replace(section_of(page), section(measured)))
+    PAGE.write_text(with_section(PAGE.read_text(), section(measured)))
 
 
 def section_of(page: str) -> str:
-    """Return the section of a page, without the empty line at its end."""
-    found = re.search(rf"^{HEADING}\n.*?(?=\n\n## |\n*\Z)", page, re.MULTILINE | re.DOTALL)
-    return found.group() if found else HEADING
+    """Return the section of a page with the empty line after it; "" before the first measurement."""
+    found = re.search(rf"^{HEADING}\n.*?^(?=## )", page, re.MULTILINE | re.DOTALL)
+    return found.group() if found else ""
+
+
+def with_section(page: str, text: str) -> str:
+    """Return the page with this text as its section, before the faults of a start."""
+    before, _, after = page.replace(section_of(page), "").partition(NEXT)
+    return f"{before}{text}\n\n{NEXT}{after}"
 
 
 def section(measured: Sequence[Mapping[str, Any]]) -> str:

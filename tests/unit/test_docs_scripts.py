@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from benchmarks import faults
+from benchmarks import faults, recovery
 from docs.scripts import check_site, packages, reference, site_hooks, terminal
 
 ROOT = Path(__file__).parents[2]
@@ -252,6 +253,31 @@ def test_the_recording_of_the_first_hour_plays_and_shows_a_training_and_a_failur
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name)
 def test_a_picture_asks_no_other_site_for_anything(path: Path) -> None:
     assert not re.search(r"@font-face|@import|url\(['\"]?http|href=", path.read_text())
+
+
+def test_the_section_on_recoveries_is_replaced_and_has_medians_and_failures() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text()
+    without = page.replace(recovery.section_of(page), "")
+    measured: list[dict[str, Any]] = [
+        {
+            "name": "rank",
+            "launcher": launcher,
+            "recovered": seconds,
+            "load": 0.8,
+            "parts": {"rendezvous": 0.5},
+        }
+        for launcher, seconds in (
+            ("mpirun", 5.0),
+            ("mpirun", 6.0),
+            ("torchrun", 7.5),
+            ("torchrun alone", None),
+        )
+    ]
+    once = recovery.with_section(without, recovery.section(measured))
+    assert recovery.with_section(once, recovery.section(measured)) == once
+    assert once.replace(recovery.section_of(once), "") == without
+    assert "| a rank is killed (SIGKILL) | 5.5 | 7.5 | never, 1 of 1 | 6 |" in once
+    assert "| rendezvous | 0.50 | 0.50 |" in once
 
 
 def test_the_page_of_faults_has_the_figures_of_its_own_rounds_alone(
