@@ -16,10 +16,9 @@ import sys
 import sysconfig
 from argparse import ArgumentParser
 from bisect import bisect_right
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from itertools import accumulate, count
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,16 @@ from muster.train import (
     Checkpoints,
     GlobalBatchSampler,
     Job,
-    Preemption,
-    StepLog,
     StepMetrics,
     TrainError,
-    profile_steps,
+    TrainingLoop,
     run,
     synchronise,
 )
 from muster.train.data.pushed import folder as place_of
 
 Text = Subset[tuple[Tensor, Tensor]]
-SHAPE = ("layers", "width", "heads", "context", "batch_size", "seed")  # what a checkpoint fits
+SAME = ("layers", "width", "heads", "context", "batch_size", "seed")  # in a training that resumes
 BYTES = 256  # the vocabulary
 HOLD_OUT = 20  # every 20th window is for evaluation
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -206,21 +203,18 @@ def load_data(config: Config, job: Job) -> tuple[Text, Text]:
     return data, held_out
 
 
-def batches(training: Training, data: Text) -> Iterator[list[Tensor]]:
-    """Yield this rank's inputs and targets of each remaining step, in the order of the seed."""
-    config, pin = training.config, training.job.device.type == "cuda"
+def loader_of(config: Config, job: Job, data: Text, reader: int, readers: int) -> DataLoader[Any]:
+    """Return the loader of this rank's inputs and targets: share number `reader` of each batch."""
     sampler = GlobalBatchSampler(
         samples=len(data),
         batch_size=config.batch_size,
-        rank=training.reader,
-        world_size=training.readers,
+        rank=reader,
+        world_size=readers,
         seed=config.seed,
         drop_last=True,
     )
-    first, done = divmod(training.step, len(sampler))
-    for epoch in count(first):
-        sampler.set_epoch(epoch, skip=done if epoch == first else 0)
-        yield from DataLoader(data, batch_sampler=sampler, num_workers=config.workers, pin_memory=pin)
+    pin = job.device.type == "cuda"
+    return DataLoader(data, batch_sampler=sampler, num_workers=config.workers, pin_memory=pin)
 
 
 def learning_rate(step: int, config: Config) -> float:
@@ -235,7 +229,7 @@ class Training:
     """The model, its optimizer, and one step of them; gpt_sharded.py has another one."""
 
     def __init__(self, config: Config, job: Job) -> None:
-        self.config, self.job, self.step = config, job, 0
+        self.config, self.job = config, job
         self.reader, self.readers = job.rank, job.world_size  # this rank's share of a batch, and how many
         self.tokens = config.batch_size * config.context  # of a step, of all ranks
         self.gpt = self.make_model()
@@ -243,8 +237,7 @@ class Training:
         groups: list[dict[str, Any]] = [{"params": products}, {"params": [embedding], "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=config.weight_decay)
         self.scaler = torch.amp.GradScaler(job.device.type, enabled=config.dtype == "fp16")
-        self.parts: dict[str, Any] = {"model": self.gpt, "optimizer": self.optimizer, "scaler": self.scaler}
-        self.shape = {name: getattr(config, name) for name in SHAPE}
+        self.states = {"model": self.gpt, "optimizer": self.optimizer, "scaler": self.scaler}
 
     def make_model(self) -> GPT:
         """Return the model; `self.model` is the same, with gradients averaged over the ranks."""
@@ -258,10 +251,10 @@ class Training:
 
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the cross entropies of all bytes, in nats."""
-        device, kind = self.job.device, TYPES[self.config.dtype]
-        with torch.autocast(device.type, kind, enabled=kind != torch.float32):
-            logits = self.model(inputs.to(device, non_blocking=True))
-        return F.cross_entropy(logits.flatten(0, 1), targets.to(device).flatten(), reduction="sum")
+        kind = TYPES[self.config.dtype]
+        with torch.autocast(self.job.device.type, kind, enabled=kind != torch.float32):
+            logits = self.model(inputs)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
     def backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Add the gradients of this rank's share of a global batch; returns the sum of its losses.
@@ -276,19 +269,19 @@ class Training:
                 loss = self.losses(*pair)
                 self.scaler.scale(loss * self.readers / self.tokens).backward()
             total += loss.detach()
+        self.job.losses.note(total)  # save refuses when one was not finite
         return total
 
-    def update(self) -> float:
+    def update(self, lr: float) -> Tensor:
         """Clip the gradients and take the step; returns their norm before."""
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.config)
+            group["lr"] = lr
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.gpt.parameters(), self.config.clip)
         self.scaler.step(self.optimizer)  # leaves out a step whose gradients overflowed
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.step += 1
-        return float(getattr(norm, "full_tensor", norm.detach)())  # a sharded model's norm is sharded too
+        return norm
 
     def total(self, share: float) -> float:
         """Return the sum of all shares of a batch."""
@@ -299,25 +292,13 @@ class Training:
         """Return the mean loss of the first 512 windows of `data`, fewer if shares would be unequal."""
         windows = min(512, len(data)) // self.readers * self.readers
         loader = DataLoader(Subset(data, range(self.reader, windows, self.readers)), batch_size=32)
-        total = sum(self.losses(inputs, targets).item() for inputs, targets in loader)
+        device = self.job.device
+        total = sum(self.losses(inputs.to(device), targets.to(device)).item() for inputs, targets in loader)
         return self.total(total) / (windows * self.config.context)
 
-    def resume(self, wanted: bool) -> None:
-        """Resume from the newest checkpoint if `wanted` and if one exists; otherwise begin a new run."""
-        self.checkpoints = Checkpoints(self.job, self.job.out)
-        if not (resumed := self.checkpoints.newest() if wanted else None):
-            self.checkpoints.begin()
-            return
-        if (shape := resumed.state.get("shape")) != self.shape:
-            raise TrainError(f"the checkpoint is of another {f'training: {shape}' if shape else 'program'}")
-        for name, part in self.parts.items():
-            part.load_state_dict(resumed.state[name])
-        self.step = resumed.state["step"]
-
-    def save(self, *, last: bool) -> None:
-        """Write the state that the next step depends on; `last`: the training ends here."""
-        states = {name: part.state_dict() for name, part in self.parts.items()}
-        self.checkpoints.save(self.step, {**states, "step": self.step, "shape": self.shape})
+    def checkpoints(self, same: dict[str, Any]) -> Any:
+        """Return where checkpoints go; a training with other options than `same` cannot resume from them."""
+        return Checkpoints(self.job, self.job.out, same=same)
 
 
 def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
@@ -326,36 +307,38 @@ def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
         raise TrainError(f"--batch-size is below {job.world_size} ranks x {config.accumulate} micro-batches")
     data, held_out = load_data(config, job)
     training = kind(config, job)
-    training.resume(wanted=config.resume or job.restart > 0)
+    loader = loader_of(config, job, data, training.reader, training.readers)
     peak = config.peak or peak_flops(job.device, TYPES[config.dtype])
-    log = StepLog(job, job.out, after_step=training.step, tensorboard=config.tensorboard)
     weights = sum(weight.numel() for weight in training.gpt.parameters())
     say(job, f"{job.world_size} ranks, {job.device}, {config.dtype}: {weights} weights, {len(data)} windows")
     say(job, f"{training.gpt.flops_per_token:.3g} FLOP a token; MFU assumes {peak:.3g} FLOP/s a rank")
-    steps = range(training.step + 1, config.steps + 1)
-    profile = profile_steps(config.profile, job, job.out, after_step=training.step)
-    with Preemption(job) as preemption, profile as profiled:
-        for step, (inputs, targets) in zip(steps, batches(training, data)):  # noqa: B905
-            log.lap("data")
+    with TrainingLoop(
+        job,
+        training.states,
+        resume=config.resume or job.restart > 0,
+        checkpoints=training.checkpoints({name: getattr(config, name) for name in SAME}),
+        save_every=config.save_every,
+        log_every=config.log_every,
+        profile=config.profile,
+        tensorboard=config.tensorboard,
+    ) as loop:
+        for inputs, targets in loop.batches(loader, steps=config.steps):
             loss_sum = training.backward(inputs, targets)
-            log.lap("compute")
-            norm, lr = training.update(), learning_rate(step - 1, config)
-            loss = training.total(loss_sum.item() / training.tokens)
-            size = {"samples": config.batch_size, "tokens": training.tokens}
-            record = log.step(step, loss=loss, lr=lr, gradient_norm=norm, **size)
-            profiled()
-            if config.log_every and step % config.log_every == 0:
-                say(job, show(record, training, peak))
-            if step == config.steps or (config.eval_every and step % config.eval_every == 0):
-                say(job, f"step {step}: loss on held-out text {training.evaluate(held_out):.6f}")
-            preempted = preemption.asked()
-            last = preempted or step == config.steps
-            if last or (config.save_every and step % config.save_every == 0):
-                training.save(last=last)
-            if preempted:
-                preemption.leave(f"saved step {step}")
-            log.restart()
+            loop.lap("compute")
+            norm = training.update(lr := learning_rate(loop.step - 1, config))
+            if loop.due:
+                loss = training.total(loss_sum.item() / training.tokens)
+                size = {"samples": config.batch_size, "tokens": training.tokens}
+                if record := loop.log(loss=loss, lr=lr, gradient_norm=full(norm), **size):
+                    say(job, show(record, training, peak))
+            if loop.step == config.steps or (config.eval_every and loop.step % config.eval_every == 0):
+                say(job, f"step {loop.step}: loss on held-out text {training.evaluate(held_out):.6f}")
     say(job, training.gpt.generate(b"def ", config.sample, config.seed).decode(errors="replace"))
+
+
+def full(norm: Tensor) -> Tensor:
+    """Return a norm whole: that of a sharded model is sharded too."""
+    return getattr(norm, "full_tensor", norm.detach)()
 
 
 def say(job: Job, text: str) -> None:

@@ -7,12 +7,14 @@ Ranks exchange only activations and their gradients, so a slow network between h
 waits for (ranks - 1) / (micro-batches + ranks - 1) of each step. Checkpoints and evaluation are left out.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from gpt import BYTES, GPT, Config, batches, draw_weights, learning_rate, load_data, options, say
+from gpt import BYTES, GPT, Config, draw_weights, learning_rate, load_data, loader_of, options, say
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -96,14 +98,21 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def train(job: Job, config: PipelineConfig) -> None:
     data, _ = load_data(config, job)
     training: Any = PipelineTraining(config, job)
+    loader = loader_of(config, job, data, training.reader, training.readers)
     log = StepLog(job, job.out)
     size = {"samples": config.batch_size, "tokens": config.batch_size * config.context}
-    for step, (inputs, targets) in zip(range(1, config.steps + 1), batches(training, data)):  # noqa: B905
+    for step, (inputs, targets) in zip(range(1, config.steps + 1), batches(loader)):  # noqa: B905
         log.lap("data")
         loss, norm = training.run_step(inputs, targets)
         record = log.step(step, loss=loss, lr=learning_rate(step - 1, config), gradient_norm=norm, **size)
         if config.log_every and step % config.log_every == 0:
             say(job, f"step {step}/{config.steps}  loss {loss:.6f}  {record.tokens_per_second:.0f} tokens/s")
+
+
+def batches(loader: Any) -> Iterator[list[Tensor]]:
+    for epoch in count():
+        loader.batch_sampler.set_epoch(epoch)
+        yield from loader
 
 
 if __name__ == "__main__":

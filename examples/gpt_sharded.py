@@ -122,20 +122,9 @@ class ShardedTraining(Training):
             policy["offload_policy"] = CPUOffloadPolicy(pin_memory=self.job.device.type == "cuda")
         return policy
 
-    def resume(self, wanted: bool) -> None:
+    def checkpoints(self, same: dict[str, Any]) -> ShardedCheckpoints:
         out = Path(self.config.shared) if self.config.shared else self.job.out
-        same = {name: getattr(self.config, name) for name in ("seed", "batch_size", "context")}
-        self.sharded_checkpoints = ShardedCheckpoints(self.job, out, same=same)
-        states = {"model": self.gpt, "optimizer": self.optimizer}
-        step = self.sharded_checkpoints.load(states) if wanted else None
-        if step is None:
-            self.sharded_checkpoints.begin()
-        self.step = step or 0
-
-    def save(self, *, last: bool) -> None:
-        self.sharded_checkpoints.save(self.step, {"model": self.gpt, "optimizer": self.optimizer})
-        if last:
-            self.sharded_checkpoints.finish()
+        return ShardedCheckpoints(self.job, out, same=same)
 
 
 if __name__ == "__main__":

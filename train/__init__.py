@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .reporting.outputs import profile_steps
     from .reporting.steps import StepLog, StepMetrics
     from .sync.ddp import synchronise
+    from .training_loop import TrainingLoop
 
 __all__ = [
     "Checkpoints",
@@ -36,6 +37,7 @@ __all__ = [
     "StepLog",
     "StepMetrics",
     "TrainError",
+    "TrainingLoop",
     "process_group",
     "profile_steps",
     "register_mpi",
@@ -54,6 +56,7 @@ _PLACES = {
     "StepLog": ("reporting.steps", "StepLog"),
     "StepMetrics": ("reporting.steps", "StepMetrics"),
     "TrainError": ("job.failure", "TrainError"),
+    "TrainingLoop": ("training_loop", "TrainingLoop"),
     "profile_steps": ("reporting.outputs", "profile_steps"),
     "process_group": ("job.group", "process_group"),
     "register_mpi": ("mpi_backend.register", "register"),

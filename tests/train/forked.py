@@ -20,7 +20,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from muster.train.demo.config import TrainConfig
 from muster.train.demo.main import train
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.job.ranks import Ranks
 from tests.train.conftest import at_free_port, environment
 
@@ -38,7 +38,7 @@ class Alone:
 def train_alone(folder: Path, *options: str) -> Alone:
     """Train as `python -m muster.train OPTIONS` does, with its results in `folder`."""
 
-    def run(group: Group) -> None:
+    def run(group: Job) -> None:
         train(TrainConfig.from_argv([*options, "--out", str(folder)], {}), group)
 
     on_hosts(folder, 1, run)
@@ -46,7 +46,7 @@ def train_alone(folder: Path, *options: str) -> Alone:
     return Alone([epoch["loss"] for epoch in epochs], epochs[-1]["accuracy"])
 
 
-def on_hosts(folder: Path, hosts: int, function: Callable[[Group], T]) -> list[T]:
+def on_hosts(folder: Path, hosts: int, function: Callable[[Job], T]) -> list[T]:
     """Run `function` on that many hosts of one rank each; returns what each returned, in rank order.
 
     They meet at a file in `folder`. What one raises is raised here.
@@ -59,7 +59,7 @@ def on_hosts(folder: Path, hosts: int, function: Callable[[Group], T]) -> list[T
         joined = FileStore(str(store), hosts)
         dist.init_process_group("gloo", store=joined, rank=rank, world_size=hosts)
         names = tuple(f"host{number}" for number in range(hosts))
-        group = Group(Ranks(rank, hosts, 0, 1, "env"), "gloo", torch.device("cpu"), names, joined)
+        group = Job(Ranks(rank, hosts, 0, 1, "env"), "gloo", torch.device("cpu"), names, joined, out=folder)
         result = function(group)
         store.with_suffix(f".{rank}").write_bytes(pickle.dumps(result))
         dist.barrier()

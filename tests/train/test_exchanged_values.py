@@ -17,7 +17,7 @@ from muster.train import TrainError
 from muster.train.demo.config import TrainConfig
 from muster.train.demo.main import train
 from muster.train.job import values
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.sync import make_strategy, zero
 from muster.train.sync.zero import Part
 from tests.train.forked import on_hosts
@@ -52,7 +52,7 @@ class Hostile:
         return eval, (f"__import__('os').mkdir('{self.folder}/' + str(__import__('os').getpid()))",)
 
 
-def attack(group: Group, folder: Path) -> None:
+def attack(group: Job, folder: Path) -> None:
     """Make rank 1 send hostile pickles wherever it pickles."""
     if group.rank == 1:
         Hostile.folder = folder
@@ -66,7 +66,7 @@ def test_a_hostile_pickle_runs_on_no_other_rank(tmp_path: Path, sync: str) -> No
     run.mkdir()
     words = ["--limit", "64", "--epochs", "1", "--sync", sync]
 
-    def trained(group: Group) -> None:
+    def trained(group: Job) -> None:
         attack(group, run)
         for epochs in ("1", "2"):
             out = ["--out", str(tmp_path / group.hosts[group.rank]), "--resume", "auto"]
@@ -83,7 +83,7 @@ def test_torch_s_own_object_calls_run_what_another_rank_wrote(tmp_path: Path) ->
     run = tmp_path / "run"
     run.mkdir()
 
-    def gathered(group: Group) -> int:
+    def gathered(group: Job) -> int:
         attack(group, run)
         dist.all_gather_object([None, None], group.rank)
         return os.getpid()
@@ -94,7 +94,7 @@ def test_torch_s_own_object_calls_run_what_another_rank_wrote(tmp_path: Path) ->
 
 @pytest.mark.parametrize("length", [0, 246, 247, 5000])
 def test_a_value_of_any_length_arrives(tmp_path: Path, length: int) -> None:
-    def exchanged(group: Group) -> list[list[str]]:
+    def exchanged(group: Job) -> list[list[str]]:
         mine = str(group.rank) * length
         return [group.all_gather(mine, str), [group.broadcast(mine, str)]]
 
@@ -104,7 +104,7 @@ def test_a_value_of_any_length_arrives(tmp_path: Path, length: int) -> None:
 
 
 def test_one_long_value_among_short_ones_arrives(tmp_path: Path) -> None:
-    def exchanged(group: Group) -> list[list[int]]:
+    def exchanged(group: Job) -> list[list[int]]:
         return group.all_gather(list(range(1000 * group.rank)), list[int])
 
     for got in on_hosts(tmp_path, 2, exchanged):
@@ -118,7 +118,7 @@ def test_a_dataclass_arrives_as_one(tmp_path: Path) -> None:
 def said_by_all(folder: Path, what: Any) -> list[str]:
     """What each of two ranks raises in `what`."""
 
-    def refused(group: Group) -> str:
+    def refused(group: Job) -> str:
         with pytest.raises(TrainError) as error:
             what(group)
         return str(error.value)
@@ -127,7 +127,7 @@ def said_by_all(folder: Path, what: Any) -> list[str]:
 
 
 def test_a_rank_that_sends_another_shape_is_named_on_every_rank(tmp_path: Path) -> None:
-    def send(group: Group) -> None:
+    def send(group: Job) -> None:
         group.all_gather("one" if group.rank else 0, int)
 
     for said in said_by_all(tmp_path, send):
@@ -135,7 +135,7 @@ def test_a_rank_that_sends_another_shape_is_named_on_every_rank(tmp_path: Path) 
 
 
 def test_a_size_is_refused_before_memory_is_spent_on_it(tmp_path: Path) -> None:
-    def send(group: Group) -> None:
+    def send(group: Job) -> None:
         if group.rank == 1:
             values._first = lambda sent: (1 << 50).to_bytes(values.SIZE, "big").ljust(values.FIRST)
         group.all_gather(0, int)
@@ -161,7 +161,7 @@ def test_rank_0_is_named_for_what_it_broadcasts(tmp_path: Path) -> None:
 def test_a_state_of_zero_is_refused_before_memory_is_spent_on_it(
     tmp_path: Path, part: Part, why: str
 ) -> None:
-    def consolidate(group: Group) -> None:
+    def consolidate(group: Job) -> None:
         model = torch.nn.Linear(4, 4)
         made = make_strategy("zero", model, group, torch.optim.Adam, lr=0.1)
         torch.autograd.backward(made.model(torch.ones(1, 4)).sum())

@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from muster.train.demo.config import TrainConfig
-from muster.train.demo.loop import AfterStep, learning_rate
+from muster.train.demo.loop import learning_rate
 from muster.train.reporting.metrics import EpochMetrics, MetricsFile
 from muster.train.reporting.steps import StepLog
 
@@ -92,20 +91,6 @@ def test_a_loss_that_is_not_finite_is_null(tmp_path: Path) -> None:
 
     lines = [json.loads(line, parse_constant=refuse) for line in file.path.read_text().splitlines()]
     assert [line["loss"] for line in lines] == [None, None, 0.5]
-
-
-def test_a_gpu_has_done_the_step_before_one_whose_time_is_written() -> None:
-    trainer = Mock(steps=0, epoch_is_done=False, batch=1, epoch=0)
-    trainer.group.all_reduce_sum.return_value = [1.0]
-    config = TrainConfig.from_argv(["--log-every", "2"], {})
-    log = Mock()
-    preemption = Mock(asked=lambda: False)
-    after_step = AfterStep(trainer, config, Mock(bar_is_due=lambda: False), log, preemption, Mock(), Mock())
-    waited = []
-    for trainer.steps in range(1, 5):
-        after_step(Mock(batch_size=64))
-        waited.append(log.restart.call_args.kwargs["wait"])
-    assert waited == [True, False, True, False]
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", 1), ("cpu", 0)])

@@ -20,7 +20,7 @@ from muster.train.reporting.steps import StepMetrics
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
     from tests.train.conftest import Launch
 
 
@@ -77,7 +77,7 @@ def test_an_earlier_run_stays_where_it_is_if_tensorboard_is_not_there(
     files = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     assert {path.name for path in files} >= {"metrics.jsonl", "state.pt"}
 
-    def refuse(group: Group) -> None:
+    def refuse(group: Job) -> None:
         with pytest.raises(TrainError, match="pip install tensorboard"):
             train(replace(config, tensorboard=True), group)
 

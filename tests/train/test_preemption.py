@@ -20,17 +20,17 @@ from muster.train.job.preemption import PREEMPTED, Preemption
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.demo.trainer import Step
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
+    from muster.train.training_loop import TrainingLoop
 
 CONFIG = TrainConfig(epochs=2, limit=256, log_every=1)  # 4 steps in each epoch
 
 
-def _interrupted(config: TrainConfig, batch: int, group: Group) -> int:
+def _interrupted(config: TrainConfig, batch: int, group: Job) -> int:
     """Train, and get a signal on rank 1 in this batch of the first epoch; returns the exit status."""
 
-    def signalled(step: Step, *_: object) -> None:
-        if group.rank == 1 and step.batch == batch:
+    def signalled(loop: TrainingLoop, *_: object) -> None:
+        if group.rank == 1 and loop.epoch == 0 and loop.position.batch == batch:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with patch("muster.train.demo.loop.show", signalled), pytest.raises(SystemExit) as ended:
@@ -59,7 +59,7 @@ def test_a_signal_to_a_rank_ends_all_and_the_restart_has_the_curve_of_one_run(
     assert _losses(config.out, "metrics.jsonl") == _losses(whole.out, "metrics.jsonl")
 
 
-def _handlers(group: Group) -> list[bool]:
+def _handlers(group: Job) -> list[bool]:
     before = signal.getsignal(signal.SIGTERM)
     with Preemption(group) as preemption:
         handled = signal.getsignal(signal.SIGTERM) != before
@@ -75,7 +75,7 @@ def test_the_handlers_are_there_in_the_block_alone_and_one_process_answers_at_on
 def test_on_a_gpu_the_host_waits_for_the_step_before_alone(tmp_path: Path) -> None:
     """The module of a GPU is made up: reading the number of a step comes after the event of that step."""
 
-    def run(group: Group) -> list[object]:
+    def run(group: Job) -> list[object]:
         said: list[object] = []
         events = iter("abc")
 

@@ -25,7 +25,7 @@ from tests.train.forked import on_hosts
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
 
 # 193 = 3 * 64 + 1: four steps an epoch, so every third one is at another place in its epoch.
 SHORT = ("--limit", "193", "--epochs", "3", "--save-every", "3", "--keep", "100")
@@ -36,7 +36,7 @@ def _train(
 ) -> None:
     """Train on hosts of one rank each, with a folder they share or one each: `folder`/hostn."""
 
-    def run(group: Group) -> None:
+    def run(group: Job) -> None:
         out = folder if shared else folder / f"host{group.rank}"
         train(TrainConfig.from_argv([*SHORT, "--out", str(out), *options], environ or {}), group)
 
@@ -75,7 +75,7 @@ def test_a_resumed_training_is_equal_bit_by_bit(whole: Path, tmp_path: Path, ste
     _back_to(step, whole, again)
     _train(again, 2, "--resume", "auto")
     assert _losses(again) == _losses(whole)
-    for part in ("model", "optimizer", "ranks", "epoch", "batch"):
+    for part in ("model", "optimizer", "losses", "position", "random"):
         assert _plain(_last(again)[part]) == _plain(_last(whole)[part]), part
 
 
@@ -115,7 +115,7 @@ def test_hosts_with_disks_of_their_own_continue_together(whole: Path, tmp_path: 
     _train(tmp_path, 3, "--resume", "auto", shared=False)  # and host2 is new
     assert _losses(tmp_path / "host0") == pytest.approx(_losses(whole), abs=1e-5)
     for host in ("host0", "host1", "host2"):
-        assert _last(tmp_path / host)["epoch"] == 3
+        assert _last(tmp_path / host)["position"]["step"] == 12
 
 
 def test_a_killed_job_that_the_driver_starts_again_continues(
@@ -158,7 +158,7 @@ def test_a_new_run_in_an_old_folder_sets_its_checkpoints_aside(
     _back_to(12, whole, again)
     _train(again, 1, "--epochs", "1")
     assert f"earlier checkpoints set aside in {again}/checkpoints.1" in capfd.readouterr().out
-    assert _last(again)["epoch"] == 1
+    assert _last(again)["position"]["epoch"] == 1
     assert files.step_of(files.stored(again / "checkpoints.1")[0]) == 12
 
 
@@ -177,7 +177,7 @@ def test_metrics_are_set_aside_with_the_checkpoints(
 
 
 def test_another_training_cannot_be_continued(whole: Path, tmp_path: Path) -> None:
-    def run(group: Group) -> str:
+    def run(group: Job) -> str:
         options = ["--resume", str(whole), "--seed", "1", "--batch-size", "32", "--limit", "193"]
         with pytest.raises(TrainError) as caught:
             train(TrainConfig.from_argv([*options, "--out", str(tmp_path / "out")], {}), group)
@@ -209,7 +209,7 @@ def test_a_resume_that_is_refused_changes_nothing(
     if not options:
         monkeypatch.setattr("muster.train.demo.main.image_network", lambda *_: torch.nn.Linear(8, 10))
 
-    def run(group: Group) -> None:
+    def run(group: Job) -> None:
         chosen = other if group.rank == 1 else tmp_path / "nowhere"
         out = ("--out", str(tmp_path / f"host{group.rank}"), "--resume", str(chosen))
         with pytest.raises(TrainError, match=says):
@@ -236,7 +236,7 @@ def test_the_file_of_a_resumed_checkpoint_is_not_kept_open(
         lambda *_: mapped.append(files.STATE in Path("/proc/self/maps").read_text()),
     )
 
-    def run(group: Group) -> list[bool]:
+    def run(group: Job) -> list[bool]:
         options = (*SHORT, "--out", str(again), "--resume", "auto", "--keep", "1")
         train(TrainConfig.from_argv(options, {}), group)
         return mapped

@@ -19,8 +19,9 @@ from muster.train.demo.datasets.samples import Samples
 from muster.train.demo.image_network import image_network
 from muster.train.demo.loop import learning_rate
 from muster.train.demo.main import image_trainer
-from muster.train.job.group import Group, process_group
+from muster.train.job.group import Job, process_group
 from muster.train.job.ranks import Ranks
+from tests.train.epochs import put_back, run_epoch, whole_state
 
 RANKS = Ranks.from_env(os.environ)
 STRATEGIES = [
@@ -36,7 +37,7 @@ IN_PARTS = dataclasses.replace(PLAIN, accumulate=3, clip=0.5)
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[Group]:
+def group() -> Iterator[Job]:
     with process_group(RANKS, timeout=timedelta(seconds=180)) as joined:
         yield joined
 
@@ -74,21 +75,21 @@ def one_process(config: TrainConfig, digits: Samples) -> list[float]:
     return losses
 
 
-def trained(config: TrainConfig, group: Group, digits: Samples, then: str | None = None) -> list[float]:
+def trained(config: TrainConfig, group: Job, digits: Samples, then: str | None = None) -> list[float]:
     """The losses of our training; after an epoch its state goes on with the strategy `then`, if given."""
     trainer = image_trainer(config, group, digits)
-    losses = [trainer.run_epoch()]
+    losses = [run_epoch(trainer)]
     if then:
-        state = trainer.state(writers=range(group.world_size))
+        state = whole_state(trainer)
         trainer = image_trainer(dataclasses.replace(config, sync=then), group, digits)
-        trainer.restore(state)
-    return [*losses, trainer.run_epoch()]
+        put_back(trainer, state)
+    return [*losses, run_epoch(trainer, 1)]
 
 
 @pytest.mark.parametrize("config", [PLAIN, IN_PARTS], ids=["plain", "in parts, clipped"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_losses_are_those_of_one_process(
-    group: Group, digits: Samples, strategy: str, config: TrainConfig
+    group: Job, digits: Samples, strategy: str, config: TrainConfig
 ) -> None:
     losses = trained(dataclasses.replace(config, sync=strategy), group, digits)
     assert losses == pytest.approx(one_process(config, digits), abs=1e-5)
@@ -98,13 +99,13 @@ def test_the_losses_are_those_of_one_process(
     ("strategy", "then"), list(zip(STRATEGIES, [*STRATEGIES[1:], STRATEGIES[0]], strict=True))
 )
 def test_a_training_goes_on_with_another_strategy(
-    group: Group, digits: Samples, strategy: str, then: str
+    group: Job, digits: Samples, strategy: str, then: str
 ) -> None:
     losses = trained(dataclasses.replace(PLAIN, sync=strategy), group, digits, then)
     assert losses == pytest.approx(one_process(PLAIN, digits), abs=1e-5)
 
 
-def test_bfloat16_keeps_the_losses_in_a_band(group: Group, digits: Samples) -> None:
+def test_bfloat16_keeps_the_losses_in_a_band(group: Job, digits: Samples) -> None:
     losses = trained(dataclasses.replace(PLAIN, amp=True), group, digits)
     exact = one_process(PLAIN, digits)
     assert losses == pytest.approx(exact, abs=1e-2)

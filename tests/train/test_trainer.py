@@ -25,6 +25,7 @@ from muster.train.job.failure import TrainError
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
 from muster.train.sync import make_strategy
+from tests.train.epochs import put_back, run_epoch, whole_state
 
 RANKS = Ranks.from_env(os.environ)
 STRATEGIES = ["ddp", "zero", "fsdp"]
@@ -76,7 +77,7 @@ def test_a_users_own_training_is_that_of_one_process(group: Group, strategy: str
     for epoch in range(2):
         sampler = Trainer(
             _network(), squared_error, torch.optim.SGD, data, group=group, batch_size=16
-        ).sampler
+        ).batch_sampler
         sampler.rank, sampler.world_size = 0, 1
         sampler.set_epoch(epoch)
         total = 0.0
@@ -87,7 +88,7 @@ def test_a_users_own_training_is_that_of_one_process(group: Group, strategy: str
             torch.autograd.backward(loss)
             optimizer.step()
             total += loss.item() * len(inputs)
-        assert trainer.run_epoch() == pytest.approx(total / len(data), abs=1e-5)
+        assert run_epoch(trainer, epoch) == pytest.approx(total / len(data), abs=1e-5)
 
 
 def test_a_loss_that_is_not_per_sample_is_refused(group: Group) -> None:
@@ -95,7 +96,7 @@ def test_a_loss_that_is_not_per_sample_is_refused(group: Group) -> None:
         _network(), mse_loss, torch.optim.SGD, _numbers(), group=group, optimizer_options={"lr": 0.1}
     )
     with pytest.raises(TrainError, match="one number for each of"):
-        trainer.run_epoch()
+        run_epoch(trainer)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -105,8 +106,8 @@ def test_an_evaluation_changes_nothing_and_is_the_same_each_time(group: Group, s
     model = nn.Sequential(frozen, nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
     trainer = _trainer(group, model, strategy)
     trainer.data = _numbers(16 * group.world_size)  # each rank has more than one sample, as a BatchNorm needs
-    trainer.sampler.samples, trainer.sampler.batch_size = len(trainer.data), 8 * group.world_size
-    trainer.run_epoch()
+    trainer.batch_sampler.samples, trainer.batch_sampler.batch_size = len(trainer.data), 8 * group.world_size
+    run_epoch(trainer)
     held_out = _numbers(11)
     first = trainer.evaluate(held_out, squared_error)
     before = [buffer.clone() for buffer in model.buffers()]
@@ -119,7 +120,7 @@ def test_an_evaluation_changes_nothing_and_is_the_same_each_time(group: Group, s
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_rank_evaluates_and_saves_the_same_buffers(group: Group, strategy: str) -> None:
+def test_every_rank_evaluates_with_the_same_buffers(group: Group, strategy: str) -> None:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     trainer = _trainer(group, model, strategy)
@@ -130,7 +131,7 @@ def test_every_rank_evaluates_and_saves_the_same_buffers(group: Group, strategy:
         len({str(one) for one in group.all_gather(model[1].get_buffer("running_mean").tolist())})
         == group.world_size
     )
-    trainer.state(writers=())
+    trainer.evaluate(_numbers(), squared_error)
     assert len({str(one) for one in group.all_gather(model[1].get_buffer("running_mean").tolist())}) == 1
 
 
@@ -144,9 +145,9 @@ def test_a_part_without_samples_leaves_the_statistics_of_a_batch_norm_alone(
     model = nn.Sequential(nn.Unflatten(1, (1, 4)), norm, nn.Flatten(), nn.Linear(4, 1))
     trainer = _trainer(group, model, strategy)
     trainer.data = _numbers(4 * group.world_size)
-    trainer.sampler.samples = trainer.sampler.batch_size = len(trainer.data)
+    trainer.batch_sampler.samples = trainer.batch_sampler.batch_size = len(trainer.data)
     trainer.accumulate = 6  # of a share of 4 samples, two parts are empty
-    trainer.run_epoch()
+    run_epoch(trainer)
     assert int(norm.get_buffer("num_batches_tracked")) == 4
     if group.world_size == 1:
         inputs, _ = trainer.data.batch(torch.arange(4))
@@ -169,10 +170,10 @@ def test_a_batch_norm_that_gets_one_sample_says_what_helps(group: Group) -> None
             drop_last=drop_last,
         )
 
-    assert trainer(drop_last=True).run_epoch() > 0
+    assert run_epoch(trainer(drop_last=True)) > 0
     if group.world_size == 1:  # else the other ranks wait for the one that fails
         with pytest.raises(TrainError, match="one sample, on which a BatchNorm cannot train"):
-            trainer(drop_last=False).run_epoch()
+            run_epoch(trainer(drop_last=False))
 
 
 def test_an_evaluation_computes_in_the_type_of_the_training(group: Group) -> None:
@@ -204,7 +205,7 @@ def test_gradients_without_a_finite_norm_are_an_error_and_no_step(group: Group, 
     trainer = _trainer(group, _network(), strategy, clip=1.0)
     trainer.loss = lambda outputs, targets: squared_error(outputs, targets) * 1e38 * 1e38
     with pytest.raises(TrainError, match="step 1: the gradient norm is"):
-        trainer.run_epoch()
+        run_epoch(trainer)
     assert _is_finite(trainer.strategy.model)
 
 
@@ -245,13 +246,13 @@ def test_fsdp_trains_a_language_model_with_tied_weights(group: Group) -> None:
     sharded, whole = _gpt_trainer(group, "fsdp"), _gpt_trainer(group, "ddp")
     model = sharded.strategy.model
     assert model.get_parameter("head.weight") is model.get_parameter("embedding.weight")
-    losses = [sharded.run_epoch(), sharded.run_epoch()]
-    assert losses == pytest.approx([whole.run_epoch(), whole.run_epoch()], abs=1e-5)
+    losses = [run_epoch(sharded), run_epoch(sharded, 1)]
+    assert losses == pytest.approx([run_epoch(whole), run_epoch(whole, 1)], abs=1e-5)
     assert losses[1] < losses[0]
-    state = sharded.state(writers=range(group.world_size))
+    state = whole_state(sharded)
     assert torch.equal(state["model"]["head.weight"], state["model"]["embedding.weight"])
-    third = whole.run_epoch()
+    third = run_epoch(whole, 2)
     for strategy in ("fsdp", "ddp"):
         again = _gpt_trainer(group, strategy)
-        again.restore(state)
-        assert again.run_epoch() == pytest.approx(third, abs=1e-5)
+        put_back(again, state)
+        assert run_epoch(again, 2) == pytest.approx(third, abs=1e-5)

@@ -31,7 +31,7 @@ GATHERERS = {
     "deploy.why.gather",
 }
 TRAIN = (
-    *("__main__", "demo", "tools", "options"),
+    *("__main__", "demo", "training_loop", "tools", "options"),
     *("checkpoint", "sync", "reporting"),
     *("data", "job", "mpi_backend"),
 )

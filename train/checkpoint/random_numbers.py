@@ -1,84 +1,17 @@
-"""What a checkpoint keeps of each rank on its own: its random number generators, and its sum of losses."""
+"""The random numbers of a rank: the states of its global generators."""
 
 from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..job.group import Group
-
-
-@dataclass(frozen=True, slots=True)
-class RankState:
-    """What a checkpoint has of each rank, as it travels: its sum of losses and its random numbers.
-
-    `python` and `numpy` are the states of these generators; those of torch are bytes in hexadecimal.
-    """
-
-    loss_sum: float
-    python: tuple[int, list[int], float | None]
-    numpy: tuple[list[int], int, int, float]
-    of_torch: str
-    of_cuda: str
-
-    @classmethod
-    def here(cls, loss_sum: float, device: torch.device) -> RankState:
-        """Return the state of this rank."""
-        state = random_state(device)
-        version, internal, gauss_next = state["python"]
-        words, *others = state["numpy"]
-        return cls(
-            loss_sum,
-            (version, list(internal), gauss_next),
-            (words.tolist(), *others),
-            *(state[name].numpy().tobytes().hex() if name in state else "" for name in ("torch", "cuda")),
-        )
-
-    def in_checkpoint(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, with the result of random_state."""
-        words, *others = self.numpy
-        state = {
-            "python": self.python,
-            "numpy": [torch.tensor(words, dtype=torch.int64), *others],
-            "torch": _bytes(self.of_torch),
-        }
-        if self.of_cuda:
-            state["cuda"] = _bytes(self.of_cuda)
-        return {"random": state, "loss_sum": self.loss_sum}
-
-
-class RandomStreams:
-    """The random numbers of all ranks, as a part of a checkpoint: `{"random": RandomStreams(job), ...}`.
-
-    At the number of ranks that made it every rank draws on as if the training had not been interrupted. At
-    another number each begins a stream of its own, which depends on the checkpoint: not the numbers of the
-    first step again.
-    """
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of all ranks, as numbers and text. A collective."""
-        mine = RankState.here(0.0, self.group.device)
-        return {"ranks": [asdict(each) for each in self.group.all_gather(mine, RankState)]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Draw on from `state`, which state_dict returned."""
-        ranks = [RankState(**each) for each in state["ranks"]]
-        if len(ranks) == self.group.world_size:
-            set_random_state(ranks[self.group.rank].in_checkpoint()["random"], self.group.device)
-        else:
-            self.group.seed(zlib.crc32(ranks[0].of_torch.encode()))
-
-
-def _bytes(text: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
+from .of_each_rank import OfEachRank
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
@@ -104,3 +37,31 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+class RandomStreams(OfEachRank):
+    """The random numbers of all ranks, as a part of a checkpoint: `{"random": RandomStreams(job), ...}`.
+
+    At the number of ranks that made it every rank draws on as if the training had not been interrupted. At
+    another number each begins a stream of its own, which depends on the checkpoint: not the numbers of the
+    first step again.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group, _Stream(group.device), other=self._begin_others)
+
+    def _begin_others(self, of_ranks: list[Any]) -> None:
+        self.group.seed(zlib.crc32(of_ranks[0]["torch"].numpy().tobytes()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The random numbers of one rank."""
+
+    device: torch.device
+
+    def state_dict(self) -> dict[str, Any]:
+        return random_state(self.device)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        set_random_state(state, self.device)

@@ -28,13 +28,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from ..job.failure import fail_together, keep_records_in
-from ..job.group import Group, process_group
+from ..job.group import Job, process_group
 from ..job.hardware import be_deterministic, use_fair_share_of_cores
 from ..job.ranks import Ranks, remark
 from ..job.spawn import spawn
@@ -65,31 +66,32 @@ def run_rank(ranks: Ranks, config: TrainConfig) -> None:
         use_fair_share_of_cores(ranks)
         if config.deterministic:
             be_deterministic()
-        with process_group(ranks, backend=config.backend, init=config.init, timeout=config.patience) as group:
-            train(config, group)
+        with process_group(ranks, backend=config.backend, init=config.init, timeout=config.patience) as job:
+            train(config, job)
 
 
-def train(config: TrainConfig, group: Group) -> None:
+def train(config: TrainConfig, job: Job) -> None:
     """Train, and print what runs and the result."""
+    job = replace(job, out=config.out, restart=config.restart)  # the options have what the launcher set
     started = time.perf_counter()
-    terminal = Terminal(group.ranks, os.environ)
-    if line := remark(os.environ, group.ranks):
+    terminal = Terminal(job.ranks, os.environ)
+    if line := remark(os.environ, job.ranks):
         terminal.line(line)
     if config.rank_logs:
-        log_to(config.out / "logs", group)
-    samples, held_out = load(config.data, getattr(torch, config.dtype), group.device)
+        log_to(config.out / "logs", job)
+    samples, held_out = load(config.data, getattr(torch, config.dtype), job.device)
     samples = samples.at(slice(config.limit or None))
     name = "digits" if config.data == "digits" else "samples"
     terminal.line(
-        f"{headline(group)}, global batch {config.batch_size}, "
+        f"{headline(job)}, global batch {config.batch_size}, "
         f"{len(samples)} training and {len(held_out)} held-out {name}"
     )
-    trainer = image_trainer(config, group, samples)
-    accuracy = fit(trainer, partial(trainer.evaluate, held_out, correct), config, terminal)
-    terminal.line(verdict(group, accuracy, time.perf_counter() - started))
+    trainer = image_trainer(config, job, samples)
+    accuracy = fit(trainer, partial(trainer.evaluate, held_out, correct), config, job, terminal)
+    terminal.line(verdict(job, accuracy, time.perf_counter() - started))
 
 
-def image_trainer(config: TrainConfig, group: Group, samples: Samples) -> Trainer:
+def image_trainer(config: TrainConfig, job: Job, samples: Samples) -> Trainer:
     """Return the trainer of a network that tells the classes of `samples` apart."""
     torch.manual_seed(config.seed)
     epoch = -(-len(samples) // config.batch_size)
@@ -98,7 +100,7 @@ def image_trainer(config: TrainConfig, group: Group, samples: Samples) -> Traine
         partial(cross_entropy, reduction="none"),
         torch.optim.SGD,
         samples,
-        group=group,
+        group=job,
         optimizer_options={"lr": config.lr, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
         strategy=config.sync,
         batch_size=config.batch_size,

@@ -1,15 +1,13 @@
-"""A model in training, the same on every rank: a step of it, an epoch, and its evaluation.
+"""A model in training, the same on every rank: one step of it, and its evaluation.
 
-The strategies of train/sync have one interface here, so that they can be compared.
+loop.py takes the steps. The strategies of train/sync have one interface here, so that they can be compared.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,12 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from ..checkpoint.random_numbers import RankState, set_random_state
-from ..checkpoint.state import (
-    consolidated,
-    refuse_another_network,
-    restore,
-)
+from ..checkpoint.of_each_rank import OfEachRank
 from ..data.sampler import GlobalBatchSampler, Share
 from ..job.failure import TrainError
 from ..job.group import Group
@@ -34,32 +27,26 @@ PerSample = Callable[[Any, Any], torch.Tensor]
 """A loss or a metric: of a model's outputs and the targets, one number for each sample, [n]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step just taken: the `batch`-th of the epoch's `batches`, counted from 1.
+class LossSum:
+    """The sum of this rank's losses in the epoch, still on the device."""
 
-    `loss_sum` has the sum of this rank's losses in the step, over `samples` samples, still on the device.
-    """
+    def __init__(self, device: torch.device) -> None:
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
 
-    batch: int
-    batches: int
-    loss_sum: torch.Tensor
-    samples: int
-    batch_size: int  # of all ranks
-    gradient_norm: float | None  # before clipping; None without
-    samples_per_second: float  # of all ranks, since the epoch began or was resumed
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sum; waits for the device."""
+        return {"loss_sum": self.total.item()}
 
-    @property
-    def mean_loss(self) -> float:
-        """The mean of this rank's losses; waits for the device."""
-        return self.loss_sum.item() / max(1, self.samples)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the sum of a checkpoint."""
+        self.total.fill_(float(state["loss_sum"]))
 
 
 class Trainer:
-    """Model, optimizer and sampler, and the steps of the training.
+    """Model, optimizer and sampler, and a step of the training.
 
-    `epoch` counts the finished epochs, `batch` the finished batches of the current one, and `loss_sum` is the
-    sum of this rank's losses in them. `lap` is called at the end of each part of a step, as StepLog.lap.
+    It is what TrainingLoop.batches takes: each batch is this rank's share of a global one. `lap` is called at
+    the end of each part of a step, as StepLog.lap.
     """
 
     def __init__(
@@ -92,7 +79,7 @@ class Trainer:
         self.loss, self.data, self.group = loss, data, group
         self.learning_rate, self.accumulate, self.clip, self.amp = learning_rate, accumulate, clip, amp
         self.strategy = make_strategy(strategy, model, group, optimizer, **(optimizer_options or {}))
-        self.sampler = GlobalBatchSampler(
+        self.batch_sampler = GlobalBatchSampler(
             samples=len(data),
             batch_size=batch_size,
             rank=group.rank,
@@ -100,60 +87,34 @@ class Trainer:
             seed=seed,
             drop_last=drop_last,
         )
-        self.epoch = self.batch = 0
-        self.gradient_norm: float | None = None
+        self.gradient_norm: float | None = None  # of the last step, before clipping
         self.lap: Callable[[str], None] = lambda _: None
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
+        self.losses = LossSum(group.device)
 
-    @property
-    def steps(self) -> int:
-        """Optimizer steps taken, over all epochs."""
-        return self.epoch * self.sampler.batches + self.batch
-
-    @property
-    def epoch_is_done(self) -> bool:
-        """Whether the last batch of the epoch is done."""
-        return self.batch == self.sampler.batches
+    def __iter__(self) -> Iterator[Share]:
+        return self.batch_sampler.shares()
 
     @property
     def last_learning_rate(self) -> float:
         """Learning rate of the last step."""
         return float(self.strategy.optimizer.param_groups[0]["lr"])
 
-    def run_epoch(self, after_step: Callable[[Step], None] = lambda _: None) -> float:
-        """Train on the rest of the epoch; returns the mean loss of its samples, each before its own step."""
-        started, samples = time.perf_counter(), 0
-        self.sampler.set_epoch(self.epoch, skip=self.batch)
-        for share in self.sampler.shares():
-            self._set_learning_rate()
-            loss_sum = self._step(share)
-            self.loss_sum += loss_sum
-            self.batch, samples = self.batch + 1, samples + share.batch_size
-            rate = samples / (time.perf_counter() - started)
-            after_step(
-                Step(
-                    self.batch,
-                    self.sampler.batches,
-                    loss_sum,
-                    len(share.indices),
-                    share.batch_size,
-                    self.gradient_norm,
-                    rate,
-                )
-            )
-        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / self.sampler.used
-        self.epoch, self.batch = self.epoch + 1, 0
-        self.loss_sum.zero_()
-        return mean
+    def states(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return {
+            "model": self.strategy.model,
+            "optimizer": self.strategy.optimizer,
+            "losses": OfEachRank(self.group, self.losses, other=self._take_losses),
+        }
 
-    def _set_learning_rate(self) -> None:
+    def step(self, share: Share, number: int) -> torch.Tensor:
+        """Take the step `number`, from 1, on the global batch that `share` is part of.
+
+        Returns the sum of this rank's losses, still on the device.
+        """
         if self.learning_rate:
-            rate = self.learning_rate(self.steps)
             for parameters in self.strategy.optimizer.param_groups:
-                parameters["lr"] = rate
-
-    def _step(self, share: Share) -> torch.Tensor:
-        """Take one step on the global batch that `share` is part of; returns the sum of its losses."""
+                parameters["lr"] = self.learning_rate(number - 1)
         self.strategy.optimizer.zero_grad()
         *parts, last = share.indices.tensor_split(self.accumulate)
         with self.strategy.no_sync():
@@ -163,12 +124,24 @@ class Trainer:
             self.gradient_norm = norm = self.strategy.clip(self.clip)
             if not math.isfinite(norm):  # the same on every rank; the step would leave no weight but NaN
                 raise TrainError(
-                    f"step {self.steps + 1}: the gradient norm is {norm}, "
-                    "so the gradients cannot be clipped\n"
+                    f"step {number}: the gradient norm is {norm}, so the gradients cannot be clipped\n"
                     "the training diverges: lower --lr, or look for a sample whose loss is not finite"
                 )
         self.strategy.optimizer.step()
-        return torch.stack(losses).sum()
+        loss_sum = torch.stack(losses).sum()
+        self.losses.total += loss_sum
+        return loss_sum
+
+    def epoch_loss(self) -> float:
+        """Return the mean loss of the samples of the epoch, each before its own step; the next begins."""
+        mean = self.group.all_reduce_sum(self.losses.total.item())[0] / self.batch_sampler.used
+        self.losses.total.zero_()
+        return mean
+
+    def _take_losses(self, of_ranks: list[Any]) -> None:
+        """Continue at another number of ranks: rank 0 has the losses so far."""
+        if self.group.rank == 0:
+            self.losses.total.fill_(sum(float(each["loss_sum"]) for each in of_ranks))
 
     def _backward(self, part: torch.Tensor, batch_size: int) -> torch.Tensor:
         """Add the gradient of `part` of a global batch of `batch_size`; returns the sum of its losses.
@@ -178,6 +151,7 @@ class Trainer:
         """
         with _batch_norm_explained() if len(part) else _statistics_kept(self.strategy.model):
             loss_sum = self._per_sample(self.loss, self.data, part).sum()
+        self.group.losses.note(loss_sum)
         torch.autograd.backward(loss_sum * self.group.world_size / batch_size)
         self.lap("compute")
         return loss_sum.detach()
@@ -224,48 +198,10 @@ class Trainer:
             ]
         return self.group.all_reduce_sum(float(torch.stack(sums).sum()))[0] / len(data)
 
-    def state(self, writers: Sequence[int]) -> dict[str, Any]:
-        """Return everything that the next step depends on, complete on the ranks `writers`; a collective."""
-        self.strategy.share_buffers()
-        mine = RankState.here(self.loss_sum.item(), self.group.device)
-        return {
-            **consolidated(self.strategy.model, self.strategy.optimizer, writers),
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "order": self.sampler.order,
-            "ranks": [each.in_checkpoint() for each in self.group.all_gather(mine, RankState)],
-        }
-
-    def check(self, state: dict[str, Any]) -> None:
-        """Raise TrainError if `state` is of another model or order; one rank may call it alone."""
-        if state.get("order") != self.sampler.order:
-            raise TrainError(
-                f"the checkpoint is of a training with {state.get('order', 'another order of samples')}, "
-                f"not {self.sampler.order}: its position means nothing here"
-            )
-        refuse_another_network(self.strategy.model, state["model"])
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, which must be the same on every rank; at any number of ranks.
-
-        At the number of ranks that made it, the training continues bit by bit. At another number no rank has
-        a state of its own to continue from: the losses so far go to rank 0, and the random numbers are those
-        that the seed gives. Raises TrainError if the state is of another model, optimizer or order.
-        """
-        self.check(state)
-        restore(self.strategy.model, self.strategy.optimizer, state)
-        self.epoch, self.batch = state["epoch"], state["batch"]
-        ranks = state["ranks"]
-        if len(ranks) == self.group.world_size:
-            set_random_state(ranks[self.group.rank]["random"], self.group.device)
-            self.loss_sum.fill_(ranks[self.group.rank]["loss_sum"])
-        elif self.group.rank == 0:
-            self.loss_sum.fill_(sum(rank["loss_sum"] for rank in ranks))
-
 
 @contextmanager
 def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
-    """Have `modules`, each without those inside of it, in evaluation mode."""
+    """Have `modules`, without those inside of them, in evaluation mode."""
     modes = [module.training for module in modules]
     try:
         for module in modules:
