@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from .checkpoint.checkpoints import Checkpoints
 from .checkpoint.of_each_rank import OfEachRank
-from .checkpoint.random_numbers import RandomStreams
+from .checkpoint.random_numbers import RandomStreams, random_state, set_random_state
 from .data.on_device import OnDevice
 from .data.sampler import GlobalBatchSampler
 from .job.failure import TrainError
@@ -149,8 +149,8 @@ class TrainingLoop:
 
         Tensors are on the job's device; on a GPU their copy overlaps with the step before it, if they are
         pinned. Before an epoch, `set_epoch` of the loader's sampler is called. A training that resumes leaves
-        out the batches of the epoch that are done. A GlobalBatchSampler does so by itself, and a loader among
-        the states, such as torchdata's StatefulDataLoader; of another loader they are read and dropped.
+        out the batches of the epoch that are done. A GlobalBatchSampler starts after them, and so does a
+        loader among the states, such as torchdata's StatefulDataLoader; of another they are read and dropped.
         """
         while steps is None or self.step < steps:
             for batch in self._rest_of_epoch(loader):
@@ -201,7 +201,6 @@ class TrainingLoop:
         if self._saved == self.step:
             return
         models = [part for part in self.states.values() if isinstance(part, nn.Module)]
-        self.job.check_finite(self.step, (weight for model in models for weight in model.parameters()))
         for model in models:
             if isinstance(model, DistributedDataParallel):  # which gives them to all in the next forward pass
                 broadcast_from_rank_0(model.buffers(), self.job.device)
@@ -255,27 +254,43 @@ class TrainingLoop:
         }
         return {**self.states, **each, "position": self.position, "random": RandomStreams(self.job)}
 
-    def _rest_of_epoch(self, loader: Iterable[T]) -> Iterable[T]:
+    def _rest_of_epoch(self, loader: Iterable[T]) -> Iterator[T]:
+        """Return what is left of the epoch.
+
+        To begin an iteration draws random numbers, and so does a batch that is read and dropped. Where the
+        epoch began before, that has been done: the numbers that are drawn next are those of the next step.
+        """
+        read = self._at_the_epoch(loader)
+        if not self.position.batch:
+            return iter(loader)
+        numbers = random_state(self.job.device)
+        rest = iter(loader)
+        for _ in islice(rest, read):
+            pass
+        set_random_state(numbers, self.job.device)
+        return rest
+
+    def _at_the_epoch(self, loader: Iterable[T]) -> int:
+        """Tell the loader which epoch it is; returns how many batches must be read and dropped."""
         done = 0 if any(part is loader for part in self.states.values()) else self.position.batch
-        batch_sampler = getattr(loader, "batch_sampler", None)
-        if isinstance(batch_sampler, GlobalBatchSampler):
-            if self.position.order not in (None, batch_sampler.order):
+        sampler = getattr(loader, "batch_sampler", None)
+        if isinstance(sampler, GlobalBatchSampler):
+            if self.position.order not in (None, sampler.order):
                 raise TrainError(
-                    f"the checkpoint is of a training with {self.position.order}, not {batch_sampler.order}: "
+                    f"the checkpoint is of a training with {self.position.order}, not {sampler.order}: "
                     "its position means nothing here"
                 )
-            self.position.order = batch_sampler.order
-            batch_sampler.set_epoch(self.epoch, skip=done)
-            return loader
-        for part in (
-            batch_sampler,
+            self.position.order = sampler.order
+            sampler.set_epoch(self.epoch, skip=done)
+            return 0
+        parts: list[Any] = [
+            sampler,
             *(getattr(loader, name, None) for name in ("sampler", "dataset")),
             loader,
-        ):
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(self.epoch)
-                break
-        return islice(loader, done, None) if done else loader
+        ]
+        for part in [part for part in parts if hasattr(part, "set_epoch")][:1]:
+            part.set_epoch(self.epoch)
+        return done
 
     def _is_due(self, step: int) -> bool:
         return self.log_every > 0 and step % self.log_every == 0

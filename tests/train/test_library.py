@@ -29,6 +29,10 @@ SIGNATURES = {
     "seed: 'int' = 0, shuffle: 'bool' = True, drop_last: 'bool' = False) -> 'None'",
     "Preemption": "(group: 'Group') -> 'None'",
     "RandomStreams": "(group: 'Group') -> 'None'",
+    "TrainingLoop": "(job: 'Job', states: 'MutableMapping[str, Any]', *, "
+    "resume: 'bool | Path | None' = None, checkpoints: 'Saves | None' = None, save_every: 'int' = 0, "
+    "log_every: 'int' = 10, collect_every: 'int' = 50, profile: 'str' = '', tensorboard: 'bool' = False) "
+    "-> 'None'",
     "StepLog": "(group: 'Group', out: 'Path', *, after_step: 'int' = 0, "
     "tensorboard: 'bool' = False) -> 'None'",
     "StepMetrics": "(step: 'int', loss: 'float', lr: 'float', gradient_norm: 'float | None', "
