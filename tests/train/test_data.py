@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from muster.train.demo.datasets import digits, load
-from muster.train.demo.datasets.samples import Samples
+from muster.train.demo.datasets.samples import DatasetSamples, Samples
 from muster.train.demo.image_network import image_network
 from muster.train.job.failure import TrainError
 
@@ -136,3 +137,12 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
     """The accuracy that documents and tests state is that of these images."""
     digest = hashlib.sha256(gzip.decompress(digits.FILE.read_bytes())).hexdigest()
     assert digest == "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
+
+
+def test_a_dataset_that_gives_several_samples_at_once_is_asked_once() -> None:
+    class AtOnce(Dataset[int]):
+        def __getitems__(self, numbers: list[int]) -> list[tuple[int, int]]:
+            return [(number, -number) for number in numbers]
+
+    inputs, targets = DatasetSamples(AtOnce(), CPU).batch(torch.tensor([3, 1]))
+    assert (inputs.tolist(), targets.tolist()) == ([3, 1], [-3, -1])

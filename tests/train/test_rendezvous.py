@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from torch.distributed import TCPStore
+from torch.multiprocessing.spawn import start_processes
 
 from muster.train.job import rendezvous
 from muster.train.job.failure import TrainError
+from muster.train.job.group import process_group
 from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import rendezvous_store
 from tests.train.conftest import TIME_LIMIT, environment, free_port
@@ -188,3 +192,19 @@ def test_a_rank_names_the_file_that_it_waited_for(tmp_path: Path) -> None:
         rendezvous_store(f"file://{tmp_path}/meeting", second, SHORT, {}),
     ):
         pass
+
+
+def test_ranks_that_are_told_no_local_numbers_find_them_out(tmp_path: Path) -> None:
+    """RANK and WORLD_SIZE alone, as in the pods of Kubeflow: here both are on one host."""
+    place = f"tcp://127.0.0.1:{free_port()}"
+
+    def join(rank: int) -> None:
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        told = {"RANK": str(rank), "WORLD_SIZE": "2"}
+        with process_group(backend="gloo", init=place, environ=told) as job:
+            (tmp_path / str(rank)).write_text(f"{job.ranks} {job.all_reduce_sum(1.0)}")
+
+    start_processes(join, nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
+    for rank in range(2):
+        assert (tmp_path / str(rank)).read_text() == f"rank {rank} of 2, local rank {rank} of 2 [2.0]"

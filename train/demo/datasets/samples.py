@@ -66,7 +66,9 @@ class DatasetSamples:
         return len(self.dataset)  # type: ignore[arg-type]  # of map style: it has a length
 
     def batch(self, indices: torch.Tensor) -> tuple[Any, Any]:
-        inputs, targets = self.collate([self.dataset[index] for index in indices.tolist()])
+        numbers = indices.tolist()
+        several = getattr(self.dataset, "__getitems__", None)  # all at once, as a DataLoader asks for them
+        inputs, targets = self.collate(several(numbers) if several else [self.dataset[n] for n in numbers])
         return self._moved(inputs), self._moved(targets)
 
     def _moved(self, tree: Any) -> Any:
