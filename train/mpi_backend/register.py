@@ -25,9 +25,11 @@ def register() -> str:
     if version not in TESTED:
         tested = ", ".join(f"{major}.{minor}" for major, minor in TESTED)
         warnings.warn(f"{NAME} was tested with torch {tested}, not {torch.__version__}", stacklevel=2)
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+    # torch puts parts of a ShardedTensor on the GPU of a backend that has one, also where it has no CUDA.
+    devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=devices)
     if version >= (2, 14) and not dist.is_mpi_available():
-        dist.Backend.register_backend("mpi", create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("mpi", create, extended_api=True, devices=devices)
     return NAME
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -64,6 +66,16 @@ def check_a_state_that_rank_0_broadcasts() -> None:
     set_model_state_dict(model, full, options=options)
     for parameter, before in zip(model.parameters(), network().parameters(), strict=True):
         same(parameter.full_tensor(), before.detach() + 1)
+
+
+def check_a_sharded_tensor_is_gathered_where_torch_has_no_cuda() -> None:
+    tensor = sharded_tensor.full(
+        ChunkShardingSpec(0, [f"rank:{rank}/cpu" for rank in range(world())]), (6, 2), 3.0
+    )
+    whole = torch.zeros(6, 2) if me() == 0 else None
+    tensor.gather(dst=0, out=whole)
+    if whole is not None:
+        same(whole, torch.full((6, 2), 3.0))
 
 
 def check_a_state_that_rank_0_gathers() -> None:
