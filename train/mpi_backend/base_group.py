@@ -40,6 +40,7 @@ class BaseGroup(ProcessGroup):
     def __init__(self, comm: MPI.Intracomm, store: Any, timeout: timedelta, name: str) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm, self._timeout = comm, timeout
+        self._rank, self._size = comm.rank, comm.size  # torch's own methods take a microsecond
         self._name, self._description = name, ""
         self._messages = Messages(comm.Dup())
         self._queue = WorkQueue(name)

@@ -32,7 +32,7 @@ class MpiProcessGroup(BaseGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
         arguments.in_place(tensors)
-        arguments.root(opts.rootRank, self.size())
+        arguments.root(opts.rootRank, self._size)
         run = partial(_each, tensors, partial(dense.broadcast, self._comm, root=opts.rootRank))
         meaning = f"root {opts.rootRank}"
         return self._start("broadcast", run, tensors, tensors, opts, meaning, same_size=tensors)
@@ -74,14 +74,14 @@ class MpiProcessGroup(BaseGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         arguments.in_place(tensors)
-        arguments.root(opts.rootRank, self.size())
+        arguments.root(opts.rootRank, self._size)
         reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
         reduce_tensor = partial(dense.reduce, self._comm, reduction=reduction, root=opts.rootRank)
         run, meaning = partial(_each, tensors, reduce_tensor), f"{reduction.name} root {opts.rootRank}"
         return self._start("reduce", run, tensors, tensors, opts, meaning, same_size=tensors)
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
-        arguments.gathered(outputs[0], tensors[0], self.size())
+        arguments.gathered(outputs[0], tensors[0], self._size)
         run = partial(dense.all_gather, self._comm, outputs[0], tensors[0])
         return self._start("all_gather", run, tensors, list(outputs[0]), opts, same_type=tensors)
 
@@ -90,7 +90,7 @@ class MpiProcessGroup(BaseGroup):
         for of_rank in outputs:
             arguments.pairs(of_rank, tensors)
         for number, tensor in enumerate(tensors):
-            arguments.gathered([of_rank[number] for of_rank in outputs], tensor, self.size())
+            arguments.gathered([of_rank[number] for of_rank in outputs], tensor, self._size)
 
         def run() -> None:
             for number, tensor in enumerate(tensors):
@@ -100,20 +100,20 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather", run, tensors, result, opts, same_type=tensors)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        arguments.whole_from_parts([output], [tensor], self.size())
+        arguments.whole_from_parts([output], [tensor], self._size)
         run = partial(dense.all_gather_single, self._comm, output, tensor)
         return self._start("all_gather_into_tensor", run, [tensor], [output], opts, same_size=[tensor])
 
     def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Work:
-        arguments.whole_from_parts(outputs, tensors, self.size())
+        arguments.whole_from_parts(outputs, tensors, self._size)
         run = partial(_pairs, outputs, tensors, partial(dense.all_gather_single, self._comm))
         return self._start("all_gather_into_tensor", run, tensors, list(outputs), opts, same_size=tensors)
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Work:
-        arguments.root(opts.rootRank, self.size())
-        mine = list(outputs[0]) if outputs and self.rank() == opts.rootRank else []
-        if self.rank() == opts.rootRank:
-            arguments.gathered(mine, tensors[0], self.size())
+        arguments.root(opts.rootRank, self._size)
+        mine = list(outputs[0]) if outputs and self._rank == opts.rootRank else []
+        if self._rank == opts.rootRank:
+            arguments.gathered(mine, tensors[0], self._size)
         arguments.read(tensors[0])
         run = partial(exchange.gather, self._comm, mine, tensors[0], opts.rootRank)
         meaning = f"root {opts.rootRank}"
@@ -121,16 +121,16 @@ class MpiProcessGroup(BaseGroup):
 
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Work:
         """`output` is only used on the root; its rows are the ranks' tensors, one after the other."""
-        if self.rank() != opts.rootRank:
+        if self._rank != opts.rootRank:
             return self.gather([], [tensor], opts)
-        arguments.whole_from_parts([output], [tensor], self.size())
-        return self.gather([list(output.view(self.size(), -1))], [tensor], opts)
+        arguments.whole_from_parts([output], [tensor], self._size)
+        return self.gather([list(output.view(self._size, -1))], [tensor], opts)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
-        arguments.root(opts.rootRank, self.size())
-        parts = list(inputs[0]) if inputs and self.rank() == opts.rootRank else []
-        if self.rank() == opts.rootRank:
-            arguments.scattered(parts, outputs[0], self.size())
+        arguments.root(opts.rootRank, self._size)
+        parts = list(inputs[0]) if inputs and self._rank == opts.rootRank else []
+        if self._rank == opts.rootRank:
+            arguments.scattered(parts, outputs[0], self._size)
         arguments.written(outputs[0])
         run = partial(exchange.scatter, self._comm, outputs[0], parts, opts.rootRank)
         meaning = f"root {opts.rootRank}"
@@ -138,7 +138,7 @@ class MpiProcessGroup(BaseGroup):
         return self._start("scatter", run, parts, [outputs[0]], opts, meaning, same_type=[outputs[0]])
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
-        arguments.reduced(inputs[0], outputs[0], self.rank(), self.size())
+        arguments.reduced(inputs[0], outputs[0], self._rank, self._size)
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
         run = partial(dense.reduce_scatter, self._comm, outputs[0], inputs[0], reduction)
         return self._start(
@@ -152,7 +152,7 @@ class MpiProcessGroup(BaseGroup):
         return self._reduce_scatter(outputs, tensors, opts)
 
     def _reduce_scatter(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Work:
-        arguments.parts_of_whole(outputs, tensors, self.size())
+        arguments.parts_of_whole(outputs, tensors, self._size)
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
         reduce_scatter_pair = partial(dense.reduce_scatter_single, self._comm, reduction=reduction)
         run = partial(_pairs, outputs, tensors, reduce_scatter_pair)
@@ -161,7 +161,7 @@ class MpiProcessGroup(BaseGroup):
         )
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        arguments.exchanged(outputs, inputs, self.size())
+        arguments.exchanged(outputs, inputs, self._size)
         run = partial(exchange.exchange, self._comm, inputs, outputs)
         return self._start("all_to_all", run, inputs, list(outputs), opts, same_type=outputs[:1])
 
@@ -173,7 +173,7 @@ class MpiProcessGroup(BaseGroup):
         input_sizes: Sequence[int],
         opts: Any = None,
     ) -> Work:
-        arguments.rows_exchanged(output, tensor, output_sizes, input_sizes, self.size())
+        arguments.rows_exchanged(output, tensor, output_sizes, input_sizes, self._size)
         run = partial(exchange.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)
         if output_sizes or input_sizes:
             return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
@@ -204,16 +204,16 @@ class MpiProcessGroup(BaseGroup):
     # --- messages
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
-        arguments.message(tensors[0], to, tag, self.size())
+        arguments.message(tensors[0], to, tag, self._size)
         return self._keep(self._messages.send(tensors[0], to, tag, self._timeout.total_seconds()))
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
-        arguments.message(tensors[0], source, tag, self.size())
+        arguments.message(tensors[0], source, tag, self._size)
         arguments.written(tensors[0])
         return self._keep(self._messages.receive(tensors[0], source, tag, self._timeout.total_seconds()))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
-        arguments.message(tensors[0], None, tag, self.size())
+        arguments.message(tensors[0], None, tag, self._size)
         arguments.written(tensors[0])
         return self._keep(self._messages.receive(tensors[0], None, tag, self._timeout.total_seconds()))
 
@@ -238,9 +238,9 @@ class MpiProcessGroup(BaseGroup):
         devices: Any = None,
     ) -> MpiProcessGroup | None:
         """Return, on `ranks`, the new group of these ranks; every rank of this group calls it."""
-        inside = self.rank() in ranks
+        inside = self._rank in ranks
         comm: MPI.Intracomm = self._comm.Split(
-            0 if inside else MPI.UNDEFINED, list(ranks).index(self.rank()) if inside else 0
+            0 if inside else MPI.UNDEFINED, list(ranks).index(self._rank) if inside else 0
         )
         if not inside:
             return None

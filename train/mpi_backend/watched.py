@@ -100,7 +100,7 @@ class Watched:
             reason = f"the time-out is {running.seconds:g} s, and {self._absent(running)}"
         else:
             return None
-        if self.queue.look() is not running:
+        if self.queue.look() != running:
             return None
         return (
             f"rank {self.rank} has waited {now - running.since:.1f} s in {running.name}, "

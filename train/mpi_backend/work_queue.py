@@ -44,7 +44,7 @@ class WorkQueue:
         self._added = threading.Condition(self._lock)  # there is something for the queue's thread
         self._queue: deque[CollectiveWork] = deque()
         self._holder: int | None = None  # the thread that runs a collective or its callbacks
-        self._running: Running | None = None
+        self._running: tuple[str, float, float, int] | None = None  # the fields of Running
         self.begun = 0  # collectives; in the same collective, the same number on every rank
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -118,7 +118,8 @@ class WorkQueue:
 
     def look(self) -> Running | None:
         """Return the running collective; this takes no lock."""
-        return self._running
+        running = self._running
+        return None if running is None else Running(*running)
 
     def _wait_for_change(self, work: CollectiveWork, seconds: float, deadline: float | None) -> None:
         if self._queue:
@@ -144,8 +145,8 @@ class WorkQueue:
     def _release(self) -> None:
         """Let another thread take the first of the queue."""
         self._holder = None
-        self._ended()
-        if self._queue:
+        if self._waiting or self._queue:
+            self._changed.notify_all()
             self._added.notify()
 
     def _take(self) -> CollectiveWork | None:
@@ -178,7 +179,7 @@ class WorkQueue:
 
     def _begin(self, name: str, seconds: float) -> None:
         self.begun += 1
-        self._running = Running(name, seconds, time.monotonic(), self.begun)
+        self._running = name, seconds, time.monotonic(), self.begun
 
     def _note(self, error: BaseException | None) -> None:
         """Mark the group as unusable after an error inside MPI."""
