@@ -70,15 +70,12 @@ class Reduction:
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
         """Return the reduction for `op`, a torch ReduceOp; raises ValueError if `dtype` lacks it."""
-        value = op.op.value
-        known = _KNOWN.get((value, dtype))
-        if known is not None:
-            return known
-        name = _NAMES[value]
+        name = _NAMES[op.op.value]
+        if name == "AVG":
+            return _average(dtype)
         if name == "PREMUL_SUM":
             return _multiplied(op.__getstate__()[1], dtype)  # torch shows the factor in no other way
-        made = _KNOWN[value, dtype] = _average(dtype) if name == "AVG" else _plain(name, dtype)
-        return made
+        return _plain(name, dtype)
 
     @classmethod
     def plain(cls, name: str, dtype: torch.dtype) -> Reduction:
@@ -105,9 +102,7 @@ class Reduction:
             flat.div_(size, rounding_mode=None if exact else "trunc")
 
 
-_KNOWN: dict[tuple[int, torch.dtype], Reduction] = {}
-
-
+@cache
 def _average(dtype: torch.dtype) -> Reduction:
     if dtype == torch.bool:
         raise ValueError(f"reduce operation AVG is not defined for {dtype}")
