@@ -15,7 +15,7 @@ import pickle
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -190,15 +190,13 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def prune(folder: Path, keep: int, is_complete: Callable[[Path], bool] = Path.exists) -> None:
-    """Remove all checkpoints but the newest `keep` complete ones, and what a killed run left half-written.
+def prune(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep`, and what a killed run left half-written.
 
-    No checkpoint may be under way: an incomplete checkpoint is removed.
+    No checkpoint may be under way.
     """
-    kept = [path for path in stored(folder) if is_complete(path)][:keep]
-    for path in stored(folder):
-        if path not in kept:
-            _remove(path)
+    for path in stored(folder)[keep:]:
+        _remove(path)
     for path in [*folder.glob(f"step-*{BESIDE}"), *folder.glob(f"step-*{REMOVED}")]:
         shutil.rmtree(path, ignore_errors=True)
 
