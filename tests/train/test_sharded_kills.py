@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from muster.train import ShardedCheckpoints
 from tests.train.forked import on_hosts
@@ -76,7 +76,7 @@ def _expected(tmp_path: Path) -> list[list[torch.Tensor]]:
 
     def run(_: Group) -> list[list[torch.Tensor]]:
         mine, states = parts(HOSTS), []
-        for _ in range(STEPS):
+        for _step in range(STEPS):
             step(mine)
             states.append(whole(mine))
         return states
