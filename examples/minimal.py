@@ -2,14 +2,14 @@
 
 from argparse import ArgumentParser
 
-from torch import linspace, manual_seed, nn, optim
+from torch import linspace, nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 from muster.train import GlobalBatchSampler, Job, run, synchronise
 
 
 def train(job: Job) -> None:
-    manual_seed(0)
+    job.seed(0)
     data = TensorDataset(x := linspace(-3, 3, 500).unsqueeze(1), x.sin())
     model = synchronise(nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1)), job)
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
