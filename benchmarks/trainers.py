@@ -5,7 +5,8 @@
 
 Models are examples/gpt.py and the convolutional network of the other benchmarks, on two ranks of one thread
 each, under torchrun. The loops train in one job, in turn (A B C D A B C D ...): a round of a loop is a few
-steps after an uncounted step, and its time is that of the slowest rank. "CPU" is the processor time of both
+steps after an uncounted step, and its time is that of the slowest rank. TrainingLoop's garbage collection in
+fixed steps is then that of every loop. "CPU" is the processor time of both
 ranks in it, which other work on the machine changes little. Start-up and memory are of separate jobs, in turn
 as well: from the start of torchrun to the end of the second step, and the peak of resident
 memory of rank 0. "Lines" are those of the loop: without model, data, imports and comments.
@@ -22,6 +23,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -111,6 +113,27 @@ def by_muster(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
             yield loss.detach()
 
 
+def by_training_loop(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
+    """Train with muster.train, in its TrainingLoop."""
+    from muster.train import GlobalBatchSampler, TrainingLoop, process_group, synchronise  # noqa: PLC0415
+
+    job = JOINED.enter_context(process_group()) if not JOB else JOB[0]
+    model = synchronise(model, job)
+    optimizer = AdamW(model.parameters(), lr=1e-4)
+    sampler = GlobalBatchSampler(
+        samples=len(data), batch_size=batch, rank=job.rank, world_size=job.world_size
+    )
+    loader = DataLoader(data, batch_sampler=sampler)
+    with TrainingLoop(job, {"model": model, "optimizer": optimizer}) as loop:
+        for inputs, targets in loop.batches(loader, steps=10**9):
+            optimizer.zero_grad()
+            loss = job.global_mean(cross_entropy(model(inputs), targets, reduction="none"))
+            loss.backward()
+            optimizer.step()
+            loop.log(loss=loss, lr=1e-4, samples=batch)
+            yield loss.detach()
+
+
 def by_accelerate(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
     """Train with accelerate."""
     from accelerate import Accelerator  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
@@ -148,10 +171,12 @@ def by_fabric(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
 LOOPS: dict[str, Callable[[nn.Module, Data, int], Iterator[Tensor]]] = {
     "DDP by hand": by_hand,
     "muster.train": by_muster,
+    "its TrainingLoop": by_training_loop,
     **({"accelerate": by_accelerate} if find_spec("accelerate") else {}),
     **({"Fabric": by_fabric} if find_spec("lightning_fabric") else {}),
 }
 JOINED = ExitStack()  # the process group that by_muster made
+OUT = tempfile.mkdtemp()  # what TrainingLoop writes
 JOB: list[Any] = []  # the job that all loops share, where they train in one
 
 
@@ -197,7 +222,7 @@ def be_rank(model: str, only: str, rounds: int) -> None:
     if os.environ["RANK"] == "0":
         sys.stdout.write(json.dumps(measured) + "\n")
         sys.stdout.flush()
-    os._exit(0)  # four libraries share a process group: none of them may wait for it to end
+    os._exit(0)  # all loops share a process group: none of them may wait for it to end
 
 
 def job(*words: str) -> tuple[Any, float]:
@@ -206,7 +231,7 @@ def job(*words: str) -> tuple[Any, float]:
     began = time.perf_counter()
     done = subprocess.run(
         [*torchrun, __file__, *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MUSTER_OUT": OUT},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

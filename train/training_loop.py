@@ -188,9 +188,9 @@ class TrainingLoop:
         """
         if not self.due:
             return None
-        norm = None if gradient_norm is None else float(gradient_norm)
+        norm = None if gradient_norm is None else _number(gradient_norm)
         return self.figures.step(
-            self.step, loss=float(loss), lr=lr, samples=samples, tokens=tokens, gradient_norm=norm
+            self.step, loss=_number(loss), lr=lr, samples=samples, tokens=tokens, gradient_norm=norm
         )
 
     def save(self) -> None:
@@ -310,3 +310,8 @@ class TrainingLoop:
 def _load_first(part: Any, of_ranks: list[Any]) -> None:
     """Continue a loader at another number of ranks: every rank is at the same batch of an epoch."""
     part.load_state_dict(of_ranks[0])
+
+
+def _number(figure: torch.Tensor | float) -> float:
+    """Return a figure as a number; waits for the device."""
+    return float(figure.detach() if isinstance(figure, torch.Tensor) else figure)

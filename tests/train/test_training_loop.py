@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -157,6 +158,18 @@ def _read(out: Path, job: Job) -> list[int]:
 
 def test_the_host_reads_a_loss_only_in_a_step_that_is_logged(tmp_path: Path) -> None:
     assert on_hosts(tmp_path, 1, partial(_read, tmp_path / "out")) == [[0, 1, 0, 1]]
+
+
+def _warned(out: Path, job: Job) -> int:
+    with warnings.catch_warnings(record=True) as warned, loop_of(job, out, log_every=1) as loop:
+        warnings.simplefilter("always")
+        for _ in loop.batches(range(1)):
+            loop.log(loss=torch.ones((), requires_grad=True), lr=0.1, samples=1)
+    return len(warned)
+
+
+def test_a_loss_with_a_gradient_is_logged_without_a_warning(tmp_path: Path) -> None:
+    assert on_hosts(tmp_path, 1, partial(_warned, tmp_path / "out")) == [0]
 
 
 def _diverged(out: Path, job: Job) -> str:
