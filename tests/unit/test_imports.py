@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = (
     *("cli", "slurm", "view", "bench", "check", "jobs"),
     *("launch", "why", "debug", "image", "envs", "data", "adhoc", "roster", "connect", "plan", "hosts"),
-    *("agent", "common", "decode", "timings", "waits", "interrupts", "errors", "console"),
+    *("timings", "agent", "common", "decode", "waits", "interrupts", "errors", "console"),
 )
 PURE = ("plan", "hosts", "check", "view", "why", "console")
 """Packages that judge and describe: no network, no process, no clock. What they read, they are given."""
