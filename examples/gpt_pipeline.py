@@ -7,9 +7,8 @@ Ranks exchange only activations and their gradients, so a slow network between h
 waits for (ranks - 1) / (micro-batches + ranks - 1) of each step. Checkpoints and evaluation are left out.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -49,7 +48,6 @@ class Stage(nn.Module):
 class PipelineTraining:
     """The stage of this rank, and one step of it."""
 
-    reader, readers = 0, 1  # every rank reads the whole batch; the first takes inputs, the last targets
     lacks = "accumulate dtype recompute compile eval_every save_every resume profile tensorboard peak sample"
 
     def __init__(self, config: PipelineConfig, job: Job) -> None:
@@ -79,10 +77,9 @@ class PipelineTraining:
         first = (inputs.to(self.job.device),) if self.stage.embedding else ()
         last: dict[str, Any] = {"target": targets.to(self.job.device), "losses": losses}
         self.schedule.step(*first, **(last if self.stage.head else {}))
-        weights = [*self.stage.parameters()]
-        square = sum(float(weight.grad.square().sum()) for weight in weights if weight.grad is not None)
+        square = sum(float(w.grad.square().sum()) for w in self.stage.parameters() if w.grad is not None)
         mean, square = self.job.all_reduce_sum(sum(map(float, losses)) / self.config.micro_batches, square)
-        nn.utils.clip_grads_with_norm_(weights, self.config.clip, torch.tensor(square**0.5))
+        nn.utils.clip_grads_with_norm_(self.stage.parameters(), self.config.clip, torch.tensor(square**0.5))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.config)
         self.optimizer.step()
@@ -96,23 +93,17 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def train(job: Job, config: PipelineConfig) -> None:
-    data, _ = load_data(config, job)
-    training: Any = PipelineTraining(config, job)
-    loader = loader_of(config, job, data, training.reader, training.readers)
+    training = PipelineTraining(config, job)
+    loader: Any = loader_of(config, job, load_data(config, job)[0], 0, 1)  # every rank reads the whole batch
+    epochs = (loader.batch_sampler.set_epoch(epoch) or loader for epoch in count())
     log = StepLog(job, job.out)
     size = {"samples": config.batch_size, "tokens": config.batch_size * config.context}
-    for step, (inputs, targets) in zip(range(1, config.steps + 1), batches(loader)):  # noqa: B905
+    for step, (inputs, targets) in zip(range(1, config.steps + 1), chain.from_iterable(epochs)):  # noqa: B905
         log.lap("data")
         loss, norm = training.run_step(inputs, targets)
         record = log.step(step, loss=loss, lr=learning_rate(step - 1, config), gradient_norm=norm, **size)
         if config.log_every and step % config.log_every == 0:
             say(job, f"step {step}/{config.steps}  loss {loss:.6f}  {record.tokens_per_second:.0f} tokens/s")
-
-
-def batches(loader: Any) -> Iterator[list[Tensor]]:
-    for epoch in count():
-        loader.batch_sampler.set_epoch(epoch)
-        yield from loader
 
 
 if __name__ == "__main__":

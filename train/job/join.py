@@ -17,7 +17,7 @@ from torch.distributed import PrefixStore, Store
 
 from .. import mpi_backend
 from .backend import uuid_of
-from .crosscheck import Identity, exchange
+from .crosscheck import Identity, exchange, verify
 from .failure import TrainError
 from .ranks import Ranks
 
@@ -35,9 +35,13 @@ def left_in_the_end(ranks: Ranks) -> Iterator[None]:
 
 
 def located(ranks: Ranks, store: Store, timeout: timedelta) -> Ranks:
-    """Return `ranks` with the local numbers that the environment lacks: the ranks exchange their hosts."""
+    """Return `ranks` with the local numbers that the environment lacks: the ranks exchange their hosts.
+
+    Raises TrainError, the same on every rank, if these are not the ranks of one job.
+    """
     mine = Identity(ranks.rank, ranks.world_size, ranks.local_rank, _this_host(), os.getpid(), ranks.launcher)
     everyone = exchange(PrefixStore("hosts", store), mine, timeout)
+    verify(everyone)  # before local ranks are counted: a rank that exists twice would be one too few
     return ranks.on_host(sorted({each.rank for each in everyone if each.host == mine.host}))
 
 
