@@ -25,17 +25,20 @@ from ..errors import HostError, MusterError
 from .result import Failure, LaunchResult, RankExit
 from .state import SETTLE_SECONDS
 
-LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
+SIGTERM, SIGKILL = "SIGTERM (15)", "SIGKILL (9)"
+LAUNCHER_SIGNALS = frozenset({SIGTERM, SIGKILL})
 """Ends of ranks that a launcher causes when it gives up a job."""
+SAME_MOMENT_SECONDS = 0.05
+"""Ends that are no further apart may be noted in any order. A launcher sends SIGTERM first, SIGKILL later."""
 
 
 def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
     """The failure that came first; or the loss of a host or of a daemon, which explains it.
 
     mpirun may notice that loss before the driver does. It then ends the ranks of all hosts by a signal, and
-    their hosts report that first.
+    their hosts report that first. Of a SIGKILL and a SIGTERM at the same moment, the SIGKILL was first.
     """
-    ordered = sorted(failures, key=lambda failure: failure.at)
+    ordered = _in_order(failures)
     if not ordered or not _may_be_victim(ordered[0]):
         return ordered[0] if ordered else None
     first, *rest = ordered
@@ -74,6 +77,16 @@ def prefer_lost_network(failure: Failure | None, remote: Mapping[str, HostError 
         return failure
     reason = f"the connections to all {len(broken)} hosts broke at about the same time: {SHARED}"
     return Failure("network", reason, 1, at=failure.at)
+
+
+def _in_order(failures: Iterable[Failure]) -> list[Failure]:
+    """The failures by time, but a SIGKILL before a SIGTERM of the same moment."""
+    ordered = sorted(failures, key=lambda failure: failure.at)
+    for each in ordered:
+        together = each.at <= ordered[0].at + SAME_MOMENT_SECONDS
+        if each.reason == SIGKILL and together and ordered[0].reason == SIGTERM:
+            return [each, *(other for other in ordered if other is not each)]
+    return ordered
 
 
 def _may_be_victim(failure: Failure) -> bool:

@@ -515,6 +515,7 @@ def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_pa
 
 
 RANK = Failure("rank", "SIGTERM (15)", 143, host="node1", rank=0, at=10.0)
+KILLED = Failure("rank", "SIGKILL (9)", 137, host="node1", rank=1, at=10.01)
 HOST = Failure("host", "no answer", 3, host="node3", at=10.1)
 DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="node3", at=10.1)
 
@@ -529,6 +530,9 @@ DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="
         ([dataclasses.replace(RANK, reason="exit status 1"), HOST], None),
         ([RANK, dataclasses.replace(DAEMON_GONE, host="node1")], RANK),  # mpirun itself
         ([HOST, RANK], HOST),
+        ([RANK, KILLED], KILLED),  # torchrun ends the others, and the two ends are noted in any order
+        ([RANK, dataclasses.replace(KILLED, at=10.2)], RANK),  # mpirun, for a rank that SIGTERM does not end
+        ([dataclasses.replace(RANK, reason="exit status 1"), KILLED], None),
         ([], None),
     ],
 )
