@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -54,6 +55,8 @@ def on_hosts(folder: Path, hosts: int, function: Callable[[Job], T]) -> list[T]:
     store = folder / f"store-{os.urandom(4).hex()}"
 
     def run(rank: int) -> None:
+        # A store that an earlier test left must not be collected: it would wait for a thread of that test.
+        gc.freeze()
         torch.set_num_threads(1)  # a forked process has none of the threads that torch started before
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         joined = FileStore(str(store), hosts)
