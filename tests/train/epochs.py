@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.train.checkpoint.state import consolidated, restore
 from muster.train.demo.trainer import Trainer
+from tests.train.states import consolidated, restore
 
 
 def run_epoch(trainer: Trainer, epoch: int = 0) -> float:

@@ -41,11 +41,12 @@ def _restart(tmp_path: Path, hosts: int, resume: Path | None = None) -> tuple[in
         said: list[str] = []
         out = tmp_path / f"host{group.rank}"
         checkpoints = Checkpoints(group, out, keep=KEEP, say=said.append)
-        resumed = checkpoints.chosen(resume) if resume else checkpoints.newest()
-        if resumed is None:
+        states = _state(0)
+        if (step := checkpoints.load(states, resume)) is None:
             return None, "\n".join(said)
-        assert torch.all(resumed.state["model"] == resumed.state["step"])
-        return resumed.state["step"], "\n".join(said)
+        assert torch.all(states["model"] == states["step"])
+        assert step == states["step"]
+        return states["step"], "\n".join(said)
 
     results = on_hosts(tmp_path, hosts, run)
     assert len({step for step, _ in results}) == 1, results
@@ -122,7 +123,7 @@ def test_no_complete_checkpoint_where_one_was_asked_for_is_an_error(tmp_path: Pa
     def run(group: Group) -> str:
         checkpoints = Checkpoints(group, tmp_path / f"host{group.rank}", keep=1, say=lambda _: None)
         with pytest.raises(TrainError) as caught:
-            checkpoints.chosen(other)
+            checkpoints.load(_state(0), other)
         return str(caught.value)
 
     assert set(on_hosts(tmp_path, 2, run)) == {f"no host has a complete checkpoint at {other}"}

@@ -14,9 +14,9 @@ from torch import nn
 
 from muster.train.checkpoint import files
 from muster.train.checkpoint.random_numbers import random_state, set_random_state
-from muster.train.checkpoint.state import consolidated, restore
 from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
+from tests.train.states import consolidated, restore
 
 if TYPE_CHECKING:
     from muster.train.job.group import Group

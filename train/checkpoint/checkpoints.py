@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,6 @@ from .state import as_stored, put_back, refuse_other, taken, weights_of, whole
 FOLDER = "checkpoints"
 SAME = "same"
 """The name in a checkpoint of the options that must not change."""
-Check = Callable[[dict[str, Any]], None]
-"""Raises TrainError if a state is not one to continue from. It runs on one rank: no collectives."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A checkpoint to continue from, and whether it is this run's own or was made by another run."""
-
-    state: dict[str, Any]
-    own: bool
-    step: int
 
 
 class Checkpoints:
@@ -97,66 +85,44 @@ class Checkpoints:
         checkpoint, or the folder or run that has it: then there must be one. Raises TrainError, with nothing
         changed in a model or on a disk, if the checkpoint is of another network or of other options.
         """
-
-        def check(tree: dict[str, Any]) -> None:
-            refuse_other_options(self.same, tree.get(SAME, {}))
-            refuse_other(states, as_stored(tree))
-
-        resumed = self.newest(check) if path is None else self.chosen(path, check)
-        if resumed is None:
+        candidates = files.stored(self.folder) if path is None else checkpoints_at(path)
+        agreement = agree(self.group, candidates if self.writes else [], self.say)
+        if agreement is None:
+            if path is not None:
+                raise TrainError(f"no host has a complete checkpoint at {path}")
             self.begin()
             return None
-        put_back(states, as_stored(resumed.state))
-        return resumed.step
+        found = next((each for each in candidates if files.step_of(each) == agreement.step), None)
+        self._check(agreement, found, states)
+        self._set_aside(after=agreement.step if self._owns(path) else -1)
+        local = self._local_copy(agreement, found)
+        with others_wait(self.group):
+            tree = files.load(local)
+        self.say(f"resumed from {local} of {self.group.hosts[agreement.source]}")
+        put_back(states, as_stored(tree))
+        return agreement.step
 
-    def newest(self, check: Check | None = None) -> Resumed | None:
-        """Return the newest complete checkpoint that any host has of this run; None if there is none.
-
-        What `check` raises is raised on every rank, before anything is changed on a disk.
-        """
-        return self._continue_from(files.stored(self.folder), own=True, check=check)
-
-    def chosen(self, path: Path, check: Check | None = None) -> Resumed:
-        """Return the checkpoint at `path`, or the newest of that folder or run; `check` as for newest.
-
-        Raises TrainError if no host has a complete checkpoint there.
-        """
-        here = path.resolve()
-        own = self.folder.resolve() in (here, here.parent, here / FOLDER)
-        resumed = self._continue_from(checkpoints_at(path), own=own, check=check)
-        if resumed is None:
-            raise TrainError(f"no host has a complete checkpoint at {path}")
-        return resumed
+    def finish(self) -> None:
+        """Return at once: save has written everything. ShardedCheckpoints waits here for its last one."""
 
     def begin(self) -> None:
         """Begin a new run: set the checkpoints of an earlier run aside."""
         self._set_aside(after=-1)
 
-    def _continue_from(self, candidates: list[Path], *, own: bool, check: Check | None) -> Resumed | None:
-        """Agree on one of the ranks' `candidates`, check it, copy it to the hosts that lack it, and read it.
+    def _owns(self, path: Path | None) -> bool:
+        """Whether the checkpoints at `path` are those of this run."""
+        here = None if path is None else path.resolve()
+        return here is None or self.folder.resolve() in (here, here.parent, here / FOLDER)
 
-        `own` says whether the candidates are this run's.
-        """
-        agreement = agree(self.group, candidates if self.writes else [], self.say)
-        if agreement is None:
-            return None
-        path = next((each for each in candidates if files.step_of(each) == agreement.step), None)
-        if check is not None:
-            self._check(agreement, path, check)
-        self._set_aside(after=agreement.step if own else -1)
-        local = self._local_copy(agreement, path)
-        with others_wait(self.group):
-            state = files.load(local)
-        self.say(f"resumed from {local} of {self.group.hosts[agreement.source]}")
-        return Resumed(state, own, agreement.step)
-
-    def _check(self, agreement: Agreement, path: Path | None, check: Check) -> None:
-        """Call `check` on the rank that has the checkpoint; what it raises is raised on every rank."""
+    def _check(self, agreement: Agreement, path: Path | None, states: Mapping[str, Any]) -> None:
+        """Raise TrainError on every rank if the rank that has the checkpoint finds that it does not fit."""
         refusal = ""
         with others_wait(self.group):
             if self.group.rank == agreement.source and path is not None:
                 try:
-                    check(files.load(path))
+                    tree = files.load(path)
+                    refuse_other_options(self.same, tree.get(SAME, {}))
+                    refuse_other(states, as_stored(tree))
                 except TrainError as error:
                     refusal = str(error)
         if refusal := self.group.all_gather(refusal, str)[agreement.source]:

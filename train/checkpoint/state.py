@@ -235,26 +235,6 @@ def _copied(tree: Any) -> Any:
     return mapped(tree, lambda _, leaf: leaf.whole() if isinstance(leaf, Stored) else leaf)
 
 
-def consolidated(model: nn.Module, optimizer: Optimizer, writers: Sequence[int]) -> dict[str, Any]:
-    """Return the complete state of `model` and `optimizer` on the ranks `writers`, and {} on the others.
-
-    Every rank must call it.
-    """
-    keep = not dist.is_initialized() or dist.get_rank() in writers
-    state: dict[str, Any] = whole(taken({"model": model, "optimizer": optimizer}, writers), keep=keep)
-    return state if keep else {}
-
-
-def refuse_another_network(model: nn.Module, of_checkpoint: Mapping[str, Any]) -> None:
-    """Raise TrainError if the weights of a checkpoint do not fit `model`; no collective, changes nothing."""
-    refuse_other({"model": model}, {"model": of_checkpoint})
-
-
-def restore(model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Put the result of `consolidated` back; every rank must call it, with the same `state`."""
-    put_back({"model": model, "optimizer": optimizer}, as_stored(state))
-
-
 def as_stored(tree: Any) -> Any:
     """Return the tree of a checkpoint that is one file, as put_back needs it."""
     return mapped(tree, lambda _, leaf: stored(leaf) if isinstance(leaf, torch.Tensor) else leaf)
