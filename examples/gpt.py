@@ -33,6 +33,7 @@ from muster.train import (
     Checkpoints,
     GlobalBatchSampler,
     Job,
+    ShardedCheckpoints,
     StepMetrics,
     TrainError,
     TrainingLoop,
@@ -296,7 +297,7 @@ class Training:
         total = sum(self.losses(inputs.to(device), targets.to(device)).item() for inputs, targets in loader)
         return self.total(total) / (windows * self.config.context)
 
-    def checkpoints(self, same: dict[str, Any]) -> Any:
+    def checkpoints(self, same: dict[str, Any]) -> Checkpoints | ShardedCheckpoints:
         """Return where checkpoints go; a training with other options than `same` cannot resume from them."""
         return Checkpoints(self.job, self.job.out, same=same)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,6 +24,7 @@ from .data.sampler import GlobalBatchSampler
 from .job.failure import TrainError
 from .job.group import Job
 from .job.preemption import Preemption
+from .position import Position
 from .reporting.outputs import profile_steps
 from .reporting.steps import StepLog, StepMetrics
 from .sync.replicated import broadcast_from_rank_0
@@ -40,31 +40,7 @@ class Saves(Protocol):
     def save(self, step: int, states: MutableMapping[str, Any]) -> None: ...
     def load(self, states: MutableMapping[str, Any], path: Path | None = None) -> int | None: ...
     def begin(self) -> None: ...
-
-
-@dataclass
-class Position:
-    """How far a training is: `step` steps in all, `epoch` whole epochs, and `batch` batches of the next one.
-
-    `order` has what the order of the samples depends on, where a GlobalBatchSampler decides it.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    order: dict[str, int] | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at the position of a checkpoint."""
-        numbers = [state[name] for name in ("step", "epoch", "batch")]
-        if not all(type(number) is int and number >= 0 for number in numbers):
-            raise ValueError(f"a position has whole numbers, got {numbers}")
-        self.step, self.epoch, self.batch = numbers
-        self.order = state["order"]
+    def finish(self) -> None: ...
 
 
 class TrainingLoop:
@@ -227,6 +203,7 @@ class TrainingLoop:
     def _save_the_last(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.save()
+            self.checkpoints.finish()
 
     def _resume(self, where: bool | Path) -> bool:
         """Load a checkpoint if one is wanted; returns whether it is of this run."""
@@ -301,6 +278,7 @@ class TrainingLoop:
             gc.collect(1)  # the youngest objects alone take a thousandth of a second
         if self._preemption.asked():
             self.save()
+            self.checkpoints.finish()
             self._preemption.leave(f"saved step {self.step}")
         if self.save_every and self.step % self.save_every == 0:
             self.save()

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
+import signal
+import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +24,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from muster.train import GlobalBatchSampler, Job, TrainError, TrainingLoop, synchronise
+from muster.train import GlobalBatchSampler, Job, ShardedCheckpoints, TrainError, TrainingLoop, synchronise
+from muster.train.checkpoint import files, shards
+from muster.train.checkpoint.checkpoints import FOLDER
 from muster.train.checkpoint.of_each_rank import decoded, encoded
 from muster.train.data.on_device import OnDevice
 from tests.train.forked import on_hosts
@@ -198,6 +204,42 @@ def _garbage(out: Path, job: Job) -> list[bool]:
     with loop_of(job, out, collect_every=0):
         seen.append(gc.isenabled())
     return [*seen, gc.isenabled()]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_last_checkpoint_is_whole_when_the_training_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asked: bool
+) -> None:
+    """ShardedCheckpoints write while the training goes on; here that takes a while."""
+    write = shards.write
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.5)
+        write(*arguments)
+
+    monkeypatch.setattr(shards, "write", slow)
+
+    def run(job: Job) -> list[int]:
+        job = replace(job, out=tmp_path)
+        sharded = ShardedCheckpoints(job, tmp_path, say=lambda _: None)
+        states: dict[str, Any] = {"model": nn.Linear(4, 1)}
+        ended = pytest.raises(SystemExit) if asked else nullcontext()
+        with ended, TrainingLoop(job, states, checkpoints=sharded, log_every=0) as loop:
+            for _ in loop.batches(loader("global", job), steps=2):
+                if asked and loop.step == 1:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+        return [files.step_of(path) for path in files.stored(tmp_path / FOLDER)]
+
+    assert len(on_hosts(tmp_path, 1, run)[0]) == 1
+
+
+def test_sharded_checkpoints_of_another_folder_are_refused(tmp_path: Path) -> None:
+    def run(job: Job) -> None:
+        sharded = ShardedCheckpoints(job, tmp_path, say=lambda _: None)
+        with pytest.raises(TrainError, match="sharded checkpoints resume in their own folder"):
+            TrainingLoop(job, {}, checkpoints=sharded, resume=tmp_path / "elsewhere")
+
+    on_hosts(tmp_path, 1, run)
 
 
 def test_garbage_is_collected_in_fixed_steps_in_the_block_alone(

@@ -31,7 +31,7 @@ GATHERERS = {
     "deploy.why.gather",
 }
 TRAIN = (
-    *("__main__", "demo", "training_loop", "tools", "options"),
+    *("__main__", "demo", "training_loop", "position", "tools", "options"),
     *("checkpoint", "sync", "reporting"),
     *("data", "job", "mpi_backend"),
 )
@@ -66,7 +66,7 @@ def package(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
-def test_every_module_of_deploy_is_in_a_room() -> None:
+def test_every_module_of_deploy_is_in_a_package() -> None:
     assert {package(name) for name in modules("deploy")} == {*DEPLOY, ""}
 
 

@@ -42,7 +42,7 @@ from .state import put_back, refuse_other, taken, wanted, weights_of
 class ShardedCheckpoints:
     """The newest `keep` checkpoints of a sharded model, in `out` of every host.
 
-    The methods are those of Checkpoints, and `finish`. Every one must be called on every rank.
+    The methods are those of Checkpoints. Every one must be called on every rank.
     """
 
     def __init__(
@@ -111,20 +111,23 @@ class ShardedCheckpoints:
             files.set_aside(self.folder, after=self.step)  # what an earlier run left
             files.prune(self.folder, self.keep)
 
-    def load(self, states: MutableMapping[str, Any]) -> int | None:
+    def load(self, states: MutableMapping[str, Any], path: Path | None = None) -> int | None:
         """Load the newest complete checkpoint of all hosts into `states`; returns its step, None without one.
 
         Parts with `load_state_dict` are loaded in place, plain data is replaced in `states`. Raises
-        TrainError, with nothing changed, if the checkpoint is of another network or of other options.
+        TrainError, with nothing changed, if the checkpoint is of another network or of other options, or if
+        a `path` is given: the checkpoints of another folder may be on other hosts.
         """
+        if path is not None:
+            raise TrainError(f"sharded checkpoints resume in their own folder, {self.folder}: not {path}")
         self.finish()
         found, any_there = newest_complete(self.group, self.folder, self.disks, self.say)
         if found is None:
             if any_there:
                 self.begin()
             return None
-        path, why = files.path_of(self.folder, found.step), ""
-        assembled = Assembled(path, self._indices(found, path))
+        folder, why = files.path_of(self.folder, found.step), ""
+        assembled = Assembled(folder, self._indices(found, folder))
         tree = self._tree(found, assembled)
         refuse_other_options(self.same, tree.get(SAME, {}))
         refuse_other(states, tree)
@@ -134,7 +137,7 @@ class ShardedCheckpoints:
                 put_back(states, tree)
             except shards.Unfit as unfit:
                 why = str(unfit)
-        self._raise_together(f"{path} cannot be continued", why)
+        self._raise_together(f"{folder} cannot be continued", why)
         if self.leads:
             files.set_aside(self.folder, after=found.step)
         self.say(f"resumed from step {found.step}, which {found.ranks} ranks saved")
