@@ -132,13 +132,13 @@ def in_buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     The last come first, because a backward pass reaches them first.
     """
     buckets: list[list[nn.Parameter]] = []
-    room = 0
+    free = 0
     for each in reversed([each for each in parameters if each.requires_grad]):
-        if not buckets or each.dtype != buckets[-1][0].dtype or each.nbytes > room:
+        if not buckets or each.dtype != buckets[-1][0].dtype or each.nbytes > free:
             buckets.append([])
-            room = BUCKET_BYTES
+            free = BUCKET_BYTES
         buckets[-1].append(each)
-        room -= each.nbytes
+        free -= each.nbytes
     return buckets
 
 

@@ -183,9 +183,9 @@ def check_all_gather_in_place_and_of_different_sizes() -> None:
 def check_gather_and_scatter() -> None:
     for dtype in EVERY:
         root = world() - 1
-        room = [torch.zeros(6, 5, dtype=dtype) for _ in range(world())] if me() == root else None
-        dist.gather(of_rank(me(), dtype), room, root)
-        for rank, tensor in enumerate(room or ()):
+        buffer = [torch.zeros(6, 5, dtype=dtype) for _ in range(world())] if me() == root else None
+        dist.gather(of_rank(me(), dtype), buffer, root)
+        for rank, tensor in enumerate(buffer or ()):
             same(tensor, of_rank(rank, dtype), dtype)
         output = torch.zeros(6, 5, dtype=dtype)
         dist.scatter(output, of_all(dtype) if me() == 0 else None, 0)

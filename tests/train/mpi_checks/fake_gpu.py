@@ -120,9 +120,9 @@ def check_messages_of_a_gpu_wait_for_the_callers_stream() -> None:
         if me() == 0:
             group().send([on_gpu(torch.ones(3))], 1, 0).wait()
         if me() == 1:
-            room = on_gpu(torch.zeros(3))
-            group().recv([room], 0, 0).wait()
-            same(room.as_subclass(torch.Tensor), torch.ones(3))
+            buffer = on_gpu(torch.zeros(3))
+            group().recv([buffer], 0, 0).wait()
+            same(buffer.as_subclass(torch.Tensor), torch.ones(3))
     done = [what for what, _ in record]
     assert done == (["stream complete", "given to MPI on the GPU"] if me() < 2 else []), done
 

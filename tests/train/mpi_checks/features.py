@@ -55,9 +55,9 @@ def check_every_type_is_sent() -> None:
         if me() == 0:
             dist.send(moved(0, dtype), 1)
         if me() == 1:
-            room = moved(1, dtype)
-            dist.recv(room, 0)
-            same(bits(room), bits(moved(0, dtype)), dtype)
+            buffer = moved(1, dtype)
+            dist.recv(buffer, 0)
+            same(bits(buffer), bits(moved(0, dtype)), dtype)
 
 
 def check_bf16_and_fp16_are_added() -> None:
@@ -160,27 +160,27 @@ def check_50_messages_of_one_tag_keep_their_order() -> None:
             dist.isend(torch.full((number % 3 + 1,), float(number)), 1, tag=7).wait()
     if me() == 1:
         rooms = [torch.zeros(number % 3 + 1) for number in range(50)]
-        for work in [dist.irecv(room, 0, tag=7) for room in rooms]:
+        for work in [dist.irecv(buffer, 0, tag=7) for buffer in rooms]:
             work.wait()
-        for number, room in enumerate(rooms):
-            same(room, torch.full((number % 3 + 1,), float(number)))
+        for number, buffer in enumerate(rooms):
+            same(buffer, torch.full((number % 3 + 1,), float(number)))
 
 
 def check_objects_are_sent() -> None:
     if me() == 0:
         dist.send_object_list([{"a": 1}, "text", None], dst=1)
     if me() == 1:
-        room: list[Any] = [None] * 3
-        dist.recv_object_list(room, src=0)
-        assert room == [{"a": 1}, "text", None]
+        buffer: list[Any] = [None] * 3
+        dist.recv_object_list(buffer, src=0)
+        assert buffer == [{"a": 1}, "text", None]
 
 
 def check_objects_are_gathered_in_groups() -> None:
     group = dist.new_group([0, 2])
     if me() != 1:
-        room: list[Any] = [None] * 2
-        dist.all_gather_object(room, me(), group=group)
-        assert room == [0, 2]
+        buffer: list[Any] = [None] * 2
+        dist.all_gather_object(buffer, me(), group=group)
+        assert buffer == [0, 2]
 
 
 def check_collectives_in_inference_mode() -> None:
@@ -205,8 +205,8 @@ def check_tensors_made_in_inference_mode() -> None:
     for tensor in tensors:
         same(tensor, (fold(torch.add, of_all()) / world()).t())
     dist.all_gather(rooms, of_rank(me()).t())
-    for rank, room in enumerate(rooms):
-        same(room, of_rank(rank).t())
+    for rank, buffer in enumerate(rooms):
+        same(buffer, of_rank(rank).t())
     if me() == 0:
         dist.irecv(rooms[0].t(), 1).get_future().wait()
         same(rooms[0].t(), torch.ones(6, 5))

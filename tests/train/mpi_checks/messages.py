@@ -19,11 +19,11 @@ from tests.waiting import wait_until
 def check_send_and_receive_round_the_ring() -> None:
     following, previous = (me() + 1) % world(), (me() - 1) % world()
     for tag, dtype in enumerate(EVERY):
-        room = torch.zeros(6, 5, dtype=dtype)
-        receiving = dist.irecv(room, previous, tag=tag)
+        buffer = torch.zeros(6, 5, dtype=dtype)
+        receiving = dist.irecv(buffer, previous, tag=tag)
         dist.send(of_rank(me(), dtype), following, tag=tag)
         receiving.wait()
-        same(room, of_rank(previous, dtype), dtype)
+        same(buffer, of_rank(previous, dtype), dtype)
 
 
 def check_tags_keep_messages_apart() -> None:
@@ -32,9 +32,9 @@ def check_tags_keep_messages_apart() -> None:
             dist.send(torch.full((2,), float(tag)), 1, tag=tag)
     if me() == 1:
         for tag in (3, 1, 2):
-            room = torch.zeros(2)
-            dist.recv(room, 0, tag=tag)
-            same(room, torch.full((2,), float(tag)))
+            buffer = torch.zeros(2)
+            dist.recv(buffer, 0, tag=tag)
+            same(buffer, torch.full((2,), float(tag)))
 
 
 def check_receive_from_whoever_sends() -> None:
@@ -43,9 +43,9 @@ def check_receive_from_whoever_sends() -> None:
         return
     sources = set()
     for _ in range(1, world()):
-        room = torch.zeros(3)
-        source = dist.recv(room)
-        same(room, torch.full((3,), float(source)))
+        buffer = torch.zeros(3)
+        source = dist.recv(buffer)
+        same(buffer, torch.full((3,), float(source)))
         sources.add(source)
     assert sources == set(range(1, world()))
 
@@ -75,9 +75,9 @@ def check_a_message_of_another_size_is_an_error() -> None:
 
 
 def check_a_message_that_does_not_come_times_out() -> None:
-    room = torch.zeros(1)
+    buffer = torch.zeros(1)
     if me() == 0:
-        work = dist.irecv(room, 1)
+        work = dist.irecv(buffer, 1)
         try:
             work.wait(timedelta(seconds=0.2))
         except TimedOutError as error:
@@ -86,7 +86,7 @@ def check_a_message_that_does_not_come_times_out() -> None:
             raise AssertionError("nobody sent anything")
         dist.barrier()
         work.wait()
-        same(room, torch.ones(1))
+        same(buffer, torch.ones(1))
     else:
         dist.barrier()
         if me() == 1:

@@ -112,8 +112,8 @@ def check_the_error_of_a_message_comes_from_its_own_handle() -> None:
 def check_futures_of_messages_do_not_wait() -> None:
     """Each rank wants the future of what it receives before it sends what the other one wants."""
     if me() < 2:
-        room, sent = torch.zeros(3), torch.full((3,), float(me()))
-        future = dist.irecv(room, 1 - me()).get_future()
+        buffer, sent = torch.zeros(3), torch.full((3,), float(me()))
+        future = dist.irecv(buffer, 1 - me()).get_future()
         doubled = future.then(lambda done: done.value()[0] * 2)
         sending = dist.isend(sent, 1 - me())
         same(doubled.wait(), torch.full((3,), 2.0 * (1 - me())))
