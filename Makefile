@@ -92,6 +92,15 @@ lint: .venv/installed ## ruff, plain English, mypy --strict, shellcheck, yamllin
 	@if [ ! -x $(BIN)/ansible-lint ]; then echo 'ansible-lint is not run: it needs Python 3.11'; exit; fi; \
 	  cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline --nocolor --profile production
 
+# -- GPUs --
+.PHONY: gpu-proof gpu-wheels
+
+gpu-proof: .venv/installed ## run and measure everything that touches a GPU, into build/gpu-proof/
+	$(BIN)/python -m benchmarks.gpu
+
+gpu-wheels: .venv/installed ## the wheels for benchmarks/gpu/offline.sh, for a machine without a network
+	rm -rf build/gpu-wheels && $(BIN)/python -m benchmarks.gpu.wheels build/gpu-wheels
+
 # -- documents, format, release --
 .PHONY: docs reference format release-check
 

@@ -1,0 +1,69 @@
+"""What a part of the proof found: figures, and checks that hold or do not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Outcome = Literal["pass", "fail", "figure", "skip"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What every part needs: where its files go, the device of its tensors, and whether to be quick."""
+
+    out: Path
+    device: str = "cuda"
+    short: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the tensors are on a GPU."""
+        return self.device != "cpu"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a part: `name`, the outcome, a value with its unit, and what was expected or why."""
+
+    name: str
+    outcome: Outcome
+    value: Any = None
+    unit: str = ""
+    note: str = ""
+
+
+@dataclass
+class Recorder:
+    """Appends each record to a file at once, so that a time-out loses none."""
+
+    file: Path
+    records: list[Record] = field(default_factory=list)
+
+    def check(self, name: str, holds: bool, value: Any = None, *, unit: str = "", note: str = "") -> bool:
+        """Record a statement that must hold; returns whether it does."""
+        self._write(Record(name, "pass" if holds else "fail", value, unit, note))
+        return holds
+
+    def figure(self, name: str, value: Any, unit: str = "", *, note: str = "") -> None:
+        """Record a measured value that has no limit."""
+        self._write(Record(name, "figure", value, unit, note))
+
+    def skip(self, name: str, why: str) -> None:
+        """Record what this machine cannot show."""
+        self._write(Record(name, "skip", note=why))
+
+    def _write(self, record: Record) -> None:
+        self.records.append(record)
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+
+
+def read(file: Path) -> list[Record]:
+    """The records of a part; a last line that is not whole is left out."""
+    if not file.exists():
+        return []
+    lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+    return [Record(**json.loads(line)) for line in lines]
