@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 READY = "ready for a fault"
+# The tensor outlives the group: before torch 2.8 the group's destructor keeps the interpreter's lock while it
+# waits for Gloo's threads, and a thread that drops a tensor's last reference waits for that lock (pytorch#154976).
 PROGRAM = f"""
 import os, time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 attempt = os.environ.get("MUSTER_RESTART", os.environ.get("TORCHELASTIC_RESTART_COUNT"))
-first, ranks = dist.get_rank() == 0, dist.get_world_size()
+first, ranks, tensor = dist.get_rank() == 0, dist.get_world_size(), torch.ones(8)
 for step in range(10**6):
-    dist.all_reduce(torch.ones(8))
+    dist.all_reduce(tensor)
     if first and step == 0:
         print("attempt", attempt, "of", ranks, "ranks made a step at", time.time(), flush=True)
     if first and step == 20 and attempt == "0":
