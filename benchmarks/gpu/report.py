@@ -22,7 +22,7 @@ class Part:
 
     @property
     def passed(self) -> bool:
-        """Whether the part ended by itself and every check holds."""
+        """Whether the part reached its end and every check holds."""
         return not self.ended and not any(record.outcome == "fail" for record in self.records)
 
 

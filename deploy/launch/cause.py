@@ -29,14 +29,15 @@ SIGTERM, SIGKILL = "SIGTERM (15)", "SIGKILL (9)"
 LAUNCHER_SIGNALS = frozenset({SIGTERM, SIGKILL})
 """Ends of ranks that a launcher causes when it gives up a job."""
 SAME_MOMENT_SECONDS = 0.05
-"""Ends that are no further apart may be noted in any order. A launcher sends SIGTERM first, SIGKILL later."""
+"""Two ends by signals that are no further apart may be noted in any order. A launcher sends SIGKILL later."""
 
 
 def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
     """The failure that came first; or the loss of a host or of a daemon, which explains it.
 
     mpirun may notice that loss before the driver does. It then ends the ranks of all hosts by a signal, and
-    their hosts report that first. Of a SIGKILL and a SIGTERM at the same moment, the SIGKILL was first.
+    their hosts report that first. Of a SIGKILL and a SIGTERM at the same moment, the SIGKILL was first. A
+    rank that lost its peer may notice that before the peer's own host notes the end of the peer.
     """
     ordered = _in_order(failures)
     if not ordered or not _may_be_victim(ordered[0]):
@@ -80,13 +81,21 @@ def prefer_lost_network(failure: Failure | None, remote: Mapping[str, HostError 
 
 
 def _in_order(failures: Iterable[Failure]) -> list[Failure]:
-    """The failures by time, but a SIGKILL before a SIGTERM of the same moment."""
+    """The failures by time, but a cause before its consequence of the same moment."""
     ordered = sorted(failures, key=lambda failure: failure.at)
-    for each in ordered:
-        together = each.at <= ordered[0].at + SAME_MOMENT_SECONDS
-        if each.reason == SIGKILL and together and ordered[0].reason == SIGTERM:
-            return [each, *(other for other in ordered if other is not each)]
-    return ordered
+    cause = next((each for each in ordered if _explains(each, ordered[0])), None)
+    return [cause, *(other for other in ordered if other is not cause)] if cause else ordered
+
+
+def _explains(later: Failure, first: Failure) -> bool:
+    """Whether the end of a rank, although noted later, is the cause of the failure that was noted first."""
+    after = later.at - first.at
+    if first.reason == SIGTERM:
+        return later.reason == SIGKILL and after <= SAME_MOMENT_SECONDS
+    ended_without_words = later.kind == "rank" and later.reason.startswith(("SIG", "exit status"))
+    is_victim = later.reason == SIGTERM or misses_a_peer(later.tail)
+    lost_a_peer = first.kind == "rank" and misses_a_peer(first.tail)
+    return lost_a_peer and ended_without_words and not is_victim and after <= SETTLE_SECONDS
 
 
 def _may_be_victim(failure: Failure) -> bool:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 READY = "ready for a fault"
-# The tensor outlives the group: before torch 2.8 the group's destructor keeps the interpreter's lock while it
-# waits for Gloo's threads, and a thread that drops a tensor's last reference waits for that lock (pytorch#154976).
+# The tensor outlives the group. Before torch 2.8 the destructor of the group keeps the interpreter locked and
+# waits for the threads of Gloo, and a thread that drops the last reference to a tensor needs that lock
+# (pytorch#154976).
 PROGRAM = f"""
 import os, time
 import torch, torch.distributed as dist

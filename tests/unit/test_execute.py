@@ -516,6 +516,10 @@ def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_pa
 
 RANK = Failure("rank", "SIGTERM (15)", 143, host="node1", rank=0, at=10.0)
 KILLED = Failure("rank", "SIGKILL (9)", 137, host="node1", rank=1, at=10.01)
+RESET = (
+    "RuntimeError: [./gloo/transport/tcp/pair.cc:525] Read error [10.0.0.2]:21893: Connection reset by peer"
+)
+LOST_PEER = Failure("rank", RESET, 1, host="node2", rank=2, at=9.9, tail=(f"{RESET}\n",))
 HOST = Failure("host", "no answer", 3, host="node3", at=10.1)
 DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="node3", at=10.1)
 
@@ -533,6 +537,9 @@ DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="
         ([RANK, KILLED], KILLED),  # torchrun ends the others, and the two ends are noted in any order
         ([RANK, dataclasses.replace(KILLED, at=10.2)], RANK),  # mpirun, for a rank that SIGTERM does not end
         ([dataclasses.replace(RANK, reason="exit status 1"), KILLED], None),
+        ([LOST_PEER, KILLED], KILLED),  # its peer saw the closed connection first
+        ([LOST_PEER, RANK, dataclasses.replace(LOST_PEER, rank=3, at=10.0)], LOST_PEER),
+        ([LOST_PEER, dataclasses.replace(KILLED, at=10.3)], LOST_PEER),  # the launcher killed it
         ([], None),
     ],
 )
