@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import faulthandler
 import importlib
 import json
+import multiprocessing
 import os
-import signal
-import subprocess
 import sys
 import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
+
+from muster.deploy.agent.processes import PR_SET_CHILD_SUBREAPER, end_descendants, prctl
 
 from . import report
 from .records import Proof, Recorder, read
@@ -35,12 +36,11 @@ def main() -> int:
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     proof = Proof(options.out.resolve(), options.device, options.short)
-    if options.only:
-        return _run_part(options.only, proof)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a part leaves becomes a child of this process, and is ended
     parts = [_supervise(name, proof) for name in options.parts]
     (proof.out / "page.html").write_text(report.page(parts), encoding="utf-8")
     (proof.out / "table.md").write_text(report.table(parts), encoding="utf-8")
-    sys.stdout.write(report.summary(parts))
+    _say(report.summary(parts))
     return 0 if all(part.passed for part in parts) else 1
 
 
@@ -50,7 +50,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "build/gpu-proof")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--short", action="store_true", help="fewer rounds, to try the proof itself")
-    parser.add_argument("--only", choices=tuple(PARTS), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -62,47 +61,47 @@ def _parts(text: str) -> list[str]:
 
 
 def _supervise(name: str, proof: Proof) -> report.Part:
-    """Run a part as a process, and end it and its children at its time limit."""
+    """Run a part as a process, and end it and everything that it started at its time limit."""
     records = proof.out / f"{name}.jsonl"
     records.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "benchmarks.gpu", "--only", name, "--out", str(proof.out)]
-    argv += ["--device", proof.device, *(["--short"] if proof.short else [])]
+    _say(f"{name}: running, at most {PARTS[name]:.0f} s\n")
     started = time.monotonic()
-    sys.stdout.write(f"{name}: running, at most {PARTS[name]:.0f} s\n")
-    sys.stdout.flush()
-    with (proof.out / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            argv, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            process.wait(PARTS[name])
-            ended = "" if process.returncode in {0, 1} else f"exit status {process.returncode}"
-        except subprocess.TimeoutExpired:
-            ended = f"timed out after {PARTS[name]:.0f} s"
-        finally:
-            _kill_group(process)
+    process = multiprocessing.get_context("fork").Process(target=_run_part, args=(name, proof))
+    process.start()
+    try:
+        process.join(PARTS[name])
+        code = process.exitcode
+        ended = f"timed out after {PARTS[name]:.0f} s" if code is None else ""
+        ended = ended or (f"exit status {code}" if code else "")
+    finally:
+        end_descendants()
+        process.join()
     part = report.Part(name, tuple(read(records)), time.monotonic() - started, ended)
     (proof.out / f"{name}.json").write_text(json.dumps(asdict(part), indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(report.line(part))
-    sys.stdout.flush()
+    _say(report.line(part))
     return part
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End what a part left, if anything; the agents of its launches end with their parents."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _run_part(name: str, proof: Proof) -> int:
+def _run_part(name: str, proof: Proof) -> None:
+    """Be the process of a part. Its output goes to its log; its programs are those of this environment."""
+    log = os.open(proof.out / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(ROOT)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    os.environ.update(PATH=path, PYTHONUNBUFFERED="1", MUSTER_PROGRESS="off")
+    faulthandler.dump_traceback_later(max(1.0, PARTS[name] - 2))  # if it hangs
     recorder = Recorder(proof.out / f"{name}.jsonl")
     try:
         importlib.import_module(f"benchmarks.gpu.part_{name}").run(recorder, proof)
     except Exception as error:  # noqa: BLE001 - the page names it, and the next part runs
         traceback.print_exc()
         recorder.check("the part ran to its end", holds=False, note=f"{type(error).__name__}: {error}")
-    return 1 if any(record.outcome == "fail" for record in recorder.records) else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

