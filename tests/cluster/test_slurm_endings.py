@@ -215,7 +215,8 @@ def test_a_launch_waits_for_a_node_that_drains_and_starts_when_it_is_back(slurm:
     try:
         with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "save") as process:
             (line,) = read_until(process, "waits: PENDING", 1)[-1:]
-            assert re.search(r"Slurm's job \d+ waits: PENDING \(.*(DRAIN|Resources|unavailable)", line), line
+            reason = r"Slurm's job \d+ waits: PENDING \(.*(DRAIN|Resources|unavailable|ReqNodeNotAvail)"
+            assert re.search(reason, line), line
             set_state(slurm, "resume")
             read_until(process, "begins", 3)
             # Drained under a job that runs, it is taken from no one.
