@@ -27,9 +27,11 @@ def made(node_image: None) -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def slurm(made: Slurm) -> Slurm:
+def slurm(made: Slurm) -> Iterator[Slurm]:
     made.until_idle()
-    return made
+    yield made
+    if left := made.jobs():  # of a test that failed: the next one needs the nodes
+        made.run("scancel", *left)
 
 
 def begun(slurm: Slurm, words: str, deed: str) -> tuple[str, str]:
