@@ -12,7 +12,7 @@ from ..console.terminal import harmless_lines
 from ..errors import UnfitError
 from ..launch.diagnosis import gather_stacks
 from ..why.case import LONG_WITHOUT_HISTORY, Verdict
-from ..why.gather import gather, gather_stragglers, with_silent
+from ..why.gather import gather, gather_stragglers, with_missing
 from ..why.positions import Rank
 from ..why.stall import stand_still
 from ..why.stragglers import lines
@@ -58,9 +58,9 @@ class Why(RunningJobOptions):
             name = state.job
             ranks, problems = gather(name, channels)
             silent = {**unasked, **problems}
-            ranks = with_silent(ranks, state.hosts_by_rank, silent)
-            if not ranks:
+            if not ranks and not silent:
                 raise Exit(no_rank(state), UnfitError.exit_status)
+            ranks = with_missing(ranks, state.hosts_by_rank, silent)
             verdict = explain(ranks)
             if verdict.kind == "stacks" and not verdict.hang:
                 verdict = _seen_twice(name, channels, ranks) or verdict

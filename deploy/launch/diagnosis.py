@@ -25,7 +25,7 @@ from ..errors import lines_of
 from ..hosts.rendezvous import Rendezvous, peers
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
-from ..why.gather import gather, own_py_spy, send_py_spy, with_silent
+from ..why.gather import gather, own_py_spy, send_py_spy, with_missing
 from ..why.positions import Positions, Rank
 from .cause import in_collective
 from .result import Failure
@@ -176,10 +176,10 @@ def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Map
 def _every(
     ranks: Sequence[Rank], problems: Mapping[str, str], plan: LaunchPlan, channels: Mapping[str, Channel]
 ) -> list[Rank]:
-    """The ranks with those of hosts that do not answer."""
+    """The ranks with evidence, and the others."""
     names = [host.host.name for host in plan.hosts]
     silent = [name for name in names if name in problems or name not in channels]
-    return with_silent(ranks, {placed.rank: placed.host for placed in plan.ranks}, silent)
+    return with_missing(ranks, {placed.rank: placed.host for placed in plan.ranks}, silent)
 
 
 def explained(failure: Failure, explanation: Explanation, state: LaunchState) -> Failure:

@@ -59,6 +59,8 @@ def named(ranks: Sequence[Rank]) -> str:
 def fate(rank: Rank) -> str:
     """Why a rank does not come, if its process shows it; else empty."""
     evidence = rank.evidence
+    if evidence is None and rank.answered:
+        return "is not running"
     if evidence is None:
         return f"cannot be asked: {harmless(rank.host)} does not answer"
     if evidence.end:

@@ -66,13 +66,13 @@ def gather(job: str, channels: Mapping[str, Channel]) -> tuple[list[Rank], dict[
     return sorted(ranks, key=lambda rank: rank.number), problems
 
 
-def with_silent(ranks: Sequence[Rank], placement: Mapping[int, str], silent: Collection[str]) -> list[Rank]:
-    """The ranks, and those of hosts that do not answer, without evidence."""
-    answered = {rank.number for rank in ranks}
+def with_missing(ranks: Sequence[Rank], placement: Mapping[int, str], silent: Collection[str]) -> list[Rank]:
+    """The ranks, and the others of the job without evidence. `silent`: the hosts that do not answer."""
+    known = {rank.number for rank in ranks}
     unknown = [
-        Rank(number, host, None)
+        Rank(number, host, None, answered=host not in silent)
         for number, host in placement.items()
-        if host in silent and number not in answered
+        if number not in known
     ]
     return sorted([*ranks, *unknown], key=lambda rank: rank.number)
 

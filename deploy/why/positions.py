@@ -60,11 +60,15 @@ def compared_kind(counts: Iterable[Mapping[str, int]]) -> str:
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank with its host and evidence; None if its host gave none."""
+    """A rank with its host and evidence; None if its host gave none.
+
+    `answered`: a host without evidence has answered, so that it has no process of the rank.
+    """
 
     number: int
     host: str
     evidence: Evidence | None
+    answered: bool = False
 
 
 class Positions:

@@ -164,25 +164,34 @@ class _Explanation(Case):
         wait = self.waits[0]
         kind: Kind = "present"
         cause, held = "every rank has come", self.fated()
-        unanswered = self._unanswered(wait)
+        between, elsewhere = self._unanswered(wait)
         if held:
             kind, cause = "fate", f"{cause}, but {self.fates(held)}"
-        elif self.is_hang(wait) and unanswered:
-            kind, cause = "network", f"{cause}, but {unanswered}: look at the network between the hosts"
+        elif self.is_hang(wait) and between:
+            kind, cause = "network", f"{cause}, but {between}: look at the network between the hosts"
+        elif self.is_hang(wait) and elsewhere:
+            cause += f", but it does not end; {elsewhere}, which is not an address of another rank"
         elif self.is_hang(wait):
             cause += ", but it does not end, and no TCP connection of theirs lacks an answer"
         return self.make(kind, self.waiters(wait), cause, held, operation=operation(wait.entry), wait=wait)
 
-    def _unanswered(self, wait: Wait) -> str:
-        """`rank 0 on node1 has no answer from 10.0.0.3:29500`, of the ranks in the same operation."""
-        parts = []
-        for other in self.waits:
-            rank = self.ranks[other.rank]
-            process = rank.evidence.process if rank.evidence else None
-            if process and process.unanswered and self.key(other) == self.key(wait):
-                addresses = ", ".join(map(harmless, process.unanswered))
-                parts.append(f"{named([rank])} has no answer from {addresses}")
-        return "; ".join(dict.fromkeys(parts))
+    def _unanswered(self, wait: Wait) -> tuple[str, str]:
+        """`rank 0 on node1 has no answer from 10.0.0.3:29500`, of the ranks in the same operation.
+
+        First for addresses of other ranks in it, then for the rest, which may be of any server.
+        """
+        inside = [self.ranks[other.rank] for other in self.waits if self.key(other) == self.key(wait)]
+        processes = [
+            (rank, rank.evidence.process) for rank in inside if rank.evidence and rank.evidence.process
+        ]
+        parts: tuple[list[str], list[str]] = ([], [])
+        for rank, process in processes:
+            peers = {address for other, its in processes if other is not rank for address in its.addresses}
+            for address in process.unanswered:
+                is_peer = address.rpartition(":")[0] in peers
+                parts[not is_peer].append(f"{named([rank])} has no answer from {harmless(address)}")
+        between, elsewhere = ("; ".join(dict.fromkeys(texts)) for texts in parts)
+        return between, elsewhere
 
     def _without_waits(self) -> Verdict:
         """No rank waits in a recorded call: stacks and processes are left."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.agent.job.arrivals import summary as summary_of_rank
-from muster.deploy.agent.job.pressure import counters, unanswered, unsent_share
+from muster.deploy.agent.job.pressure import connections, counters, unsent_share
 from muster.deploy.connect.requests.why import Arrivals, Evidence, Pressure, StackLine
 from muster.deploy.decode import from_json
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
@@ -173,10 +173,13 @@ def test_a_connection_that_sends_again_and_again_has_no_answer(
     (tmp_path / "proc/7/net").mkdir()
     (tmp_path / "proc/7/fd/3").symlink_to("socket:[77]")
     (tmp_path / "proc/7/fd/4").symlink_to("/dev/null")
-    table = f"sl\n0: 0100000A:0016 {remote} 02 00000001:00000000 {timer} {resent} 0 0 {inode} 2\n"
+    table = (
+        f"sl\n0: 0100000A:0016 {remote} 02 00000001:00000000 {timer} {resent} 0 0 {inode} 2\n"
+        "1: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 77 2\n"  # it listens
+    )
     (tmp_path / "proc/7/net/tcp").write_text(table)
-    assert unanswered(7, str(tmp_path)) == found
-    assert unanswered(8, str(tmp_path)) == []
+    assert connections(7, str(tmp_path)) == (found, ["10.0.0.1"] if inode == "77" else [])
+    assert connections(8, str(tmp_path)) == ([], [])
 
 
 def test_a_cause_and_the_line_are_both_said() -> None:

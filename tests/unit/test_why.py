@@ -19,7 +19,7 @@ from muster.deploy.connect.requests.why import (
     RecordedCall,
     StackLine,
 )
-from muster.deploy.why.gather import with_silent
+from muster.deploy.why.gather import with_missing
 from muster.deploy.why.positions import Rank
 from muster.deploy.why.stall import stand_still
 from muster.deploy.why.verdict import Verdict, explain, explain_crash
@@ -265,11 +265,12 @@ def test_a_collective_that_timed_out_in_ranks_that_are_gone_is_still_explained()
     assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9")
 
 
-UNANSWERED = ProcessState(7, "S", unanswered=("10.0.0.3:29500",))
+UNANSWERED = ProcessState(7, "S", unanswered=("10.0.0.3:29500",), addresses=("10.0.0.2",))
+PEER = ProcessState(7, "S", addresses=("10.0.0.3",))
 
 
 def test_where_every_rank_has_come_and_data_gets_no_answer_the_network_is_the_cause() -> None:
-    verdict = explain([rank(0), rank(1, process=UNANSWERED), rank(2), rank(3)])
+    verdict = explain([rank(0), rank(1, process=UNANSWERED), rank(2, process=PEER), rank(3)])
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("network", (), True)
     assert verdict.cause == (
         "every rank has come, but rank 1 on node2 has no answer from 10.0.0.3:29500: "
@@ -282,6 +283,15 @@ def test_where_every_rank_has_come_and_all_data_is_answered_the_network_is_not_b
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("present", (), True)
     assert "network" not in str(verdict)
     assert verdict.cause.startswith("every rank has come, but it does not end, and no TCP connection")
+
+
+def test_the_network_is_not_blamed_where_a_server_outside_of_the_job_gives_no_answer() -> None:
+    verdict = explain([rank(0), rank(1, process=UNANSWERED), rank(2), rank(3)])
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("present", (), True)
+    assert verdict.cause == (
+        "every rank has come, but it does not end; rank 1 on node2 has no answer from 10.0.0.3:29500, "
+        "which is not an address of another rank"
+    )
 
 
 def test_the_network_is_not_blamed_for_a_wait_that_is_no_hang() -> None:
@@ -477,14 +487,31 @@ def test_what_has_become_of_several_ranks_is_in_the_plural() -> None:
 
 def test_a_host_that_gives_no_evidence_is_the_culprit() -> None:
     places = {0: "node1", 1: "node1", 2: "node2", 3: "node4"}
-    verdict = explain(with_silent([rank(0), rank(1), rank(2)], places, ["node4"]))
+    verdict = explain(with_missing([rank(0), rank(1), rank(2)], places, ["node4"]))
     assert verdict.culprits == (3,)
     assert "cannot be asked: node4 does not answer" in verdict.cause
 
 
-def test_where_every_host_answers_no_rank_is_made_up() -> None:
-    places = dict.fromkeys(range(4), "node1")
-    assert [one.number for one in with_silent([rank(0), rank(2)], places, [])] == [0, 2]
+def test_a_rank_of_which_its_host_has_no_process_is_the_culprit_and_not_the_network() -> None:
+    """So in a job that is about to end: the agent of node3 has ended before that of node1."""
+    places = {0: "node1", 1: "node1", 2: "node3"}
+    left = [rank(number, process=UNANSWERED) for number in (0, 1)]
+    verdict = explain(with_missing(left, places, []))
+    assert (verdict.kind, verdict.culprits) == ("fate", (2,))
+    assert verdict.cause == "rank 2 on node3 is not running"
+    assert "network" not in str(verdict)
+
+
+def test_the_size_of_a_group_is_compared_with_all_ranks_of_the_job() -> None:
+    begins = entry(1, NOW - 41, "i", op="init_process_group", group="setup", bytes=0, end=0.0)
+    calls = [replace(begins, meets=Meeting(HERE, 3, number)) for number in range(2)]
+    came = [
+        rank(number, entries=(call,), groups=(GroupCount("setup", "call", "", 1),))
+        for number, call in enumerate(calls)
+    ]
+    verdict = explain(with_missing(came, dict.fromkeys(range(3), "node1"), []))
+    assert (verdict.kind, verdict.culprits) == ("fate", (2,))
+    assert "expects" not in str(verdict)
 
 
 @pytest.mark.parametrize("said", ["0-126/2", "?"])

@@ -30,7 +30,7 @@ from ...common.store import Store
 from ..processes import SECONDS_PER_TICK, ProcessStat, peek, read_stat
 from .holders import children, file_lock
 from .in_rank.muster_ring import RECORDER
-from .pressure import unanswered
+from .pressure import connections
 from .ranks import Ranks
 from .records import MOST_ENTRIES, read_lock, read_ring, read_stack, read_trace
 
@@ -213,6 +213,7 @@ def _process(pid: int, state: str, before: tuple[ProcessStat | None, float]) -> 
     if now and old:
         busy = (now.ticks - old.ticks) * SECONDS_PER_TICK / seconds
         faults = (now.faults - old.faults) / seconds
+    unanswered, addresses = connections(pid)
     swapped = re.search(r"^VmSwap:\s*(\d+)", peek(f"/proc/{pid}/status"), re.MULTILINE)
     return {
         "pid": pid,
@@ -223,5 +224,6 @@ def _process(pid: int, state: str, before: tuple[ProcessStat | None, float]) -> 
         "resident": now.memory if now else 0,
         "swapped": int(swapped[1]) << 10 if swapped else 0,
         "threads": now.threads if now else 0,
-        "unanswered": unanswered(pid),
+        "unanswered": unanswered,
+        "addresses": addresses,
     }

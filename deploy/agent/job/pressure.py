@@ -107,7 +107,7 @@ def _share(value: float) -> float:
 
 LEAST_BYTES = 1 << 16
 READINGS, PAUSE = 10, 0.01  # seconds between two readings
-_ESTABLISHED = "01"
+_ESTABLISHED, _LISTENS = "01", "0A"
 _LOOPBACK = ("7F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
 _MOST = 1 << 20  # bytes of a table
 
@@ -135,28 +135,32 @@ def _waits(fields: list[str], owner: str) -> bool:
 
 RESENT = 2
 """Data that was sent again so often, each time after a longer pause, without an answer, does not move."""
-MOST_UNANSWERED = 8
+MOST_ADDRESSES = 8
 _RESENDS = "01"
 
 
-def unanswered(pid: int, root: str = "") -> list[str]:
-    """The addresses to which TCP connections of a process send again and again, without an answer."""
+def connections(pid: int, root: str = "") -> tuple[list[str], list[str]]:
+    """The addresses to which a process sends again and again by TCP without an answer; and its own addresses.
+
+    Its own are those of this host, without ports, at which it has connections.
+    """
     folder = f"{root}/proc/{pid}"
     try:
         links = [os.readlink(f"{folder}/fd/{name}") for name in os.listdir(f"{folder}/fd")]
     except OSError:
-        return []
+        return [], []
     sockets = {link[8:-1] for link in links if re.fullmatch(r"socket:\[\d+\]", link)}
     tables = [peek(f"{folder}/net/{name}", _MOST) for name in ("tcp", "tcp6")] if sockets else []
-    lines = (line.split() for table in tables for line in table.split("\n")[1:])
-    found = {_address(fields[2]) for fields in lines if _is_unanswered(fields, sockets)}
-    return sorted(found)[:MOST_UNANSWERED]
+    lines = [line.split() for table in tables for line in table.split("\n")[1:]]
+    mine = [fields for fields in lines if len(fields) > 9 and fields[9] in sockets]
+    found = {_address(fields[2]) for fields in mine if _is_unanswered(fields)}
+    own = {_address(fields[1]).rpartition(":")[0] for fields in mine if fields[3] != _LISTENS}
+    return sorted(found)[:MOST_ADDRESSES], sorted(own)[:MOST_ADDRESSES]
 
 
-def _is_unanswered(fields: list[str], sockets: set[str]) -> bool:
-    """Whether a line of /proc/net/tcp is of one of these sockets, and what it sends gets no answer."""
-    mine = len(fields) > 9 and fields[9] in sockets
-    return mine and fields[5].startswith(_RESENDS) and int(fields[6], 16) >= RESENT
+def _is_unanswered(fields: list[str]) -> bool:
+    """Whether a line of /proc/net/tcp is of a connection that gets no answer to what it sends."""
+    return fields[5].startswith(_RESENDS) and int(fields[6], 16) >= RESENT
 
 
 def _address(text: str) -> str:

@@ -70,6 +70,8 @@ class ProcessState:
     threads: Count = 0
     unanswered: Annotated[tuple[_Where, ...], AtMost(8)] = ()
     """The addresses to which its TCP connections send again and again, without an answer."""
+    addresses: Annotated[tuple[_Where, ...], AtMost(8)] = ()
+    """The addresses of its host, without ports, at which it has TCP connections."""
     file_lock: FileLock | None = None
     thread_lock: Text = ""
     """The thread that has the lock for which the main thread waits: `thread 'writer' in save (a.py:3)`."""
