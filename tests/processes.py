@@ -18,6 +18,14 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def command_of(pid: int) -> bytes:
+    """The words of a process, each with a zero byte at its end; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def wait_until_gone(pid: int, seconds: float | None = None) -> None:
     """Wait for the end of a process; on a quiet machine it must come within `seconds`, if given."""
     began = time.monotonic()

@@ -16,16 +16,21 @@ from .placement import Layout
 # 4.1 removes the domain from host names by default; 5.0 keeps it, but reports it only with the option. Above
 # 64 hosts, daemons start each other, but in Muster only the head may start daemons. In 4.1 this needs a tree
 # that is wider than any cluster: with the option for no tree, its daemons discard their standard error.
+# Agents pass SIGUSR1 and SIGUSR2 on to the ranks. Daemons that forward signals too end the ranks instead, if
+# Slurm signals all processes; they inherit that they are ignored. 5.0 needs an option for mpirun and one for
+# its daemons.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
         "remote_shell": ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent"),
         "full_names": ("--mca", "orte_keep_fqdn_hostnames", "1"),
         "from_the_head": ("--mca", "routed_radix", "4096"),
+        "no_signals": ("--mca", "ess_base_forward_signals", "none"),
     },
     "5.0": {
         "remote_shell": ("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent"),
         "full_names": ("--prtemca", "prte_keep_fqdn_hostnames", "1"),
         "from_the_head": ("--prtemca", "plm_ssh_no_tree_spawn", "1"),
+        "no_signals": ("--prtemca", "ess_base_forward_signals", "none", "--forward-signals", "none"),
     },
 }
 
@@ -186,6 +191,7 @@ class Mpirun:
             *("--bind-to", "none"),
             *options["full_names"],
             *options["from_the_head"],
+            *options["no_signals"],
             *options["remote_shell"],
             "muster-rsh",
             *layout.rank_command(mpi=self.uses_mpi),

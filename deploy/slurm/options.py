@@ -32,9 +32,6 @@ _REFUSED = {
     "salloc": {
         **dict.fromkeys(("help", "usage", "version"), _PRINTS),
         "no-shell": "the allocation would stay when the launch has ended; leave it out",
-        # Open MPI's daemons end their ranks at SIGUSR1 and SIGUSR2, also if these are ignored at their start.
-        "signal": "Slurm would signal all processes of the launch, and mpirun's daemons end the ranks then; "
-        "with --detach use --signal=B:USR1@300",
         "quiet": "Muster reads the number of the job from the messages of salloc; leave it out",
     },
     "sbatch": {
@@ -46,7 +43,8 @@ _REFUSED = {
     },
 }
 _PARTS = "heterogeneous jobs are not supported: all hosts of a launch come from one set of options"
-_SIGNAL = re.compile(r"(?:(?P<to>[RB]+):)?\w+(?:@\d+)?", re.IGNORECASE)
+_SIGNAL = re.compile(r"(?:(?P<to>[RB]+):)?(?P<name>\w+)(?:@\d+)?", re.IGNORECASE)
+_FOR_RANKS = {"USR1", "USR2", "10", "12"}
 
 
 def options_of(slurm: str, program: Program = "salloc") -> list[str]:
@@ -107,9 +105,19 @@ def _full(name: str, program: Program) -> str:
 def _why_not(name: str, value: str, program: Program) -> str:
     """Why a launch cannot work with this option; empty if it can."""
     signal = _SIGNAL.fullmatch(value) if name == "signal" else None
-    if signal and program == "sbatch" and "B" not in (signal["to"] or "").upper():
-        return (
-            "Slurm would signal the steps and not the driver, which passes the signal on to the ranks; "
-            f"write --signal=B:{value}"
-        )
+    if signal:
+        to_batch = "B" in (signal["to"] or "").upper()
+        return _why_not_signal(signal["name"].upper(), to_batch=to_batch, value=value, program=program)
     return _REFUSED[program].get(name, "").format(program=program)
+
+
+def _why_not_signal(signal: str, *, to_batch: bool, value: str, program: Program) -> str:
+    """sbatch signals its script, which is the driver; salloc signals all processes of the steps."""
+    if program == "sbatch":
+        why = "Slurm would signal the steps and not the driver, which passes the signal on to the ranks"
+        return "" if to_batch else f"{why}; write --signal=B:{value}"
+    if to_batch:
+        return "only a batch job has a script that gets the signal; leave out B:"
+    if signal.removeprefix("SIG") in _FOR_RANKS:
+        return ""
+    return "Slurm would signal all processes of the launch, which only USR1 and USR2 do not end; use these"

@@ -97,7 +97,7 @@ def test_the_cluster_survives_a_job_whose_environment_it_cannot_make(slurm: Slur
     assert slurm.run("srun", "-w", "slurm2", "hostname").stdout == "slurm2\n"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "srun"])
 def test_a_signal_for_the_steps_reaches_the_ranks_and_ends_nothing(slurm: Slurm, launcher: str) -> None:
     launch = ("muster", "launch", "--slurm", "-N 2 -n 2", "--launcher", launcher, "--start-timeout", "300")
     with slurm.start(*launch, "program.py") as process:

