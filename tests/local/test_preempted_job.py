@@ -20,10 +20,8 @@ from muster.train import Checkpoints, Job, Preemption, run
 
 def train(job: Job) -> None:
     checkpoints = Checkpoints(job, job.out)
-    resumed = checkpoints.newest() if job.restart else None
-    if resumed is None:
-        checkpoints.begin()
-    step = first = resumed.state["step"] if resumed else 0
+    resumed = checkpoints.load({"step": 0})
+    step = first = resumed or 0
     with Preemption(job) as preemption:
         while resumed is None or step < first + 3:
             step += 1
