@@ -22,6 +22,7 @@ direct.py, which does. Each file imports only from those below it:
     uncompiled.py       keeps torch.compile out of the methods
     work_queue.py       the collectives of a group in order, run by a caller that blocks or by a thread
     work.py             work handles
+    streams.py          the streams and devices of tensors on a GPU
     caller.py           does the caller block
     profiling.py        collectives as events in torch's profiler
     recording.py        collectives in the record of a rank

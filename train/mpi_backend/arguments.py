@@ -185,8 +185,9 @@ def _shares_memory(tensor: torch.Tensor) -> bool:
 @cache
 def _check_coalesces(dtype: torch.dtype) -> None:
     try:
-        places, values = torch.zeros((1, 2), dtype=torch.int64), torch.zeros(2, dtype=dtype)
-        torch.sparse_coo_tensor(places, values, (1,), check_invariants=True).coalesce()
+        values = torch.zeros(2, dtype=dtype, device="cpu")
+        places = torch.zeros((1, 2), dtype=torch.int64, device="cpu")
+        torch.sparse_coo_tensor(places, values, (1,), device="cpu", check_invariants=True).coalesce()
     except RuntimeError as error:
         raise ValueError(f"torch cannot add sparse tensors of {dtype}") from error
 

@@ -19,6 +19,7 @@ from .messages import Messages
 from .monitored import MonitoredBarrier
 from .point_to_point import MessageWork
 from .presence import Presence
+from .streams import stream_event
 from .watchdog import watchdog
 from .watched import Watched
 from .work import Coalesced, CollectiveWork, Finished
@@ -196,9 +197,7 @@ def _after_stream(run: Callable[[], None], device: torch.device) -> Callable[[],
 
     Another thread has another current device and stream, so it takes the caller's device first.
     """
-    with torch.cuda.device(device):
-        ready = torch.cuda.Event()
-        ready.record()
+    ready = stream_event(device)
 
     def run_on_device() -> None:
         with torch.cuda.device(device):

@@ -61,10 +61,18 @@ def stage_in(tensor: torch.Tensor, *, filled: bool = True, on_host: bool = False
     usable = tensor.is_cpu or (tensor.is_cuda and not on_host and mpi_is_cuda_aware())
     if usable and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
         return tensor if tensor.dim() == 1 else tensor.view(-1)
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    copy = host_memory(tensor.shape, tensor)
     if filled:
         copy.copy_(tensor)
     return copy.view(-1)
+
+
+def host_memory(shape: Sequence[int], like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return new host memory, for copies to and from the tensor `like`: pinned if that is on a GPU.
+
+    The program may have another default device.
+    """
+    return torch.empty(shape, dtype=dtype or like.dtype, device="cpu", pin_memory=like.is_cuda)
 
 
 def stage_out(tensor: torch.Tensor, flat: torch.Tensor) -> None:

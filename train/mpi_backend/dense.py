@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from . import buffers
-from .buffers import message, overlap, pieces, stage_in, stage_out
+from .buffers import host_memory, message, overlap, pieces, stage_in, stage_out
 from .exchange import exchange
 from .library import MPI
 from .reduction import Reduction
@@ -86,7 +86,7 @@ def all_gather(comm: MPI.Intracomm, outputs: Sequence[torch.Tensor], tensor: tor
     if any(output.numel() != tensor.numel() for output in outputs):
         exchange(comm, [tensor] * comm.size, outputs)
         return
-    whole = torch.empty((comm.size, tensor.numel()), dtype=tensor.dtype)
+    whole = host_memory((comm.size, tensor.numel()), tensor)
     all_gather_single(comm, whole, tensor)
     for output, row in zip(outputs, whole, strict=True):
         output.detach().copy_(row.view(output.shape))
@@ -100,7 +100,7 @@ def reduce_scatter_single(
     if reduction.accumulate is None:
         mine = stage_in(output, filled=False, on_host=reduction.on_host)
     else:
-        mine = torch.empty(output.numel(), dtype=reduction.accumulate)
+        mine = host_memory((output.numel(),), output, reduction.accumulate)
     if overlap(mine, whole):
         whole = whole.clone()
     wait_for_all_ranks(comm, whole.nbytes)

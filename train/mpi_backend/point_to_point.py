@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Work
 from .buffers import bytes_received, message, pieces, stage_in, stage_out
 from .exceptions import MpiBackendError, TimedOutError
 from .library import MPI
+from .streams import gpus_of, stream_event
 from .uncompiled import uncompiled
 from .waiting import wait_until
 
@@ -55,7 +56,7 @@ class MessageWork(Work):
             if not self._done:
                 try:
                     self._done = self._progress()
-                except (MPI.Exception, MpiBackendError) as error:
+                except RuntimeError as error:  # MPI's, ours, or CUDA's
                     self._error, self._done = MpiBackendError(f"{self.what}: {error}"), True
                     self._cancel()
                 if self._done and self.when_done is not None:
@@ -92,7 +93,7 @@ class MessageWork(Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = torch.futures.Future()
+            self._future = torch.futures.Future(devices=gpus_of([self.tensor]))
         if self.poll():
             self.resolve()
         else:
@@ -146,6 +147,8 @@ class Receiving(MessageWork):
         self._source, self._tag = source, tag
         self._status = MPI.Status()
         self._complete = 0  # parts
+        # What the caller has queued may still use the memory; another stream may copy into it.
+        self._ready = stream_event(tensor.device) if tensor.is_cuda else None
         # From any rank only the first part is asked for: its sender is the source of the rest.
         self._post(self._parts if source is not None else self._parts[:1])
 
@@ -167,8 +170,12 @@ class Receiving(MessageWork):
                     f"rank {self._source} sent {received} bytes where {expected} were expected"
                 )
             self._complete += 1
+        if self._ready is not None and not self._ready.query():
+            return False
         with torch.inference_mode(self.tensor.is_inference()):  # this thread may have another mode
             stage_out(self.tensor, self._flat)
+        if self.tensor.is_cuda:  # torch copies to memory with gaps in two steps, and waits for the first
+            torch.cuda.current_stream(self.tensor.device).synchronize()
         return True
 
     def _cancel(self) -> None:

@@ -127,7 +127,7 @@ def _multiplied(factor: Any, dtype: torch.dtype) -> Reduction:
 def _tried(reduction: Reduction, dtype: torch.dtype) -> Reduction:
     """Return `reduction`, if torch does what it asks before and after the sum; raises ValueError if not."""
     try:
-        tensor = torch.zeros(1, dtype=dtype)
+        tensor = torch.zeros(1, dtype=dtype, device="cpu")
         total = reduction.prepare(tensor, may_overwrite=False)
         reduction.conclude(total, 2)
         fits = total.dtype == (reduction.accumulate or dtype)

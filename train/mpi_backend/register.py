@@ -25,8 +25,8 @@ def register() -> str:
     if version not in TESTED:
         tested = ", ".join(f"{major}.{minor}" for major, minor in TESTED)
         warnings.warn(f"{NAME} was tested with torch {tested}, not {torch.__version__}", stacklevel=2)
-    # torch puts parts of a ShardedTensor on the GPU of a backend that has one, also where it has no CUDA.
-    devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+    # torch gathers a ShardedTensor on the GPU of a backend for GPUs, also where there is none.
+    devices = ["cpu", "cuda"] if torch.cuda.device_count() else ["cpu"]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=devices)
     if version >= (2, 14) and not dist.is_mpi_available():
         dist.Backend.register_backend("mpi", create, extended_api=True, devices=devices)

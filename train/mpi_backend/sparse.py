@@ -11,8 +11,8 @@ from .library import MPI
 def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor) -> None:
     """Replace the COO tensor by the sum over all ranks, coalesced; each rank may have other coordinates."""
     part = tensor.detach().coalesce()
-    counts = torch.empty(comm.size, dtype=torch.int64)
-    all_gather_single(comm, counts, torch.tensor([part.values().shape[0]]))
+    counts = torch.empty(comm.size, dtype=torch.int64, device="cpu")
+    all_gather_single(comm, counts, torch.tensor([part.values().shape[0]], device="cpu"))
     lengths = counts.tolist()
     values = [part.values().new_empty((length, *part.values().shape[1:])) for length in lengths]
     # One row for each element, so that each rank's coordinates are contiguous.
@@ -20,7 +20,11 @@ def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor) -> None:
     all_gather(comm, values, part.values())
     all_gather(comm, coordinates, part.indices().t().contiguous())
     total = torch.sparse_coo_tensor(
-        torch.cat(coordinates).t(), torch.cat(values), tensor.shape, check_invariants=True
+        torch.cat(coordinates).t(),
+        torch.cat(values),
+        tensor.shape,
+        device=tensor.device,
+        check_invariants=True,
     )
     with torch.no_grad():  # not detach(), which copies what copy_ replaces in a sparse tensor
         tensor.copy_(total.coalesce())

@@ -11,6 +11,7 @@ import torch
 from torch.distributed.distributed_c10d import Work
 
 from .exceptions import with_name
+from .streams import gpus_of
 from .uncompiled import uncompiled
 
 
@@ -101,7 +102,8 @@ class CollectiveWork(Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            future: torch.futures.Future[Any] = torch.futures.Future()
+            # With its devices, a future keeps the streams of its callbacks and readers in order.
+            future: torch.futures.Future[Any] = torch.futures.Future(devices=gpus_of(self._result))
             self._future = future
             published = self._published
         if published:

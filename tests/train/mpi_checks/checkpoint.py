@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from tests.train.mpi_checks.training import network
-from tests.train.mpi_checks.values import me, same, world
+from tests.train.mpi_checks.values import DEVICE, me, same, world
 
 
 def folder() -> Any:
@@ -32,7 +32,7 @@ def folder() -> Any:
 
 def sharded() -> torch.nn.Module:
     model = network()
-    fully_shard(model, mesh=init_device_mesh("cpu", (world(),)))
+    fully_shard(model, mesh=init_device_mesh(DEVICE.type, (world(),)))
     return model
 
 
@@ -72,10 +72,10 @@ def check_a_sharded_tensor_is_gathered_where_torch_has_no_cuda() -> None:
     tensor = sharded_tensor.full(
         ChunkShardingSpec(0, [f"rank:{rank}/cpu" for rank in range(world())]), (6, 2), 3.0
     )
-    whole = torch.zeros(6, 2) if me() == 0 else None
+    whole = torch.zeros(6, 2, device="cpu") if me() == 0 else None
     tensor.gather(dst=0, out=whole)
     if whole is not None:
-        same(whole, torch.full((6, 2), 3.0))
+        same(whole, torch.full((6, 2), 3.0, device="cpu"))
 
 
 def check_a_state_that_rank_0_gathers() -> None:
@@ -83,4 +83,4 @@ def check_a_state_that_rank_0_gathers() -> None:
     state: dict[str, Any] = get_model_state_dict(sharded(), options=options)
     assert bool(state) == (me() == 0)
     for name, value in state.items():
-        same(value, network().state_dict()[name])
+        same(value, network().state_dict()[name].cpu())

@@ -10,7 +10,19 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import ReduceOp
 
-from tests.train.mpi_checks.values import COMPLEX, EVERY, REAL, WHOLE, fold, me, of_all, of_rank, same, world
+from tests.train.mpi_checks.values import (
+    COMPLEX,
+    EVERY,
+    REAL,
+    WHOLE,
+    fold,
+    me,
+    mean,
+    of_all,
+    of_rank,
+    same,
+    world,
+)
 
 ARITHMETIC = {
     ReduceOp.SUM: torch.add,
@@ -74,7 +86,7 @@ def check_average() -> None:
         tensor = of_rank(me(), dtype)
         dist.all_reduce(tensor, ReduceOp.AVG)
         total = fold(torch.add, of_all(dtype))
-        same(tensor, total // world() if dtype == torch.int32 else total / world(), dtype)
+        same(tensor, total // world() if dtype == torch.int32 else mean(total), dtype)
 
 
 def check_premultiplied_sum() -> None:
@@ -203,7 +215,7 @@ def check_reduce_scatter() -> None:
         same(listed, mine, dtype)
         if dtype in REAL:
             dist.reduce_scatter_tensor(average, of_rank(me(), dtype, world() * 2, 5), ReduceOp.AVG)
-            same(average, mine / world(), dtype)
+            same(average, mean(mine), dtype)
 
 
 def check_reduce_scatter_of_different_sizes_and_in_place() -> None:
@@ -289,7 +301,7 @@ def check_functional_collectives() -> None:
     same(functional.all_reduce(of_rank(me()), "sum", group) + 0, total)
     same(functional.all_gather_tensor(of_rank(me()), 0, group) + 0, torch.cat(of_all()))
     part = functional.reduce_scatter_tensor(of_rank(me(), torch.float32, world() * 2), "avg", 0, group) + 0
-    same(part, (fold(torch.add, of_all(torch.float32, world() * 2)) / world())[2 * me() : 2 * me() + 2])
+    same(part, mean(fold(torch.add, of_all(torch.float32, world() * 2)))[2 * me() : 2 * me() + 2])
     same(functional.broadcast(of_rank(me()), 1, group) + 0, of_rank(1))
     row = functional.all_to_all_single(of_rank(me(), torch.float32, world(), 4), None, None, group) + 0
     same(row, torch.stack([of_rank(rank, torch.float32, world(), 4)[me()] for rank in range(world())]))

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.train.mpi_checks.training import alone, close, losses, mine, network, of_all_ranks
-from tests.train.mpi_checks.values import fold, me, of_all, of_rank, same, world
+from tests.train.mpi_checks.values import DEVICE, fold, me, of_all, of_rank, same, world
 
 
 def curve_of(model: nn.Module, compiled: Any) -> None:
@@ -51,7 +51,7 @@ def check_a_compiled_model_in_ddp() -> None:
 
 def check_a_compiled_fsdp2() -> None:
     model = network()
-    fully_shard(model, mesh=init_device_mesh("cpu", (world(),)))
+    fully_shard(model, mesh=init_device_mesh(DEVICE.type, (world(),)))
     curve_of(model, torch.compile(model, backend="aot_eager"))
 
 

@@ -58,6 +58,10 @@ def gpu(*, aware: bool) -> Iterator[Record]:
         def synchronize(self) -> None:
             note("event complete")
 
+        def query(self) -> bool:
+            note("event complete")
+            return True
+
     @contextmanager
     def device(_: object) -> Iterator[None]:
         note("device")
@@ -124,7 +128,44 @@ def check_messages_of_a_gpu_wait_for_the_callers_stream() -> None:
             group().recv([buffer], 0, 0).wait()
             same(buffer.as_subclass(torch.Tensor), torch.ones(3))
     done = [what for what, _ in record]
-    assert done == (["stream complete", "given to MPI on the GPU"] if me() < 2 else []), done
+    given = ["stream complete", "given to MPI on the GPU"]
+    received = ["device", "event recorded", *given, "event complete", "stream complete"]
+    assert done == (given, received, [])[me()], done
+
+
+def check_a_message_is_copied_to_a_gpu_after_what_its_memory_was_used_for() -> None:
+    with gpu(aware=False) as record:
+        if me() == 0:
+            group().send([on_gpu(torch.ones(3))], 1, 0).wait()
+        if me() == 1:
+            buffer = on_gpu(torch.zeros(3, 2).t()[0])
+            group().recv([buffer], 0, 0).get_future().wait()
+            same(buffer.as_subclass(torch.Tensor), torch.ones(3))
+    done = [what for what, _ in record]
+    received = ["device", "event recorded", "given to MPI on the host", "event complete", "stream complete"]
+    assert done == (["given to MPI on the host"], received, [])[me()], done
+
+
+def check_the_default_device_of_a_program_is_not_that_of_the_backend() -> None:
+    """A program makes its GPU the default; what the backend makes for a call must be in host memory."""
+    tensors = {dtype: of_rank(me(), dtype) for dtype in (torch.int16, torch.float16, torch.bfloat16)}
+    totals = {dtype: fold(torch.add, of_all(dtype)) for dtype in tensors}
+    turned, rooms = of_rank(me()).t(), [torch.zeros(6, 5) for _ in range(world())]
+    part, whole = torch.zeros(2, dtype=torch.float16), torch.ones(2 * world(), dtype=torch.float16)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (2,), check_invariants=True)
+    with torch.device("meta"):
+        for tensor in tensors.values():
+            dist.all_reduce(tensor)
+        dist.all_reduce(turned)
+        dist.all_gather(rooms, torch.ones_like(rooms[0]))
+        dist.reduce_scatter_tensor(part, whole, dist.ReduceOp.AVG)
+        dist.all_reduce(sparse)
+    for dtype, tensor in tensors.items():
+        same(tensor, totals[dtype], dtype)
+    same(turned, fold(torch.add, of_all()).t())
+    same(rooms[2], torch.ones(6, 5))
+    same(part, torch.ones(2, dtype=torch.float16))
+    same(sparse.to_dense(), torch.tensor([world(), 0.0]))
 
 
 def check_a_sum_that_torch_prepares_is_made_on_the_host() -> None:

@@ -12,7 +12,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed import ReduceOp
 from torch.distributed.nn import functional as differentiable
 
-from tests.train.mpi_checks.values import EVERY, fold, me, of_all, of_rank, same, world
+from tests.train.mpi_checks.values import EVERY, fold, me, mean, of_all, of_rank, same, world
 
 # Types that are only moved: MPI and Gloo need their size alone.
 MOVED = (
@@ -191,8 +191,8 @@ def check_collectives_in_inference_mode() -> None:
             for work in works:
                 if work is not None:
                     work.wait()
-            same(tensor, fold(torch.add, of_all()) / world())
-            same(strided, (fold(torch.add, of_all()) / world()).t())
+            same(tensor, mean(fold(torch.add, of_all())))
+            same(strided, mean(fold(torch.add, of_all())).t())
 
 
 def check_tensors_made_in_inference_mode() -> None:
@@ -203,7 +203,7 @@ def check_tensors_made_in_inference_mode() -> None:
     done = [work.get_future() for work in works]
     torch.futures.wait_all(done)
     for tensor in tensors:
-        same(tensor, (fold(torch.add, of_all()) / world()).t())
+        same(tensor, mean(fold(torch.add, of_all())).t())
     dist.all_gather(rooms, of_rank(me()).t())
     for rank, buffer in enumerate(rooms):
         same(buffer, of_rank(rank).t())

@@ -36,7 +36,7 @@ from tests.train.mpi_checks.training import (
     network,
     of_all_ranks,
 )
-from tests.train.mpi_checks.values import me, same, world
+from tests.train.mpi_checks.values import DEVICE, drawn, me, same, world
 
 Builtin = dist.BuiltinCommHookType
 
@@ -114,20 +114,20 @@ def check_post_local_sgd() -> None:
 def check_fsdp2_shards_and_replicates() -> None:
     for shape in ((world(), 1), (1, world())):
         model = network()
-        fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")))
+        fully_shard(model, mesh=init_device_mesh(DEVICE.type, shape, mesh_dim_names=("replicate", "shard")))
         close(of_all_ranks(losses(model, mine(), sgd(model))), alone(), 1e-12)
 
 
 def check_fsdp2_offloads() -> None:
     model = network()
-    mesh = init_device_mesh("cpu", (world(),))
+    mesh = init_device_mesh(DEVICE.type, (world(),))
     fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
     close(of_all_ranks(losses(model, mine(), sgd(model))), alone(), 1e-12)
 
 
 def check_fsdp2_clips_gradients() -> None:
     model, reference = network(), network()
-    fully_shard(model, mesh=init_device_mesh("cpu", (world(),)))
+    fully_shard(model, mesh=init_device_mesh(DEVICE.type, (world(),)))
     model(mine()).square().mean().backward()
     reference(batch()).square().mean().backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
@@ -136,12 +136,12 @@ def check_fsdp2_clips_gradients() -> None:
 
 
 def check_fsdp1() -> None:
-    model = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(network(), device_id=DEVICE)
     close(of_all_ranks(losses(model, mine(), sgd(model))), alone(), 1e-12)
 
 
 def check_tensor_parallel_linears() -> None:
-    mesh = init_device_mesh("cpu", (world(),))
+    mesh = init_device_mesh(DEVICE.type, (world(),))
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 6))
     expected = model(torch.ones(2, 8))
@@ -151,9 +151,9 @@ def check_tensor_parallel_linears() -> None:
 
 
 def check_sequence_parallel_norm() -> None:
-    mesh = init_device_mesh("cpu", (world(),))
+    mesh = init_device_mesh(DEVICE.type, (world(),))
     model = nn.Sequential(nn.LayerNorm(8))
-    inputs = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(1))
+    inputs = drawn(1, 2, 6, 8)
     expected = model(inputs)
     output = parallelize_module(model, mesh, {"0": SequenceParallel()})(
         distribute_tensor(inputs, mesh, [Shard(1)])
@@ -162,9 +162,8 @@ def check_sequence_parallel_norm() -> None:
 
 
 def check_loss_parallel() -> None:
-    mesh = init_device_mesh("cpu", (world(),))
-    generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(4, 12, generator=generator)
+    mesh = init_device_mesh(DEVICE.type, (world(),))
+    logits = drawn(1, 4, 12)
     target = torch.tensor([0, 3, 7, 11])
     expected = nn.functional.cross_entropy(logits, target)
     split = distribute_tensor(logits, mesh, [Shard(1)]).requires_grad_()
@@ -175,7 +174,7 @@ def check_loss_parallel() -> None:
 
 
 def check_dtensor_adds_what_ranks_have() -> None:
-    mesh = init_device_mesh("cpu", (world(),))
+    mesh = init_device_mesh(DEVICE.type, (world(),))
     whole = distribute_tensor(torch.arange(12.0).view(6, 2), mesh, [Shard(0)])
     same(whole.sum().full_tensor(), torch.tensor(66.0))
     same(whole.redistribute(mesh, [Replicate()]).to_local(), torch.arange(12.0).view(6, 2))
@@ -185,11 +184,11 @@ def pipeline(schedule: type[Any]) -> None:
     """Three stages of a linear layer each, against the same layers one after the other."""
     torch.manual_seed(1)
     layers = [nn.Linear(8, 8) for _ in range(world())]
-    inputs = torch.randn(ROWS * 3, 8, generator=torch.Generator().manual_seed(2))
+    inputs = drawn(2, ROWS * 3, 8)
     expected = inputs
     for layer in layers:
         expected = layer(expected)
-    stage = PipelineStage(layers[me()], me(), world(), torch.device("cpu"))
+    stage = PipelineStage(layers[me()], me(), world(), DEVICE)
     steps = schedule(
         stage, n_microbatches=3, loss_fn=lambda output, target: (output - target).square().mean()
     )

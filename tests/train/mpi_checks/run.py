@@ -2,6 +2,7 @@
 
 A check is a function `check_*` that raises on the rank where something is wrong. One job runs many, as each
 process spends two seconds to import torch. Ends with JSON on rank 0: of each check, what was wrong, or "".
+With CHECK_DEVICE=cuda:0 the tensors are on that GPU.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import torch.distributed as dist
 from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import rendezvous_store
 from muster.train.mpi_backend import register
+from tests.train.mpi_checks.values import DEVICE
 
 
 def main() -> None:
+    torch.set_default_device(DEVICE)
     ranks = Ranks.from_env(os.environ)
     timeout = timedelta(seconds=180)
     with rendezvous_store("auto", ranks, timeout, os.environ) as store:

@@ -15,7 +15,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.train.mpi_checks.values import fold, me, of_all, of_rank, same, world
+from tests.train.mpi_checks.values import DEVICE, drawn, fold, me, of_all, of_rank, same, world
 
 ROWS = 4  # of each rank
 
@@ -28,7 +28,7 @@ def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 
 def batch(dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn(ROWS * world(), 8, dtype=dtype, generator=torch.Generator().manual_seed(2))
+    return drawn(2, ROWS * world(), 8, dtype=dtype)
 
 
 def losses(
@@ -125,7 +125,7 @@ def check_zero_redundancy_optimizer() -> None:
 
 def check_fsdp2_trains_as_one_process_does() -> None:
     model = network()
-    mesh = init_device_mesh("cpu", (world(),))
+    mesh = init_device_mesh(DEVICE.type, (world(),))
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
@@ -136,14 +136,14 @@ def check_fsdp2_trains_as_one_process_does() -> None:
 def check_fsdp2_in_mixed_precision() -> None:
     model = network(torch.float32)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    fully_shard(model, mesh=init_device_mesh("cpu", (world(),)), mp_policy=policy)
+    fully_shard(model, mesh=init_device_mesh(DEVICE.type, (world(),)), mp_policy=policy)
     curve = losses(model, mine().float(), torch.optim.SGD(model.parameters(), lr=0.5))
     close(of_all_ranks(curve), alone(), 2e-2)
     assert curve[-1] < curve[0]
 
 
 def check_dtensor_changes_its_layout() -> None:
-    mesh = init_device_mesh("cpu", (world(),))
+    mesh = init_device_mesh(DEVICE.type, (world(),))
     whole = of_rank(0, torch.float32, world() * 3 + 1, 4)  # nothing divides
     for first, second in ((Shard(0), Replicate()), (Shard(0), Shard(1)), (Replicate(), Shard(1))):
         tensor = distribute_tensor(whole, mesh, [first]).redistribute(mesh, [second])
@@ -155,7 +155,7 @@ def check_dtensor_changes_its_layout() -> None:
 
 
 def check_two_dimensional_mesh() -> None:
-    mesh = init_device_mesh("cpu", (1, world()), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(DEVICE.type, (1, world()), mesh_dim_names=("replicate", "shard"))
     tensor = of_rank(me())
     dist.all_reduce(tensor, group=mesh.get_group("shard"))
     same(tensor, fold(torch.add, of_all()))

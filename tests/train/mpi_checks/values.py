@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
+# Of all tensors; the ranks may share a GPU. run.py makes it torch's default device.
+DEVICE = torch.device(os.environ.get("CHECK_DEVICE", "cpu"))
 HALF = (torch.float16, torch.bfloat16)
 REAL = (torch.float32, torch.float64, *HALF)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -18,7 +21,7 @@ EVERY = (*REAL, *WHOLE, torch.bool, *COMPLEX)
 def of_rank(rank: int, dtype: torch.dtype = torch.float32, *shape: int) -> torch.Tensor:
     """Return rank's tensor: small whole numbers, which every dtype adds and multiplies without rounding."""
     generator = torch.Generator().manual_seed(rank)
-    numbers = torch.randint(0, 4, shape or (6, 5), generator=generator)
+    numbers = torch.randint(0, 4, shape or (6, 5), generator=generator, device="cpu").to(DEVICE)
     if dtype.is_complex:
         return torch.complex(numbers.double(), numbers.flip(0).double()).to(dtype)
     return numbers.to(dtype)
@@ -32,6 +35,17 @@ def fold(
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], parts: list[torch.Tensor]
 ) -> torch.Tensor:
     return functools.reduce(combine, parts)
+
+
+def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return random numbers, the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=dtype, generator=generator, device="cpu").to(DEVICE)
+
+
+def mean(total: torch.Tensor) -> torch.Tensor:
+    """Divide by the number of ranks; a GPU would multiply by its rounded inverse."""
+    return (total.cpu() / world()).to(DEVICE)
 
 
 def same(actual: torch.Tensor, expected: torch.Tensor, why: object = "") -> None:
