@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from ..console.text import count
 from ..errors import HostError, UnfitError, UsageError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
@@ -73,6 +74,17 @@ def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Laun
         raise UnfitError(reasons)
 
 
+def refuse_shared_gpus(backend: str, placement: Placement, facts: Mapping[str, Facts]) -> None:
+    """`UsageError` if ranks would share a GPU with NCCL, which then refuses to work."""
+    for host, ranks in placement.counts.items():
+        gpus = facts[host].gpus
+        if backend == "nccl" and 0 < gpus < ranks:
+            raise UsageError(
+                f"--backend nccl: {host} gets {count(ranks, 'rank')} and has {count(gpus, 'GPU')}, and NCCL "
+                f"allows one rank on each; use at most {count(gpus, 'slot')} there, or --backend gloo"
+            )
+
+
 def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
     """Fill the slots of each host in the order of the file, as mpirun's `--map-by slot` does.
 
@@ -80,7 +92,9 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
     """
     slots = sum(host.slots for host in hosts)
     if spec.np is not None and not 1 <= spec.np <= slots:
-        raise UsageError(f"--np {spec.np}: the hosts have {slots} slots; raise slots= or lower --np")
+        raise UsageError(
+            f"--np {spec.np}: the hosts have {count(slots, 'slot')}; raise slots= or --slots, or lower --np"
+        )
     left, first = slots if spec.np is None else spec.np, 0
     used, ranks = [], {}
     for host in hosts:

@@ -22,7 +22,7 @@ from ..hosts.rendezvous import ClusterFacts
 from . import openmpi
 from .container import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
-from .launcher import launcher_of, require
+from .launcher import launcher_of, refuse_shared_gpus, require
 from .placement import Layout, Placement
 from .spec import LaunchSpec
 
@@ -60,6 +60,7 @@ def plan(
     outside, images = facts.hosts, containers or {}
     inside = found_inside(spec, outside, images)
     require(used, inside, launcher=launcher)
+    refuse_shared_gpus(spec.backend, placement, outside)
     layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, facts.rendezvous)
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})

@@ -182,6 +182,7 @@ TWO = "node[1-2] slots=2"
     [
         (TWO, {"np": 5}, {}, UsageError, "--np 5: the hosts have 4 slots"),
         (TWO, {"np": -1}, {}, UsageError, "--np -1"),
+        (TWO, {"backend": "nccl"}, {"node2": {"gpus": 1}}, UsageError, "node2 gets 2 ranks and has 1 GPU"),
         (TWO, {"launcher": "torchrun", "backend": "mpi"}, {}, UsageError, "use --launcher mpirun"),
         ("localhost\nnode2", {}, {}, UsageError, "localhost is a different machine on every host"),
         (TWO, {}, {"node2": {"mpirun": None, "mpi": None}}, UnfitError, "node2: no mpirun"),
@@ -200,6 +201,13 @@ def test_a_plan_that_cannot_be(
 ) -> None:
     with pytest.raises(error, match=complaint):
         make_plan(text, facts=facts, **spec)
+
+
+def test_only_nccl_needs_a_gpu_for_each_rank() -> None:
+    one = {"node1": {"gpus": 1}}
+    assert make_plan("node1 slots=2", facts=one, backend="gloo").hosts
+    assert make_plan("node1", facts=one, backend="nccl").hosts
+    assert make_plan("node1 slots=2", facts={"node1": {"gpus": 2}}, backend="nccl").hosts
 
 
 def test_every_unfit_host_is_named_at_once() -> None:
