@@ -86,8 +86,11 @@ def sharded_like(tensor: torch.Tensor, stored: Stored, *, copy: bool = False) ->
     part = stored.read(box_of(tensor))
     if not isinstance(tensor, DTensor):
         return part.clone() if copy else part
+    local = part.to(tensor.device, copy=copy)
+    if local.device.type != tensor.device_mesh.device_type:  # offloaded: from_local would move it to the GPU
+        return DTensor(local, tensor._spec, requires_grad=False)
     return DTensor.from_local(
-        part.to(tensor.device, copy=copy),
+        local,
         tensor.device_mesh,
         tensor.placements,
         run_check=False,
