@@ -47,7 +47,16 @@ SAME = ("layers", "width", "heads", "context", "batch_size", "seed")  # in a tra
 BYTES = 256  # the vocabulary
 HOLD_OUT = 20  # every 20th window is for evaluation
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "V100": 125e12}
+PEAKS = {
+    "H200": 989e12,
+    "H100 NVL": 835e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "V100": 125e12,
+}
 
 
 @dataclass(frozen=True)
@@ -361,8 +370,9 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" and dtype != torch.float32 else ""
     if rate := next((peak for key, peak in PEAKS.items() if f"{key} " in f"{name} ".replace("-", " ")), None):
         return rate
-    a = torch.randn(512, 512, device=device, dtype=dtype)
-    return 2 * 512**3 / Timer("a @ a", globals={"a": a}).blocked_autorange(min_run_time=0.1).median
+    size = 512 if device.type == "cpu" else 8192  # a GPU would spend most of a small product on its start
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    return 2 * size**3 / Timer("a @ a", globals={"a": a}).blocked_autorange(min_run_time=0.1).median
 
 
 def options(kind: type[Config]) -> Any:

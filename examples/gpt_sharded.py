@@ -104,8 +104,9 @@ class ShardedTraining(Training):
 
     def place(self, module: nn.Module, name: str, mesh: DeviceMesh, plan: Any) -> None:
         """Draw the weights of `module`, as every rank does, and keep this rank's part of each product."""
-        module.to_empty(device=self.job.device)
+        module.to_empty(device="cpu")  # a GPU would draw other weights
         draw_weights(module, self.config.layers, name)
+        module.to(self.job.device)
         if self.config.tensor > 1:
             parallelize_module(module, mesh["tensor"], plan)
 
