@@ -9,7 +9,8 @@ steps after an uncounted step, and its time is that of the slowest rank. Trainin
 fixed steps is then that of every loop. "CPU" is the processor time of both
 ranks in it, which other work on the machine changes little. Start-up and memory are of separate jobs, in turn
 as well: from the start of torchrun to the end of the second step, and the peak of resident
-memory of rank 0. "Lines" are those of the loop: without model, data, imports and comments.
+memory of rank 0. With TRAINERS_DEVICE=cuda there is a rank for each GPU, a GPT of GPT-2's size in bf16, and
+memory is the peak of the GPU's. "Lines" are those of the loop: without model, data, imports and comments.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -42,10 +44,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-RANKS = 2
+DEVICE = os.environ.get("TRAINERS_DEVICE", "cpu")
+ON_GPU = DEVICE == "cuda"
+RANKS = torch.cuda.device_count() if ON_GPU else 2
 STEPS = 4  # of a round
-BATCH = {"gpt": 16, "resnet26": 32}  # samples of a step, of both ranks together
-CONTEXT = 128  # tokens of a sample of the GPT
+BATCH = {"gpt": 16 * RANKS if ON_GPU else 16, "resnet26": 32}  # samples of a step, of all ranks together
+CONTEXT = 1024 if ON_GPU else 128  # tokens of a sample of the GPT
 Data = TensorDataset
 
 
@@ -59,10 +63,12 @@ def workload(name: str) -> tuple[nn.Module, Data]:
             """The GPT with its classes in the second dimension, as cross_entropy has them."""
 
             def forward(self, tokens: Tensor) -> Tensor:
-                return super().forward(tokens).transpose(1, 2)
+                with torch.autocast(DEVICE, torch.bfloat16, enabled=ON_GPU):
+                    return super().forward(tokens).transpose(1, 2)
 
-        model = Logits(Config())
-        draw_weights(model, Config().layers)
+        config = Config(layers=12, width=768, heads=12, context=CONTEXT) if ON_GPU else Config()
+        model = Logits(config)
+        draw_weights(model, config.layers)
         tokens = torch.randint(256, (2048, CONTEXT + 1))
         return model, TensorDataset(tokens[:, :-1], tokens[:, 1:])
     from muster.train.tools.architectures import architecture  # noqa: PLC0415
@@ -76,15 +82,17 @@ def workload(name: str) -> tuple[nn.Module, Data]:
 
 def by_hand(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
     """Train in torch's own words."""
+    device = torch.device(DEVICE, int(os.environ["LOCAL_RANK"]) if ON_GPU else None)
     if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    model = DistributedDataParallel(model)
+        dist.init_process_group("nccl" if ON_GPU else "gloo")
+    model = DistributedDataParallel(model.to(device))
     optimizer = AdamW(model.parameters(), lr=1e-4)
     sampler: DistributedSampler[Any] = DistributedSampler(data)
-    loader = DataLoader(data, batch // dist.get_world_size(), sampler=sampler)
+    loader = DataLoader(data, batch // dist.get_world_size(), sampler=sampler, pin_memory=ON_GPU)
     for epoch in count():
         sampler.set_epoch(epoch)
-        for inputs, targets in loader:
+        for pair in loader:
+            inputs, targets = (each.to(device, non_blocking=True) for each in pair)
             optimizer.zero_grad()
             loss = cross_entropy(model(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -102,10 +110,11 @@ def by_muster(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
     sampler = GlobalBatchSampler(
         samples=len(data), batch_size=batch, rank=job.rank, world_size=job.world_size
     )
-    loader = DataLoader(data, batch_sampler=sampler)
+    loader = DataLoader(data, batch_sampler=sampler, pin_memory=ON_GPU)
     for epoch in count():
         sampler.set_epoch(epoch)
-        for inputs, targets in loader:
+        for pair in loader:
+            inputs, targets = (each.to(job.device, non_blocking=True) for each in pair)
             optimizer.zero_grad()
             loss = job.global_mean(cross_entropy(model(inputs), targets, reduction="none"))
             loss.backward()
@@ -123,7 +132,7 @@ def by_training_loop(model: nn.Module, data: Data, batch: int) -> Iterator[Tenso
     sampler = GlobalBatchSampler(
         samples=len(data), batch_size=batch, rank=job.rank, world_size=job.world_size
     )
-    loader = DataLoader(data, batch_sampler=sampler)
+    loader = DataLoader(data, batch_sampler=sampler, pin_memory=ON_GPU)
     with TrainingLoop(job, {"model": model, "optimizer": optimizer}) as loop:
         for inputs, targets in loop.batches(loader, steps=10**9):
             optimizer.zero_grad()
@@ -138,9 +147,9 @@ def by_accelerate(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
     """Train with accelerate."""
     from accelerate import Accelerator  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=not ON_GPU)
     optimizer = AdamW(model.parameters(), lr=1e-4)
-    loader = DataLoader(data, batch // accelerator.num_processes, shuffle=True)
+    loader = DataLoader(data, batch // accelerator.num_processes, shuffle=True, pin_memory=ON_GPU)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     while True:
         for inputs, targets in loader:
@@ -153,12 +162,13 @@ def by_accelerate(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
 
 def by_fabric(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
     """Train with Fabric."""
-    from lightning_fabric import Fabric  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
-
-    fabric = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp")
+    name = "lightning_fabric" if find_spec("lightning_fabric") else "lightning.fabric"
+    fabric = import_module(name).Fabric(accelerator=DEVICE, devices=RANKS, strategy="ddp")
     fabric.launch()
     model, optimizer = fabric.setup(model, AdamW(model.parameters(), lr=1e-4))
-    loader = fabric.setup_dataloaders(DataLoader(data, batch // fabric.world_size, shuffle=True))
+    loader = fabric.setup_dataloaders(
+        DataLoader(data, batch // fabric.world_size, shuffle=True, pin_memory=ON_GPU)
+    )
     while True:
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -173,10 +183,11 @@ LOOPS: dict[str, Callable[[nn.Module, Data, int], Iterator[Tensor]]] = {
     "muster.train": by_muster,
     "its TrainingLoop": by_training_loop,
     **({"accelerate": by_accelerate} if find_spec("accelerate") else {}),
-    **({"Fabric": by_fabric} if find_spec("lightning_fabric") else {}),
+    **({"Fabric": by_fabric} if find_spec("lightning_fabric") or find_spec("lightning") else {}),
 }
 JOINED = ExitStack()  # the process group that by_muster made
 OUT = tempfile.mkdtemp()  # what TrainingLoop writes
+MEMORY: dict[str, float] = {}  # MiB of a GPU, at most, that each loop adds
 JOB: list[Any] = []  # the job that all loops share, where they train in one
 
 
@@ -192,18 +203,36 @@ def measure_steps(model: str, rounds: int) -> dict[str, list[tuple[float, float]
     times: dict[str, list[tuple[float, float]]] = {title: [] for title in running}
     for number in range(rounds + 1):
         for title, steps in running.items():
+            begin(title, first=number == 0)
             next(steps)
+            finished()
             dist.barrier()
             began, used = time.perf_counter(), time.process_time()
             for _ in range(STEPS):
                 next(steps)
-            taken = torch.tensor((time.perf_counter() - began) / STEPS * 1000)
-            processor = torch.tensor((time.process_time() - used) / STEPS * 1000)
+            finished()
+            taken = torch.tensor((time.perf_counter() - began) / STEPS * 1000, device=DEVICE)
+            processor = torch.tensor((time.process_time() - used) / STEPS * 1000, device=DEVICE)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             dist.all_reduce(processor)
             if number > 0:  # the first round warms up
                 times[title].append((float(taken), float(processor)))
+            elif ON_GPU:
+                MEMORY[title] = (torch.cuda.max_memory_allocated() - MEMORY[title]) / 2**20
     return times
+
+
+def begin(title: str, *, first: bool) -> None:
+    """Before a loop's first round, note what the others keep of a GPU's memory."""
+    if first and ON_GPU:
+        torch.cuda.reset_peak_memory_stats()
+        MEMORY[title] = torch.cuda.memory_allocated()
+
+
+def finished() -> None:
+    """Wait until the GPU has done all steps."""
+    if ON_GPU:
+        torch.cuda.synchronize()
 
 
 def be_rank(model: str, only: str, rounds: int) -> None:
@@ -212,13 +241,14 @@ def be_rank(model: str, only: str, rounds: int) -> None:
     if only:
         steps = LOOPS[only](*workload(model), BATCH[model])
         next(steps), next(steps)
+        finished()
         measured: Any = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
         dist.barrier()
     else:
         from muster.train import process_group  # noqa: PLC0415
 
-        JOB.append(JOINED.enter_context(process_group(backend="gloo")))
-        measured = measure_steps(model, rounds)
+        JOB.append(JOINED.enter_context(process_group(backend="nccl" if ON_GPU else "gloo")))
+        measured = {"times": measure_steps(model, rounds), "memory": MEMORY}
     if os.environ["RANK"] == "0":
         sys.stdout.write(json.dumps(measured) + "\n")
         sys.stdout.flush()
@@ -231,7 +261,7 @@ def job(*words: str) -> tuple[Any, float]:
     began = time.perf_counter()
     done = subprocess.run(
         [*torchrun, __file__, *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MUSTER_OUT": OUT},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MUSTER_OUT": OUT, "TRAINERS_DEVICE": DEVICE},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -251,10 +281,11 @@ def ratio(row: Sequence[float], others: Sequence[float]) -> str:
 
 def report(model: str, rounds: int, starts: int) -> Iterator[str]:
     """Measure a model, and yield the lines of its table."""
-    times, _ = job("--model", model, "--rounds", str(rounds))
+    together, _ = job("--model", model, "--rounds", str(rounds))
+    times = together["times"]
     single: dict[str, list[tuple[float, float]]] = {title: [] for title in LOOPS}
     for _ in range(starts):
-        for title, row in single.items():
+        for title, row in single.items():  # on a GPU, memory is what the loop added in the job of all
             row.append(job("--model", model, "--only", title))
     unit = BATCH[model] * (CONTEXT if model == "gpt" else 1)
     rate = "tokens/s" if model == "gpt" else "images/s"
@@ -267,7 +298,7 @@ def report(model: str, rounds: int, starts: int) -> Iterator[str]:
             f"| {title} | {spread(wall)} | {ratio(wall, first[0])} | {spread(processor)} "
             f"| {ratio(processor, first[1])} | {unit / statistics.median(wall) * 1000:.0f} "
             f"| {lines_of(LOOPS[title])} | {spread([seconds for _, seconds in single[title]], '.1f')} "
-            f"| {spread([memory for memory, _ in single[title]])} |"
+            f"| {spread([together['memory'].get(title, memory) for memory, _ in single[title]])} |"
         )
 
 
