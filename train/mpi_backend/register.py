@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 NAME = "muster_mpi"
-# The versions that the tests run on, or once ran on: 2.11. torch renamed methods between them, and may do so again.
+# The versions that the tests run on; on 2.11 they ran once. torch renamed methods between them, and may do so
+# again.
 TESTED = ((2, 6), (2, 11), (2, 13), (2, 14), (2, 15))
 
 
