@@ -58,6 +58,8 @@ class RankSample:
     read: Rate | None = None
     """Bytes per second from file systems, pipes and sockets, also from the cache."""
     written: Rate | None = None
+    gpus: Annotated[tuple[Annotated[int, Between(0, MOST_GPUS)], ...], AtMost(MOST_GPUS)] | None = None
+    """The numbers of the GPUs that its processes use."""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from statistics import median
 from ..connect.requests.why import Evidence, Pressure
 from ..console.terminal import harmless
 from ..console.text import percent
-from ..hosts.samples import HostSample
+from ..hosts.samples import GpuSample, HostSample
 from .descriptions import doing, own_line
 from .lateness import RankPace
 from .positions import Rank
+from .stall import IDLE_GPU
 
 THROTTLED, QUEUED = 0.2, 0.15
 """From these shares of the time on, a quota or other threads explain a lateness."""
@@ -51,7 +52,7 @@ def likely_cause(rank: RankPace, late: set[int], surroundings: Surroundings) -> 
     location = usual_location(surroundings.looks, rank.rank, late)
     cause = (
         _kept_from_running(rank, late, surroundings)
-        or _heat(rank.host, surroundings.samples)
+        or _heat(rank, surroundings.samples)
         or slow_link(rank.host, surroundings.unsent)
     )
     return "; ".join(filter(None, (cause, f"it {location}" if location else "")))
@@ -88,18 +89,29 @@ def _neighbours(host: str, surroundings: Surroundings) -> str:
     return f"other work on {harmless(host)} has them{shown}"
 
 
-def _heat(host: str, samples: Mapping[str, HostSample]) -> str:
-    sample = samples.get(host)
+def _heat(rank: RankPace, samples: Mapping[str, HostSample]) -> str:
+    sample = samples.get(rank.host)
     if sample is None:
         return ""
-    clocks = [gpu.clock for other in samples.values() for gpu in other.gpus if gpu.clock]
-    for gpu in sample.gpus:
-        slow = gpu.clock is not None and clocks and gpu.clock < SLOW_CLOCK * median(clocks)
+    clocks = [gpu.clock for other in samples.values() for gpu in other.gpus if _computes(gpu) and gpu.clock]
+    for gpu in _gpus_of(rank.rank, sample):
+        slow = _computes(gpu) and gpu.clock is not None and clocks and gpu.clock < SLOW_CLOCK * median(clocks)
         if slow or (gpu.temperature or 0.0) >= HOT_GPU:
             at = f", at {gpu.clock:.0f} MHz" if gpu.clock is not None else ""
-            return f"GPU {gpu.index} of {harmless(host)} is slow: {gpu.temperature or 0:.0f} °C{at}"
+            return f"GPU {gpu.index} of {harmless(rank.host)} is slow: {gpu.temperature or 0:.0f} °C{at}"
     hot = sample.temperature or 0.0
-    return f"{harmless(host)} is hot: {hot:.0f} °C" if hot >= HOT_CPU else ""
+    return f"{harmless(rank.host)} is hot: {hot:.0f} °C" if hot >= HOT_CPU else ""
+
+
+def _computes(gpu: GpuSample) -> bool:
+    """Whether a GPU computes, as far as that is known: an idle one lowers its clock."""
+    return gpu.utilisation is None or gpu.utilisation >= IDLE_GPU
+
+
+def _gpus_of(rank: int, sample: HostSample) -> Sequence[GpuSample]:
+    """The GPUs that a rank uses; all of its host if they are unknown."""
+    used = next((entry.gpus for entry in sample.ranks if entry.rank == rank), None)
+    return sample.gpus if used is None else [gpu for gpu in sample.gpus if gpu.index in used]
 
 
 def slow_link(host: str, unsent: Mapping[str, float]) -> str:

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from ..connect.requests.why import SETUP, Evidence, FileLock, ProcessState, RecordedCall, StackLine
 from ..console.fold import fold
 from ..console.terminal import harmless
-from ..console.text import count, describe_code, size, span
+from ..console.text import count, describe_code, percent, size, span
+from ..hosts.samples import GpuSample
 from .positions import Rank
+from .stall import IDLE_GPU
 
 BUSY = 0.5  # cores
+BUSY_GPU = 0.5  # of the time
 SWAPPING = 20.0  # pages a second that come from the disk
 # The activity of a rank, by a file in the stack above the user's own line.
 _ACTIVITIES = (
@@ -29,6 +32,7 @@ _ACTIVITIES = (
     ("urllib", "waits for the network"),
     ("socket.py", "waits for the network"),
     ("torch/autograd", "computes gradients"),
+    ("torch/cuda/", "waits for its GPU"),
 )
 
 
@@ -101,7 +105,17 @@ def doing(evidence: Evidence) -> str:
     if process.busy < BUSY:
         activity += _awaited_child(process, activity)
     ends = "" if process.busy >= BUSY else _ends(process)
-    return (f"{activity}, in {location(at)}" if activity else f"is in {location(at)}") + ends
+    place = f"{activity}, in {location(at)}" if activity else f"is in {location(at)}"
+    return place + _of_gpus(evidence.gpus) + ends
+
+
+def _of_gpus(gpus: Sequence[GpuSample]) -> str:
+    """`, while its GPU is busy`; a kernel that does not end, and one of NCCL that waits, keep a GPU busy."""
+    shares = [gpu.utilisation for gpu in gpus if gpu.utilisation is not None]
+    if not shares or IDLE_GPU <= max(shares) < BUSY_GPU:
+        return ""
+    its = "its GPU is" if len(gpus) == 1 else "its GPUs are"
+    return f", while {its} {'busy' if max(shares) >= BUSY_GPU else 'idle'}"
 
 
 def _lock(lock: FileLock) -> str:
@@ -190,4 +204,7 @@ def _evidence_line(rank: Rank, last: RecordedCall | None) -> str:
         parts.append(
             f"state {harmless(process.state)}, {size(process.resident)}, {count(process.threads, 'thread')}"
         )
+    for gpu in evidence.gpus:
+        used = f", {size(gpu.memory)} of {size(gpu.memory_total)}" if gpu.memory and gpu.memory_total else ""
+        parts.append(f"GPU {gpu.index} {percent(gpu.utilisation or 0.0)} busy{used}")
     return "; ".join(parts)

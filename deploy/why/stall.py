@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..connect.requests.why import Evidence
 from ..console.text import duration
-from ..hosts.samples import HostSample, RankSample
+from ..hosts.samples import GpuSample, HostSample, RankSample
 from .positions import Rank
 
 UNSURE, TIMES, MOST = 5.0, 3.0, 30.0
@@ -24,7 +24,7 @@ IDLE_SHARE = 0.05
 """Helper threads wake up now and then, so a rank that uses less than a twentieth of a core is idle."""
 LEAST_RATE = 1 << 16
 """Bytes a second that a rank, or the host of a rank in state D, must move to be at work."""
-BUSY_GPU = 0.05
+IDLE_GPU = 0.05
 MANY_COLLECTIVES = 8
 """A rank that has begun so many is past the set-up of its groups: it makes steps."""
 
@@ -69,7 +69,7 @@ class StallRule:
         self._next_idle = self._next_busy = 0.0
 
     def sampled(self, sample: HostSample, local_ranks: Mapping[int, int]) -> None:
-        """A host has measured its ranks. `local_ranks`: the local rank of each rank, the index of its GPU."""
+        """A host has measured its ranks. `local_ranks`: the local rank of each rank."""
         for entry in sample.ranks:
             before = self._seen.get(entry.rank)
             starved = before is not None and before.state == entry.state == "R"  # others use its processor
@@ -130,15 +130,25 @@ class StallRule:
 
 
 def at_work(entry: RankSample, sample: HostSample, local_rank: int) -> bool:
-    """Whether a rank uses its processor, its GPU or files. Its GPU is that of its local rank."""
-    gpu = next((gpu.utilisation or 0.0 for gpu in sample.gpus if gpu.index == local_rank), 0.0)
+    """Whether a rank uses its processor, its GPUs or files."""
+    gpu = max((gpu.utilisation or 0.0 for gpu in _gpus_of(entry, sample, local_rank)), default=0.0)
     host_moves = (sample.disk_read or 0.0) + (sample.disk_write or 0.0) + (sample.net_in or 0.0)
     return (
         (entry.cpu is None or entry.cpu >= IDLE_SHARE)
         or (entry.read or 0.0) + (entry.written or 0.0) >= LEAST_RATE
         or (entry.state == "D" and host_moves >= LEAST_RATE)
-        or gpu >= BUSY_GPU
+        or gpu >= IDLE_GPU
     )
+
+
+def _gpus_of(entry: RankSample, sample: HostSample, local_rank: int) -> Sequence[GpuSample]:
+    """The GPUs that a rank uses; if they are unknown, that of its local rank, or else any of the host.
+
+    Ranks may share a GPU, and CUDA_VISIBLE_DEVICES may give a rank another one.
+    """
+    if entry.gpus is not None:
+        return [gpu for gpu in sample.gpus if gpu.index in entry.gpus]
+    return [gpu for gpu in sample.gpus if gpu.index == local_rank] or sample.gpus
 
 
 def stand_still(before: Sequence[Rank], after: Sequence[Rank]) -> bool:
@@ -154,6 +164,8 @@ def _is_still(before: Evidence | None, after: Evidence | None) -> bool:
     if not (before and after and before.process and after.process and after.frames):
         return False
     same = before.process.pid == after.process.pid and before.frames == after.frames
+    if any((gpu.utilisation or 0.0) >= IDLE_GPU for gpu in after.gpus):
+        return False  # it may wait for a kernel that computes
     return same and after.process.ran - before.process.ran < IDLE_SHARE * (after.now - before.now)
 
 

@@ -320,7 +320,7 @@ def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None
     known: Any = SimpleNamespace(
         pulse=dict, programs=dict, ends={number: {"code": 1} for number in range(ranks)}
     )
-    line = json.dumps(collect("", known, str(tmp_path), "", recorded=True))
+    line = json.dumps(collect("", known, str(tmp_path), "", recorded=True, gpus={}))
     assert len(line) < MOST_LINE
     assert line.count(":") < MOST_VALUES
 

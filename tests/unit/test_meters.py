@@ -15,6 +15,7 @@ import pytest
 from muster.deploy.agent.host.gpu_meter import FIELDS, GpuMeter, parse
 from muster.deploy.agent.host.meter import HostMeter, Rates
 from muster.deploy.agent.job import rank_meter
+from muster.deploy.agent.job import sampler as sampler_here
 from muster.deploy.agent.job.rank_meter import RankMeter
 from muster.deploy.agent.job.sampler import Sampler, TrainingMeter, last_step
 from muster.deploy.agent.processes import ProcessStat
@@ -228,3 +229,27 @@ def test_an_error_costs_the_sample_and_nothing_else(tmp_path: Path) -> None:
     sampler.close()
     assert {frame["event"] for frame in sent} == {"sample"}
     assert of_json({**sent[0]["sample"], "at": 1, "host": "a"})
+
+
+def test_the_gpus_of_a_rank_are_those_that_its_processes_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = os.getpid()  # whose processes are read
+    users = {0: {"1"}, 2: {"1", str(wrapper), "77"}, 3: {str(wrapper)}}
+    monkeypatch.setattr(sampler_here, "gpu_users", lambda: users)
+    monkeypatch.setattr(sampler_here, "GPU_USERS_SECONDS", 0.01)
+    child = subprocess.Popen(["sleep", "1000"])
+    sampler = Sampler(lambda: {5: wrapper}, str(tmp_path), 1000, lambda frame: None)
+    try:
+        monkeypatch.setattr(sampler._gpus, "read", lambda: [parse(H100), {**parse(H100), "index": 2}])
+        wait_until(lambda: sampler._gpu_users, "the processes on the GPUs")
+        sample = sampler.sample()
+        assert of_json({**sample, "at": 1, "host": "a"}).ranks[0].gpus == (2, 3)
+        sampler._newest = sample
+        assert {rank: [gpu["index"] for gpu in gpus] for rank, gpus in sampler.gpus().items()} == {5: [2]}
+        users.clear()  # as in a container
+        assert sampler.sample()["ranks"][0]["gpus"] is None
+    finally:
+        sampler.close()
+        child.kill()
+        child.wait()

@@ -17,7 +17,7 @@ from muster.deploy.launch.state import LaunchState
 from muster.deploy.launch.watchdogs import StallNotes
 from muster.deploy.why.gather import begun
 from muster.deploy.why.positions import Positions, Rank
-from muster.deploy.why.stall import StallRule, stall_text
+from muster.deploy.why.stall import StallRule, at_work, stall_text
 from muster.deploy.why.verdict import explain
 from muster.deploy.why.waits import waited
 from tests.hangs.capture import RECORDS, records_of
@@ -121,6 +121,28 @@ def test_a_hang_is_noted_after_a_minute_and_once(hang: Phase) -> None:
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_healthy_program_is_never_accused(healthy: tuple[Phase, ...], *, recorded: bool) -> None:
     assert notes(healthy, recorded=recorded) == []
+
+
+BUSY_SECOND = (GpuSample(0, utilisation=0.0), GpuSample(1, utilisation=1.0))
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "gpus", "works"),
+    [
+        (0, None, False),  # that of its local rank
+        (1, None, True),
+        (2, None, True),  # it shares a GPU: any may be its own
+        (0, (1,), True),  # by CUDA_VISIBLE_DEVICES
+        (1, (0,), False),
+        (1, (), False),  # nvidia-smi names other processes on them
+        (3, (0, 1), True),
+    ],
+)
+def test_a_rank_that_sleeps_is_at_work_if_its_gpu_is(
+    local_rank: int, gpus: tuple[int, ...] | None, *, works: bool
+) -> None:
+    entry = RankSample(5, cpu=0.0, state="S", gpus=gpus)
+    assert at_work(entry, HostSample(1.0, "node1", gpus=BUSY_SECOND, ranks=(entry,)), local_rank) is works
 
 
 def test_where_no_rank_is_known_to_wait_a_stall_is_noted_after_five_minutes() -> None:

@@ -97,6 +97,19 @@ def test_heat_is_the_cause_of_a_host_that_is_hot_or_a_gpu_with_a_lower_clock_tha
     assert cause(samples=three) == "GPU 0 of node2 is slow: 86 °C, at 1200 MHz"
 
 
+def test_a_gpu_that_is_idle_or_of_another_rank_is_not_the_cause() -> None:
+    fast = GpuSample(0, utilisation=0.9, clock=1980.0)
+    idle, other = GpuSample(1, utilisation=0.0, clock=345.0), GpuSample(2, utilisation=0.9, clock=1200.0)
+    node1 = host("node1", gpus=(fast,))
+
+    def of_rank(used: tuple[int, ...] | None) -> str:
+        ranks = (RankSample(2, gpus=used),)
+        return cause(samples={"node1": node1, "node2": host("node2", gpus=(fast, idle, other), ranks=ranks)})
+
+    assert (of_rank((0, 1)), of_rank(())) == ("", "")
+    assert of_rank((2,)) == of_rank(None) == "GPU 2 of node2 is slow: 0 °C, at 1200 MHz"
+
+
 def test_the_line_where_only_the_late_rank_is_so_often_is_the_cause() -> None:
     looks = [look(WAITS, WAITS, READS, FORWARD), look(FORWARD, FORWARD, FORWARD, FORWARD)]
     assert cause(looks=looks) == "it reads data, in shards (loader.py:40)"

@@ -19,6 +19,7 @@ from muster.deploy.connect.requests.why import (
     RecordedCall,
     StackLine,
 )
+from muster.deploy.hosts.samples import GpuSample
 from muster.deploy.why.gather import with_missing
 from muster.deploy.why.positions import Rank
 from muster.deploy.why.stall import stand_still
@@ -101,6 +102,42 @@ def test_who_waits_where_and_who_never_came_are_two_lines() -> None:
     assert verdict.headline == "ranks 0-2 wait in all_reduce #9 of group 0 (23.8 MiB, train.py:88)"
     assert verdict.cause == "rank 3 on node4 never came: it reads data, in shards (loader.py:40), 42 s"
     assert verdict.where == ("loader.py:40",)
+
+
+SYNCHRONIZES = (
+    StackLine("synchronize", "torch/cuda/__init__.py", 1040, False),
+    StackLine("step", "train.py", 9, True),
+)
+BUSY_GPU = GpuSample(3, utilisation=1.0, memory=7 << 30, memory_total=80 << 30)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "state"),
+    [
+        ((), ""),
+        ((BUSY_GPU,), ", while its GPU is busy"),
+        ((replace(BUSY_GPU, utilisation=0.0),), ", while its GPU is idle"),
+        ((replace(BUSY_GPU, utilisation=0.2),), ""),
+        ((replace(BUSY_GPU, utilisation=None),), ""),
+        ((BUSY_GPU, GpuSample(4, utilisation=0.0)), ", while its GPUs are busy"),
+    ],
+)
+def test_a_rank_that_waits_for_its_gpu_is_told_with_what_the_gpu_does(
+    gpus: tuple[GpuSample, ...], state: str
+) -> None:
+    verdict = of_last(frames=SYNCHRONIZES, gpus=gpus, process=ProcessState(7, "R", busy=1.0))
+    where = f"waits for its GPU, in step (train.py:9){state}"
+    assert verdict.cause == f"rank 3 on node4 never came: it {where}, 42 s"
+    assert ("GPU 3 100 % busy, 7 GiB of 80 GiB" in verdict.evidence[-1]) is (BUSY_GPU in gpus)
+
+
+def test_a_rank_whose_gpu_computes_does_not_stand_still() -> None:
+    """As with a blocking wait for a long kernel: the processor is idle, and the stack is the same."""
+    still: dict[str, Any] = {"frames": SYNCHRONIZES, "process": ProcessState(7, "S", ran=5.0)}
+    before = [rank(0, came=False, **still)]
+    still["now"] = NOW + 10.0
+    assert stand_still(before, [rank(0, came=False, **still)])
+    assert not stand_still(before, [rank(0, came=False, **still, gpus=(BUSY_GPU,))])
 
 
 FATES: dict[str, dict[str, Any]] = {

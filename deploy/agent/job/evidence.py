@@ -147,8 +147,13 @@ def _frame(frame: dict[str, Any], code: str) -> list[Any]:
 # -- evidence of a hang --
 
 
-def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) -> Frame:
-    """The evidence of each rank, by its number. `folder`: the agent's; `code`: that of the user's files."""
+def collect(
+    tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool, gpus: Mapping[int, list[Frame]]
+) -> Frame:
+    """The evidence of each rank, by its number. `folder`: the agent's; `code`: that of the user's files.
+
+    `gpus`: those of each rank, as far as they are known.
+    """
     programs = ranks.programs()
     before = {rank: (read_stat(pid), time.monotonic()) for rank, (pid, _) in programs.items()}
     taken = take_stacks(tool, programs, code=code)
@@ -179,6 +184,7 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
         if rank in programs:
             collected["process"] = {**processes[rank], "thread_lock": locks[rank].result()}
             collected.update(taken[str(rank)])
+            collected["gpus"] = gpus.get(rank, [])
         elif end := ranks.ends.get(rank):
             collected["end"] = {"code": end["code"], "out_of_memory": "out_of_memory" in end}
         evidence[str(rank)] = collected

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...common.clock import steady
@@ -26,6 +26,8 @@ class LocalSocket:
         self.job, self.ranks, self._send, self._folder = job, ranks, send, folder
         self.keeper: Callable[[Frame, Any], object] = lambda hello, stream: None
         """Talks to the first process of the job's container, if there is one."""
+        self.gpus: Callable[[], Mapping[int, list[Frame]]] = dict
+        """The GPUs that each rank uses, as far as they are known."""
         self._shells: dict[int, Any] = {}
         self._wrappers: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -101,7 +103,15 @@ class LocalSocket:
 
     def _ended(self, rank: int, end: Frame) -> None:
         at = end["time"] or steady()  # now: consequences of this end must not seem earlier
-        self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
+        self._send({**self.ranks.ended(rank, end), **self._gpu_users(end), "rank": rank, "time": at})
+
+    def _gpu_users(self, end: Frame) -> Frame:
+        """The other processes on the GPU of a rank that had no memory there."""
+        if not end["code"] or not any("CUDA out of memory" in line for line in end["tail"]):
+            return {}
+        from .gpu_users import others_on_gpu  # noqa: PLC0415  # only for this failure
+
+        return {"gpu_users": others_on_gpu(end["tail"], self.ranks.wrappers())}
 
     def _over(self, hello: Frame, stream: Any) -> None:
         """The program of a rank is over, and its process may live on (in_rank/muster_over.py)."""
@@ -123,7 +133,7 @@ class LocalSocket:
 
         code = JobPaths(self.job["folder"]).code
         recorded = self.job.get("env", {}).get("MUSTER_RECORD") == "1"
-        evidence = collect(hello["tool"], self.ranks, self._folder, code, recorded=recorded)
+        evidence = collect(hello["tool"], self.ranks, self._folder, code, recorded=recorded, gpus=self.gpus())
         write_frame(stream, {"ranks": evidence})
 
     def _stop(self, hello: Frame, stream: Any) -> None:

@@ -20,6 +20,7 @@ from ...common.clock import steady
 from ...common.frames import Frame
 from ..host.gpu_meter import GpuMeter
 from ..host.meter import HostMeter
+from ..host.running_jobs import gpu_users
 from .rank_meter import RankMeter
 
 # Modules of the standard library that explain a job that stands still. They are loaded while the ranks start:
@@ -29,6 +30,7 @@ STEPS = "steps.jsonl"
 FIGURES = ("loss", "step_seconds", "samples_per_second", "time")
 MOST_TAIL = 1 << 13
 MOST_SHARE = 0.005  # of a core
+GPU_USERS_SECONDS = 10.0  # between two looks at the processes on the GPUs; each starts nvidia-smi
 MOST_SECONDS = 8.0  # between two samples: a longer gap would look like a lost host
 
 
@@ -44,8 +46,11 @@ class Sampler:
         self._wrappers, self._every, self._send = wrappers, every, send
         self._host, self._gpus, self._ranks = HostMeter(), GpuMeter(), RankMeter()
         self._training = TrainingMeter(out)
+        self._gpu_users: Mapping[int, set[str]] = {}
+        self._newest: Frame = {}
         self._ended = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=self._find_gpu_users, daemon=True).start()
 
     def close(self) -> None:
         """Send no more."""
@@ -54,13 +59,39 @@ class Sampler:
 
     def sample(self) -> Frame:
         """A sample of the host and its ranks; rates from the second call on."""
-        at = steady()
+        at, wrappers = steady(), self._wrappers()
         return {
             **self._host.read(at),
             "gpus": self._gpus.read(),
-            "ranks": self._ranks.read(self._wrappers(), at),
+            "ranks": [
+                {**entry, "gpus": self._gpus_of(wrappers[entry["rank"]])}
+                for entry in self._ranks.read(wrappers, at)
+            ],
             "training": self._training.read(),
         }
+
+    def gpus(self) -> Mapping[int, list[Frame]]:
+        """The GPUs that each rank uses, as in the newest sample; a rank is missing if they are unknown."""
+        gpus = {gpu["index"]: gpu for gpu in self._newest.get("gpus", ())}
+        return {
+            entry["rank"]: [gpus[number] for number in entry["gpus"] if number in gpus]
+            for entry in self._newest.get("ranks", ())
+            if entry["gpus"]
+        }
+
+    def _gpus_of(self, wrapper: int) -> list[int] | None:
+        """The numbers of a rank's GPUs; None if nvidia-smi names no process, as in a container."""
+        users = self._gpu_users
+        return sorted(number for number, pids in users.items() if str(wrapper) in pids) if users else None
+
+    def _find_gpu_users(self) -> None:
+        """Look now and then which processes use which GPU."""
+        pause = GPU_USERS_SECONDS
+        while not self._ended.wait(pause):
+            began = time.monotonic()  # more than the processor time of nvidia-smi
+            with contextlib.suppress(OSError, ValueError):
+                self._gpu_users = gpu_users()
+            pause = max(GPU_USERS_SECONDS, (time.monotonic() - began) / MOST_SHARE)
 
     def _run(self) -> None:
         self._take()  # rates count from here
@@ -77,7 +108,8 @@ class Sampler:
 
     def _take(self) -> Frame | None:
         try:
-            return self.sample()
+            self._newest = self.sample()
+            return self._newest
         except Exception:  # noqa: BLE001  # /proc may hold anything, and it is only a sample
             return None
 

@@ -190,6 +190,8 @@ class JobSupervisor:
         if self.job:
             out = JobPaths(self.job["folder"]).out
             self._sampler = Sampler(self.ranks.wrappers, out, request["every"], self.send)
+            if self.local_socket:
+                self.local_socket.gpus = self._sampler.gpus
         return {}
 
     def _end_sampling(self) -> None:

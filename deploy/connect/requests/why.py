@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from ...decode import AtMost, Between, Like, message
 from ...hosts.bounds import Bytes, Code, Count, Name, Number, Path, Rank, Seconds, Text
+from ...hosts.samples import MOST_GPUS, GpuSample
 from .request import Request
 
 _Where = Annotated[str, AtMost(256)]
@@ -158,6 +159,8 @@ class Evidence:
     error: Text = ""
     """Why there is no stack."""
     end: End | None = None
+    gpus: Annotated[tuple[GpuSample, ...], AtMost(MOST_GPUS)] = ()
+    """The GPUs that it uses; none if they are unknown."""
 
 
 @message(frozen=True)
