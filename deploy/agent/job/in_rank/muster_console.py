@@ -30,6 +30,7 @@ from typing import Any
 MOST_LINE = 1 << 16  # bytes of a request
 MOST_TEXT = 1 << 14  # characters of an answer
 MOST_FRAMES = 200
+INTERRUPT_SECONDS = 0.5  # for a thread that is interrupted; the agent waits 2 s longer than the limit
 _RECORDER = "<the recorder of muster>"  # muster_ring.RECORDER
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -101,12 +102,12 @@ def evaluate(expression: str, code: str, seconds: float) -> dict[str, str]:
         except BaseException as error:  # noqa: BLE001  # an error of the user's expression is the answer
             return {"at": at, "error": named(error)}
 
-    answer: dict[str, str] | None = bounded(act, seconds)
-    return answer or {"at": at, "error": f"it took longer than {seconds:g} s and was interrupted"}
+    answer, late = bounded(act, seconds)
+    return answer or {"at": at, "error": late}
 
 
-def bounded(act: Callable[[], Any], seconds: float) -> Any:
-    """The result of a function in a new thread; None if it takes too long, or ends the thread.
+def bounded(act: Callable[[], Any], seconds: float) -> tuple[Any, str]:
+    """The result of a function in a new thread; None and the reason if it takes too long, or ends the thread.
 
     It is interrupted at its next line of Python. A function of C that runs on cannot be interrupted.
     """
@@ -114,10 +115,24 @@ def bounded(act: Callable[[], Any], seconds: float) -> Any:
     worker = threading.Thread(target=_work, args=(act, done), name="muster-eval", daemon=True)
     worker.start()
     worker.join(seconds)
+    late = f"it took longer than {seconds:g} s and was interrupted"
     if worker.is_alive() and worker.ident is not None:
         exception = ctypes.py_object(TooLongError)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident), exception)
-    return done[0] if done else None
+        worker.join(INTERRUPT_SECONDS)
+        if worker.is_alive():
+            late = f"it took longer than {seconds:g} s, and is in a function of C that cannot be interrupted"
+            late += _gpu_note()
+    return (done[0], "") if done else (None, late)
+
+
+def _gpu_note() -> str:
+    """What a thread may wait for, in a program that uses a GPU."""
+    cuda = sys.modules.get("torch.cuda")
+    with contextlib.suppress(Exception):
+        if cuda and cuda.is_initialized():
+            return "; the value of a tensor on a GPU waits for the GPU's work so far, its shape does not"
+    return ""
 
 
 def _work(act: Callable[[], Any], done: list[Any]) -> None:

@@ -119,8 +119,8 @@ class Beside:
         except (SyntaxError, ValueError, OverflowError) as error:
             self._write("".join(traceback.format_exception_only(type(error), error)))
             return ""
-        if source and base.bounded(lambda: self._run(source), STATEMENT_SECONDS) is None:
-            self._write(f"it took longer than {STATEMENT_SECONDS:.0f} s and was interrupted\n")
+        if source and (late := base.bounded(lambda: self._run(source), STATEMENT_SECONDS)[1]):
+            self._write(f"{late}\n")
         return ""
 
     def _run(self, source: str) -> bool:
