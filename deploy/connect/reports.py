@@ -13,7 +13,7 @@ from ..common.frames import Frame
 from ..decode import MALFORMED, AtMost, Between, Like, message
 from ..errors import HostError
 from ..hosts import samples
-from ..hosts.bounds import Bytes, Code, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Text
+from ..hosts.bounds import Bytes, Code, DiffId, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
 from ..hosts.facts import Environment
 from ..hosts.samples import HostSample
 from ..hosts.stuck import StuckProcesses
@@ -63,6 +63,16 @@ class InputTaken:
 
 
 @message(frozen=True)
+class GpuUser:
+    """A process that uses the GPU of a rank. `rank`: the rank of the job that it is."""
+
+    pid: Pid
+    user: Name = ""
+    program: Name = ""
+    rank: Rank | None = None
+
+
+@message(frozen=True)
 class RankEnded:
     """A rank has ended, at a time of its host's clock."""
 
@@ -73,6 +83,8 @@ class RankEnded:
     out_of_memory: OutOfMemory | None = None
     alone: bool = False
     """Its MPI world has no other rank, though the job has more."""
+    gpu_users: Annotated[tuple[GpuUser, ...], AtMost(64)] = ()
+    """The other processes on its GPU, if it had no memory there."""
 
 
 @message(frozen=True)

@@ -14,6 +14,7 @@ from ..console.text import clip, count, span
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
 from .file_hints import last_lines, left_behind, missing_module, sent_elsewhere
+from .gpu_hints import failed_on_gpu
 
 MOST_ERROR = 200
 GLOO = 'init_process_group("gloo")'
@@ -33,6 +34,7 @@ def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str
     return (
         missing_module(result)
         or refused_option(result)
+        or failed_on_gpu(result, facts)
         or missing_backend(result, facts)
         or foreign_variable(result)
         or port_of_torchrun(result)

@@ -153,7 +153,8 @@ class ReportHandlers:
         if rank in self.state.ends:
             return
         at, why = self._when(host, report.time), _why(report.out_of_memory)
-        end = result.RankExit(self.state.placed[rank], report.code, at, report.tail, why)
+        placed = self.state.placed[rank]
+        end = result.RankExit(placed, report.code, at, report.tail, why, report.gpu_users)
         self.state.rank_ended(end)
         if report.code != 0:
             self.state.fail(end.as_failure())

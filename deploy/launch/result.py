@@ -15,6 +15,7 @@ from ..plan.placement import PlacedRank
 from ..timings import TimedPart
 
 if TYPE_CHECKING:
+    from ..connect.reports import GpuUser
     from ..connect.requests.why import Straggler
     from ..why.verdict import Verdict
 
@@ -98,6 +99,8 @@ class RankExit:
     tail: tuple[str, ...] = ()
     why: str = ""
     """The host's reason besides the code: the kernel killed the rank for lack of memory."""
+    gpu_users: tuple[GpuUser, ...] = ()
+    """The other processes on its GPU, if it had no memory there."""
 
     def as_failure(self) -> Failure:
         """The end as the reason of a failed launch."""

@@ -156,7 +156,13 @@ REPORTS: dict[str, dict[str, Any]] = {
     "output": {"rank": 0, "stream": "out", "text": "line\n"},
     "log-ended": {"rank": 0, "why": "no space left on the disk of /home/ml/.muster"},
     "stdin": {"rank": 0, "still_read": True},
-    "rank-end": {"rank": 0, **_END, "tail": ["line\n"], "out_of_memory": {"limit": 7}},
+    "rank-end": {
+        "rank": 0,
+        **_END,
+        "tail": ["line\n"],
+        "out_of_memory": {"limit": 7},
+        "gpu_users": [{"pid": 7, "user": "ada", "program": "python3", "rank": 1}],
+    },
     "program-over": {
         **{"rank": 0, "time": 1000.0, "error": ["ValueError: boom"], "alive": ["thread 'w'"]},
         **{"ends_in": 60.0, "ended": False},
