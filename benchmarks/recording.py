@@ -31,19 +31,20 @@ PROGRAM = """
 import json, sys, time
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
-backend, width, batch, calls, steps = sys.argv[1], *map(int, sys.argv[2:])
+backend, device = sys.argv[1:3]
+width, batch, calls, steps = map(int, sys.argv[3:])
 if backend == "fake":
     from torch.testing._internal.distributed.fake_pg import FakeStore
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 else:
     dist.init_process_group(backend)
 torch.manual_seed(0)
-loss_sum = torch.zeros(1)
+loss_sum = torch.zeros(1, device=device)
 if width:
     layers = [torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    data = torch.ones(batch, width)
+    data = torch.ones(batch, width, device=device)
 def step():
     if width:
         optimizer.zero_grad()
@@ -51,6 +52,8 @@ def step():
         optimizer.step()
     for _ in range(calls):
         dist.all_reduce(loss_sum)
+    if device != "cpu":
+        torch.cuda.synchronize()
 for _ in range(5):
     step()
 print("ready", flush=True)
@@ -163,7 +166,8 @@ if __name__ == "__main__":
     parser.add_argument("--pairs", type=int, default=31)
     parser.add_argument("--start", action="store_true", help="measure the start of a rank without torch")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--backend", default="gloo", help="gloo or fake")
+    parser.add_argument("--backend", default="gloo", help="gloo, nccl or fake")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--steps", type=int, default=40, help="of a block")
     parser.add_argument("--width", type=int, default=512, help="of the model; 0: none")
     parser.add_argument("--batch", type=int, default=256)
@@ -176,7 +180,7 @@ if __name__ == "__main__":
         sys.stdout.write(f"start without {less:.1f} ms, with {more:.1f} ms, median difference {extra:.1f} ms")
         sys.stdout.write(f", load {os.getloadavg()[0]:.1f}\n")
         sys.exit()
-    words = [asked.backend, *map(str, (asked.width, asked.batch, asked.calls, asked.steps))]
+    words = [asked.backend, asked.device, *map(str, (asked.width, asked.batch, asked.calls, asked.steps))]
     ranks = 1 if asked.backend == "fake" else asked.ranks
     blocks = measure(words, ranks, asked.pairs)
     middle = statistics.median(plain.step for plain, _ in blocks)

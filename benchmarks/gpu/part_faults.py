@@ -1,0 +1,264 @@
+"""Faults on a GPU: which command says what about a rank that hangs there, and what is left of one that ends.
+
+Each fault is a launch of fault_program.py on this machine, without a hosts file. Launches that only read run
+at the same time; those after which the memory of the GPU must be as before run alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .. import recording
+from .launches import BUSY_MACHINE, POLL_SECONDS, Card, Faults, Launch
+from .records import Proof, Recorder
+
+IN_KERNEL_SECONDS = 1.0
+LONG_SECONDS = 13.0
+"""muster why calls a wait of more than 10 s a hang (deploy/why/case.py), and an agent looks every 10 s which
+process uses which GPU (agent/job/sampler.py)."""
+PATIENT = ("--timeout", str(5 * BUSY_MACHINE))
+PAIRS = 15
+LEFT_SECONDS, LEFT_MIB = 10.0, 64
+"""When the memory of the GPU must be as before, and how much of it the driver may keep."""
+
+
+def run(recorder: Recorder, proof: Proof) -> None:
+    """Run all faults, and the cost of the recorder."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
+    with tempfile.TemporaryDirectory(prefix="muster-faults-") as folder:
+        faults = Faults(proof, recorder, Path(folder))
+        with ThreadPoolExecutor(max(1, min(len(TOGETHER), (os.cpu_count() or 1) // 2))) as pool:
+            for done in [pool.submit(guarded, fault, faults) for fault in TOGETHER]:
+                done.result()
+        for fault in ALONE:
+            guarded(fault, faults)
+    recorder_cost(recorder, proof)
+
+
+def guarded(fault: Callable[[Faults], None], faults: Faults) -> None:
+    """Run a fault; one that does not go as expected costs only its own record."""
+    try:
+        fault(faults)
+    except Exception as error:  # noqa: BLE001 - the record has it, and the next fault runs
+        traceback.print_exc()
+        name = (fault.__doc__ or "").strip().rstrip(".")
+        faults.recorder.check(name, holds=False, note=f"{type(error).__name__}: {error}")
+
+
+# -- ranks that hang --
+
+
+def first(text: str) -> str:
+    """The first line of a text."""
+    return text.strip().partition("\n")[0]
+
+
+def named_by(faults: Faults, launch: Launch, fault: str, command: str, line: str) -> str:
+    """Check that a command names the line of a rank; returns what it prints."""
+    text = launch.ask(command)
+    faults.recorder.check(
+        f"{fault}: {command} names the line", f"{line} (train.py:" in text, note=first(text)
+    )
+    return text
+
+
+def answers(faults: Faults, launch: Launch, fault: str) -> None:
+    """Check `eval` and `debug` on a rank whose main thread lets others run."""
+    answer = launch.ask("eval", "rank + 41", *PATIENT)
+    faults.recorder.check(f"{fault}: eval answers", answer.startswith("rank 0: 41"), note=first(answer))
+    console = launch.ask("debug", lines="rank + 42\n")
+    faults.recorder.check(f"{fault}: debug answers", ">>> 42" in console)
+
+
+def in_item(faults: Faults) -> None:
+    """A rank in loss.item()."""
+    fault = "in item()"
+    with faults.launch("item") as launch:
+        launch.pid()
+        named_by(faults, launch, fault, "stacks", "hang_in_item")
+        answers(faults, launch, fault)
+        tensor = launch.ask("eval", "loss", *PATIENT)
+        expected = "waits for the GPU" if faults.proof.on_gpu else "tensor([1.])"
+        faults.recorder.check(f"{fault}: eval of a tensor there", expected in tensor, note=first(tensor))
+        named_by(faults, launch, fault, "why", "hang_in_item")
+
+
+def in_synchronize(faults: Faults) -> None:
+    """A rank in torch.cuda.synchronize()."""
+    fault = "in synchronize()"
+    with faults.launch("synchronize") as launch:
+        launch.pid()
+        time.sleep(LONG_SECONDS)
+        why = named_by(faults, launch, fault, "why", "hang_in_synchronize")
+        if faults.proof.on_gpu:
+            told = "waits for its GPU" in why and "while its GPU is busy" in why
+            faults.recorder.check(f"{fault}: why says that its GPU is busy", told)
+        named_by(faults, launch, fault, "stacks", "hang_in_synchronize")
+        answers(faults, launch, fault)
+
+
+def with_lock(faults: Faults) -> None:
+    """A rank in a CUDA call that keeps the interpreter's lock."""
+    fault = "in a call with the interpreter's lock"
+    with faults.launch("alone") as launch:
+        launch.pid()
+        for command in ("stacks", "why"):
+            named_by(faults, launch, fault, command, "hang_alone")
+        answer = launch.ask("eval", "rank", *PATIENT)
+        told = "lets no other thread of Python run" in answer
+        faults.recorder.check(f"{fault}: eval says that it cannot", told, note=first(answer))
+
+
+def missed(faults: Faults, backend: str) -> None:
+    """Rank 0 waits in a collective for rank 1, which hangs in a kernel."""
+    fault = f"{backend}, rank 1 in a kernel"
+    with faults.launch(backend, ranks=2) as launch:
+        for rank in (0, 1):
+            launch.pid(rank)
+        time.sleep(LONG_SECONDS)
+        verdict = json.loads(launch.ask("why", "--json"))
+        named = (verdict["culprits"], verdict["waiting"]) == ([1], [0])
+        faults.recorder.check(f"{fault}: why blames it", verdict["hang"] and named, note=verdict["summary"])
+        in_kernel = "hang_in_synchronize" in verdict["cause"]
+        faults.recorder.check(f"{fault}: why names its line", in_kernel, note=verdict["cause"])
+
+
+def missed_gloo(faults: Faults) -> None:
+    """A missed collective of Gloo."""
+    missed(faults, "gloo")
+
+
+def missed_nccl(faults: Faults) -> None:
+    """A missed collective of NCCL."""
+    missed(faults, "nccl")
+
+
+# -- ranks that fail --
+
+
+def hinted(faults: Faults, fault: str, expected: str, *options: str, ranks: int = 1) -> None:
+    """Check that the verdict of a failed launch has a note."""
+    with faults.launch(fault, *options, ranks=ranks) as launch:
+        output = launch.wait()
+    notes = [line.strip() for line in output.splitlines() if line.strip().startswith("note: ")]
+    found = [note for note in notes if expected in note]
+    failed = launch.status not in {0, 2, 3}
+    faults.recorder.check(f"{fault}: a note names the cause", failed and bool(found), note="; ".join(notes))
+
+
+def assertion(faults: Faults) -> None:
+    """An index out of range in a kernel."""
+    hinted(faults, "assertion", "CUDA_LAUNCH_BLOCKING=1")
+
+
+def access(faults: Faults) -> None:
+    """An illegal access of a kernel."""
+    hinted(faults, "access", "CUDA_LAUNCH_BLOCKING=1")
+
+
+def duplicate(faults: Faults) -> None:
+    """Two ranks of NCCL on one GPU."""
+    hinted(faults, "duplicate", "two ranks use one GPU", ranks=2)
+
+
+def hidden(faults: Faults) -> None:
+    """A rank whose GPU is hidden."""
+    if faults.proof.on_gpu:
+        hinted(faults, "hidden", "CUDA_VISIBLE_DEVICES", "--env", "CUDA_VISIBLE_DEVICES=")
+    else:
+        faults.recorder.skip("hidden: a note names the cause", "no GPU")
+
+
+# -- what is left --
+
+
+def left(faults: Faults, launch: Launch, fault: str, before: int) -> None:
+    """Check that a job that has ended leaves nothing on the GPU."""
+    card, began = Card(faults.proof), time.monotonic()
+    while time.monotonic() - began < LEFT_SECONDS:
+        users, more = card.users(launch.place), card.memory() - before
+        if not users and more <= LEFT_MIB:
+            break
+        time.sleep(POLL_SECONDS)
+    seconds = time.monotonic() - began
+    note = f"{len(users)} processes, {more} MiB more than before"
+    clean = not users and more <= LEFT_MIB
+    faults.recorder.check(f"{fault}: nothing is left on the GPU", clean, seconds, unit="s", note=note)
+
+
+def killed(faults: Faults) -> None:
+    """A rank that is killed in a kernel."""
+    fault, before = "killed in a kernel", Card(faults.proof).memory()
+    with faults.launch("item") as launch:
+        pid = launch.pid()
+        time.sleep(IN_KERNEL_SECONDS)
+        used, began = Card(faults.proof).memory(), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        output = launch.wait()
+        seconds = time.monotonic() - began
+        if faults.proof.on_gpu:
+            faults.recorder.figure(f"{fault}: memory of the rank", used - before, "MiB")
+        ended = launch.status == 137 and "SIGKILL" in output
+        faults.recorder.check(f"{fault}: the job ends with its signal", ended, seconds, unit="s")
+        left(faults, launch, fault, before)
+
+
+def interrupted(faults: Faults) -> None:
+    """A launch that gets Ctrl-C while its rank is in a kernel."""
+    fault, before = "Ctrl-C in a kernel", Card(faults.proof).memory()
+    with faults.launch("synchronize") as launch:
+        launch.pid()
+        time.sleep(IN_KERNEL_SECONDS)
+        began = time.monotonic()
+        launch.process.send_signal(signal.SIGINT)
+        output = launch.wait()
+        seconds = time.monotonic() - began
+        ended = launch.status == 130 and "STOPPED" in output
+        faults.recorder.check(f"{fault}: the launch ends with 130", ended, seconds, unit="s")
+        left(faults, launch, fault, before)
+
+
+def full_memory(faults: Faults) -> None:
+    """A rank without memory on its GPU."""
+    before = Card(faults.proof).memory()
+    with faults.launch("memory", ranks=2) as launch:
+        output = launch.wait()
+        note = next(
+            (line.strip() for line in output.splitlines() if " is full: rank 1 asked for" in line), ""
+        )
+        named = all(word in note for word in ("GPU 0 of localhost", "rank 0 has", "it has", "is free"))
+        faults.recorder.check("memory: the verdict names who has it", named, note=note)
+        left(faults, launch, "memory", before)
+
+
+TOGETHER = (
+    in_item, in_synchronize, with_lock, missed_gloo, missed_nccl, assertion, access, duplicate, hidden,
+)  # fmt: skip
+ALONE = (killed, interrupted, full_memory)
+
+
+# -- the recorder --
+
+
+def recorder_cost(recorder: Recorder, proof: Proof) -> None:
+    """The cost of the recorder per step, in pairs of blocks by turns."""
+    for backend, ranks, calls in (("gloo", 2, 1), *((("nccl", 1, 20),) if proof.on_gpu else ())):
+        words = [backend, proof.device, *map(str, (512, 256, calls, 20))]
+        blocks = recording.measure(words, ranks, 3 if proof.short else PAIRS)
+        name = f"a step of DDP and {calls} all_reduce, {backend}, {ranks} ranks"
+        plain = statistics.median(block.step for block, _ in blocks)
+        ratios = [with_it.step / without.step for without, with_it in blocks]
+        spread = "quartiles {:.3f} to {:.3f} of {} pairs".format(
+            *statistics.quantiles(ratios, n=4)[::2], len(ratios)
+        )
+        recorder.figure(f"{name}: without the recorder", 1e3 * plain, "ms")
+        recorder.figure(f"{name}: with it, times", statistics.median(ratios), note=spread)
