@@ -107,11 +107,12 @@ class LocalSocket:
 
     def _gpu_users(self, end: Frame) -> Frame:
         """The other processes on the GPU of a rank that had no memory there."""
-        if not end["code"] or not any("CUDA out of memory" in line for line in end["tail"]):
-            return {}
-        from .gpu_users import others_on_gpu  # noqa: PLC0415  # only for this failure
+        with contextlib.suppress(Exception):  # the end itself must be reported
+            if end["code"] and any("CUDA out of memory" in line for line in end["tail"]):
+                from .gpu_users import others_on_gpu  # noqa: PLC0415  # only for this failure
 
-        return {"gpu_users": others_on_gpu(end["tail"], self.ranks.wrappers())}
+                return {"gpu_users": others_on_gpu(end["tail"], self.ranks.wrappers())}
+        return {}
 
     def _over(self, hello: Frame, stream: Any) -> None:
         """The program of a rank is over, and its process may live on (in_rank/muster_over.py)."""
