@@ -54,7 +54,8 @@ def note_ready() -> None:
 def start_kernel() -> int:
     """Start a kernel that spins; without a GPU, the rounds of a call of C that takes as long."""
     if on_gpu:
-        torch.cuda._sleep(int(CYCLES * min(seconds, MOST_SECONDS)))
+        cuda: Any = torch.cuda  # its type says nothing of this function
+        cuda._sleep(int(CYCLES * min(seconds, MOST_SECONDS)))
         return 0
     rounds, began = 1 << 16, time.monotonic()
     hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .records import Proof, Recorder
 
-MUSTER = Path(sys.executable).parent / "muster"
+MUSTER = str(Path(sys.executable).parent / "muster")
 PROGRAM = Path(__file__).with_name("fault_program.py")
 BUSY_MACHINE = 4.0 if (os.cpu_count() or 1) < 8 else 1.0
 START_SECONDS, COMMAND_SECONDS, END_SECONDS = (seconds * BUSY_MACHINE for seconds in (45.0, 30.0, 40.0))
