@@ -25,7 +25,7 @@ IN_KERNEL_SECONDS = 1.0
 LONG_SECONDS = 13.0
 """muster why calls a wait of more than 10 s a hang (deploy/why/case.py), and an agent looks every 10 s which
 process uses which GPU (agent/job/sampler.py)."""
-PATIENT = ("--timeout", str(5 * BUSY_MACHINE))
+PATIENT = ("--timeout", str(round(5 * BUSY_MACHINE)))
 PAIRS = 15
 LEFT_SECONDS, LEFT_MIB = 10.0, 64
 """When the memory of the GPU must be as before, and how much of it the driver may keep."""
