@@ -34,7 +34,7 @@ from .bench_job import (
 )
 from .command import Exit, flag
 from .options import per_host, size
-from .shared import require_rank, write_json
+from .shared import require_rank, runs_of, write_json
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class BenchLinks(KeptOptions):
             ran = run_benchmark(
                 spec_of(inventory, hosts, LINKS, _short_or_in_turn(self, LINKS), self),
                 inventory,
-                Path(self.runs),
+                runs_of(self.runs),
                 out=not self.json,
             )
         require_done(ran)
@@ -95,7 +95,7 @@ class BenchHosts(KeptOptions):
         with hosts_for(self) as inventory:
             args = _short_or_in_turn(self, HOSTS) + ([f"--folder={self.folder}"] if self.folder else [])
             spec = spec_of(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
-            ran = run_benchmark(spec, inventory, Path(self.runs), out=not self.json)
+            ran = run_benchmark(spec, inventory, runs_of(self.runs), out=not self.json)
         require_done(ran)
         speeds, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
         before, path = kept.compare(speeds, "hosts", self.hosts_file, self.baseline, keep_this=self.keep)
@@ -173,7 +173,7 @@ class BenchCollectives(BenchOptions):
             spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
             spec = replace(spec, np=self.np or None)
             require_rank(self.root, sum(place_ranks(listed, spec).counts.values()), "--root")
-            ran = run_benchmark(spec, inventory, Path(self.runs), table=not self.json)
+            ran = run_benchmark(spec, inventory, runs_of(self.runs), table=not self.json)
         if self.json and ran.printed.get(0):
             write_json(_swept(ran))
         require_done(ran)

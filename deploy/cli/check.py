@@ -31,7 +31,7 @@ from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from ..slurm.options import options_of
 from .command import Exit, flag
 from .inventory import Inventory, inventory_or_this_machine, require_one_source
-from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, write_json
+from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
 
 if TYPE_CHECKING:
     from .bench_job import Benched
@@ -83,7 +83,7 @@ class Check(SlurmOptions):
             with inventory_or_this_machine(self, self.launcher, rule) as inventory:
                 checkup = examined(inventory, self.launcher or inventory.launcher, rule, site)
                 if self.bench:
-                    checkup = _with_bench(checkup, inventory, self.python, Path(self.runs))
+                    checkup = _with_bench(checkup, inventory, self.python, runs_of(self.runs))
         if self.html:
             checkup.write_page(Path(self.html), self.hosts_file)
         if self.json:

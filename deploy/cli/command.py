@@ -14,19 +14,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import json
 import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from .. import interrupts, waits
 from ..common.os_errors import explain
 from ..console.progress import Progress
 from ..console.terminal import harmless_lines
-from ..errors import MusterError
+from ..errors import MusterError, UsageError
 
 T = TypeVar("T")
 Takes = Literal["", "positional", "program", "rest"]
@@ -38,6 +39,8 @@ rest: the arguments after `--`.
 """
 MOST = 999_999_999
 """The largest number that an option takes, if its declaration gives no smaller one."""
+PROFILE, NO_DEFAULTS = "--profile", "--no-defaults"
+"""The flags about a project's own defaults (project.py), which cannot be defaults themselves."""
 
 
 class Exit(Exception):  # the end of a command, which may have succeeded
@@ -47,6 +50,14 @@ class Exit(Exception):  # the end of a command, which may have succeeded
         super().__init__(text)
         self.text = text
         self.code = code if code is not None else 1 if text else 0
+
+
+class Source(NamedTuple):
+    """A value of a flag, and its place: the command line, or a line of a project's own defaults."""
+
+    flag: str
+    value: Any
+    place: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,10 @@ class Flag:
     choices: Sequence[str] = ()
     blank: str = ""
     """The meaning of an empty value, if it has one."""
+    replaces: Sequence[str] = ()
+    """The fields whose defaults in a project's file do not count beside it: those that it excludes."""
+    of_project: bool = False
+    """Whether a project's file sets it for every command that has it, and not only for a launch."""
     name: str = ""
     field: str = ""
     default: Any = None
@@ -83,6 +98,31 @@ class Flag:
     def kind(self) -> type:
         """bool, int, str, or tuple for a flag that may be repeated."""
         return type(self.default)
+
+    @property
+    def is_path(self) -> bool:
+        """Whether its value is a path of this machine."""
+        return self.metavar in {"FILE", "FOLDER", "SCRIPT"}
+
+    def accepted(self, named: str, value: object) -> Any:
+        """The value that a file or a program gives the flag, as a command line would.
+
+        `UsageError` for a wrong type, and for a value that no command line may have.
+        """
+        if self.kind is tuple and isinstance(value, str):
+            value = [value]
+        if value is True and self.alone:
+            value = self.alone
+        each = list(value) if isinstance(value, (list, tuple)) else [value]
+        is_list = self.kind is tuple and isinstance(value, (list, tuple))
+        if not (is_list and all(isinstance(one, str) for one in each)) and type(value) is not self.kind:
+            needed = _WRITTEN[self.kind]
+            raise UsageError(f"{named} needs {needed}, got {json.dumps(value, default=repr)}")
+        if self.kind is not bool:
+            for one in each:
+                if mistake := self.mistake(named, str(one)):
+                    raise UsageError(mistake)
+        return tuple(each) if is_list else value
 
     def mistake(self, named: str, value: str) -> str:
         """The mistake in a value of the flag, which the user wrote as `named`; empty for a valid value."""
@@ -101,6 +141,9 @@ class Flag:
         if number < least:
             return f"{named} {value}: write {least} or more"
         return f"{named} {value}: write {self.most} or less" if number > self.most else ""
+
+
+_WRITTEN = {bool: "true or false", int: "a whole number", str: "a text", tuple: "a list of texts"}
 
 
 def flag(default: T, text: str, metavar: str = "", **more: Any) -> T:
@@ -122,6 +165,8 @@ class Command:
     """Hints for options that only other programs have."""
     groups: ClassVar[Mapping[str, str]] = {}
     """Titles in the help, with the fields below each; other fields come first."""
+    sources: tuple[Source, ...] = ()
+    """The place of each value, if a file of the project has given any. It is no flag."""
 
     def run(self) -> None:
         """Execute the command."""
@@ -138,7 +183,7 @@ class Declaration:
         self.kind = kind
         self.text = inspect.getdoc(kind) or ""
         shared = {name for base in kind.__bases__ for name in getattr(base, "__dataclass_fields__", {})}
-        fields = [_named(each) for each in dataclasses.fields(kind)]
+        fields = [_named(each) for each in dataclasses.fields(kind) if "flag" in each.metadata]
         positional = [each for each in fields if each.takes == "positional"]
         options = sorted(
             (each for each in fields if each not in positional), key=lambda each: each.field in shared
@@ -152,9 +197,12 @@ class Declaration:
         """The flag with this name or other spelling; None for an unknown one."""
         return self.flags.get(self.spellings.get(spelling, spelling))
 
-    def run(self, values: Mapping[str, Any]) -> None:
-        """Run the command with the values of flags, `{"--np": 4}`; others have their defaults."""
-        execute(self.kind(**{self.flags[name].field: value for name, value in values.items()}))
+    def run(self, values: Mapping[str, Any], **others: Any) -> None:
+        """Run the command with the values of flags, `{"--np": 4}`; others have their defaults.
+
+        `others`: values of fields that are no flags.
+        """
+        execute(self.kind(**others, **{self.flags[name].field: value for name, value in values.items()}))
 
     def arguments_of(self, command: Command) -> list[str]:
         """The arguments that make a command, without those for default values."""

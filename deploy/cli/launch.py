@@ -19,7 +19,7 @@ from . import options as parse
 from .inventory import with_slots, without_hosts
 from .launch_options import LaunchOptions
 from .other_launchers import HINTS
-from .shared import THIS_ALLOCATION
+from .shared import THIS_ALLOCATION, print_note
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     """Read the request, connect to its hosts, and handle it."""
     clock = Timings()
     clock.note("Python and the command line", 0.0)
+    if above := next((each.place for each in options.sources if each.place.startswith("/")), ""):
+        print_note(f"note: options of {above.partition('.toml')[0]}.toml")
     options = request.with_allocation(options)
     request.refuse(options)
     slurm_options = request.options_for_slurm(options)

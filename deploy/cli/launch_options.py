@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..plan.spec import LAUNCHERS, LauncherName
@@ -20,7 +21,10 @@ from .shared import (
     SLOTS,
     THIS_ALLOCATION,
     SlurmOptions,
+    hosts_file_of,
 )
+
+PACKAGES = ("requirements", "python_version", "system_torch", "torch_backend", "relock")
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class LaunchOptions(SlurmOptions):
 
     groups: ClassVar = {
         "Most used": "hosts np per_host env requirements image detach max_restarts stall_timeout dry_run",
-        "What runs": "script module args backend",
+        "What runs": "script module args backend profile no_defaults",
         "Where it runs": "include exclude network python runs",
         "How many ranks": "slots",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
@@ -38,7 +42,9 @@ class LaunchOptions(SlurmOptions):
         "Slurm and launchers": "slurm slurm_login launcher",
     }
 
-    hosts: str = flag("", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"))
+    hosts: str = flag(
+        "", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), replaces=("slurm", "slurm_login")
+    )
     np: int = flag(
         0, "number of ranks (default: all slots)", "N", least=1, also=("-n", "--ntasks", "--num-processes")
     )
@@ -56,9 +62,14 @@ class LaunchOptions(SlurmOptions):
         also=("-x",),
     )
     requirements: str = flag(
-        "", "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once", "FILE"
+        "",
+        "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
+        "FILE",
+        replaces=("image", "engine", "mount"),
     )
-    image: str = flag("", "run the ranks in a container of this image on every host", "IMAGE")
+    image: str = flag(
+        "", "run the ranks in a container of this image on every host", "IMAGE", replaces=PACKAGES
+    )
     detach: bool = flag(
         False,
         "run the job independently of this command: its driver runs on the first host; with --slurm, "
@@ -77,14 +88,24 @@ class LaunchOptions(SlurmOptions):
         least=0,
     )
     dry_run: bool = flag(False, "print every file and every command, and change nothing")
+    profile: str = flag(
+        "", "the profile in muster.toml or [tool.muster] whose values to use; its name alone does too", "NAME"
+    )
+    no_defaults: bool = flag(False, "use no value of muster.toml or of [tool.muster] in pyproject.toml")
 
-    script: str = flag("", "a Python script of the working tree to run in every rank", takes="positional")
+    script: str = flag(
+        "",
+        "a Python script of the working tree to run in every rank",
+        takes="positional",
+        replaces=("module", "args"),
+    )
     module: str = flag(
         "",
         "a Python module to run in every rank (default: muster.train)",
         "MODULE",
         also=("-m",),
         ends_options="-m",
+        replaces=("script", "args"),
     )
     args: str = flag(
         "",
@@ -179,11 +200,17 @@ class LaunchOptions(SlurmOptions):
         "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
         "OPTIONS",
         alone=THIS_ALLOCATION,
+        replaces=("hosts",),
     )
     slurm_login: str = flag(
         "", "a login node of Slurm, for --slurm from another machine: the driver runs there", "HOST"
     )
     launcher: LauncherName | Literal[""] = flag("", LAUNCHER, "NAME", choices=LAUNCHERS)
+
+    @property
+    def hosts_file(self) -> Path:
+        """`--hosts`, or the hosts file of this folder."""
+        return hosts_file_of(self.hosts, has_defaults=not self.no_defaults)
 
     @property
     def is_away(self) -> bool:

@@ -83,6 +83,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         job=parse.new_job(),
         user=own_name(),
         command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
+        sources=_sources(options),
         launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
         slurm_timeout=float(options.start_timeout),
         np=options.np or None,
@@ -104,6 +105,20 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         record=not options.no_record,
         **container,
     )
+
+
+def _sources(options: LaunchOptions) -> tuple[str, ...]:
+    """A line for each option with its place, without secrets; none if all are of the command line."""
+    if not options.sources:
+        return ()
+    from ..jobs.launched import shown_command  # noqa: PLC0415  # 16 ms, only for projects with defaults
+
+    hidden = parse.taken_from_here(options.env)
+    lines = []
+    for name, value, place in options.sources:
+        tokens = [name] if value is True else [f"{name}=false"] if value is False else [name, str(value)]
+        lines.append(f"{shown_command(tokens, hidden)}: {place}")
+    return tuple(lines)
 
 
 def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage: OnStage) -> LaunchSpec:

@@ -11,14 +11,14 @@ remedy. The parser is pure, except that it looks whether a file has the name of 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..console.text import nearest
 from ..errors import UsageError
-from .command import Declaration, Flag
+from .command import PROFILE, Declaration, Flag
 
 HELP, LIST = ("--help", "-h"), ("--list", "-l")
 ALL, DRY = "--all", "--dry"
@@ -36,10 +36,15 @@ class Call:
     """`help` for the help of the command or family, `all` for that of all commands; else empty."""
 
 
-def parse(argv: Sequence[str], commands: Mapping[str, Declaration], program: str) -> Call:
+def parse(
+    argv: Sequence[str],
+    commands: Mapping[str, Declaration],
+    program: str,
+    profiles: Callable[[], Mapping[str, str]] = dict,
+) -> Call:
     """Parse a command line without the program's name. `UsageError` for an invalid one.
 
-    `program`: its name in messages, `muster` or `fab`.
+    `program`: its name in messages, `muster` or `fab`. `profiles`: the place of each profile, by its name.
     """
     start = next((index for index, argument in enumerate(argv) if not argument.startswith("-")), len(argv))
     before, after = list(argv[:start]), list(argv[start:])
@@ -59,7 +64,7 @@ def parse(argv: Sequence[str], commands: Mapping[str, Declaration], program: str
         return Call(after[0], asks="help")
     name, rest = _command(after, commands, program)
     leading = [flag for flag in before if flag in (*HELP, DRY)]
-    return _CommandLine(name, commands[name], program).read([*leading, *rest])
+    return _CommandLine(name, commands[name], program, profiles).read([*leading, *rest])
 
 
 def _command(argv: list[str], commands: Mapping[str, Declaration], program: str) -> tuple[str, list[str]]:
@@ -86,8 +91,10 @@ def _family(first: str, commands: Iterable[str]) -> list[str]:
 class _CommandLine:
     """Parses the arguments of one command from left to right."""
 
-    def __init__(self, name: str, command: Declaration, program: str) -> None:
-        self._name, self._command = name, command
+    def __init__(
+        self, name: str, command: Declaration, program: str, profiles: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._name, self._command, self._profiles = name, command, profiles
         self._called = f"{program} {name.replace('.', ' ')}"
         self._values: dict[str, Any] = {}
         self._positional: list[str] = []
@@ -113,6 +120,9 @@ class _CommandLine:
     def _take_positional(self, argument: str, left: list[str]) -> None:
         """Take an argument without a flag, and the rest if a program begins with it."""
         command = self._command
+        if self._is_profile(argument):
+            self._set(command.flags[PROFILE], argument, argument)
+            return
         free = [each for each in command.positional if each.name not in self._values or each.kind is tuple]
         if free and not self._program_begins:
             self._set(free[0], argument, free[0].metavar)
@@ -128,6 +138,23 @@ class _CommandLine:
         if command.takes_program and len(free) < 2:
             self._take_rest(left)
 
+    def _is_profile(self, argument: str) -> bool:
+        """Whether an argument in the place of a program is a profile. `UsageError` if it is a program too."""
+        has_program = self._positional or self._program_begins or PROFILE in self._values
+        if has_program or PROFILE not in self._command.flags:
+            return False
+        profiles, path = self._profiles(), Path(argument)
+        is_program = path.is_file() or (path / "__main__.py").is_file()
+        if argument in profiles and is_program:
+            raise UsageError(
+                f"{self._called}: {argument} is a program here, and a profile in {profiles[argument]}; "
+                f"write ./{argument} for the program, or {PROFILE} {argument}"
+            )
+        is_name = not (path.exists() or path.suffix)
+        if is_name and argument not in profiles and (hint := nearest(argument, profiles)):
+            raise UsageError(f"{self._called}: {argument} is neither a file nor a profile{hint}")
+        return argument in profiles
+
     def _take_flag(self, argument: str, left: list[str]) -> None:
         """Take an option with its value, and the rest if a program begins with it."""
         written, equals, value = argument.partition("=")
@@ -137,9 +164,9 @@ class _CommandLine:
         if not (flag := self._flag(written)):
             raise UsageError(self._unknown(written))
         if flag.kind is bool:
-            if equals:
+            if equals and value != "false":  # against true in a project's file
                 raise UsageError(f"{self._called}: {written} takes no value")
-            self._values[flag.name] = True
+            self._values[flag.name] = not equals
             return
         if not equals and flag.alone and self._stands_alone(left):
             equals, value = "=", flag.alone

@@ -12,9 +12,11 @@ from ..console.terminal import harmless_streams
 from ..console.text import fitted, status_of
 from ..errors import UsageError
 from . import usage
-from .command import Declaration, Exit
+from .command import Declaration, Exit, Source
 from .commands import commands
 from .parser import Call, parse
+from .project import mentioned, with_defaults
+from .project_file import project_of
 
 
 def main(argv: Sequence[str] | None = None, called: str = "muster") -> NoReturn:
@@ -56,11 +58,22 @@ def _run(argv: Sequence[str], called: str) -> None:
         return
     names = [argument for argument in argv if not argument.startswith("-") and argument != "help"]
     declared = commands(names[0].partition(".")[0]) if names else {}
-    call = parse(argv, declared, called)
+    call = parse(argv, declared, called, _profiles)
     if call.asks:
         sys.stdout.write(_help(call, declared, called))
-    else:
-        declared[call.command].run(call.values)
+        return
+    command, sources = declared[call.command], tuple[Source, ...]()
+    try:
+        values, sources = with_defaults(command, call.values)
+        command.run(values, sources=sources)
+    except Exit as end:
+        places = mentioned(end.text, sources) if end.code == UsageError.exit_status else ()
+        raise Exit("\n".join([end.text, *places]), end.code) from None
+
+
+def _profiles() -> Mapping[str, str]:
+    project = project_of()
+    return project.profiles if project else {}
 
 
 def _help(call: Call, declared: Mapping[str, Declaration], called: str) -> str:

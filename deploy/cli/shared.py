@@ -12,7 +12,8 @@ from ..common.users import home
 from ..console.terminal import harmless
 from ..console.text import fitted
 from ..errors import UsageError
-from .command import Command, flag
+from .command import Command, Declaration, flag
+from .project_file import Setting, project_of
 
 HOSTS_FILE = "hosts.txt"
 """The name of a hosts file without --hosts."""
@@ -50,7 +51,7 @@ class HostOptions(Command):
     hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
     include: str = flag("", INCLUDE, "HOSTS")
     exclude: str = flag("", EXCLUDE, "HOSTS")
-    python: str = flag("", PYTHON, "PATH")
+    python: str = flag("", PYTHON, "PATH", of_project=True)
 
     @property
     def hosts_file(self) -> Path:
@@ -64,32 +65,52 @@ class RecordOptions(Command):
 
     hosts: str = flag("", JOB_HOSTS, "FILE", also=HOSTS_ALSO)
     runs: str = flag(RUNS_FOLDER, RUNS, "FOLDER")
-    python: str = flag("", PYTHON, "PATH")
+    python: str = flag("", PYTHON, "PATH", of_project=True)
 
     @property
     def runs_folder(self) -> Path:
         """`--runs`; without it `runs` of this folder, or as git does of the nearest parent that has jobs."""
-        if self.runs != RUNS_FOLDER or Path(RUNS_FOLDER).is_dir():
-            return Path(self.runs)
+        if (runs := runs_of(self.runs)) != Path(RUNS_FOLDER) or runs.is_dir():
+            return runs
         above = (folder / RUNS_FOLDER for folder in Path.cwd().parents)
         return next(filter(_has_own_jobs, above), Path(RUNS_FOLDER))
 
     @property
     def hosts_file(self) -> Path:
         """`--hosts`, or the hosts file of the folder that holds the runs."""
-        return hosts_file_of(self.hosts, self.runs_folder.parent if self.runs == RUNS_FOLDER else Path())
+        is_found = runs_of(self.runs) == Path(RUNS_FOLDER)
+        return hosts_file_of(self.hosts, self.runs_folder.parent if is_found else Path())
 
 
-def hosts_file_of(hosts: str, folder: Path = Path()) -> Path:
-    """The value of `--hosts`; without it hosts.txt of a folder, or of its nearest parent that has one.
+def hosts_file_of(hosts: str, folder: Path = Path(), *, has_defaults: bool = True) -> Path:
+    """The value of `--hosts`; without it that of the project's own defaults; else a file hosts.txt.
 
+    This is that of the folder, or of its nearest parent that has one.
     Anybody can write a file to a folder such as /tmp, so a file of a parent must belong to this user.
     """
+    if hosts:
+        return Path(hosts)
+    if has_defaults and (default := _of_project("--hosts", folder)):
+        if not Path(default.value).exists():
+            raise UsageError(f"{default.place}: hosts = {default.value}: no such file")
+        return Path(default.value)
     beside = folder / HOSTS_FILE
-    if hosts or os.path.lexists(beside):
-        return Path(hosts) if hosts else beside
+    if os.path.lexists(beside):
+        return beside
     above = (parent / HOSTS_FILE for parent in folder.absolute().parents)
     return next((path for path in above if path.is_file() and path.stat().st_uid == os.getuid()), beside)
+
+
+def runs_of(runs: str) -> Path:
+    """The value of `--runs`; without it that of the project's own defaults, else `runs`."""
+    default = None if runs != RUNS_FOLDER else _of_project("--runs", Path())
+    return Path(default.value if default else runs)
+
+
+def _of_project(name: str, folder: Path) -> Setting | None:
+    """The default of a flag in the project's own file, if it has one."""
+    project = project_of(folder)
+    return project.setting(Declaration(RecordOptions).flags[name]) if project else None
 
 
 def _has_own_jobs(runs: Path) -> bool:

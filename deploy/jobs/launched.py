@@ -10,7 +10,7 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -19,7 +19,7 @@ from typing import Any
 from ..hosts.facts import Facts
 from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree
-from ..plan.spec import LaunchSpec, is_secret
+from ..plan.spec import is_secret
 
 HIDDEN = "***"
 # Texts are kept so that two runs can be compared line by line. Larger files differ by their hash alone.
@@ -44,7 +44,7 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
         "attempt": spec.attempt,
         "muster": _version(),
         "driver_python": platform.python_version(),
-        **({"command": _command(spec)} if spec.command else {}),
+        **({"command": shown_command(spec.command, spec.hidden)} if spec.command else {}),
         **({"commit": spec.tree.commit, "clean": spec.tree.clean} if spec.tree.commit else {}),
         "program": program.script or f"-m {program.module}",
         "args": _without_secrets(program.args),
@@ -101,12 +101,12 @@ def _facts(facts: Facts) -> dict[str, Any]:
     return {name: getattr(facts, name) for name in names}
 
 
-def _command(spec: LaunchSpec) -> str:
-    """The command line of the user. A secret of --env is left to the environment of the next user."""
+def shown_command(tokens: Sequence[str], hidden: Container[str]) -> str:
+    """Options of a command line. A secret of --env is left to the environment of the next user."""
     shown: list[str] = []
-    for option, token in pairwise(("", *spec.command)):
+    for option, token in pairwise(("", *tokens)):
         name = token.partition("=")[0]
-        if option == "--env" and is_secret(name, spec.hidden):
+        if option == "--env" and is_secret(name, hidden):
             shown.append(name)
         elif option == "--notify" and "://" in token:  # it may be the secret of a chat
             shown.append(HIDDEN)

@@ -102,8 +102,11 @@ class LaunchPlan:
         notes = (f"note: {note}" for note in self.notes)
         stdin = f"stdin: {'this command feeds rank 0' if self.spec.stdin else 'empty'}"
         packages = [f"packages: {self.spec.packages}"] if self.spec.packages else []
+        options = ["options:", *(f"  {source}" for source in self.spec.sources)] if self.spec.sources else []
         return (
-            "\n".join([self.title, _describe_tree(self.spec.tree), *packages, stdin, *notes, *described])
+            "\n".join(
+                [self.title, *options, _describe_tree(self.spec.tree), *packages, stdin, *notes, *described]
+            )
             + "\n"
         )
 

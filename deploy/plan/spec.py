@@ -49,6 +49,8 @@ class LaunchSpec:
     """The user who launches it, on the machine of the command."""
     command: tuple[str, ...] = ()
     """The command line of the user, without options that have their default value."""
+    sources: tuple[str, ...] = ()
+    """`--np 4: muster.toml:1`: the place of each option, if a file of the project has given any."""
     program: Program = NO_PROGRAM
     tree: Tree = NO_FILES
     library: Tree = NO_FILES

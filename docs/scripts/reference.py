@@ -35,7 +35,8 @@ completes commands in your shell.
 A flag takes its value as `--np 4` or `--np=4`. Write `--args="--epochs 3"` with the equals sign, because
 the value itself begins with a dash. An empty value is a mistake (exit status 2), because most often it comes
 from an unset variable of your shell: omit the option to get its default. Only `--args`, `--ansible` and
-`--grep` may be empty.
+`--grep` may be empty. A project may have its [own defaults](project-defaults.md); against those,
+`--detach=false` turns off a flag without a value.
 
 A launch also accepts forms of other launchers:
 

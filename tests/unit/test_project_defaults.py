@@ -1,0 +1,304 @@
+"""A project's own defaults: muster.toml, or [tool.muster] in pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.cli.command import Source
+from muster.deploy.cli.commands import commands
+from muster.deploy.cli.jobs import Status
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.launch_request import spec_of
+from muster.deploy.cli.parser import parse
+from muster.deploy.cli.program import run
+from muster.deploy.cli.project import with_defaults
+from muster.deploy.cli.project_file import project_of
+from muster.deploy.cli.shared import hosts_file_of
+from muster.deploy.connect import ownership
+from muster.deploy.errors import UsageError
+
+COMMANDS = commands()
+TEXT = """\
+hosts = "cluster.txt"
+np = 8
+env = ["A=1", "TOKEN"]
+requirements = "needs.txt"
+script = "train.py"
+args = "--epochs 3"
+detach = true
+
+[profiles.big]
+per_host = 4
+np = 64
+image = "base:1"
+env = "A=2"
+detach = false
+
+[profiles.other]
+module = "package.main"
+slurm = true
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    return project
+
+
+def read(line: str) -> tuple[dict[str, Any], tuple[Source, ...]]:
+    """The values of the flags of a command line, with those of the project, and their places."""
+    call = parse(shlex.split(line), COMMANDS, "muster", lambda: p.profiles if (p := project_of()) else {})
+    return with_defaults(COMMANDS[call.command], call.values)
+
+
+COMMON: Mapping[str, Any] = {
+    "--hosts": "cluster.txt",
+    "--np": 8,
+    "--env": ("A=1", "TOKEN"),
+    "--requirements": "needs.txt",
+    "--script": "train.py",
+    "--args": "--epochs 3",
+    "--detach": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "gone"),
+    [
+        ("launch", {}, ()),
+        ("launch --np 2", {"--np": 2}, ()),
+        ("launch --env A=3", {"--env": ("A=1", "TOKEN", "A=3")}, ()),
+        ("launch --detach=false", {"--detach": False}, ()),
+        ("launch -- --epochs 9", {"--args": "--epochs 9"}, ()),
+        ("launch other.py", {"--script": "other.py"}, ("--args",)),
+        ("launch -m pack", {"--module": "pack"}, ("--args", "--script")),
+        ("launch --image i", {"--image": "i"}, ("--requirements",)),
+        ("launch --slurm=-N2", {"--slurm": "-N2"}, ("--hosts",)),
+        (
+            "launch big --np 2",
+            {
+                "--profile": "big",
+                "--per-host": 4,
+                "--np": 2,
+                "--image": "base:1",
+                "--env": ("A=1", "TOKEN", "A=2"),
+                "--detach": False,
+            },
+            ("--requirements",),
+        ),
+        (
+            "launch --profile other --hosts mine.txt",
+            {"--profile": "other", "--module": "package.main", "--hosts": "mine.txt"},
+            ("--script", "--args"),
+        ),
+        (
+            "launch other",
+            {"--profile": "other", "--module": "package.main", "--slurm": "here"},
+            ("--script", "--args", "--hosts"),
+        ),
+        (
+            "launch big train.py --np 5",
+            {
+                "--profile": "big",
+                "--per-host": 4,
+                "--np": 64,
+                "--image": "base:1",
+                "--env": ("A=1", "TOKEN", "A=2"),
+                "--detach": False,
+                "--args": "--np 5",
+            },
+            ("--requirements",),
+        ),
+    ],
+)
+def test_the_command_line_wins_over_the_profile_and_that_over_the_rest(
+    here: Path, line: str, changed: Mapping[str, Any], gone: tuple[str, ...]
+) -> None:
+    (here / "muster.toml").write_text(TEXT)
+    expected = {name: value for name, value in {**COMMON, **changed}.items() if name not in gone}
+    assert read(line)[0] == expected
+
+
+def test_a_launch_without_defaults_takes_none(here: Path) -> None:
+    (here / "muster.toml").write_text(TEXT)
+    (here / "cluster.txt").touch()
+    assert read("launch --no-defaults --np 2") == ({"--no-defaults": True, "--np": 2}, ())
+    assert LaunchOptions(no_defaults=True).hosts_file == Path("hosts.txt")
+    assert LaunchOptions().hosts_file == Path("cluster.txt")
+
+
+def test_the_plan_has_the_place_of_each_value_and_no_secret(here: Path) -> None:
+    text = TEXT.replace('hosts = "cluster.txt"', 'notify = "https://chat/secret"')
+    (here / "muster.toml").write_text(text.replace('"TOKEN"', '"MY_TOKEN=abc"'))
+    values, sources = read("launch big --np 2 train.py")
+    options = LaunchOptions(
+        sources=sources, **{COMMANDS["launch"].flags[name].field: value for name, value in values.items()}
+    )
+    assert not read("status")[1]
+    assert spec_of(options, columns=None).sources[:3] == (
+        "--profile big: command line",
+        "--np 2: command line",
+        "--script train.py: command line",
+    )
+    lines = spec_of(options, columns=None).sources
+    assert "--notify '***': muster.toml:1" in lines
+    assert "--env MY_TOKEN: muster.toml:3" in lines
+    assert "--image base:1: muster.toml:12, profile big" in lines
+    assert "--detach=false: muster.toml:14, profile big" in lines
+
+
+def test_pyproject_has_the_same_table_and_may_have_none(here: Path) -> None:
+    (here / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert project_of() is None
+    text = "[project]\nname = 'muster'\n[tool.muster]\nnp = 2\n[tool.muster.profiles.big]\nnp = 3\n"
+    (here / "pyproject.toml").write_text(text)
+    assert read("launch")[1] == (Source("--np", 2, "pyproject.toml:4"),)
+    place = "pyproject.toml:6, profile big"
+    assert read("launch big")[1] == (Source("--profile", "big", "command line"), Source("--np", 3, place))
+
+
+def test_paths_begin_at_the_folder_of_the_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "muster.toml").write_text('hosts = "a/h.txt"\nruns = "~/runs"\nevents = "-"\nscript = "x.py"')
+    below = here / "sub" / "deeper"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    values, (first, *_) = read("launch")
+    assert first.place == f"{here}/muster.toml:1"
+    assert values == {
+        "--hosts": f"{here}/a/h.txt",
+        "--runs": str(Path("~/runs").expanduser()),
+        "--events": "-",
+        "--script": f"{here}/x.py",
+    }
+
+
+def test_other_commands_take_hosts_runs_and_python(here: Path) -> None:
+    (here / "muster.toml").write_text('hosts = "h.txt"\nruns = "out"\npython = "python3.12"\nnp = "wrong"')
+    (here / "h.txt").touch()
+    assert read("check")[0] == read("status")[0] == {"--python": "python3.12"}
+    assert read("check --python p")[0] == {"--python": "p"}
+    assert hosts_file_of("") == Path("h.txt")
+    assert hosts_file_of("mine.txt") == Path("mine.txt")
+    assert (Status().hosts_file, Status().runs_folder) == (Path("h.txt"), Path("out"))
+    assert Status(runs="mine").runs_folder == Path("mine")
+
+
+def test_a_default_hosts_file_that_is_missing_is_an_error(here: Path) -> None:
+    (here / "muster.toml").write_text('hosts = "h.txt"')
+    with pytest.raises(UsageError, match=r"^muster\.toml:1: hosts = h\.txt: no such file$"):
+        hosts_file_of("")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("np = 'four'", 'muster.toml:1: np needs a whole number, got "four"'),
+        ("np = true", "muster.toml:1: np needs a whole number, got true"),
+        ("np = 0", "muster.toml:1: np 0: write 1 or more"),
+        ("detach = 1", "muster.toml:1: detach needs true or false, got 1"),
+        ("hosts = ['a', 'b']", 'muster.toml:1: hosts needs a text, got ["a", "b"]'),
+        ("env = [1]", "muster.toml:1: env needs a list of texts, got [1]"),
+        ("hosts = ''", "muster.toml:1: hosts is empty; give it a value, or leave it out"),
+        ("launcher = 'mpi'", "muster.toml:1: launcher mpi: must be one of mpirun, torchrun, srun"),
+        ("\nhost = 'x'", "muster.toml:2: muster launch has no flag host; did you mean hosts?"),
+        ("ntasks = 4", "muster.toml:1: muster launch has no flag ntasks; write np"),
+        ("profile = 'big'", "muster.toml:1: muster launch has no flag profile"),
+        ("per-host = 1\nper_host = 2", "muster.toml:2: per_host is given twice"),
+        ("[profiles.a]\nnp = -1", "muster.toml:2: np -1: write 1 or more"),
+        ("[profiles]\na = 1", "muster.toml: a profile is a table: [profiles.NAME]"),
+        ("np =", "muster.toml: not valid TOML: "),
+    ],
+)
+def test_a_mistake_names_its_line(
+    here: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "muster.toml").write_text(text)
+    assert run(["launch", "--dry-run"]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_every_mistake_is_reported_at_once(here: Path) -> None:
+    (here / "muster.toml").write_text("np = 0\nhost = 'x'\n[profiles.a]\ndetach = 2\n")
+    with pytest.raises(UsageError) as caught:
+        read("launch")
+    assert [line.partition(": ")[0] for line in str(caught.value).split("\n")] == [
+        "muster.toml:1",
+        "muster.toml:2",
+        "muster.toml:4",
+    ]
+
+
+def test_an_error_about_a_default_names_its_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "muster.toml").write_text("np = 2\nmin-hosts = 2\n")
+    assert run(["launch", "--np", "3", "x.py"]) == 2
+    said = "--min-hosts is for restarts; add --max-restarts N\n--min-hosts: muster.toml:2\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("launch bigg", "muster launch: bigg is neither a file nor a profile; did you mean big?"),
+        (
+            "launch --profile bigg",
+            "--profile bigg: muster.toml has no such profile; did you mean big?; profiles: big, same",
+        ),
+        (
+            "launch same",
+            "muster launch: same is a program here, and a profile in muster.toml:3; "
+            "write ./same for the program, or --profile same",
+        ),
+    ],
+)
+def test_a_name_that_is_no_profile_or_also_a_program(here: Path, line: str, said: str) -> None:
+    (here / "muster.toml").write_text("[profiles.big]\nnp = 2\n[profiles.same]\nnp = 3\n")
+    (here / "same").touch()
+    with pytest.raises(UsageError) as caught:
+        read(line)
+    assert str(caught.value).startswith(said)
+    assert read("launch ./same")[0]["--script"] == "./same"
+    assert read("launch --profile same")[0]["--np"] == 3
+    (here / "big").mkdir()  # a folder without a __main__.py is not a program
+    assert read("launch big")[0]["--np"] == 2
+
+
+def test_a_profile_needs_a_file(here: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--profile big: no muster\.toml, and no \[tool\.muster\]"):
+        read("launch --profile big")
+
+
+def test_two_files_in_one_folder_are_refused(here: Path) -> None:
+    (here / "muster.toml").write_text("np = 2")
+    (here / "pyproject.toml").write_text("[tool.muster]\nnp = 2")
+    with pytest.raises(UsageError, match=r"^muster\.toml and \[tool\.muster\] in pyproject\.toml: keep one"):
+        project_of()
+
+
+def test_a_file_that_others_may_write_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "is_private", lambda group: False)
+    (here / "muster.toml").write_text("np = 2")
+    (here / "muster.toml").chmod(0o664)
+    with pytest.raises(UsageError, match=r"^muster\.toml: others may write to it, .* do: chmod go-w muster"):
+        project_of()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_another_users_file_is_refused_here_and_passed_by_above(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "muster.toml").write_text("np = 2")
+    os.chown(here / "muster.toml", 12345, 12345)
+    with pytest.raises(UsageError, match=r"^muster\.toml: belongs to 12345"):
+        project_of()
+    (here / "sub").mkdir()
+    monkeypatch.chdir(here / "sub")
+    assert project_of() is None
