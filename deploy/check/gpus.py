@@ -49,7 +49,7 @@ class _GpuRules:
             text = f"nouveau drives {count(len(held), 'NVIDIA GPU')}: CUDA needs NVIDIA's own driver"
             remedy = "install NVIDIA's driver, which keeps nouveau out, and restart the host"
             yield warning("driver.nouveau", self.name, text, remedy)
-        elif cards and host.module is None and not host.wsl:
+        elif cards and host.module is None and not host.wsl and not self.gpus:
             text = f"{count(len(cards), 'NVIDIA GPU')} on the PCI bus, and no driver is loaded"
             remedy = "install the driver and restart the host; if it is installed: modprobe nvidia"
             yield warning("driver.missing", self.name, text, remedy)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import gpus
+from muster.deploy.agent.host import gpu_meter, gpus
+from muster.deploy.agent.host.facts import gpu_count
 from muster.deploy.check.finding import Finding
 from muster.deploy.check.gpus import Needs, of_gpus
 from muster.deploy.decode import from_json
@@ -85,6 +86,14 @@ def test_a_container_is_judged_by_the_gpus_that_it_was_given(tmp_path: Path) -> 
     assert kinds(tmp_path / "other", **inside) == []
     (tmp_path / "other/usr/bin/nvidia-smi").unlink()
     assert kinds(tmp_path / "other", devices=0, **inside) == ["gpu.not-given"]
+
+
+def test_in_a_sandbox_the_gpus_are_found_by_their_device_files(tmp_path: Path) -> None:
+    machine("sandbox", tmp_path)
+    sandbox, nothing = gpus.Machine(str(tmp_path)), gpus.Machine(str(tmp_path / "proc"))
+    assert (gpu_count(sandbox), gpu_count(nothing)) == (1, 0)
+    assert gpu_meter.find(sandbox) == f"{tmp_path}/usr/local/nvidia/bin/nvidia-smi"
+    assert gpu_meter.find(nothing) == ""
 
 
 def test_a_card_that_a_virtual_machine_has_is_none_of_the_hosts(tmp_path: Path) -> None:

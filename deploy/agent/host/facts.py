@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 from ...common.frames import Frame
 from ...common.os_errors import explain
-from .running_jobs import running_jobs
+from .gpus import Machine, device_files
+from .running_jobs import GPUS, running_jobs
 
 JOBS_SECONDS = 4.0  # a process that is stuck in the kernel may make the look for jobs wait forever
 
@@ -48,7 +49,7 @@ def facts() -> Frame:
         "mpi4py": distribution_version("mpi4py"),
         "mpirun": mpirun,
         "cores": len(os.sched_getaffinity(0)),
-        "gpus": gpu_count(),
+        "gpus": gpu_count(Machine()),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "addresses": [address for _, address in sorted(addresses, key=bridge_last)],
         "interfaces": {address: name for name, address in addresses},
@@ -125,11 +126,9 @@ def mpirun_version(mpirun: str | None) -> tuple[str | None, str | None]:
     return None, f"it ended with {done.returncode}: {last}"
 
 
-def gpu_count() -> int:
-    """The number of NVIDIA GPUs, as their driver counts them."""
-    with contextlib.suppress(OSError):
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
-    return 0
+def gpu_count(machine: Machine) -> int:
+    """The number of NVIDIA GPUs, as their driver counts them, or of their device files."""
+    return len(machine.names(GPUS)) or device_files(machine)
 
 
 def host_addresses() -> list[tuple[str, str]]:

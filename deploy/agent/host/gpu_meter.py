@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from ...common.frames import Frame
 from ..processes import die_with_agent
-from .gpus import DRIVER, Machine, query, split
+from .gpus import DRIVER, Machine, device_files, query, split
 
 FIELDS = (
     "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm,"
@@ -32,7 +32,7 @@ class GpuMeter:
     """Keeps the newest line of each GPU. `program`: nvidia-smi, empty for none; None looks for it."""
 
     def __init__(self, program: str | None = None) -> None:
-        self._program = find() if program is None else program
+        self._program = find(Machine()) if program is None else program
         self._newest: dict[int, tuple[float, Frame]] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._try_at = 0.0
@@ -78,10 +78,10 @@ class GpuMeter:
         self._process = None
 
 
-def find() -> str:
+def find(machine: Machine) -> str:
     """The path of nvidia-smi; empty if no NVIDIA driver is loaded."""
-    machine = Machine()
-    return (machine.program("nvidia-smi") or "") if machine.has(DRIVER) else ""
+    is_driven = machine.has(DRIVER) or device_files(machine) > 0
+    return (machine.program("nvidia-smi") or "") if is_driven else ""
 
 
 def parse(line: str) -> Frame:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 # A failing GPU can make nvidia-smi wait forever: limits for one program, and for all together.
 SMI_SECONDS, ALL_SECONDS = 10.0, 25.0
-# The folders of nvidia-smi, if it is not on PATH.
-SMI_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
+# The folders of nvidia-smi, if it is not on PATH; the last is that of hosts for containers, such as Google's.
+SMI_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
 GPU_FIELDS = (
     "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version,"
     "pci.bus_id,persistence_mode,mig.mode.current"
@@ -95,7 +95,8 @@ def survey(root: str = "/") -> dict[str, Any]:
     """`gpus` as nvidia-smi lists them, `gpu_error` if it omits some, `gpu_host`: what they depend on."""
     machine = Machine(root)
     host = gpu_host(machine)
-    gpus, error = examine_gpus(machine, is_driven=host["module"] is not None, is_wsl=host["wsl"])
+    is_driven = host["module"] is not None or host["devices"] > 0
+    gpus, error = examine_gpus(machine, is_driven=is_driven, is_wsl=host["wsl"])
     mismatch = re.search(r"NVML library version: ([\d.]+)", error or "")
     host["libraries"] = mismatch.group(1) if mismatch else None
     return {"gpus": gpus, "gpu_error": error, "gpu_host": host}
@@ -119,7 +120,7 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
     manager, manager_version = fabric_manager(machine) if switches else ("unknown", None)
     return {
         "cards": cards,
-        "devices": sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in machine.names("/dev")),
+        "devices": device_files(machine),
         "switches": switches,
         "architecture": machine.text("/proc/sys/kernel/arch") or os.uname().machine,
         "container": any(map(machine.has, ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))),
@@ -133,6 +134,11 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
         "toolkit": machine.program("nvidia-ctk") is not None,
         "cdi": has_cdi(machine),
     }
+
+
+def device_files(machine: Machine) -> int:
+    """The number of device files of GPUs. A sandbox, such as gVisor, has these and no /proc/driver/nvidia."""
+    return sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in machine.names("/dev"))
 
 
 def pci_functions(machine: Machine) -> list[tuple[str, str, str]]:
