@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +15,13 @@ Outcome = Literal["pass", "fail", "figure", "skip"]
 
 @dataclass(frozen=True)
 class Proof:
-    """What every part needs: where its files go, the device of its tensors, and whether to be quick."""
+    """What every part needs: where its files go, the device of its tensors, whether to be quick."""
 
     out: Path
     device: str = "cuda"
     short: bool = False
+    patience: float = 1.0
+    """By how much every limit of time is longer."""
 
     @property
     def on_gpu(self) -> bool:
@@ -54,6 +59,15 @@ class Recorder:
     def skip(self, name: str, why: str) -> None:
         """Record what this machine cannot show."""
         self._write(Record(name, "skip", note=why))
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A step of a part: an exception in it is a failed check, and the next step runs."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - it is in the log, and the page names it
+            traceback.print_exc()
+            self.check(name, holds=False, note=f"{type(error).__name__}: {error}")
 
     def _write(self, record: Record) -> None:
         self.records.append(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent.host.gpu_meter import FIELDS, GpuMeter, parse
-from muster.deploy.agent.host.meter import HostMeter, Rates
+from muster.deploy.agent.host.meter import HostMeter, Rates, SampleHandler
 from muster.deploy.agent.job import rank_meter
 from muster.deploy.agent.job import sampler as sampler_here
 from muster.deploy.agent.job.rank_meter import RankMeter
@@ -119,6 +120,21 @@ def test_one_nvidia_smi_prints_all_readings(tmp_path: Path) -> None:
         ]
     finally:
         meter.close()
+
+
+def test_the_first_sample_of_a_host_without_a_job_has_its_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = f"sleep 0.5; echo '{LINES[0]}'; exec sleep 1000"
+    program = smi(tmp_path, then=slow)
+    monkeypatch.setattr("muster.deploy.agent.host.gpu_meter.find", lambda machine: program)
+    monkeypatch.setattr("muster.deploy.agent.host.meter.FIRST_GPU_SECONDS", 60.0)
+    handler = SampleHandler()
+    try:
+        sample = json.loads(handler.do_sample({}, b"")["sample"])
+        assert [gpu["name"] for gpu in sample["gpus"]] == ["NVIDIA H100 80GB HBM3"]
+    finally:
+        handler.close()
 
 
 def test_an_nvidia_smi_that_ends_is_not_started_again_at_once(tmp_path: Path) -> None:

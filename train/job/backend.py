@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -42,7 +43,11 @@ def available(name: str) -> str:
     if name == "auto":
         return "hccl" if _has_npu() else "nccl" if torch.cuda.is_available() else "gloo"
     if "nccl" in name and not torch.cuda.is_available():
-        raise TrainError(f"backend {name} needs a GPU that torch can see; without one use --backend gloo")
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = f", and CUDA_VISIBLE_DEVICES={shown} hides them all" if shown in {"", "-1"} else ""
+        raise TrainError(
+            f"backend {name} needs a GPU that torch can see{why}; without one use --backend gloo"
+        )
     if name == "hccl" and not _has_npu():
         raise TrainError(
             "backend hccl needs an Ascend NPU and the package torch_npu, in the version for "

@@ -19,6 +19,7 @@ VIRTUAL_NETS = ("lo", "docker", "br-", "virbr", "veth", "cni", "podman", "bond",
 VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 SENSORS = 8  # the most that are read; some firmware takes milliseconds for each
 SENSOR_SECONDS = 10.0
+FIRST_GPU_SECONDS = 4.0  # a host may be asked for a sample only twice
 
 
 class Rates:
@@ -151,7 +152,7 @@ class SampleHandler:
 
     def do_sample(self, request: Frame, payload: bytes) -> Frame:
         """A sample of this host; rates from the second request on."""
-        read = {**self._host.read(time.monotonic()), "gpus": self._gpus.read()}
+        read = {**self._host.read(time.monotonic()), "gpus": self._gpus.read(FIRST_GPU_SECONDS)}
         return {"sample": json.dumps({"at": time.time(), "host": "", **read})}
 
     def close(self) -> None:
