@@ -6,11 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.gpu import report, wheels
-from benchmarks.gpu.records import Record
+from benchmarks.gpu import part_card, part_speed, report, wheels
+from benchmarks.gpu.records import Proof, Record, Recorder, read
+from muster.deploy.agent.host import gpus
+from muster.deploy.agent.host.gpu_meter import GpuMeter
+from muster.deploy.agent.host.gpu_meter import find as find_smi
+from tests import fake_nvml
 from tests.launching import ROOT
 from tests.processes import is_alive
 
@@ -100,3 +105,81 @@ def test_wheels_that_replace_packages_of_the_machine_are_refused() -> None:
     for name in ("torch-2.13.0-cp312-cp312-linux_x86_64.whl", "nvidia_nccl_cu13-2.1-py3-none-any.whl"):
         assert wheels.refusal(fits | {name: 1.0}) == f"{name} would replace that of the machine"
     assert wheels.refusal(fits | {"textual-8.whl": 60.0}) == "67.3 MiB, and at most 60 MiB may travel"
+
+
+# -- the card --
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> part_card.Card:
+    """The H100 of a golden file, whose NVML is a stand-in."""
+    return part_card.card_of(Proof(tmp_path, "cpu", short=True), tmp_path)
+
+
+def results(recorder: Recorder) -> dict[str, tuple[str, str]]:
+    return {record.name: (record.outcome, record.note) for record in recorder.records}
+
+
+def test_an_idle_card_is_described_alike_by_all(card: part_card.Card, tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "card.jsonl")
+    part_card.about(recorder, card)
+    assert part_card.look(recorder, card, "idle", []) == 4
+    assert {outcome for outcome, _ in results(recorder).values()} == {"pass", "figure"}
+    assert read(recorder.file) == recorder.records
+    (survey,) = (record for record in recorder.records if record.name.startswith("idle: survey"))
+    assert survey.value == 11, "index used total ecc uuid driver bus persistence mig remap pids"
+
+
+def test_a_field_that_differs_is_named_with_both_values(
+    card: part_card.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fake_nvml.ANSWERS, "TotalEccErrors", 3)
+    monkeypatch.setitem(fake_nvml.ANSWERS, "MemoryInfo", SimpleNamespace(total=81559 << 20, used=90 << 20))
+    recorder = Recorder(tmp_path / "card.jsonl")
+    part_card.look(recorder, card, "idle", [])
+    assert ("fail", "used: 4, theirs 90; ecc: 0, theirs 3") in results(recorder).values()
+
+
+def test_the_samples_of_the_card_are_judged(card: part_card.Card, tmp_path: Path) -> None:
+    meter = GpuMeter(find_smi(gpus.Machine(card.root)))
+    try:
+        (sample,) = meter.read(60.0)
+    finally:
+        meter.close()
+    recorder = Recorder(tmp_path / "card.jsonl")
+    part_card.judge_samples(recorder, [sample], card.others())
+    assert {outcome for outcome, _ in results(recorder).values()} == {"pass", "figure"}
+    slow, hot = sample | {"utilisation": 0.0}, sample | {"power": 900.0, "clock": 2500.0}
+    for wrong, names in ((slow, {"load: utilisation"}), (hot, {"load: power", "load: clock"})):
+        recorder = Recorder(tmp_path / "card.jsonl")
+        part_card.judge_samples(recorder, [wrong], card.others())
+        assert {record.name for record in recorder.records if record.outcome == "fail"} == names
+
+
+# -- speed --
+
+NCCL_TESTS = """
+#    size       count    type  redop  root    time  algbw  busbw #wrong    time   algbw  busbw #wrong
+#     (B)  (elements)                         (us) (GB/s) (GB/s)           (us)  (GB/s) (GB/s)
+  1048576      262144   float    sum    -1    4.31 243.29   0.00      0    0.12  8738.1   0.00      0
+1073741824  268435456   float    sum    -1  732.90 1465.06  0.00      0    0.13 8.2e+06   0.00      0
+# Avg bus bandwidth    : 0
+"""
+
+
+def test_the_table_of_nccl_tests_is_read() -> None:
+    assert part_speed.of_nccl_tests(NCCL_TESTS) == {1 << 20: 243.29, 1 << 30: 1465.06}
+
+
+def test_without_its_sources_nccl_tests_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_speed, "ROOT", tmp_path)
+    assert part_speed.start_build(tmp_path) == "there is no .gpu/nccl-tests"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", ["card", "speed"])
+def test_a_part_runs_to_its_end_on_a_cpu(part: str, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "benchmarks.gpu", "--parts", part, "--device", "cpu", "--short"]
+    argv += ["--out", str(tmp_path), "--patience", "6"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stdout + (tmp_path / f"{part}.log").read_text()

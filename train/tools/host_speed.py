@@ -10,6 +10,7 @@ a training on this host would have. The disk is that of --folder, by default of 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -85,48 +86,62 @@ def show(group: Group, config: HostConfig) -> int:
 
 def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
     """Measure one thing after the other. What a host cannot do is left out."""
-    yield _copies("memory copy", config, torch.device("cpu"))
-    yield from _matrices("", config, torch.device("cpu"), config.matrix or 1024)
+    yield copies("memory copy", config, torch.device("cpu"))
+    yield from matrices("", config, torch.device("cpu"), config.matrix or 1024)
     for number in range(torch.cuda.device_count()):
         device = torch.device("cuda", number)
-        yield _copies(f"gpu{number} memory copy", config, device)
-        yield from _matrices(f"gpu{number} ", config, device, config.matrix or 8192)
+        yield copies(f"gpu{number} memory copy", config, device)
+        yield from matrices(f"gpu{number} ", config, device, config.matrix or 8192)
     yield from _files("disk", config, Path(config.folder) if config.folder else folder)
     if SHM.is_dir():
         yield from _files("/dev/shm", config, SHM)  # noqa: S108
     yield _loads(config)
 
 
-def _rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
-    """Return how often `work` is done in a second, after a first time that does not count."""
-    work()
-    wait_for_gpu(device)
-    times, began = 0, time.perf_counter()
-    while (taken := time.perf_counter() - began) < seconds or times < 2:
-        work()
+def rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
+    """Return how often `work` is done in a second.
+
+    A GPU is waited for once in many calls: a wait takes as long as a twentieth of a copy. The calls that find
+    out how many do not count; they also raise the clock of an idle GPU.
+    """
+
+    def timed(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            work()
         wait_for_gpu(device)
-        times += 1
-    return times / taken
+        return time.perf_counter() - began
+
+    timed(1)  # loads kernels and libraries
+    calls, taken = 1, timed(1)
+    while taken < seconds / 4:
+        calls *= 2
+        taken = timed(calls)
+    rounds = max(2, math.ceil(seconds / taken))
+    return rounds * calls / sum(timed(calls) for _ in range(rounds))
 
 
-def _copies(name: str, config: HostConfig, device: torch.device) -> Figure:
+def copies(name: str, config: HostConfig, device: torch.device) -> Figure:
     """Read and write memory; both count."""
-    source = torch.ones(config.mebibytes * MIB, dtype=torch.uint8, device=device)
+    source = torch.arange(256, dtype=torch.uint8, device=device).repeat(config.mebibytes * MIB // 256)
     target = torch.empty_like(source)
-    rate = _rate(lambda: target.copy_(source), config.seconds, device)
-    return Figure(name, 2 * source.numel() * rate / 1e9, "GB/s")
+    per_second = rate(lambda: target.copy_(source), config.seconds, device)
+    return Figure(name, 2 * source.numel() * per_second / 1e9, "GB/s")
 
 
-def _matrices(prefix: str, config: HostConfig, device: torch.device, rows: int) -> Iterator[Figure]:
-    """Multiply square matrices: 2 n^3 operations each."""
+def matrices(prefix: str, config: HostConfig, device: torch.device, rows: int) -> Iterator[Figure]:
+    """Multiply square matrices: 2 n^3 operations each.
+
+    The numbers are random: for equal ones a GPU uses less power, and its clock is higher than in a training.
+    """
     for name, dtype in TYPES.items():
         try:
-            left = torch.ones(rows, rows, dtype=dtype, device=device)
-            right, result = torch.ones_like(left), torch.empty_like(left)
-            rate = _rate(lambda: torch.mm(left, right, out=result), config.seconds, device)  # noqa: B023
+            left, right = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
+            result = torch.empty_like(left)
+            per_second = rate(lambda: torch.mm(left, right, out=result), config.seconds, device)  # noqa: B023
         except RuntimeError:  # a type that this device cannot multiply
             continue
-        yield Figure(f"{prefix}matmul {name}", 2 * rows**3 * rate / 1e9, "GFLOP/s")
+        yield Figure(f"{prefix}matmul {name}", 2 * rows**3 * per_second / 1e9, "GFLOP/s")
 
 
 def _files(name: str, config: HostConfig, folder: Path) -> Iterator[Figure]:
@@ -178,7 +193,7 @@ def _loads(config: HostConfig) -> Figure:
         ]
         return torch.stack(images)
 
-    return Figure("loader", IMAGES_OF_BATCH * _rate(batch, config.seconds), "images/s")
+    return Figure("loader", IMAGES_OF_BATCH * rate(batch, config.seconds), "images/s")
 
 
 if __name__ == "__main__":
