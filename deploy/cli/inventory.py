@@ -34,6 +34,7 @@ _INSTEAD = {
     "exclude": '--slurm "... -x node3" leaves hosts out',
     "per_host": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
     "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
+    "spares": "ask for more nodes with -N than --np needs, and launch inside of a batch script",
     "requirements": "launch without --detach, or inside of a batch script",
 }
 """For a batch job, Slurm's options instead of those that need its hosts."""

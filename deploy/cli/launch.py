@@ -74,7 +74,10 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     placement = place_ranks(hosts, spec) if hosts else None
     used = placement.hosts if placement else ()
     parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)
-    open_pipe = connect_early(hosts[:1] if options.detach else used, inventory.open_pipe, clock)
+    if placement:
+        parse.require_spares(spec.spares, placement)
+    connected = placement.connected if placement else ()
+    open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)
     if not is_queued:
         spec = request.with_code(spec, options, clock, progress.stage)
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)

@@ -37,7 +37,7 @@ class LaunchOptions(SlurmOptions):
         "Where it runs": "include exclude network python runs",
         "How many ranks": "slots",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
-        "Survive failures": "min_hosts start_timeout",
+        "Survive failures": "min_hosts spares start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
@@ -155,6 +155,12 @@ class LaunchOptions(SlurmOptions):
         "N",
         least=1,
         also=("--min-np",),
+    )
+    spares: int = flag(
+        0,
+        "connect, check and supply this many hosts beyond --np too, to replace hosts that fail (default: 0)",
+        "N",
+        least=1,
     )
     start_timeout: int = flag(
         0,

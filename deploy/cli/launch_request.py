@@ -35,6 +35,8 @@ def refuse(options: LaunchOptions) -> None:
     require_one_source(options)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
+    if options.spares and not options.max_restarts:
+        raise UsageError("--spares is for restarts; add --max-restarts N")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)
     if (options.script or options.module) and not options.hosts and not options.slurm:
@@ -49,7 +51,7 @@ def refuse(options: LaunchOptions) -> None:
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
     """The options for Slurm of a launch whose driver runs under Slurm; None for any other launch."""
     # Hosts of a batch job are known only when it starts.
-    needing = ("include", "exclude", "per_host", "slots", "requirements")
+    needing = ("include", "exclude", "per_host", "slots", "spares", "requirements")
     values = {name: getattr(options, name) for name in needing}
     return batch_options(options.slurm, options.slurm_login, detach=options.detach, **values)
 
@@ -99,6 +101,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         stall_note=parse.stall_note(os.environ),
         may_restart=restarts,
         max_restarts=options.max_restarts,
+        spares=options.spares,
         max_log=parse.size("--max-log", options.max_log),
         sample_every=float(options.sample_every),
         notify=options.notify,

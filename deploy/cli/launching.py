@@ -96,7 +96,7 @@ class PreparedLaunch:
         """Print the plan, and change nothing on the hosts."""
         open_pipe, network = self.inventory.open_pipe, self.spec.network
         self.progress.stage(with_hosts("connecting"))
-        with Cluster(placement.hosts, open_pipe, timings=self.timings, network=network) as cluster:
+        with Cluster(placement.connected, open_pipe, timings=self.timings, network=network) as cluster:
             plan = make_plan(
                 self.spec,
                 placement,
@@ -113,7 +113,7 @@ class PreparedLaunch:
         self.progress.stage(with_hosts("connecting"))
         spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
         if packages:
-            with Cluster(placement.hosts, open_pipe, network=spec.network) as cluster:
+            with Cluster(placement.connected, open_pipe, network=spec.network) as cluster:
                 self.progress.stage(with_hosts("preparing the packages"))
                 packages.provide(cluster)
             spec = replace(spec, environment=packages.key, packages=packages.described)

@@ -18,6 +18,7 @@ from ..errors import UsageError
 from ..hosts.bounds import MOST_RANKS
 from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
+from ..plan.placement import Placement
 from ..plan.spec import STALL_NOTE_SECONDS, Mount
 from .shared import require_rank
 
@@ -100,6 +101,14 @@ def min_hosts(number: int, used: Sequence[Host]) -> int:
     if number > len(used):
         raise UsageError(f"--min-hosts {number}: the job has {count(len(used), 'host')}")
     return number or len(used)
+
+
+def require_spares(number: int, placement: Placement) -> None:
+    """`UsageError` if fewer hosts than this have no rank."""
+    if number > len(placement.spares):
+        few = count(len(placement.spares), "host")
+        remedy = "list more hosts, or lower --np or --spares"
+        raise UsageError(f"--spares {number}: {few} of the hosts file would have no rank; {remedy}")
 
 
 def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:

@@ -30,6 +30,7 @@ from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
 from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
+from .reserve import Reserve
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil the measurement
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
@@ -111,6 +112,15 @@ class Cluster(Listener):
             kept.add(self._opened.pop(name), self._asked[name])
         kept.pass_on(self.events.close())
         return kept
+
+    def set_aside(self, names: Iterable[str]) -> Reserve:
+        """Hold the connections to these hosts apart: they are no longer hosts of this cluster."""
+        reserve = Reserve()
+        for name in names:
+            reserve.add(self._opened.pop(name), self._asked[name])
+        self.channels = {name: channel for name, channel in self.channels.items() if name in self._opened}
+        self.hosts = tuple(host for host in self.hosts if host.name in self._opened)
+        return reserve
 
     def forget_reports(self) -> None:
         """Drop what hosts have reported about the last attempt, once they can report no more of it."""

@@ -107,6 +107,7 @@ class RunFolder:
             "hosts": [host.host.name for host in plan.hosts],
             "ranks": len(plan.ranks),
             "placed": [len(host.ranks) for host in plan.hosts],
+            "spares": list(plan.spares),
             "attempt": plan.spec.attempt,
             "started": self.record.get("started", time.time()),
             "detached": self.detached,

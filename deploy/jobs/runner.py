@@ -17,6 +17,7 @@ from ..connect.kept import KeptHosts
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
 from ..connect.requests.why import Straggler
+from ..connect.reserve import Reserve
 from ..console.progress import OnStage, show_no_stage
 from ..console.text import count
 from ..envs.present import Packages
@@ -101,6 +102,7 @@ class Attempts:
         self._again = False
         self._head: Channel | None = None
         self._kept: KeptHosts | None = None
+        self._reserve = Reserve()
         self._metrics = Metrics(folder.kept)
 
     def run(self) -> LaunchResult:
@@ -134,12 +136,12 @@ class Attempts:
             images = LaunchImages(spec, self._wait) if spec.image else None
             asks_more = images or self._packages
             greet = partial(prepare_for, contents, ask=asks_more.ask if asks_more else None)
-            hosts_used, open_pipe, network = placement.hosts, self._open_pipe, spec.network
+            connected, open_pipe, network = placement.connected, self._open_pipe, spec.network
             self._on_stage(with_hosts("connecting"))
             with Cluster(
-                hosts_used, open_pipe, timings=timings, greet=greet, network=network, kept=kept
+                connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
             ) as cluster:
-                self._let_go()  # hosts that get no rank this time
+                self._let_go()  # hosts that this attempt does not need
                 the_plan = make_plan(
                     spec, placement, cluster, timings, self._packages, images, on_stage=self._on_stage
                 )
@@ -147,6 +149,7 @@ class Attempts:
                     self._say(line)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents, self._on_stage)
+                self._reserve = cluster.set_aside(host.name for host in placement.spares)
                 if kept:
                     cluster.forget_reports()
                 self._execute(the_plan, cluster, timings)
@@ -182,14 +185,22 @@ class Attempts:
         Containers, and steps of Slurm, end with their connection.
         """
         result = self._results[-1]
-        if self.spec.may_restart and result.failure and not (self.spec.image or self.spec.allocation):
-            self._kept = cluster.hand_on(result.cleared)
+        if self.spec.may_restart and result.failure:
+            in_use = self.spec.image or self.spec.allocation
+            self._kept = cluster.hand_on(frozenset() if in_use else result.cleared)
+            self._reserve.hand_to(self._kept)
 
     def _let_go(self) -> None:
         """Close the connections that no attempt has taken over."""
+        self._reserve.close()
         if self._kept:
             self._kept.close()
             self._kept = None
+
+    def _look_at_reserve(self) -> None:
+        """Print which spare hosts were lost. The next attempt connects to them again."""
+        for host, why in self._reserve.lost().items():
+            self._say(f"spare host {host}: {why}")
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
@@ -212,6 +223,7 @@ class Attempts:
             on_pace=self._on_pace,
             on_stage=self._on_stage,
             detached=self.folder.detached,
+            on_turn=self._look_at_reserve,
         ).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict

@@ -35,6 +35,7 @@ def details(state: JobState, width: int | None = None) -> str:
         "launcher": state.launcher,
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "hosts": ", ".join(state.hosts),
+        "spares": ", ".join(state.spares),
         "driver": f"process {state.driver.pid} on {state.driver.host}" + ", detached" * state.detached,
         "folder": _shown_path(state.driver_folder),
         "attempt": f"{state.attempt} (restarted)" if state.attempt else "",

@@ -112,6 +112,7 @@ def deliver(
 ) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed.
 
+    A spare host only gets the contents.
     `contents`: those of the plan's trees, if `prepare_for` has already asked the hosts.
     """
     contents = contents or (Contents(plan.spec.tree), Contents(plan.spec.library))
@@ -120,10 +121,14 @@ def deliver(
     on_stage(stage)
 
     def act(name: str) -> None:
-        _deliver(plan, by_name[name], cluster.channels[name], contents, stage)
+        channel = cluster.channels[name]
+        for tree in contents:
+            tree.send(channel, stage)
+        if name in by_name:
+            _prepare(plan, by_name[name], channel, contents, stage)
 
     # A Ctrl-C closes the connections, because an answer could take minutes.
-    on_every(by_name, act, interrupted=cluster.close).require_all()
+    on_every(cluster.channels, act, interrupted=cluster.close).require_all()
 
 
 def prepare_for(
@@ -192,11 +197,9 @@ class Contents:
             yield tuple(batch)
 
 
-def _deliver(
+def _prepare(
     plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents], stage: DeliveryStage
 ) -> None:
-    for tree in contents:
-        tree.send(channel, stage)
     seconds = preparation_seconds(plan.spec.tree, plan.spec.library)
     prepared = _post_prepare(plan, host, channel)
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip

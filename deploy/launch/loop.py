@@ -64,11 +64,13 @@ class LaunchLoop:
         on_pace: OnPace | None = None,
         on_stage: OnStage = show_no_stage,
         detached: bool = False,
+        on_turn: Callable[[], object] = lambda: None,
     ) -> None:
         """`stdin`: the input of rank 0. `on_pace`: gets the pace of the ranks of a recorded job.
 
-        `detached`: whether the driver runs on the head.
+        `detached`: whether the driver runs on the head. `on_turn`: called at least every 2 s.
         """
+        self._on_turn = on_turn
         self._timings, self._on_stage = timings or Timings(), on_stage
         self.plan, self.cluster = plan, cluster
         self.state = LaunchState(plan, on_event)
@@ -217,6 +219,7 @@ class LaunchLoop:
     def _judge(self) -> None:
         """Do the actions that are due, after handling all reports that have arrived."""
         self.suspension.look()
+        self._on_turn()
         self.signals.pass_on()
         if self.state.deadlines.are_due():
             self.handlers.catch_up()

@@ -71,6 +71,8 @@ class LaunchPlan:
     title: str
     busy: tuple[str, ...] = ()
     """A note for each other job on its hosts."""
+    spares: tuple[str, ...] = ()
+    """The hosts without ranks that are ready for the next attempt."""
 
     @cached_property
     def ranks(self) -> tuple[PlacedRank, ...]:
@@ -103,12 +105,9 @@ class LaunchPlan:
         stdin = f"stdin: {'this command feeds rank 0' if self.spec.stdin else 'empty'}"
         packages = [f"packages: {self.spec.packages}"] if self.spec.packages else []
         options = ["options:", *(f"  {source}" for source in self.spec.sources)] if self.spec.sources else []
-        return (
-            "\n".join(
-                [self.title, *options, _describe_tree(self.spec.tree), *packages, stdin, *notes, *described]
-            )
-            + "\n"
-        )
+        spares = [f"spare hosts: {', '.join(self.spares)}"] if self.spares else []
+        head = [self.title, *options, _describe_tree(self.spec.tree), *packages, *spares, stdin]
+        return "\n".join([*head, *notes, *described]) + "\n"
 
 
 def _describe_tree(tree: Tree) -> str:

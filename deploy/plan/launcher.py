@@ -108,6 +108,6 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
         )
     if spec.launcher == "srun" and not spec.allocation:
         raise UsageError(OUTSIDE)
-    placement = Placement(tuple(used), ranks)
+    placement = Placement(tuple(used), ranks, tuple(hosts[len(used) :][: spec.spares]))
     launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)
     return placement

@@ -24,11 +24,18 @@ class PlacedRank:
 
 @dataclass(frozen=True)
 class Placement:
-    """The hosts with ranks, and the ranks of each. Muster does not connect to the other hosts."""
+    """The hosts with ranks, the ranks of each, and spares. Muster does not connect to other hosts."""
 
     hosts: tuple[Host, ...]
     ranks: Mapping[str, tuple[PlacedRank, ...]]
     """By the name of the host, in the order of the hosts."""
+    spares: tuple[Host, ...] = ()
+    """The hosts without ranks that are made ready for the next attempt."""
+
+    @property
+    def connected(self) -> tuple[Host, ...]:
+        """The hosts with ranks, then the spares."""
+        return self.hosts + self.spares
 
     @cached_property
     def counts(self) -> Mapping[str, int]:

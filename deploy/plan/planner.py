@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from ..common.paths import JobPaths, MusterPaths
@@ -59,18 +59,19 @@ def plan(
     launcher = launcher_of(spec.launcher)
     outside, images = facts.hosts, containers or {}
     inside = found_inside(spec, outside, images)
-    require(used, inside, launcher=launcher)
+    require(placement.connected, inside, launcher=launcher)
     refuse_shared_gpus(spec.backend, placement, outside)
-    layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, facts.rendezvous)
+    interfaces = {host.name: facts.rendezvous.interfaces.get(host.name) for host in used}
+    rendezvous = replace(facts.rendezvous, interfaces=interfaces)
+    layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, rendezvous)
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
     plans = tuple(_plan_host(host, layout, slots, tools) for host in used)
     if images:
         plans = contained(spec, plans, outside, images, programs=tools.container)
     title = _title(launcher.title(inside[layout.head]), layout)
-    return LaunchPlan(
-        spec, plans, title, tuple(_busy(spec.job, {host.name: outside[host.name] for host in used}))
-    )
+    busy = tuple(_busy(spec.job, {host.name: outside[host.name] for host in placement.connected}))
+    return LaunchPlan(spec, plans, title, busy, tuple(host.name for host in placement.spares))
 
 
 def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools) -> HostPlan:

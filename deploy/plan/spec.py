@@ -107,6 +107,8 @@ class LaunchSpec:
     may_restart: bool = False
     max_restarts: int = 0
     min_hosts: int = 1
+    spares: int = 0
+    """The number of hosts beyond those with ranks that are made ready for the next attempt."""
     max_log: int = MAX_LOG
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
     sample_every: float = SAMPLE_SECONDS

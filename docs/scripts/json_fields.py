@@ -428,6 +428,7 @@ MEANINGS = {
     "JobStall.why": "the cause, in one line",
     "JobState.late": "the ranks that its driver has named as late ([who is slow](../why.md#who-is-slow))",
     "JobState.placed": "number of ranks on each of its hosts, the first ranks on the first host",
+    "JobState.spares": "spare hosts that are ready for the next attempt",
     "JobState.driver_folder": "the folder of the run, on the driver's machine",
     "Driver.host": "its machine",
     "Driver.pid": "its PID",

@@ -103,6 +103,13 @@ RECOVERIES: Mapping[str, Recovery] = {
         struck="node1",
         words=("--np", "4"),
     ),
+    "ready": Recovery(
+        title="a host is gone, with a spare host that is ready (`--np 4 --spares 1`)",
+        strike=partial(at_once, "kill", "node2"),
+        ranks=4,
+        struck="node2",
+        words=("--np", "4", "--spares", "1"),
+    ),
     "agent": Recovery(
         title="the agent of a host is killed",
         strike=partial(on_node3, f"kill -9 {AGENT}"),

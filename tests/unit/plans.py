@@ -66,7 +66,7 @@ def make_plan(
     }
     request = LaunchSpec(**{**defaults, **spec})
     placement = place_ranks(hosts, request)
-    chosen = placement.hosts
+    chosen = placement.connected
     changes = facts or {}
     by_host = {host.name: dataclasses.replace(NODE, **changes.get(host.name, {})) for host in chosen}
     single = len(chosen) == 1

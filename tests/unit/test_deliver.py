@@ -100,6 +100,15 @@ def delivered(folder: Path, *damaged: tuple[str, ...]) -> Forgetful:
     return host
 
 
+def test_a_spare_host_gets_the_contents_and_prepares_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    plan = make_plan("node[1-2] slots=2", tree=scan(tmp_path), np=2, spares=1)
+    hosts = {name: Forgetful(()) for name in ("node1", "node2")}
+    deliver(plan, cast(Any, SimpleNamespace(channels=hosts, close=lambda: None)))
+    assert "prepare" in hosts["node1"].asked
+    assert {*hosts["node2"].asked} == {"missing"}
+
+
 def test_a_content_that_a_host_finds_damaged_is_sent_again_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "good.py").write_text("print(2)")

@@ -118,3 +118,25 @@ def test_a_queue_that_forgets_has_room_again() -> None:
     inbox.forget(but=(StopAsked,))
     inbox.put(STOP)
     assert [inbox.get(0.0), inbox.get(0.0), len(inbox)] == [STOP, STOP, 0]
+
+
+def test_the_loss_of_a_spare_host_does_not_concern_the_attempt_that_runs(opener: Opener) -> None:
+    with Cluster(HOSTS, opener) as first:
+        reserve = first.set_aside(["node2", "node3"])
+        assert [*first.channels] == [host.name for host in first.hosts] == ["node1"]
+        opener.pipes["node3"].close()
+        lost: dict[str, str] = {}
+        wait_until(lambda: lost.update(reserve.lost()) or bool(lost), "the loss of the spare host")
+        assert [*lost] == ["node3"]
+        assert first.hear(0.0) is None
+        kept = first.hand_on(["node1"])
+        reserve.hand_to(kept)
+    with Cluster(HOSTS[:2], opener, kept=kept) as second:
+        assert sorted(opener.opened) == ["node1", "node2", "node3"], "the spare host is connected already"
+        assert second.survey().hosts["node2"] == first._asked["node2"]
+
+
+def test_a_spare_host_that_is_not_taken_over_is_closed(opener: Opener) -> None:
+    with Cluster(HOSTS[:2], opener) as first:
+        first.set_aside(["node2"]).close()
+        assert opener.pipes["node2"].reader.read(1) == b""

@@ -72,6 +72,27 @@ def test_ranks_fill_the_slots_of_each_host_in_order() -> None:
     assert placement.counts == {"a": 2, "b": 1, "c": 1}
 
 
+@pytest.mark.parametrize(
+    ("np", "spares", "ready"), [(4, 2, [3, 4]), (4, 1, [3]), (3, 9, [3, 4, 5]), (10, 1, [])]
+)
+def test_hosts_beyond_those_with_ranks_are_spares(np: int, spares: int, ready: list[int]) -> None:
+    hosts = hostfile.parse("node[1-5] slots=2")
+    placement = place_ranks(hosts, LaunchSpec(job="j", program=Program(), np=np, spares=spares))
+    assert [host.name for host in placement.spares] == [f"node{number}" for number in ready]
+    assert placement.connected == placement.hosts + placement.spares
+
+
+def test_the_plan_names_its_spare_hosts_and_gives_them_nothing_to_run() -> None:
+    plan = make_plan("node[1-3] slots=2", np=4, spares=1)
+    assert [host.host.name for host in plan.hosts] == ["node1", "node2"]
+    assert "spare hosts: node3" in str(plan).splitlines()
+
+
+def test_a_spare_host_that_does_not_fit_is_refused_before_it_is_needed() -> None:
+    with pytest.raises(UnfitError, match="node3"):
+        make_plan("node[1-3] slots=2", np=4, spares=1, facts={"node3": {"mpirun": None, "mpi": None}})
+
+
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_the_work_of_planning_grows_with_the_hosts_and_not_faster(launcher: str) -> None:
     def calls(hosts: int) -> int:

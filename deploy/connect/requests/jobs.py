@@ -54,6 +54,8 @@ class JobState:
     driver_folder: Path
     placed: Annotated[tuple[Rank, ...], AtMost(MOST_HOSTS)] = ()
     """The number of ranks of each host; the first ranks are on the first host."""
+    spares: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)] = ()
+    """The hosts without ranks that are ready for the next attempt."""
     stall: JobStall | None = None
     late: Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)] = ()
     """The ranks of a running job that the others wait for, by the sums of its driver."""
