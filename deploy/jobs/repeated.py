@@ -1,8 +1,8 @@
-"""Recognises a failure that repeats itself before the first step of the program. Pure.
+"""Recognises a failure that repeats itself: in the program before its first step, or on one host. Pure.
 
-Such a failure recurs at every start: a module that is missing, an argument that is wrong. A failure after
-the first step may recur too, but the attempt made progress. A rank whose peer is gone, or that somebody
-killed, is no evidence about the program.
+A failure before the first step recurs at every start: a module that is missing, an argument that is wrong. A
+failure after the first step may recur too, but the attempt made progress. A rank whose peer is gone, or that
+somebody killed, is no evidence about the program.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ CRASHES = frozenset(
 )
 """Signals by which a program ends itself."""
 SIGNALLED = 128
+PREEMPTED = 75
+"""The exit status of a training that was asked to end, and saved (docs/reference/exit-statuses.md)."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -72,10 +74,20 @@ def first_alike(result: LaunchResult, earlier: Sequence[LaunchResult]) -> Launch
     return next(same, None)
 
 
-def host_alone(failures: Sequence[EarlyFailure]) -> str | None:
-    """The host on which ranks failed in the last two attempts, if they failed on no other one."""
-    last = [failure.hosts for failure in failures[-2:]]
-    return min(last[0]) if len(last) == 2 and last[0] == last[1] and len(last[0]) == 1 else None
+def failed_host(result: LaunchResult) -> str | None:
+    """The only host on which ranks failed; None if ranks failed on several hosts, or none did.
+
+    A rank that a signal from outside ended counts too: a program of that host may end processes.
+    """
+    failure = result.failure
+    if failure is None or failure.exit_status == PREEMPTED or failure.host is None:
+        return None
+    if failure.kind == "launcher":
+        return failure.host if failure.host != result.plan.hosts[0].host.name else None
+    if failure.kind not in {"rank", "stall"} or failure.rank is None or misses_a_peer(failure.tail):
+        return None
+    others = {end.placed.host for end in result.ends.values() if _is_own(end)}
+    return failure.host if others <= {failure.host} else None
 
 
 def _is_own(end: RankExit) -> bool:

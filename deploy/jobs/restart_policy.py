@@ -1,13 +1,14 @@
 """Decides whether a failed job starts again, and on which hosts. Pure: `Attempts` executes the decision.
 
 A host leaves the job if it fails, if a process of the attempt cannot be ended there, or if ranks fail there
-again and on no other host. A lost host may be back: it is asked again before the job ends for too few hosts.
+twice in a row and on no other host. A lost host may be back: it is asked again before the job ends for too
+few hosts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..common.runs import STOPS
 from ..console.fold import fold_names
@@ -15,11 +16,12 @@ from ..console.text import count
 from ..hosts.hostfile import Host
 from ..hosts.stuck import not_ended
 from ..launch.result import Failure, LaunchResult
-from .repeated import EarlyFailure, early_failure, host_alone
+from .repeated import EarlyFailure, early_failure, failed_host
 
 # Failures that another attempt would not change: somebody ended the job, Slurm ended the allocation, or the
 # launcher places ranks wrongly or cannot start this program.
 FINAL = STOPS | {"allocation", "placement", "world"}
+RANKS_FAILED = frozenset({"rank", "launcher", "stall"})
 FINAL_STATUS = 2  # a mistake in what the user wrote
 OTHER_PORTS = 2
 """How often a launch restarts with a new port because its port was taken; these restarts are not counted."""
@@ -27,7 +29,7 @@ BACKOFF_SECONDS = (1.0, 2.0)
 NETWORK_SECONDS, RETRY_SECONDS = 120.0, 3.0  # how long a restart waits for the network of this machine
 ASK_SECONDS = 15.0
 """How long lost hosts are asked again before the job ends for too few hosts."""
-ALONE = "ranks failed there twice before the first step, and on no other host"
+ALONE = "ranks failed there twice in a row, and on no other host"
 TWICE = "it failed twice in the same way before its first step"
 
 
@@ -42,6 +44,10 @@ class Policy:
     """All hosts of the job, in their order."""
     early: tuple[EarlyFailure, ...] = ()
     """The failures before the first step, since the last attempt that made one."""
+    alone: str | None = None
+    """The host on which alone ranks failed when they failed last."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The hosts that have left the job, each with the reason."""
     away: frozenset[str] = frozenset()
     """The hosts that were lost, and may be back."""
     asked: float | None = None
@@ -81,7 +87,8 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
         policy = replace(policy, early=())
     left = result.left.items()
     stuck = {host: Stuck(not_ended(some), all(process.ends_soon for process in some)) for host, some in left}
-    return decide(result.failure, hosts, attempt, policy, early=early_failure(result), stuck=stuck, at=at)
+    early, alone = early_failure(result), failed_host(result)
+    return decide(result.failure, hosts, attempt, policy, early=early, alone=alone, stuck=stuck, at=at)
 
 
 def decide(
@@ -91,12 +98,13 @@ def decide(
     policy: Policy,
     *,
     early: EarlyFailure | None = None,
+    alone: str | None = None,
     stuck: Mapping[str, Stuck] | None = None,
     at: float = 0.0,
 ) -> Decision:
     """Decide on the next attempt. `early`: the failure, if it came before the first step.
 
-    `stuck`: the hosts with processes that cannot be ended.
+    `alone`: the host on which alone ranks failed. `stuck`: the hosts with processes that cannot be ended.
     A host that fails leaves the job. The host of a failed rank stays once: the failure may not recur.
     """
     if failure and failure.kind == "port" and policy.other_ports:
@@ -106,21 +114,26 @@ def decide(
         return Decision((), "", policy)
     if attempt >= policy.max_restarts:
         return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}", policy)
-    known = policy.early
+    known, failed = policy.early, policy.alone
     policy = replace(policy, asked=None, early=(*known, early) if early else known)
-    alone = host_alone(policy.early) if early and len(hosts) > 1 else None
-    if early and not alone and any(other.mark == early.mark for other in known):
+    if failure.kind in RANKS_FAILED:
+        policy = replace(policy, alone=alone)
+    bad = alone if alone == failed and len(hosts) > 1 else None
+    if early and not bad and any(other.mark == early.mark for other in known):
         return Decision((), f"no restart: {TWICE}", policy)
+    kept = bad if len(hosts) <= policy.min_hosts and not early else None
+    bad = None if kept else bad
     gone = failure.host if failure.kind == "host" else None
     held = dict(stuck or {})
     lost = {host: each.text for host, each in held.items()}
-    lost |= {gone: failure.reason} if gone else {alone: ALONE} if alone else {}
+    lost |= {gone: failure.reason} if gone else {bad: ALONE} if bad else {}
     if lost:
         back = {host for host, each in held.items() if each.ends_soon}
         back |= {gone} - held.keys() if gone and not failure.distrusted else set[str]()
         cause = "" if gone else failure.headline
-        return without(lost, hosts, attempt, policy, at, back=back - {alone}, cause=cause)
-    return Decision(tuple(hosts), f"{failure.headline}; {_next(hosts, attempt, policy)}", policy)
+        return without(lost, hosts, attempt, policy, at, back=back - {bad}, cause=cause)
+    stays = f"; {kept}: {ALONE}, but too few hosts are left without it" if kept else ""
+    return Decision(tuple(hosts), f"{failure.headline}{stays}; {_next(hosts, attempt, policy)}", policy)
 
 
 def _is_final(failure: Failure) -> bool:
@@ -148,6 +161,7 @@ def without(
     away = (policy.away - lost.keys()).union(lost if back is None else back)
     policy = replace(policy, away=away)
     if len(left) >= policy.min_hosts:
+        policy = replace(policy, left_out={**policy.left_out, **lost})
         return Decision(left, f"{reasons}; {_next(left, attempt, policy)}", policy)
     few = f"{count(len(left), 'host')} left, --min-hosts {policy.min_hosts}"
     asked = at if policy.asked is None else policy.asked
@@ -156,7 +170,8 @@ def without(
         return Decision((), f"no restart: {few} ({reasons})", policy)
     names = fold_names([host.name for host in again if host not in left])
     message = f"{reasons}; {few}, so {names} is asked again; {_next(again, attempt, policy)}"
-    return Decision(again, message, replace(policy, away=frozenset(), asked=asked))
+    out = {host: why for host, why in policy.left_out.items() if host not in away}
+    return Decision(again, message, replace(policy, away=frozenset(), asked=asked, left_out=out))
 
 
 def awaits_network(failure: Failure | None, unreached: Mapping[str, str], at: float) -> bool:

@@ -85,14 +85,17 @@ class RunFolder:
         self.record |= {"driver_folder": str(self.path.resolve()), "waiting": why, "user": spec.user}
         self._record("job.json", self.record)
 
-    def begin(self, plan: LaunchPlan) -> None:
-        """Make the folder, for the first attempt, and write the plan and job.json."""
+    def begin(self, plan: LaunchPlan, left_out: Mapping[str, str] | None = None) -> None:
+        """Make the folder, for the first attempt, and write the plan and job.json.
+
+        `left_out`: the hosts that have left the job, each with the reason.
+        """
         try:
-            self._begin(plan)
+            self._begin(plan, left_out or {})
         except OSError as error:
             raise MusterError(f"cannot begin the run's folder: {explain(error)}") from None
 
-    def _begin(self, plan: LaunchPlan) -> None:
+    def _begin(self, plan: LaunchPlan, left_out: Mapping[str, str]) -> None:
         if self._lock is None:
             self._create()
         self._attempt = plan.spec.attempt
@@ -108,6 +111,7 @@ class RunFolder:
             "ranks": len(plan.ranks),
             "placed": [len(host.ranks) for host in plan.hosts],
             "spares": list(plan.spares),
+            "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
             "attempt": plan.spec.attempt,
             "started": self.record.get("started", time.time()),
             "detached": self.detached,

@@ -205,7 +205,7 @@ class Attempts:
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
         self._on_stage(f"starting {the_plan.spec.launcher}")
-        self.folder.begin(the_plan)
+        self.folder.begin(the_plan, self._policy.left_out)
         self._record(head, "job.json", self.folder.record, wait=False)
         self._on_start(the_plan)
         self._announced = the_plan
@@ -293,7 +293,8 @@ class Attempts:
         self._stalls.wait()
         notes = [*([self.folder.problem] if self.folder.problem else []), *self._stalls.problems]
         notes = [*result.notes, *notes, *self._metrics.missing()]
-        result = dataclasses.replace(result, notes=tuple(notes), earlier=tuple(self._results[:-1]))
+        earlier, left_out = tuple(self._results[:-1]), self._policy.left_out
+        result = dataclasses.replace(result, notes=tuple(notes), earlier=earlier, left_out=left_out)
         self._history.verdict(result)
         if why := self.folder.finish(result, verdict(result, self.folder)):
             ended = "" if result.failure else "every rank ended with 0; "

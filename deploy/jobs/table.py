@@ -38,6 +38,7 @@ def details(state: JobState, width: int | None = None) -> str:
         "spares": ", ".join(state.spares),
         "driver": f"process {state.driver.pid} on {state.driver.host}" + ", detached" * state.detached,
         "folder": _shown_path(state.driver_folder),
+        "left out": "; ".join(f"{each.host}: {each.why}" for each in state.left_out),
         "attempt": f"{state.attempt} (restarted)" if state.attempt else "",
         "outcome": "" if state.running else outcome(state),
         "rank 0": state.last_line,

@@ -70,6 +70,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
     left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
+    lines += [f"        left out: {line}" for line in lines_of(result.left_out.items())]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
     if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_printed:

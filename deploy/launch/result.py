@@ -164,6 +164,8 @@ class LaunchResult:
     """When the driver began to end it."""
     stepped: bool = True
     """Whether its program may have made a step."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The hosts that earlier attempts had and this one has not, each with the reason."""
     earlier: tuple[LaunchResult, ...] = ()
     """The attempts before this one, once the job is over."""
 
@@ -205,6 +207,7 @@ class LaunchResult:
             "left": [
                 {"host": host, **asdict(process)} for host, left in self.left.items() for process in left
             ],
+            "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
             "started": self.started,
             "ended": self.ended,
             "exit_status": self.exit_status,

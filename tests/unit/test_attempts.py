@@ -177,6 +177,16 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return carry
 
 
+def test_the_verdict_and_the_record_name_the_hosts_that_have_left_the_job(tmp_path: Path) -> None:
+    left_out = {"node3": "the SSH connection to its agent is gone"}
+    folder = RunFolder(tmp_path, "20261120-120000-abcd")
+    folder.begin(PLAN, left_out)
+    (record,) = JobFolders(tmp_path, inside=".").do_jobs({"do": "jobs"}, b"")["jobs"]
+    assert record["left_out"] == [{"host": "node3", "why": left_out["node3"]}]
+    text = verdict(dataclasses.replace(DONE, left_out=left_out), folder)
+    assert "        left out: node3: the SSH connection to its agent is gone\n" in text
+
+
 @pytest.mark.parametrize("extra", [MusterError("cannot be read"), KeyboardInterrupt(15)])
 @pytest.mark.parametrize(("end", "status"), [(DONE, 0), (FAILED, 5)])
 def test_no_late_error_costs_a_job_its_verdict(

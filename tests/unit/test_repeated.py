@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.jobs.repeated import early_failure, first_alike, host_alone
+from muster.deploy.jobs.repeated import early_failure, failed_host, first_alike
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, LaunchResult, RankExit
@@ -83,15 +83,29 @@ def test_a_launcher_repeats_itself_too_and_its_head_is_not_to_blame() -> None:
     assert early and early.hosts == {"node2"}
 
 
-def test_a_host_is_alone_if_its_ranks_failed_twice_and_no_others() -> None:
-    alone, both = early_failure(ended(1, ranks=(3,))), early_failure(ended(1, ranks=(3, 0)))
-    assert alone and both
-    assert host_alone([alone]) is None
-    assert host_alone([alone, alone]) == "node2"
-    assert host_alone([alone, both]) is None
-    assert host_alone([both, both]) is None
-    assert host_alone([both, alone, alone]) == "node2"
-    assert host_alone([dataclasses.replace(alone, hosts=frozenset())] * 2) is None
+PEER = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer\n"
+LAUNCHER = Failure("launcher", "torchrun ended with SIGKILL (9)", 137, host="node2")
+STALL = Failure("stall", "stopped (SIGSTOP) for 5 s", 3, host="node2", rank=3)
+
+
+@pytest.mark.parametrize(
+    ("result", "host"),
+    [
+        (ended(1, ranks=(3,)), "node2"),
+        (dataclasses.replace(ended(1, ranks=(3,)), stepped=True), "node2"),
+        (ended(-9, ranks=(3,)), "node2"),
+        (ended(1, ranks=(3, 0)), None),
+        (ended(1, PEER, ranks=(3,)), None),
+        (ended(75, ranks=(3,)), None),
+        (dataclasses.replace(ended(1), failure=LAUNCHER, ends={}), "node2"),
+        (dataclasses.replace(ended(1), failure=dataclasses.replace(LAUNCHER, host="node1"), ends={}), None),
+        (dataclasses.replace(ended(1), failure=STALL, ends={}), "node2"),
+        (dataclasses.replace(ended(1), failure=None), None),
+    ],
+    ids=["rank", "later", "killed", "both", "victim", "saved", "launcher", "head", "stall", "none"],
+)
+def test_ranks_fail_on_one_host_alone(result: LaunchResult, host: str | None) -> None:
+    assert failed_host(result) == host
 
 
 def test_the_verdict_shows_the_first_traceback_and_names_every_earlier_failure(tmp_path: Path) -> None:

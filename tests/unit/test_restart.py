@@ -151,21 +151,60 @@ def test_a_failure_that_repeats_itself_before_the_first_step_is_not_tried_a_thir
 
 def test_a_host_on_which_alone_ranks_fail_is_left_out_the_second_time() -> None:
     policy = dataclasses.replace(POLICY, max_restarts=5)
-    first = decide(RANK, HOSTS, 0, policy, early=MISSING)
-    second = decide(RANK, HOSTS, 1, first.policy, early=MISSING)
+    first = decide(RANK, HOSTS, 0, policy, early=MISSING, alone="node2")
+    second = decide(RANK, HOSTS, 1, first.policy, early=MISSING, alone="node2")
     assert [host.name for host in second.hosts] == ["node1", "node3"]
-    assert second.message == (
-        "rank 3 on node2: exit status 7; node2: ranks failed there twice before the first step, and on no "
-        "other host; restart 2 of 5 on node1, node3"
-    )
+    alone = "ranks failed there twice in a row, and on no other host"
+    assert second.policy.left_out == {"node2": alone}
+    assert second.message == f"rank 3 on node2: exit status 7; node2: {alone}; restart 2 of 5 on node1, node3"
     elsewhere = dataclasses.replace(MISSING, hosts=frozenset({"node1"}))
-    assert not decide(RANK, second.hosts, 2, second.policy, early=elsewhere).again, "it is the program"
-    few = decide(RANK, HOSTS, 1, dataclasses.replace(first.policy, min_hosts=3), early=MISSING)
+    again = decide(RANK, second.hosts, 2, second.policy, early=elsewhere, alone="node1")
+    assert not again.again, "it is the program"
+    strict = dataclasses.replace(first.policy, min_hosts=3)
+    few = decide(RANK, HOSTS, 1, strict, early=MISSING, alone="node2")
     assert not few.again
     assert few.message.startswith("no restart: 2 hosts left, --min-hosts 3 (rank 3 on node2: exit status 7")
     assert "; node2: ranks failed there twice" in few.message
-    one = decide(RANK, HOSTS[1:2], 1, dataclasses.replace(first.policy, min_hosts=1), early=MISSING)
+    single = dataclasses.replace(first.policy, min_hosts=1)
+    one = decide(RANK, HOSTS[1:2], 1, single, early=MISSING, alone="node2")
     assert one.message == "no restart: it failed twice in the same way before its first step"
+
+
+def test_after_a_step_a_host_on_which_alone_ranks_fail_is_left_out_if_enough_others_are_there() -> None:
+    policy = dataclasses.replace(POLICY, max_restarts=5)
+    first = decide(RANK, HOSTS, 0, policy, alone="node2")
+    assert first.hosts == HOSTS
+    second = decide(RANK, HOSTS, 1, first.policy, alone="node2")
+    assert [host.name for host in second.hosts] == ["node1", "node3"]
+    few = decide(RANK, HOSTS, 1, dataclasses.replace(first.policy, min_hosts=3), alone="node2")
+    assert few.hosts == HOSTS
+    assert "no other host, but too few hosts are left without it; restart 2 of 5" in few.message
+
+
+@pytest.mark.parametrize(
+    ("between", "alone", "left"),
+    [
+        (LOST, None, ["node1"]),
+        (RANK, None, ["node1", "node2", "node3"]),
+        (RANK, "node1", ["node1", "node2", "node3"]),
+    ],
+    ids=["a lost host", "ranks on several hosts", "ranks on another host"],
+)
+def test_only_failures_of_ranks_tell_whether_a_host_fails_twice_in_a_row(
+    between: Failure, alone: str | None, left: list[str]
+) -> None:
+    policy = dataclasses.replace(POLICY, max_restarts=5, min_hosts=1)
+    first = decide(RANK, HOSTS, 0, policy, alone="node2")
+    second = decide(between, HOSTS, 1, first.policy, alone=alone)
+    third = decide(RANK, second.hosts, 2, second.policy, alone="node2")
+    assert [host.name for host in third.hosts] == left
+
+
+def test_a_host_that_is_asked_again_has_not_left_the_job() -> None:
+    first = decide(LOST, HOSTS, 0, POLICY, at=100.0)
+    assert first.policy.left_out == {"node3": LOST.reason}
+    second = decide(dataclasses.replace(LOST, host="node2"), first.hosts, 1, first.policy, at=200.0)
+    assert second.policy.left_out == {}
 
 
 def test_no_more_restarts_than_were_allowed() -> None:

@@ -33,6 +33,14 @@ class JobStall:
 
 
 @message(frozen=True)
+class LeftOut:
+    """A host that an attempt does not use any more."""
+
+    host: Name
+    why: Text
+
+
+@message(frozen=True)
 class JobState:
     """The record of a job in its folder; `ended` and `exit_status` are None as long as there is no result."""
 
@@ -56,6 +64,8 @@ class JobState:
     """The number of ranks of each host; the first ranks are on the first host."""
     spares: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)] = ()
     """The hosts without ranks that are ready for the next attempt."""
+    left_out: Annotated[tuple[LeftOut, ...], AtMost(MOST_HOSTS)] = ()
+    """The hosts that have left the job, each with the reason."""
     stall: JobStall | None = None
     late: Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)] = ()
     """The ranks of a running job that the others wait for, by the sums of its driver."""
