@@ -37,7 +37,7 @@ class LaunchOptions(SlurmOptions):
         "Where it runs": "include exclude network python runs",
         "How many ranks": "slots",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
-        "Survive failures": "min_hosts spares start_timeout",
+        "Survive failures": "min_hosts spares grow start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
@@ -161,6 +161,11 @@ class LaunchOptions(SlurmOptions):
         "connect, check and supply this many hosts beyond --np too, to replace hosts that fail (default: 0)",
         "N",
         least=1,
+    )
+    grow: bool = flag(
+        False,
+        "when a lost host answers again, send SIGUSR1 to a program that handles it: it saves and ends, and "
+        "the job goes on with more ranks",
     )
     start_timeout: int = flag(
         0,

@@ -35,8 +35,9 @@ def refuse(options: LaunchOptions) -> None:
     require_one_source(options)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
-    if options.spares and not options.max_restarts:
-        raise UsageError("--spares is for restarts; add --max-restarts N")
+    for name in ("spares", "grow"):
+        if getattr(options, name) and not options.max_restarts:
+            raise UsageError(f"--{name} is for restarts; add --max-restarts N")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)
     if (options.script or options.module) and not options.hosts and not options.slurm:
@@ -102,6 +103,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         may_restart=restarts,
         max_restarts=options.max_restarts,
         spares=options.spares,
+        grow=options.grow,
         max_log=parse.size("--max-log", options.max_log),
         sample_every=float(options.sample_every),
         notify=options.notify,

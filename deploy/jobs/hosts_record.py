@@ -53,7 +53,8 @@ class HostsRecord:
         crowded = [
             name for name, number in zip(state.hosts, state.placed, strict=False) if number > slots[name]
         ]
-        if order != list(state.hosts) or crowded:
+        # In any order: hosts that were lost and came back are last.
+        if sorted(order) != sorted(state.hosts) or crowded:
             text = f"the record on {order[0]} has ranks on hosts where the launch cannot have placed them"
             raise MusterError(f"{state.job}: {text}")
 

@@ -91,6 +91,27 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
     return decide(result.failure, hosts, attempt, policy, early=early, alone=alone, stuck=stuck, at=at)
 
 
+def with_returned(
+    hosts: Sequence[Host], answering: Collection[str], policy: Policy
+) -> tuple[tuple[Host, ...], Policy]:
+    """These hosts, then those that were lost and answer again; and the policy from now on.
+
+    They come last, so that the head stays: it may have the only checkpoint.
+    """
+    used = {host.name for host in hosts}
+    back = tuple(host for host in policy.hosts if host.name in policy.away & {*answering} - used)
+    names = {host.name for host in back}
+    left_out = {host: why for host, why in policy.left_out.items() if host not in names}
+    return (*hosts, *back), replace(policy, away=policy.away - names, left_out=left_out)
+
+
+def grown(hosts: Sequence[Host], policy: Policy) -> Decision:
+    """The next attempt after the ranks have saved so that more of them can start; it does not count."""
+    more = replace(policy, max_restarts=policy.max_restarts + 1)
+    names = ", ".join(host.name for host in hosts)
+    return Decision(tuple(hosts), f"the ranks have saved; the job goes on with more on {names}", more)
+
+
 def decide(
     failure: Failure | None,
     hosts: Sequence[Host],

@@ -21,7 +21,7 @@ from ..connect.reserve import Reserve
 from ..console.progress import OnStage, show_no_stage
 from ..console.text import count
 from ..envs.present import Packages
-from ..errors import MusterError, UnfitError
+from ..errors import MusterError, UnfitError, UsageError
 from ..hosts.hostfile import Host
 from ..launch.cause import explain_port_conflict
 from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
@@ -39,12 +39,14 @@ from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.lateness import Pace
 from ..why.stall import stall_text
 from . import restart_policy as restart
+from .growth import Growth
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .launched import launched, texts
 from .metrics import Metrics
 from .notify import StallNotifier
 from .planning import make_plan
+from .repeated import PREEMPTED
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
 from .verdict import verdict
@@ -103,6 +105,8 @@ class Attempts:
         self._head: Channel | None = None
         self._kept: KeptHosts | None = None
         self._reserve = Reserve()
+        self._answering: frozenset[str] = frozenset()
+        """The hosts without ranks that were connected at the end of the last attempt."""
         self._metrics = Metrics(folder.kept)
 
     def run(self) -> LaunchResult:
@@ -152,7 +156,7 @@ class Attempts:
                 self._reserve = cluster.set_aside(host.name for host in placement.spares)
                 if kept:
                     cluster.forget_reports()
-                self._execute(the_plan, cluster, timings)
+                self._execute(the_plan, cluster, timings, hosts)
                 self._keep(cluster)
         except UnfitError as error:
             if not attempt:
@@ -165,9 +169,13 @@ class Attempts:
                 time.sleep(restart.RETRY_SECONDS)
                 return hosts
             return self._next(restart.without(unfit, hosts, attempt - 1, self._policy, now()), attempt - 1)
-        if self._results[-1].warned:
+        result = self._results[-1]
+        if result.warned:
             return ()
-        return self._next(restart.after(self._results[-1], hosts, attempt, self._policy, now()), attempt)
+        hosts, self._policy = restart.with_returned(hosts, self._answering, self._policy)
+        if result.grows:
+            return self._next(restart.grown(hosts, self._policy), attempt)
+        return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
 
     @staticmethod
     def _recovery(last: LaunchResult) -> Timings:
@@ -185,6 +193,7 @@ class Attempts:
         Containers, and steps of Slurm, end with their connection.
         """
         result = self._results[-1]
+        self._answering = frozenset(self._reserve.channels)
         if self.spec.may_restart and result.failure:
             in_use = self.spec.image or self.spec.allocation
             self._kept = cluster.hand_on(frozenset() if in_use else result.cleared)
@@ -197,12 +206,32 @@ class Attempts:
             self._kept.close()
             self._kept = None
 
-    def _look_at_reserve(self) -> None:
-        """Print which spare hosts were lost. The next attempt connects to them again."""
-        for host, why in self._reserve.lost().items():
-            self._say(f"spare host {host}: {why}")
+    def _look_at_reserve(self, growth: Growth, plan: LaunchPlan, hosts: Sequence[Host]) -> None:
+        """Print which hosts without ranks were lost or answer again; let the job grow, if it can."""
+        reserve = self._reserve
+        for host, why in reserve.lost().items():
+            self._say(f"{host}, which has no rank: {why}")
+            reserve.seek(self._host(host), self._open_pipe)
+        for host in reserve.arrived():
+            self._say(f"{host} answers again; the next attempt can use it")
+        if self.spec.grow and not growth.sent:
+            more, _ = restart.with_returned(hosts, reserve.channels, self._policy)
+            if len(more) > len(hosts) and self._ranks_on(more) > len(plan.ranks) and growth.look():
+                self._say("SIGUSR1 was sent to every rank: after it has saved, the job goes on with more")
 
-    def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
+    def _ranks_on(self, hosts: Sequence[Host]) -> int:
+        """The number of ranks of a restart on these hosts; 0 if the launcher cannot start any there."""
+        try:
+            return place_ranks(hosts, self.spec.for_attempt(hosts, 1)).size
+        except UsageError:
+            return 0
+
+    def _host(self, name: str) -> Host:
+        return next(host for host in self.spec.hosts if host.name == name)
+
+    def _execute(
+        self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings, hosts: Sequence[Host]
+    ) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
         self._on_stage(f"starting {the_plan.spec.launcher}")
         self.folder.begin(the_plan, self._policy.left_out)
@@ -212,6 +241,9 @@ class Attempts:
         self._history.began(the_plan)
         code = None if self._results else texts(the_plan.spec.tree)
         self.folder.keep_launched(launched(the_plan, cluster.facts), code)
+        growth = Growth(cluster.channels)
+        for host in self._policy.away - {host.name for host in hosts}:
+            self._reserve.seek(self._host(host), self._open_pipe)
         result = LaunchLoop(
             the_plan,
             cluster,
@@ -223,8 +255,10 @@ class Attempts:
             on_pace=self._on_pace,
             on_stage=self._on_stage,
             detached=self.folder.detached,
-            on_turn=self._look_at_reserve,
+            on_turn=partial(self._look_at_reserve, growth, the_plan, hosts),
         ).run()
+        if growth.sent and result.failure and result.failure.exit_status == PREEMPTED:
+            result = dataclasses.replace(result, grows=True)
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)

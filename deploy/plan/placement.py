@@ -37,6 +37,11 @@ class Placement:
         """The hosts with ranks, then the spares."""
         return self.hosts + self.spares
 
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return sum(self.counts.values())
+
     @cached_property
     def counts(self) -> Mapping[str, int]:
         """The number of ranks on each host."""

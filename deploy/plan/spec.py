@@ -109,6 +109,8 @@ class LaunchSpec:
     min_hosts: int = 1
     spares: int = 0
     """The number of hosts beyond those with ranks that are made ready for the next attempt."""
+    grow: bool = False
+    """Whether its ranks are asked to save and end when lost hosts answer again."""
     max_log: int = MAX_LOG
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
     sample_every: float = SAMPLE_SECONDS

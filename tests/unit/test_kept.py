@@ -7,11 +7,15 @@ import threading
 import pytest
 
 from muster.deploy.common.clock import now
+from muster.deploy.connect import reserve as reserve_module
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.kept import KeptHosts
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.connect.reports import CommandEnd, Event, Lost, RankOutput, StopAsked
+from muster.deploy.connect.reserve import Reserve
 from muster.deploy.connect.transports.process import LocalPipe
+from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from tests.waiting import wait_until
@@ -140,3 +144,32 @@ def test_a_spare_host_that_is_not_taken_over_is_closed(opener: Opener) -> None:
     with Cluster(HOSTS[:2], opener) as first:
         first.set_aside(["node2"]).close()
         assert opener.pipes["node2"].reader.read(1) == b""
+
+
+def test_a_lost_host_is_sought_until_it_answers(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserve_module, "PAUSES", (0.0,))
+    refusals = [HostError("ssh.refused", "refused"), HostError("ssh.unreachable", "no route")]
+
+    def open_pipe(host: Host) -> Pipe:
+        if refusals:
+            raise refusals.pop()
+        return opener(host)
+
+    reserve, names = Reserve(), list[str]()
+    reserve.seek(HOSTS[2], open_pipe)
+    wait_until(lambda: names.extend(reserve.arrived()) or bool(names), "the host")
+    assert (names, opener.opened, refusals) == (["node3"], ["node3"], [])
+    kept = KeptHosts(Inbox())
+    reserve.hand_to(kept)
+    with Cluster(HOSTS[2:], opener, kept=kept) as cluster:
+        assert opener.opened == ["node3"], "it is connected already"
+        cluster.survey()
+
+
+def test_a_host_is_not_sought_after_the_attempt(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserve_module, "PAUSES", (60.0,))
+    before, reserve = threading.active_count(), Reserve()
+    reserve.seek(HOSTS[2], opener)
+    reserve.close()
+    wait_until(lambda: threading.active_count() <= before, "the end of its thread")
+    assert opener.opened == []

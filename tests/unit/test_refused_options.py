@@ -29,6 +29,7 @@ REFUSED = {
     "launch --dry-run": {
         "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
         "--min-hosts 1 a.py": "--min-hosts is for restarts; add --max-restarts N",
+        "--grow a.py": "--grow is for restarts; add --max-restarts N",
         "--spares 1 a.py": "--spares is for restarts; add --max-restarts N",
         "--torch-backend cpu a.py": "--torch-backend needs --requirements FILE",
         "--module=-c": "--module -c: a module name does not begin with a dash",

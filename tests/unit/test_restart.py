@@ -16,7 +16,9 @@ from muster.deploy.jobs.restart_policy import (
     awaits_network,
     backoff,
     decide,
+    grown,
     pause,
+    with_returned,
     without,
 )
 from muster.deploy.launch.result import Failure, LaunchResult
@@ -205,6 +207,32 @@ def test_a_host_that_is_asked_again_has_not_left_the_job() -> None:
     assert first.policy.left_out == {"node3": LOST.reason}
     second = decide(dataclasses.replace(LOST, host="node2"), first.hosts, 1, first.policy, at=200.0)
     assert second.policy.left_out == {}
+
+
+def test_a_lost_host_that_answers_again_is_the_last_host_of_the_next_attempt() -> None:
+    lost = decide(dataclasses.replace(LOST, host="node1"), HOSTS, 0, POLICY)
+    assert with_returned(lost.hosts, (), lost.policy) == (lost.hosts, lost.policy)
+    hosts, policy = with_returned(lost.hosts, ("node1", "elsewhere"), lost.policy)
+    assert [host.name for host in hosts] == ["node2", "node3", "node1"]
+    assert (policy.away, policy.left_out) == (frozenset(), {})
+    again = decide(dataclasses.replace(LOST, host="node2"), hosts, 1, policy)
+    assert [host.name for host in again.hosts] == ["node3", "node1"], "enough hosts are left with it"
+
+
+@pytest.mark.parametrize("why", ["a liar", "ranks", "stuck"])
+def test_a_host_that_failed_otherwise_does_not_come_back(why: str) -> None:
+    failure = dataclasses.replace(LOST, reason="protocol error: no frame") if why == "a liar" else RANK
+    policy = dataclasses.replace(POLICY, min_hosts=1, alone="node2")
+    stuck = {"node3": Stuck("cannot be ended", ends_soon=False)} if why == "stuck" else {}
+    lost = decide(failure, HOSTS, 0, policy, alone="node2" if why == "ranks" else None, stuck=stuck)
+    assert len(lost.hosts) == 2
+    assert with_returned(lost.hosts, ("node2", "node3"), lost.policy)[0] == lost.hosts
+
+
+def test_a_restart_that_lets_a_job_grow_does_not_count() -> None:
+    decision = grown(HOSTS, POLICY)
+    assert (decision.hosts, decision.policy.max_restarts) == (HOSTS, POLICY.max_restarts + 1)
+    assert decision.message == "the ranks have saved; the job goes on with more on node1, node2, node3"
 
 
 def test_no_more_restarts_than_were_allowed() -> None:

@@ -40,6 +40,7 @@ from .folders import count_outputs, make_private_folder, require_targets, sweep_
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
+PASSED_ON = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 
 
@@ -200,8 +201,12 @@ class JobSupervisor:
 
     def do_signal(self, request: Frame, payload: bytes) -> Frame:
         """Send SIGUSR1 or SIGUSR2 to every rank here: its wrapper passes it on to the program."""
-        self.signal_ranks({"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}[request["name"]])
+        self.signal_ranks(PASSED_ON[request["name"]])
         return {}
+
+    def do_handled(self, request: Frame, payload: bytes) -> Frame:
+        """Whether the program of every rank here has a handler for such a signal."""
+        return {"handled": self.ranks.handle(PASSED_ON[request["name"]])}
 
     def signal_ranks(self, number: int) -> None:
         """Send a signal to every rank here."""

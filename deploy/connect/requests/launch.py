@@ -45,6 +45,13 @@ class Stopped:
 
 
 @message(frozen=True)
+class Handled:
+    """Whether the program of every rank of a host has a handler for a signal."""
+
+    handled: bool
+
+
+@message(frozen=True)
 class Outputs:
     """The files that a job has left on a host, and their bytes; `more`: there are more than were counted."""
 
@@ -89,6 +96,7 @@ PING = Request("ping", Nothing)
 WATCH = Request("watch", Nothing)
 SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
+HANDLED = Request("handled", Handled)
 STOP = Request("stop", Stopped)
 OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, FETCHED)
