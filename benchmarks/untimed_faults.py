@@ -225,9 +225,20 @@ UNTIMED = (
         "tests/unit/test_restart.py, tests/unit/test_repeated.py, tests/local/test_local_launch.py",
     ),
     (
-        "a program fails on one host alone at each start",
-        "the third start is without that host, or the job ends and names it",
+        "ranks fail twice in a row on one host alone",
+        "the third start is without that host; before the first step, the job ends and names it if too few "
+        "hosts are left",
         "tests/unit/test_restart.py",
+    ),
+    (
+        "a spare host of `--spares` is lost while the job runs",
+        "the job continues, and a line names the host",
+        "tests/unit/test_kept.py",
+    ),
+    (
+        "a lost host answers again while the job runs without it",
+        "it takes part in the next attempt; with `--grow` the ranks save at once, and more of them continue",
+        "tests/unit/test_return.py, tests/unit/test_growth.py",
     ),
     (
         "a lost host is back at once, and too few hosts are left",
