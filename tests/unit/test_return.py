@@ -66,11 +66,14 @@ class Job:
             self.down, failure = {"node2"}, LOST
         if attempt == 2:
             self.down, failure = set(), SAVED if self.grow else FAILED
-            wait_until(lambda: on_turn() or self.growth.sent or (not self.grow and self.said()), "node2")
+            wait_until(lambda: self.turned(on_turn), "node2")
         return LaunchResult(plan, 1.0, 2.0, failure, {}, cleared=frozenset({"node1"}))
 
-    def said(self) -> bool:
-        return "node2 answers again" in (self.folder.logs / "driver.log").read_text()
+    def turned(self, on_turn: Callable[[], None]) -> bool:
+        """Make a turn; returns whether node2 has answered, and the job grows if it shall."""
+        on_turn()
+        said = (self.folder.logs / "driver.log").read_text()
+        return "node2 answers again" in said and self.growth.sent == self.grow
 
 
 @pytest.fixture(params=[False, True], ids=["restart", "grow"])
