@@ -99,10 +99,14 @@ def in_synchronize(faults: Faults) -> None:
         launch.pid()
         time.sleep(LONG_SECONDS)
         why = named_by(faults, launch, fault, "why", "hang_in_synchronize")
-        if faults.proof.on_gpu:
-            told = "waits for its GPU" in why and "while its GPU is busy" in why
-            faults.recorder.check(f"{fault}: why says that its GPU is busy", told)
         named_by(faults, launch, fault, "stacks", "hang_in_synchronize")
+        if faults.proof.on_gpu:
+            faults.recorder.check(f"{fault}: why says that it waits for its GPU", "waits for its GPU" in why)
+            if "while its GPU is busy" not in why:  # nvidia-smi may be slow
+                time.sleep(LONG_SECONDS)
+                why = launch.ask("why")
+            told = "while its GPU is busy" in why
+            faults.recorder.check(f"{fault}: why says that its GPU is busy", told, note=first(why))
         answers(faults, launch, fault)
 
 

@@ -31,6 +31,7 @@ FIGURES = ("loss", "step_seconds", "samples_per_second", "time")
 MOST_TAIL = 1 << 13
 MOST_SHARE = 0.005  # of a core
 GPU_USERS_SECONDS = 10.0  # between two looks at the processes on the GPUs; each starts nvidia-smi
+GPU_USERS_SHARE = 0.05  # of the time, for these looks; nvidia-smi mostly waits for the driver
 MOST_SECONDS = 8.0  # between two samples: a longer gap would look like a lost host
 
 
@@ -88,10 +89,10 @@ class Sampler:
         """Look now and then which processes use which GPU."""
         pause = GPU_USERS_SECONDS
         while not self._ended.wait(pause):
-            began = time.monotonic()  # more than the processor time of nvidia-smi
+            began = time.monotonic()
             with contextlib.suppress(OSError, ValueError):
                 self._gpu_users = gpu_users()
-            pause = max(GPU_USERS_SECONDS, (time.monotonic() - began) / MOST_SHARE)
+            pause = max(GPU_USERS_SECONDS, (time.monotonic() - began) / GPU_USERS_SHARE)
 
     def _run(self) -> None:
         self._take()  # rates count from here
