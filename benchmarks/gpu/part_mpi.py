@@ -95,6 +95,8 @@ def _checks(recorder: Recorder, proof: Proof) -> Callable[[], None]:
         title = f"the checks of the MPI backend on {device}, 3 ranks"
         last = [line for line in _output_of_rank_0(ended).splitlines() if line.startswith("{")]
         if not recorder.check(f"{title}: the job ends", ended.status == 0 and bool(last), note=ended.said):
+            done = [line for line in _errors(ended).splitlines() if line.startswith("check_")]
+            recorder.figure("the last check that ended", (done or ["none"])[-1])
             return
         wrong = {name: why for name, why in json.loads(last[-1]).items() if why}
         count = len(json.loads(last[-1]))

@@ -37,6 +37,7 @@ def main() -> None:
         checks = vars(importlib.import_module(f"tests.train.mpi_checks.{module}"))
         for name in [name for name in checks if name.startswith("check_")]:
             outcome[name] = run(checks[name])
+            sys.stderr.write(f"{name}: {'wrong' if outcome[name] else 'right'}\n")  # for a job that hangs
     if ranks.rank == 0:
         sys.stdout.write(json.dumps(outcome) + "\n")
     dist.destroy_process_group()
