@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 
+import numpy as np
 import pytest
 
+from benchmarks import stragglers
 from muster.deploy.why.lateness import MARGIN, Pace, RankPace, Step, excess, scores
 from muster.deploy.why.sums import Sums
 
@@ -31,6 +35,36 @@ def named(draw: Draw, ranks: int, steps: int, more: float, seed: int) -> dict[in
         (look,) = sums.add([Pace("0", 1, 1.2, 1, True, paces, (taken,))])
         for rank in look.late:
             found.setdefault(rank.rank, step)
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "more"), [(3, 0.25), (8, 0.25), (8, 0.0), (16, 0.5)])
+def test_the_simulation_of_many_runs_names_the_ranks_that_the_sums_name(ranks: int, more: float) -> None:
+    chance = np.random.default_rng(ranks)
+    work = stragglers.WORK["normal, deviation 20 %"](chance, (2, 300, ranks))
+    work[0, :, 1] *= 1 + more
+    work[0, 200:, 1] *= 0.5  # it recovers
+    found = stragglers.named(work)
+    for number, run in enumerate(work.tolist()):
+        assert dict(enumerate(found[number])) == {
+            rank: by_the_sums(run).get(rank, math.inf) for rank in range(ranks)
+        }
+    assert np.isfinite(found[0, 1]) == (more > 0)
+
+
+def by_the_sums(work: Sequence[Sequence[float]]) -> dict[int, int]:
+    """The ranks that are named, each with the look at which it is. `work`: by step and rank."""
+    ranks, seconds = len(work[0]), median(map(max, work))
+    paces = tuple(RankPace(rank, "node1", 0.0, 0.0) for rank in range(ranks))
+    margins, sums, found = [MARGIN * seconds] * ranks, Sums(), dict[int, int]()
+    steps = [
+        Step(number, number, 0.0, scores(row, margins), excess(row)) for number, row in enumerate(work, 1)
+    ]
+    for end in range(stragglers.LOOK, len(steps) + 1, stragglers.LOOK):
+        seen = tuple(steps[end - stragglers.LOOK : end])
+        (look,) = sums.add([Pace("0", stragglers.LOOK, seconds, 1, True, paces, seen)])
+        for rank in look.late:
+            found.setdefault(rank.rank, end)
     return found
 
 
