@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from muster.train import ShardedCheckpoints
 from muster.train.checkpoint import files, shards
@@ -115,6 +118,41 @@ def test_a_host_may_be_lost_with_its_disk_at_any_new_number_of_hosts(
     assert equal(state, states[1])
     got = [line for line in said.splitlines() if "got" in line]
     assert got == [f"{host}: got {number} of 3 files of step 2" for host, number in fetched.items()]
+
+
+def _wrong_list(path: Path) -> None:
+    path.with_suffix(".json").write_text("{")
+
+
+def _short_file(path: Path) -> None:
+    os.truncate(path.with_suffix(".pt"), 99)
+
+
+def _no_file(path: Path) -> None:
+    path.with_suffix(".pt").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_wrong_list, "rank 1 (host1): no Index from 0001-of-0003.json"),
+        (_short_file, "rank 2 (host2): 0001-of-0003.pt arrived damaged"),
+        (_no_file, "rank 1 (host1): [Errno 2] No such file or directory"),
+    ],
+)
+def test_a_neighbour_waits_for_no_file_that_is_damaged_before_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], said: str
+) -> None:
+    written = shards.write
+
+    def write(path: Path, *contents: Any) -> None:
+        written(path, *contents)
+        if path.name.startswith("0001"):
+            damage(path)
+
+    monkeypatch.setattr(shards, "write", write)
+    with pytest.raises(ProcessRaisedException, match=re.escape(said)):
+        save(tmp_path, 3, 1)
 
 
 def test_only_what_a_host_lacks_is_fetched(tmp_path: Path) -> None:

@@ -54,13 +54,17 @@ class Copies:
         taking.result()
 
     def _send(self, path: Path | None, to: int) -> None:
-        if path is None:
-            self.lane.send(torch.tensor([FAILED]).view(torch.uint8), to)
+        index, text = None, b""
+        try:
+            if path is not None:
+                index = shards.read_index(path)
+                text = shards.encoded(index)
+        finally:  # the neighbour would wait for as much as a malformed list announces
+            self.lane.send(torch.tensor([len(text) or FAILED]).view(torch.uint8), to)
+        if path is None or index is None:
             return
-        index = path.with_suffix(".json").read_bytes()
-        self.lane.send(torch.tensor([len(index)]).view(torch.uint8), to)
-        self.lane.send(torch.frombuffer(bytearray(index), dtype=torch.uint8), to)
-        for piece in from_disk(path.with_suffix(".pt")):
+        self.lane.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), to)
+        for piece in from_disk(path.with_suffix(".pt"), index.size):
             self.lane.send(piece, to)
 
     def _take(self, senders: list[int], folder: Path) -> None:

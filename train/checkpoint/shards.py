@@ -126,6 +126,8 @@ def checked_index(text: bytes, name: str) -> Index:
         index: Index = decoded(text, Index, name)
     except TrainError as error:
         raise Unfit(str(error).partition("\n")[0]) from None
+    if index.size < 0:
+        raise Unfit(f"{name}: a file of {index.size} bytes")
     for part in index.parts:
         box = part.box
         fits = len(box.offset) == len(box.shape) == len(box.whole)

@@ -6,6 +6,7 @@ one copy, and no host sends more than one copy. Only send and recv are needed, w
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,24 +69,43 @@ def along(
     following = chain[place + 1] if place + 1 < len(chain) else None
     if place == 0:
         assert path is not None  # noqa: S101 - the first of a chain has the file
-    pieces = from_disk(path) if place == 0 and path else received(lane, size, chain[place - 1])
+    pieces = from_disk(path, size) if place == 0 and path else received(lane, size, chain[place - 1])
     for piece in pieces:
         if following is not None:
             lane.send(piece, following)
         yield piece
 
 
-def from_disk(path: Path) -> Iterator[torch.Tensor]:
-    """Yield the pieces of a file."""
-    with path.open("rb") as file:
-        while data := file.read(PIECE):
-            yield torch.frombuffer(bytearray(data), dtype=torch.uint8)
+def from_disk(path: Path, size: int) -> Iterator[torch.Tensor]:
+    """Yield the pieces of a file of `size` bytes; raises OSError after the last if it cannot be read.
+
+    In place of bytes that cannot be read there are zeros: the receiver waits for as many pieces, and finds
+    that the checksum is wrong.
+    """
+    with contextlib.ExitStack() as stack:
+        file, wrong = None, None
+        for length in lengths(size):
+            data = b""
+            try:
+                file = file or stack.enter_context(path.open("rb"))
+                data = file.read(length) if wrong is None else b""
+            except OSError as error:
+                wrong = error
+            yield torch.frombuffer(bytearray(data.ljust(length, b"\0")), dtype=torch.uint8)
+        if wrong is not None:
+            raise wrong
 
 
 def received(lane: Lane, size: int, source: int) -> Iterator[torch.Tensor]:
     """Yield the pieces of a file of `size` bytes that rank `source` sends."""
+    for length in lengths(size):
+        yield lane.receive(length, source)
+
+
+def lengths(size: int) -> Iterator[int]:
+    """Yield the lengths of the pieces of a file."""
     for start in range(0, size, PIECE):
-        yield lane.receive(min(PIECE, size - start), source)
+        yield min(PIECE, size - start)
 
 
 def _host(group: Group) -> str:
