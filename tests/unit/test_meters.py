@@ -215,6 +215,17 @@ def test_the_newest_step_is_read_and_what_json_lacks_is_left_out(tmp_path: Path)
     assert training.read() == {"step": 2, "time": 7}
 
 
+def test_what_an_earlier_attempt_wrote_is_no_step_of_this_one(tmp_path: Path) -> None:
+    steps = tmp_path / "steps.jsonl"
+    steps.write_text('{"step": 7}\n{"step": 8}\n')
+    training = TrainingMeter(str(tmp_path))
+    assert training.read() is None
+    steps.write_text('{"step": 7}\n')  # a training that resumes sets later steps aside
+    assert training.read() is None
+    steps.write_text('{"step": 7}\n{"step": 8}\n')
+    assert training.read() == {"step": 8}
+
+
 @pytest.mark.parametrize(
     "tail", [b"", b"{}\n", b"[1]\n", b'{"step": true}\n', b'{"step": 1}', b"[" * 9999 + b"\n"]
 )

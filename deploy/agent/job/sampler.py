@@ -121,25 +121,28 @@ class Sampler:
 class TrainingMeter:
     """The newest figures of a training on this host: the last line of `steps.jsonl` in the output folder.
 
-    Reads the file again when it has grown. A program writes it: it may hold anything.
+    Reads the file again when it has grown. A program writes it: it may hold anything. What an earlier attempt
+    wrote is no step of this one, also if a program that resumes cuts the file.
     """
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, STEPS)
-        self._size = -1
+        self._size = self._size_now()
         self._newest: Frame | None = None
 
     def read(self) -> Frame | None:
-        """The step and its figures; None before the first step."""
-        try:
-            size = os.stat(self._path).st_size
-        except OSError:
-            return None
-        if size != self._size:
+        """The step and its figures; None before the first step of this attempt."""
+        before, self._size = self._size, self._size_now()
+        if self._size > before:
             with contextlib.suppress(OSError):
-                self._newest = last_step(_tail(self._path, size)) or self._newest
-                self._size = size
+                self._newest = last_step(_tail(self._path, self._size)) or self._newest
         return self._newest
+
+    def _size_now(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return -1
 
 
 def last_step(tail: bytes) -> Frame | None:
