@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,6 +21,18 @@ CUDA_TYPES = {
 }
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A function of a library with its arguments, and the tensors whose memory it uses."""
+
+    function: Callable[..., int]
+    words: tuple[object, ...]
+    tensors: tuple[torch.Tensor, ...]
+
+    def __call__(self) -> None:
+        _require(self.function(*self.words))
+
+
 def memcpy(size: int, device: torch.device) -> Callable[[], object]:
     """A copy of so many bytes within the memory of a device."""
     source = torch.arange(256, dtype=torch.uint8, device=device).repeat(size // 256)
@@ -33,8 +46,7 @@ def memcpy(size: int, device: torch.device) -> Callable[[], object]:
         ctypes.c_size_t(size),
         _stream(),
     )
-    keep = (source, target)
-    return lambda: (_require(copy(*words)), keep)
+    return _Call(copy, words, (source, target))
 
 
 def gemm(rows: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
@@ -55,12 +67,12 @@ def gemm(rows: int, dtype: torch.dtype, device: torch.device) -> Callable[[], ob
         ctypes.c_void_p(right.data_ptr()), kind, rows, ctypes.c_void_p(left.data_ptr()), kind, rows,
         ctypes.byref(zero), ctypes.c_void_p(result.data_ptr()), kind, rows, compute, CUBLAS_GEMM_DEFAULT,
     )  # fmt: skip
-    _require(library.cublasGemmEx(*words))
+    product = _Call(library.cublasGemmEx, words, (left, right, result))
+    product()
     expected = torch.mm(left[:1], right)
     if not torch.allclose(result[:1].double(), expected.double(), rtol=5e-2, atol=1.0):
         raise ValueError(f"cublasGemmEx of {dtype}: a wrong product")
-    keep = (left, right, result)
-    return lambda: (_require(library.cublasGemmEx(*words)), keep)
+    return product
 
 
 def _cublas(device: torch.device) -> ctypes.CDLL:

@@ -30,7 +30,12 @@ def main() -> None:
     sys.stdout.write(json.dumps({"pid": os.getpid(), "bytes": held, **about(device)}) + "\n")
     sys.stdout.flush()
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
     if use == "matmul":
         rows = 8192 if device.type == "cuda" else 256
         left = torch.randn(rows, rows, device=device).bfloat16()

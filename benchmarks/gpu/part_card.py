@@ -75,7 +75,7 @@ def run(recorder: Recorder, proof: Proof) -> None:
 def card_of(proof: Proof, folder: Path) -> Card:
     """The card of this machine, or the stand-in."""
     if proof.on_gpu:
-        import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415 - only where there is a GPU
+        import pynvml  # noqa: PLC0415 - only where there is a GPU
 
         return Card("/", pynvml, proof)
     from tests import fake_nvml  # noqa: PLC0415 - only without a GPU
@@ -118,7 +118,7 @@ def look(recorder: Recorder, card: Card, when: str, expected: list[str], *pids: 
     """Check every field of the survey, and the findings about it; returns the MiB in use."""
     survey, views = card.survey(), card.others()
     gpu = survey["gpus"][0] if survey["gpus"] else {}
-    fields = {name: sorted(value) if name == "pids" else value for name, value in gpu.items()}
+    fields: dict[str, Any] = {name: sorted(value) if name == "pids" else value for name, value in gpu.items()}
     number, wrong = compared(fields, views)
     complete = number >= 10 and not wrong
     note = "; ".join(wrong) or (survey["gpu_error"] or "")
@@ -223,7 +223,7 @@ def judge_samples(recorder: Recorder, samples: list[dict[str, Any]], views: tupl
 def hidden_launch(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A launch whose rank sees no GPU and asks for NCCL; it runs beside the other steps."""
     (folder / "hidden").mkdir()
-    argv = [MUSTER, "launch", "--np", "1", "--backend", "nccl", "--env", "CUDA_VISIBLE_DEVICES="]
+    argv = [str(MUSTER), "launch", "--np", "1", "--backend", "nccl", "--env", "CUDA_VISIBLE_DEVICES="]
     argv += ["--module", "muster.train.tools.collectives"]
     with subprocess.Popen(
         argv, cwd=folder / "hidden", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -142,7 +142,7 @@ def collectives(
         return
     argv = [str(folder / "build/all_reduce_perf"), "-g", "1", "-b", FIRST, "-e", last, "-f", "4"]
     theirs = of_nccl_tests(subprocess.run(
-        argv, env=_with_nccl(), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True
+        argv, env=_with(folder / "nccl"), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True
     ).stdout)  # fmt: skip
     ratio = ours[largest] / theirs[largest]
     for size in sorted({*ours} & {*theirs}):
@@ -169,7 +169,8 @@ def start_build(folder: Path) -> subprocess.Popen[str] | str:
     home = folder / "nccl"
     (home / "lib").mkdir(parents=True)
     (home / "include").symlink_to(nccl / "include")
-    (home / "lib/libnccl.so").symlink_to(nccl / "lib/libnccl.so.2")
+    for name in ("libnccl.so", "libnccl.so.2"):  # to link with, and to run with
+        (home / "lib" / name).symlink_to(nccl / "lib/libnccl.so.2")
     cuda = next(path for path in (Path("/usr/local/cuda"), Path(nvcc).resolve().parents[1]) if path.is_dir())
     major, minor = torch.cuda.get_device_capability()
     target = f"-gencode=arch=compute_{major}{minor},code=sm_{major}{minor}"
@@ -185,8 +186,8 @@ def nccl_folder() -> Path | None:
     return next((folder for folder in folders if (folder / "include/nccl.h").is_file()), None)
 
 
-def _with_nccl() -> dict[str, str]:
-    paths = [str(nccl_folder() / "lib") if nccl_folder() else "", os.environ.get("LD_LIBRARY_PATH", "")]
+def _with(nccl: Path) -> dict[str, str]:
+    paths = [str(nccl / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths))}
 
 

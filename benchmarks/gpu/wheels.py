@@ -15,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.wheel import ROOT, build_wheel
+from tests.launching import ROOT
+from tests.wheel import build_wheel
 
 MOST_MIB = 60.0
 OF_THE_MACHINE = ("torch", "numpy", "mpi4py", "triton", "nvidia_", "cuda_")
