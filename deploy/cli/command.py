@@ -80,7 +80,9 @@ class Flag:
     required: str = ""
     """The question to the user if it is missing."""
     alone: str = ""
-    """Its value if it stands alone; any other value begins with a dash."""
+    """Its value if it stands alone."""
+    values: str = r"-.*"
+    """The form of any other value of a flag that may stand alone."""
     least: int | None = None
     most: int = MOST
     choices: Sequence[str] = ()

@@ -102,6 +102,14 @@ def _of_this_machine(python: str, chosen: str, rule: SlotRule | None) -> Invento
     return Inventory(hosts, access.open, access, launcher=launcher)
 
 
+def hosts_or_this_machine(options: HostOptions) -> Inventory:
+    """The hosts of a hosts file; without one, and if the user names no hosts, this machine."""
+    if options.hosts or options.include or options.exclude or os.path.lexists(options.hosts_file):
+        return of_file(options)
+    access = access_with(None, options.python)
+    return Inventory((Host("localhost"),), access.open, access)
+
+
 def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
     """The hosts with the slots that `--slots` gives them; those of the hosts file where it is empty.
 

@@ -63,24 +63,31 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     inventory = without_hosts() if slurm_options else stack.enter_context(request.inventory_for(options))
     if options.slurm:
         clock.note("wait for Slurm", began)
-    hosts = parse.per_host(with_slots(inventory, options.slots), options.per_host)
+    listed = with_slots(inventory, options.slots)
+    named = listed if options.slots or options.per_host else parse.with_gpus(listed, options.gpus)
+    hosts = parse.per_host(named, options.per_host)
     spec = replace(
         spec,
         launcher=options.launcher or inventory.launcher,
         hosts=hosts,
+        exclusive={host.name: host.slots for host in listed} if options.exclusive else {},
         allocation=inventory.allocation,
         pythons=inventory.pythons,
     )
     placement = place_ranks(hosts, spec) if hosts else None
     used = placement.hosts if placement else ()
-    parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)
+    # With GPUs anywhere, the ranks of each host are not known yet.
+    placed = placement.size if placement and not spec.gpus_anywhere else 0
+    parse.require_ranks(options.rank, placed or options.np or spec.gpus or 0)
     if placement:
         parse.require_spares(spec.spares, placement)
     connected = placement.connected if placement else ()
     open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)
     if not is_queued:
         spec = request.with_code(spec, options, clock, progress.stage)
-    fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
+    fewest = (
+        options.min_hosts if slurm_options or spec.gpus_anywhere else parse.min_hosts(options.min_hosts, used)
+    )
     from .launching import PreparedLaunch  # noqa: PLC0415  # loaded by now
 
     PreparedLaunch(

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from ..plan.spec import LAUNCHERS, LauncherName
 from .command import flag
-from .options import BACKENDS
+from .options import BACKENDS, WITHOUT_LIMIT
 from .shared import (
     EXCLUDE,
     HOSTS,
@@ -32,10 +32,12 @@ class LaunchOptions(SlurmOptions):
     """The flags of a launch."""
 
     groups: ClassVar = {
-        "Most used": "hosts np per_host env requirements image detach max_restarts stall_timeout dry_run",
+        "Most used": "hosts np per_host gpus env requirements image detach max_restarts stall_timeout "
+        "dry_run",
         "What runs": "script module args backend profile no_defaults",
         "Where it runs": "include exclude network python runs",
         "How many ranks": "slots",
+        "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts spares grow start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
@@ -54,6 +56,12 @@ class LaunchOptions(SlurmOptions):
         "N",
         least=1,
         also=("-N", "--ppn", "--npernode", "--nproc-per-node", "--ntasks-per-node", "--num-gpus"),
+    )
+    gpus: str = flag(
+        "",
+        "lease this number of GPUs on each host, with a rank for each; 8@any: 8 in total, on the hosts that "
+        "have free ones; 0: none (default: one for each rank)",
+        "N or N@any",
     )
     env: tuple[str, ...] = flag(
         (),
@@ -133,6 +141,17 @@ class LaunchOptions(SlurmOptions):
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
 
     slots: str = flag("", SLOTS, "SLOTS")
+
+    wait: str = flag(
+        "",
+        "wait for GPUs and slots that others have leased, in the order of arrival; with SECONDS, no longer",
+        "SECONDS",
+        alone=WITHOUT_LIMIT,
+        values=r"\d+",
+    )
+    exclusive: bool = flag(
+        False, "lease a slot of the hosts file for each rank; other launches with --exclusive get the others"
+    )
 
     python_version: str = flag(
         "", "the version of Python for these packages, 3.12 (default: the hosts' own Python)", "VERSION"

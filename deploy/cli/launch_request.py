@@ -12,6 +12,7 @@ from ..console.progress import OnStage
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
+from ..plan.leases import NO_GPUS, VARIABLES
 from ..plan.source_tree import of_package, scan
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
@@ -45,8 +46,24 @@ def refuse(options: LaunchOptions) -> None:
         require_hosts_before(program, options.args, Path.cwd())
     if options.slots:
         slot_rule(options.slots)
+    _refuse_leases(options)
     if options.np:  # else the number of ranks follows from the hosts
         parse.require_ranks(options.rank, options.np)
+
+
+def _refuse_leases(options: LaunchOptions) -> None:
+    """`UsageError` for options about leases that contradict others."""
+    for name in ("gpus", "wait", "exclusive"):
+        if getattr(options, name) and options.slurm:
+            raise UsageError(f'--{name}: Slurm assigns GPUs and hosts; its options: --slurm "--gpus 4"')
+    number, anywhere = parse.gpus(options.gpus)
+    parse.lease_wait(options.wait)
+    fixed = {"np": options.np, "per-host": options.per_host, "slots": options.slots}
+    fixed |= {"exclusive": options.exclusive}
+    if anywhere and (other := next((name for name, value in fixed.items() if value), "")):
+        raise UsageError(f"--gpus {options.gpus} has a rank for each GPU, so --{other} cannot be given too")
+    if number is not None and any(setting.partition("=")[0] in VARIABLES.values() for setting in options.env):
+        raise UsageError("--gpus and a variable such as CUDA_VISIBLE_DEVICES exclude each other; give one")
 
 
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
@@ -60,6 +77,7 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
 def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
     """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
     rule = options.np or options.per_host or (slot_rule(options.slots) if options.slots else None)
+    rule = rule or parse.gpus(options.gpus)[0]
     brings_mpi = options.requirements or options.image
     launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
     return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None)
@@ -82,6 +100,8 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         options.image, options.engine, options.mount, requirements=options.requirements
     )
     restarts = options.max_restarts > 0
+    number, anywhere = parse.gpus(options.gpus)
+    env = parse.environment(options.env, os.environ)
     return LaunchSpec(
         job=parse.new_job(),
         user=own_name(),
@@ -90,10 +110,13 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
         slurm_timeout=float(options.start_timeout),
         np=options.np or None,
+        gpus=number,
+        gpus_anywhere=anywhere,
+        lease_wait=parse.lease_wait(options.wait),
         python=options.python,
         network=parse.network(options.network),
         backend=parse.one_of("--backend", options.backend, parse.BACKENDS),
-        env=parse.environment(options.env, os.environ),
+        env=(*env, *(NO_GPUS if number == 0 else ())),
         hidden=parse.taken_from_here(options.env),
         columns=None if options.is_away else columns,
         stdin=not (options.is_away or restarts) and parse.feeds(parse.STDIN),

@@ -20,6 +20,7 @@ from ..envs.present import Packages
 from ..envs.wanted import Requirements
 from ..jobs.detach import detach
 from ..jobs.hosts_record import keep, kept_if_taken
+from ..jobs.leases import Leasing
 from ..jobs.notify import notify
 from ..jobs.planning import make_plan
 from ..jobs.run_folder import RunFolder
@@ -97,12 +98,15 @@ class PreparedLaunch:
         open_pipe, network = self.inventory.open_pipe, self.spec.network
         self.progress.stage(with_hosts("connecting"))
         with Cluster(placement.connected, open_pipe, timings=self.timings, network=network) as cluster:
+            leased = Leasing(self.spec, placement, cluster).look()
+            cluster.narrow(leased.placement.connected)
             plan = make_plan(
-                self.spec,
-                placement,
+                leased.spec,
+                leased.placement,
                 cluster,
                 self.timings,
                 self._packages(),
+                leases=leased.leases,
                 pull=False,
                 on_stage=self.progress.stage,
             )

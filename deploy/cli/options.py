@@ -23,6 +23,8 @@ from ..plan.spec import STALL_NOTE_SECONDS, Mount
 from .shared import require_rank
 
 STDIN = 0  # file descriptor
+WITHOUT_LIMIT = "without limit"
+"""The value of --wait that stands alone."""
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 APPTAINER = "apptainer starts a file, docker and podman an image by its name: --image /PATH/OF/IMAGE.sif"
 _INSTEAD = {
@@ -118,6 +120,31 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     if few := [f"{host.name} has {host.slots}" for host in hosts if number > host.slots]:
         raise UsageError(f"--per-host {number}: {few[0]} in the hosts file; raise slots= or lower --per-host")
     return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
+
+
+def gpus(text: str) -> tuple[int | None, bool]:
+    """The number in `--gpus`, and whether it is for all hosts together; None without the option."""
+    match = re.fullmatch(r"(\d{1,4})(@any)?", text)
+    if text and (not match or (match[2] and not int(match[1]))):
+        raise UsageError(
+            f"--gpus {text}: write a number of GPUs for each host: 4; or for all together: 8@any"
+        )
+    return (int(match[1]), bool(match[2])) if match else (None, False)
+
+
+def with_gpus(hosts: Sequence[Host], text: str) -> tuple[Host, ...]:
+    """The hosts with a slot for each GPU of `--gpus`; without any GPU, with those of the hosts file."""
+    number, _ = gpus(text)
+    return tuple(replace(host, slots=number, slots_by_default=False) if number else host for host in hosts)
+
+
+def lease_wait(text: str) -> float | None:
+    """The seconds of `--wait`: 0 without the option, None without a limit."""
+    if text == WITHOUT_LIMIT:
+        return None
+    if not re.fullmatch(r"\d{0,9}", text):
+        raise UsageError(f"--wait {text}: write a whole number of seconds, or no value to wait without limit")
+    return float(text or 0)
 
 
 def container(image: str, engine: str, mounts: Iterable[str], *, requirements: str) -> dict[str, Any]:

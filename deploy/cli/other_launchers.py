@@ -68,10 +68,10 @@ HINTS: Mapping[str, str] = {
         "max-np host-discovery-script reset-limit",
         "a job starts again on the hosts that are fit: --max-restarts 3 --min-hosts 2",
     ),
-    **_answers("multi-gpu gpus", _COUNTED),
+    **_answers("multi-gpu", _COUNTED),
     **_answers("per-host=gpu per-host=cpu per-host=auto np=gpu np=cpu np=auto", _COUNTED),
     **_answers("config-file", "the options of a launch are flags; hosts are in the hosts file"),
-    **_answers("partition gres account qos constraint exclusive mem time nodelist", _SLURM),
+    **_answers("partition gres account qos constraint mem time nodelist", _SLURM),
     **_answers("cpus-per-task gpus-per-node gpus-per-task -A -C -c -w", _SLURM),
 }
 """The hints of `launch` for options that it does not have: long ones by name, short ones with a dash."""

@@ -10,6 +10,7 @@ remedy. The parser is pure, except that it looks whether a file has the name of 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,7 +169,7 @@ class _CommandLine:
                 raise UsageError(f"{self._called}: {written} takes no value")
             self._values[flag.name] = not equals
             return
-        if not equals and flag.alone and self._stands_alone(left):
+        if not equals and flag.alone and self._stands_alone(flag, left):
             equals, value = "=", flag.alone
         if not equals:
             if not left or self._flag(left[0]):
@@ -180,11 +181,12 @@ class _CommandLine:
             if written == flag.ends_options:
                 self._take_rest(left)
 
-    def _stands_alone(self, left: Sequence[str]) -> bool:
+    def _stands_alone(self, flag: Flag, left: Sequence[str]) -> bool:
         """Whether the flag stands alone: the next argument is not its value."""
         if not left or left[0] == "--":
             return True
-        return bool(self._flag(left[0]) or (left[0].strip() and not left[0].startswith("-")))
+        value = left[0].strip()
+        return bool(self._flag(left[0]) or (value and not re.fullmatch(flag.values, value, re.DOTALL)))
 
     def _flag(self, written: str) -> Flag | None:
         """The flag with this spelling; None for an unknown one."""

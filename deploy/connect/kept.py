@@ -35,7 +35,7 @@ class KeptHosts:
         """Take a host over; None for one that is not here, or whose connection is gone."""
         kept = self._channels.pop(host, None)
         if kept and kept[0].ended:
-            _close(kept[0])
+            close_quietly(kept[0])
             return None
         if kept:
             self.taken.add(host)
@@ -45,9 +45,10 @@ class KeptHosts:
         """Cut the lifelines of the hosts that were not taken over."""
         left = {host: channel for host, (channel, _) in self._channels.items()}
         self._channels.clear()
-        on_every(left, lambda host: _close(left[host]))
+        on_every(left, lambda host: close_quietly(left[host]))
 
 
-def _close(channel: Channel) -> None:
-    channel.report_to(Inbox())  # its end is no report about the job
+def close_quietly(channel: Channel) -> None:
+    """Close a connection whose end is no report about the job."""
+    channel.report_to(Inbox())
     channel.close()

@@ -42,6 +42,7 @@ class Facts:
     mpi: Annotated[str, Like(r"\d{1,4}\.\d{1,4}\.\d{1,4}")] | None
     cores: Annotated[int, Between(1, 1 << 16)]
     gpus: Annotated[int, Between(0, 1024)]
+    """NVIDIA's."""
     addresses: Annotated[tuple[Address, ...], AtMost(4096)]
     interfaces: Annotated[Mapping[Address, Interface], AtMost(4096)]
     """The interface of each address."""
@@ -51,6 +52,8 @@ class Facts:
     """Bytes of the machine's memory."""
     jobs: Annotated[tuple[RunningJob, ...], AtMost(64)] = ()
     """The jobs that run there, of all users whose processes are visible."""
+    devices: Annotated[int, Between(0, 1024)] = 0
+    """The GPUs and NPUs of any maker."""
 
     @property
     def has_libuv(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..connect.cluster import Cluster
 from ..console.progress import OnStage, show_no_stage
 from ..envs.present import Packages
+from ..hosts.leases import Lease
 from ..launch.deliver import LaunchImages
 from ..launch.stages import with_hosts
 from ..plan.container import found_inside
@@ -49,13 +50,15 @@ def make_plan(  # noqa: PLR0917  # the parts of an attempt
     timings: Timings,
     packages: Packages | None = None,
     images: LaunchImages | None = None,
+    leases: Mapping[str, Lease] | None = None,
     *,
     pull: bool = True,
     on_stage: OnStage = show_no_stage,
 ) -> LaunchPlan:
     """The plan of one attempt, on hosts that are connected, after `packages` are installed on them.
 
-    `images`: if the hosts were asked before. `pull`: hosts without the image fetch it.
+    `images`: if the hosts were asked before. `leases`: its GPUs on each host. `pull`: hosts without the image
+    fetch it.
     """
     if packages:
         on_stage(with_hosts("preparing the packages"))
@@ -72,7 +75,7 @@ def make_plan(  # noqa: PLR0917  # the parts of an attempt
         if packages:
             spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
         texts = tools(inside=containers is not None)
-        made = plan(spec, placement, facts, tools=texts, containers=containers)
+        made = plan(spec, placement, facts, tools=texts, containers=containers, leases=leases)
     if containers:  # the records of the run describe the container
         cluster.facts.update(found_inside(spec, facts.hosts, containers))
     return made

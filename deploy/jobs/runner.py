@@ -43,6 +43,7 @@ from .growth import Growth
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .launched import launched, texts
+from .leases import Leased, Leasing
 from .metrics import Metrics
 from .notify import StallNotifier
 from .planning import make_plan
@@ -146,8 +147,17 @@ class Attempts:
                 connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
             ) as cluster:
                 self._let_go()  # hosts that this attempt does not need
+                leased = self._lease(spec, placement, cluster)
+                spec, hosts = leased.spec, leased.spec.hosts if spec.gpus_anywhere else hosts
                 the_plan = make_plan(
-                    spec, placement, cluster, timings, self._packages, images, on_stage=self._on_stage
+                    spec,
+                    leased.placement,
+                    cluster,
+                    timings,
+                    self._packages,
+                    images,
+                    leased.leases,
+                    on_stage=self._on_stage,
                 )
                 for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
                     self._say(line)
@@ -176,6 +186,17 @@ class Attempts:
         if result.grows:
             return self._next(restart.grown(hosts, self._policy), attempt)
         return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
+
+    def _lease(self, spec: LaunchSpec, placement: Placement, cluster: Cluster) -> Leased:
+        """Lease the GPUs and slots of the attempt. GPUs anywhere decide once which hosts the job has."""
+        leased = Leasing(spec, placement, cluster, self._wait, self._on_stage).take()
+        if spec.gpus_anywhere:
+            self.spec = dataclasses.replace(leased.spec, attempt=self.spec.attempt)
+            self._policy = dataclasses.replace(
+                self._policy, hosts=leased.spec.hosts, min_hosts=leased.spec.min_hosts
+            )
+            cluster.narrow(leased.placement.hosts)
+        return leased
 
     @staticmethod
     def _recovery(last: LaunchResult) -> Timings:

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from ..console.text import count, size
 from ..hosts.hostfile import Host
+from ..hosts.leases import Lease
 from .placement import PlacedRank
 from .source_tree import Tree
 from .spec import LaunchSpec, is_secret
@@ -73,6 +74,8 @@ class LaunchPlan:
     """A note for each other job on its hosts."""
     spares: tuple[str, ...] = ()
     """The hosts without ranks that are ready for the next attempt."""
+    leases: Mapping[str, Lease] = field(default_factory=dict)
+    """What it has leased, by host."""
 
     @cached_property
     def ranks(self) -> tuple[PlacedRank, ...]:

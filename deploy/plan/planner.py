@@ -18,11 +18,13 @@ from ..console.text import count, duration, ranges
 from ..hosts.containers import HostImage
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
+from ..hosts.leases import Lease
 from ..hosts.rendezvous import ClusterFacts
 from . import openmpi
 from .container import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
 from .launcher import launcher_of, refuse_shared_gpus, require
+from .leases import visible
 from .placement import Layout, Placement
 from .spec import LaunchSpec
 
@@ -50,10 +52,11 @@ def plan(
     *,
     tools: Tools,
     containers: Mapping[str, HostImage] | None = None,
+    leases: Mapping[str, Lease] | None = None,
 ) -> LaunchPlan:
     """The plan of a launch. `UsageError` for an impossible request, `UnfitError` for unfit hosts.
 
-    `containers`: for each host, the image in which its ranks run, if any.
+    `containers`: for each host, the image in which its ranks run, if any. `leases`: its GPUs there.
     """
     used = placement.hosts
     launcher = launcher_of(spec.launcher)
@@ -66,15 +69,17 @@ def plan(
     layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, rendezvous)
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
-    plans = tuple(_plan_host(host, layout, slots, tools) for host in used)
+    leased = leases or {}
+    seen = {host.name: visible(spec, leased.get(host.name)) for host in used}
+    plans = tuple(_plan_host(host, layout, slots, tools, seen[host.name]) for host in used)
     if images:
         plans = contained(spec, plans, outside, images, programs=tools.container)
     title = _title(launcher.title(inside[layout.head]), layout)
     busy = tuple(_busy(spec.job, {host.name: outside[host.name] for host in placement.connected}))
-    return LaunchPlan(spec, plans, title, busy, tuple(host.name for host in placement.spares))
+    return LaunchPlan(spec, plans, title, busy, tuple(host.name for host in placement.spares), leased)
 
 
-def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools) -> HostPlan:
+def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, seen: Mapping[str, str]) -> HostPlan:
     spec = layout.spec
     facts = layout.facts[host.name]
     paths = JobPaths.of(facts.home, spec.job)
@@ -86,7 +91,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools) -> HostPlan
         folder=paths.folder,
         cwd=str(PurePosixPath(paths.code, spec.tree.within)),
         path=path,
-        env=_environment(host.name, layout, paths) | _own_path(spec, path),
+        env={**seen, **_environment(host.name, layout, paths), **_own_path(spec, path)},
         files=(
             *_tools(paths, facts.executable, tools, record=spec.record),
             RemoteFile(paths.hostfile, 0o600, slots),

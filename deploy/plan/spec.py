@@ -20,6 +20,8 @@ DEFAULT_LAUNCHER: LauncherName = "mpirun"
 START_SECONDS, SAMPLE_SECONDS, STALL_NOTE_SECONDS = 60.0, 2.0, 60.0
 MAX_LOG = 8 << 30
 """Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
+ALL_GPUS, SLOT_GPUS = -1, -2
+"""In place of a number of GPUs: all of each host, and one for each slot."""
 NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
 
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
@@ -67,6 +69,14 @@ class LaunchSpec:
     slurm_timeout: float = 0.0
     """Seconds that such a driver waits for the hosts; 0 for no limit."""
     np: int | None = None
+    gpus: int | None = None
+    """GPUs that it leases on each host; None for one for each rank, or all if the program starts its own."""
+    gpus_anywhere: bool = False
+    """Whether `gpus` is their number on all hosts together, on whichever hosts they are free."""
+    exclusive: Mapping[str, int] = field(default_factory=dict)
+    """The slots of each host in the hosts file, if the job leases those of its ranks."""
+    lease_wait: float | None = 0.0
+    """Seconds that it waits for GPUs and slots that others have; None for no limit."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)

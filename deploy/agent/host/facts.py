@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from ...common.frames import Frame
 from ...common.os_errors import explain
+from .devices import count_others
 from .gpus import Machine, device_files
 from .running_jobs import GPUS, running_jobs
 
@@ -38,7 +39,7 @@ def facts() -> Frame:
     jobs: list[list[Frame]] = []
     looking = threading.Thread(target=lambda: jobs.append(running_jobs()), daemon=True)
     looking.start()
-    addresses = host_addresses()
+    addresses, gpus = host_addresses(), gpu_count(Machine())
     described = {
         "hostname": socket.gethostname(),
         "home": os.path.expanduser("~"),
@@ -49,7 +50,8 @@ def facts() -> Frame:
         "mpi4py": distribution_version("mpi4py"),
         "mpirun": mpirun,
         "cores": len(os.sched_getaffinity(0)),
-        "gpus": gpu_count(Machine()),
+        "gpus": gpus,
+        "devices": gpus or count_others(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "addresses": [address for _, address in sorted(addresses, key=bridge_last)],
         "interfaces": {address: name for name, address in addresses},

@@ -1,0 +1,58 @@
+"""`muster free`: which GPUs and slots of the hosts are free, and who has the others."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from ..connect.cluster import Cluster
+from ..connect.fanout import ask_every
+from ..connect.requests.leases import LEASES
+from ..console.columns import cut, width_of
+from ..console.terminal import harmless
+from ..errors import UnfitError
+from ..view.free import all_slots, free_table
+from .command import flag
+from .inventory import hosts_or_this_machine
+from .shared import JSON, HostOptions, write_json
+
+ASK_SECONDS = 40.0
+
+
+@dataclass(frozen=True)
+class Free(HostOptions):
+    """Show which GPUs and slots are free, and for the others whose they are, the job, and since when.
+
+    A launch leases its GPUs (--gpus), and with --exclusive its slots. "In use" is a GPU that a process uses
+    without a lease.
+    """
+
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Ask every host, and print the table. A host that cannot be asked is an error with status 3."""
+        inventory = hosts_or_this_machine(self)
+        cluster = Cluster(inventory.hosts, inventory.open_pipe, facts=False)
+        with contextlib.closing(cluster):
+            errors = cluster.connect()
+            asked = ask_every(cluster.channels, LEASES, ASK_SECONDS)
+        errors, leases, now = {**errors, **asked.errors}, asked.results, time.time()
+        if self.json:
+            by_name = {host.name: host for host in inventory.hosts}
+            write_json(
+                {
+                    name: {
+                        **asdict(found),
+                        "slots": [asdict(slot) for slot in all_slots(by_name[name], found)],
+                    }
+                    for name, found in leases.items()
+                }
+            )
+        else:
+            width = width_of(sys.stdout)
+            for line in map(harmless, free_table(inventory.hosts, leases, now)):
+                sys.stdout.write(f"{cut(line, width) if width else line}\n")
+        if errors:
+            raise UnfitError(errors.items())

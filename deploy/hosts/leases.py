@@ -1,0 +1,74 @@
+"""The leases of a host's GPUs and slots, as its agent describes them (deploy/agent/host/leases.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ..decode import AtMost, Like
+from .bounds import Count, Name, Seconds, Text
+from .gpus import MOST_GPUS
+
+Kind = Literal["nvidia", "amd", "ascend", "none"]
+MOST_CLAIMS = 1 << 12
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, NPU or slot, and who has it: the job of a lease, or a process without one; empty if it is free.
+
+    The texts are those of other users.
+    """
+
+    index: Count
+    name: Annotated[str, Like(r"[\w-]{1,96}")]
+    """Its UUID, if it is NVIDIA's."""
+    user: Text = ""
+    job: Text = ""
+    since: Seconds = 0.0
+    process: Text = ""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody has it."""
+        return not (self.job or self.process or self.user)
+
+
+Devices = Annotated[tuple[Device, ...], AtMost(MOST_GPUS)]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The devices that a job has, or would get now; and others with the reason why it does not get them."""
+
+    kind: Kind
+    ready: bool
+    """Whether there are as many as it wants."""
+    all: Count
+    """The number of GPUs out of which it may get some."""
+    mig: bool
+    """Whether a GPU of the host is divided by MIG."""
+    got: Devices
+    taken: Annotated[tuple[Device, ...], AtMost(1 << 16)]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job that waits for devices of a host."""
+
+    user: Name
+    job: Text
+    since: Seconds
+    number: Count
+
+
+@dataclass(frozen=True)
+class HostLeases:
+    """The GPUs of a host, the slots that are leased, and the jobs that wait, the first one first."""
+
+    kind: Kind
+    gpus: Devices
+    slots: Annotated[tuple[Device, ...], AtMost(1 << 16)]
+    waiting: Annotated[tuple[Waiting, ...], AtMost(MOST_CLAIMS)]
+    problem: Text = ""
+    """Why the GPUs are not known."""

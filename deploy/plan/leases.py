@@ -1,0 +1,131 @@
+"""The GPUs and slots that a job leases on a host, and the variables that show them to its ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..console.terminal import harmless
+from ..console.text import count, duration, ranges
+from ..errors import HostError
+from ..hosts.facts import Facts
+from ..hosts.hostfile import Host
+from ..hosts.leases import Device, Lease
+from .spec import ALL_GPUS, SLOT_GPUS, LaunchSpec
+
+VARIABLES = {
+    "nvidia": "CUDA_VISIBLE_DEVICES",
+    "amd": "HIP_VISIBLE_DEVICES",
+    "ascend": "ASCEND_RT_VISIBLE_DEVICES",
+}
+ORDER, BY_BUS = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+NO_GPUS = tuple((name, "") for name in VARIABLES.values())
+"""The variables of a job with `--gpus 0`."""
+MOST_HOLDERS = 4
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a job wants of a host."""
+
+    gpus: int
+    chosen: str | None = None
+    """The value of the user's own variable, whose GPUs it leases instead."""
+    slots: int = 0
+    all_slots: int = 0
+    partial: bool = False
+    """Whether fewer GPUs are welcome too, because other hosts have more."""
+
+    def as_request(self) -> dict[str, Any]:
+        """The fields of the request to the agent."""
+        return asdict(self)
+
+
+def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
+    """What a job wants of a host; None for nothing. Slurm leases the GPUs of its hosts itself.
+
+    Without `--gpus` a job gets a GPU for each rank, as far as there are some; a program that starts its own
+    ranks gets all.
+    """
+    if spec.allocation:
+        return None
+    slots, all_slots = (ranks, spec.exclusive[host.name]) if spec.exclusive else (0, 0)
+    chosen = own_choice(spec)
+    if chosen is not None:
+        gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None
+    else:
+        by_ranks = facts.devices if spec.program.own_ranks else min(ranks, facts.devices)
+        named = {None: by_ranks, ALL_GPUS: facts.devices, SLOT_GPUS: host.slots}
+        gpus = named.get(spec.gpus, spec.gpus) or 0
+    if not (gpus or chosen or slots):
+        return None
+    return Wish(gpus, chosen, slots, all_slots, spec.gpus_anywhere)
+
+
+def own_choice(spec: LaunchSpec) -> str | None:
+    """The value of the user's own CUDA_VISIBLE_DEVICES or its like (--env), if there is one."""
+    env = dict(spec.env)
+    return next((env[name] for name in VARIABLES.values() if name in env), None)
+
+
+def visible(spec: LaunchSpec, lease: Lease | None) -> dict[str, str]:
+    """The variables that show the GPUs of a lease to the ranks, in the order of their local ranks.
+
+    By numbers in the order of nvidia-smi, which programs expect. By UUID where a number may name another
+    device: with MIG, or in an order that the user chose.
+    """
+    if lease is None or not lease.got or own_choice(spec) is not None:
+        return {}
+    name, numbers = VARIABLES.get(lease.kind, ""), [str(device.index) for device in lease.got]
+    if lease.kind != "nvidia":
+        return {name: ",".join(numbers)} if name else {}
+    if lease.mig or dict(spec.env).get(ORDER, BY_BUS) != BY_BUS:
+        return {name: ",".join(device.name for device in lease.got)}
+    return {name: ",".join(numbers), ORDER: BY_BUS}
+
+
+def impossible(asked: Wish, lease: Lease) -> HostError | None:
+    """The error of a host that can never grant a wish."""
+    if asked.partial or lease.all >= asked.gpus:
+        if asked.slots > asked.all_slots:
+            text = f"--exclusive: {count(asked.slots, 'slot')} wanted, it has {asked.all_slots}"
+            return HostError("slots.few", text, "raise slots= in the hosts file")
+        return None
+    text = f"it has {count(lease.all, 'GPU') if lease.all else 'no GPU'}, and the job wants {asked.gpus}"
+    return HostError("gpus.few", text, "lower --gpus, or leave the host out with --exclude")
+
+
+def refused(asked: Wish, lease: Lease, now: float) -> HostError:
+    """The error of a host whose GPUs or slots others have."""
+    what = "GPU" if asked.gpus or asked.chosen else "slot"
+    wanted = asked.gpus or (len(lease.got) + len(lease.taken) if asked.chosen else asked.slots)
+    text = f"{count(wanted, what)} wanted, {len(lease.got) if what == 'GPU' else 'too few'} free"
+    remedy = "wait for them with --wait, or see muster free"
+    return HostError("gpus.leased", f"{text}: {holders(lease.taken, now)}", remedy)
+
+
+def holders(devices: Sequence[Device], now: float) -> str:
+    """`GPUs 0-3: job JOB of alice for 2 h 10 min; GPU 5: process 812 python of bob`."""
+    groups: dict[tuple[bool, str], list[int]] = {}
+    for device in devices:
+        groups.setdefault((device.name.startswith("slot-"), held_by(device, now)), []).append(device.index)
+    shown = [
+        f"{'slot' if is_slot else 'GPU'}{'s' * (len(numbers) > 1)} {ranges(numbers)}: {text}"
+        for (is_slot, text), numbers in groups.items()
+    ]
+    more = f"; and {len(shown) - MOST_HOLDERS} more" if len(shown) > MOST_HOLDERS else ""
+    return "; ".join(shown[:MOST_HOLDERS]) + more
+
+
+def held_by(device: Device, now: float) -> str:
+    """`job JOB of alice for 2 h 10 min`."""
+    who = f"job {device.job}" if device.job else device.process
+    of = f" of {device.user}" if device.user else ""
+    since = f" for {duration(max(0.0, now - device.since))}" if device.since else ""
+    return harmless(f"{who}{of}{since}")
+
+
+def numbers_of(leases: Mapping[str, Lease]) -> dict[str, tuple[int, ...]]:
+    """The numbers of the leased GPUs of each host that has some."""
+    return {host: tuple(device.index for device in lease.got) for host, lease in leases.items() if lease.got}

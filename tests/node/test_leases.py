@@ -1,0 +1,206 @@
+"""Leases of a host's GPUs: kernel locks that all users can take and none can damage, and a queue."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.agent.host import claims, devices, leases
+from muster.deploy.agent.host.devices import Device, Devices
+from tests.waiting import wait_until
+
+Take = Callable[..., dict[str, Any]]
+HOLDS = """
+import sys
+from muster.deploy.agent.host import claims, leases
+from muster.deploy.agent.host.devices import Device, Devices
+claims.SETUP, claims.WITHOUT_SETUP = "", sys.argv[1]
+leases.look = lambda: Devices("nvidia", [Device(number, f"GPU-{number}") for number in range(8)])
+print(len(leases.Leases().do_lease(eval(sys.argv[2]), b"")["got"]), flush=True)
+sys.stdin.read()
+"""
+RACES = (
+    HOLDS.rpartition("print")[0]
+    + """
+import os, random
+folder, job, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+chance, got = random.Random(job), 0
+for turn in range(rounds):
+    agent, number = leases.Leases(), chance.randint(1, 8)
+    request = {"job": f"{job}-{turn}", "queued": turn, "take": True, "gpus": number, "chosen": None,
+               "slots": 0, "all_slots": 0, "partial": False}
+    if agent.do_lease(request, b"")["ready"]:
+        names = [device["name"] for device in agent.do_lease(request, b"")["got"]]
+        for name in names:  # FileExistsError if another process has it
+            os.close(os.open(f"{folder}/has-{name}", os.O_CREAT | os.O_EXCL))
+        got += 1
+        for name in names:
+            os.unlink(f"{folder}/has-{name}")
+    agent.close()
+print(got)
+"""
+)
+
+
+def wanted(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, Any]:
+    plain = {"take": True, "chosen": None, "slots": 0, "all_slots": 0, "partial": False}
+    return {"job": job, "gpus": gpus, "queued": queued, **plain, **more}
+
+
+def numbers(answer: dict[str, Any]) -> list[int]:
+    return [device["index"] for device in answer["got"]]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Device]:
+    """A host with eight GPUs; a test may change the list."""
+    gpus = [Device(number, f"GPU-{number}") for number in range(8)]
+    monkeypatch.setattr(claims, "SETUP", str(tmp_path / "none"))
+    monkeypatch.setattr(claims, "WITHOUT_SETUP", str(tmp_path))
+    monkeypatch.setattr(leases, "look", lambda: Devices("nvidia", gpus))
+    monkeypatch.setattr(leases, "FRESH_SECONDS", -1.0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return gpus
+
+
+@pytest.fixture
+def take(host: list[Device]) -> Iterator[Take]:
+    """Sends the request of a job to an agent of its own, which lives until the end of the test."""
+    agents: dict[str, leases.Leases] = {}
+
+    def ask(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, Any]:
+        agent = agents.setdefault(job, leases.Leases())
+        return agent.do_lease(wanted(job, gpus, queued, **more), b"")
+
+    yield ask
+    for agent in agents.values():
+        agent.close()
+
+
+def test_two_jobs_get_different_gpus_and_a_third_learns_whose_they_are(take: Take) -> None:
+    assert numbers(take("a", 3)) == [0, 1, 2]
+    assert numbers(take("b", 3)) == [3, 4, 5]
+    refused = take("c", 4)
+    assert (refused["ready"], numbers(refused)) == (False, [6, 7])
+    holders = {(device["job"], device["index"]) for device in refused["taken"]}
+    assert holders == {("a", 0), ("a", 1), ("a", 2), ("b", 3), ("b", 4), ("b", 5)}
+    assert numbers(take("d", 2, queued=0.5)) == [6, 7]  # nothing is kept for a job that was refused
+
+
+def test_a_restart_keeps_its_gpus_and_may_have_more(take: Take) -> None:
+    since = take("a", 2)
+    assert numbers(since) == numbers(take("a", 2)) == [0, 1]
+    assert numbers(take("b", 6)) == [2, 3, 4, 5, 6, 7]
+    assert take("a", 3)["ready"] is False
+    assert [device["job"] for device in leases.Leases().do_leases({}, b"")["gpus"]] == ["a"] * 2 + ["b"] * 6
+
+
+def test_a_look_locks_nothing(take: Take) -> None:
+    assert numbers(take("a", 8, take=False)) == [*range(8)]
+    assert numbers(take("b", 8, queued=0.5)) == [*range(8)]
+
+
+def test_who_waits_first_is_served_first(take: Take) -> None:
+    take("a", 6)
+    assert take("first", 8, queued=2.0)["ready"] is False
+    late = take("late", 1, queued=3.0)
+    assert (late["ready"], numbers(late)) == (False, [])
+    assert "job first, which waits for it" in late["taken"][-1]["process"]
+    assert numbers(take("earlier", 1, queued=1.5)) == [6]
+
+
+def test_who_waits_for_other_gpus_holds_nobody_up(take: Take) -> None:
+    take("a", 1)
+    assert take("first", 0, queued=2.0, chosen="0")["ready"] is False
+    assert numbers(take("late", 7, queued=3.0)) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_process_without_a_lease_takes_its_gpu(take: Take, host: list[Device]) -> None:
+    host[0] = Device(0, "GPU-0", pids=(os.getppid(),))
+    host[1] = Device(1, "GPU-1", pids=(1 << 22,))  # of another container: not to be seen here
+    assert numbers(take("a", 6)) == [2, 3, 4, 5, 6, 7]
+    refused = take("b", 1)
+    assert f"process {os.getppid()}" in refused["taken"][0]["process"]
+    assert leases.Leases().do_leases({}, b"")["gpus"][0]["user"]
+
+
+def test_the_users_own_choice_is_leased(take: Take, host: list[Device]) -> None:
+    host[3] = Device(3, "GPU-3", mig=True, parts=("MIG-5a",))
+    assert numbers(take("a", 0, chosen="5,GPU-1,MIG-5a")) == [5, 1, 3]
+    assert numbers(take("b", 5)) == [0, 2, 4, 6, 7]
+
+
+def test_a_login_with_some_gpus_leases_only_those(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    assert (numbers(take("a", 2)), take("b", 3)["all"]) == ([6, 7], 2)
+
+
+def test_slots_are_leased_like_gpus(take: Take) -> None:
+    assert take("a", 0, slots=3, all_slots=4)["ready"]
+    assert take("b", 0, slots=2, all_slots=4)["ready"] is False
+    assert [slot["index"] for slot in leases.Leases().do_leases({}, b"")["slots"]] == [0, 1, 2]
+
+
+def test_the_kernel_frees_everything_of_a_killed_agent(take: Take, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLDS, str(tmp_path), repr(wanted("a", 8))]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout and agent.stdout.readline() == b"8\n"
+        assert take("b", 1)["ready"] is False
+        agent.send_signal(signal.SIGKILL)
+    assert numbers(take("b", 8)) == [*range(8)]
+    wait_until(lambda: len([*tmp_path.glob("muster-claim-*")]) == 1, "the end of the dead claim")
+
+
+def test_many_processes_never_have_the_same_gpu(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", RACES, str(tmp_path)]
+    racing = [subprocess.Popen([*words, f"job{number}", "40"], stdout=subprocess.PIPE) for number in range(4)]
+    outputs = [process.communicate()[0] for process in racing]
+    assert [process.returncode for process in racing] == [0, 0, 0, 0]
+    assert sum(map(int, outputs)) > 40
+    assert [*tmp_path.glob("muster-claim-*")] == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
+def test_another_users_trap_is_an_error_and_never_followed(take: Take, tmp_path: Path, kind: str) -> None:
+    victim, trap = tmp_path / "victim", tmp_path / "muster-lease-GPU-0"
+    victim.write_text("text")
+    made: dict[str, Callable[[], object]] = {
+        "link": lambda: trap.symlink_to(victim),
+        "pipe": lambda: os.mkfifo(trap),
+        "folder": trap.mkdir,
+        "hard link": lambda: trap.hardlink_to(victim),
+    }
+    made[kind]()
+    with pytest.raises(OSError, match="muster-lease-GPU-0"):
+        take("a", 1)
+    assert victim.read_text() == "text"
+
+
+def test_a_claim_of_nonsense_is_no_claim(take: Take, tmp_path: Path) -> None:
+    for number, text in enumerate(("", "[", '{"job": 1}', "[" * 100_000, '{"wants": [[9, 9, 9]]}')):
+        (tmp_path / f"muster-claim-{number}").write_text(text)
+    assert numbers(take("a", 8)) == [*range(8)]
+
+
+def test_a_folder_that_is_not_roots_is_not_the_folder_of_setup(
+    host: list[Device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "setup"
+    made.mkdir()
+    monkeypatch.setattr(claims, "SETUP", str(made))
+    assert claims.folder() == str(tmp_path)
+    if os.getuid() == 0:
+        made.chmod(0o1777)
+        assert claims.folder() == str(made)
+
+
+def test_mig_instances_belong_to_their_gpu() -> None:
+    text = "GPU 0: H (UUID: GPU-a)\n  MIG 1g Device 0: (UUID: MIG-x)\nGPU 1: H (UUID: GPU-b)\n"
+    assert devices._mig_parts(text) == {"GPU-a": ("MIG-x",)}
