@@ -32,6 +32,8 @@ of a launch writes the same lines to a file, a named pipe, or with `-` to standa
 
 Fields that do not apply to a type are `null`."""
 COMPARE = "`muster compare --json` prints the differences between jobs, and the figures of each."
+FREE = """`muster free --json` prints an object with an entry for each host that was reached. A device that is
+free has an empty `user`, `job` and `process`."""
 CLEAN = "`muster clean --json` prints an object with an entry for each host that was reached."
 EVAL = "`muster eval --json` prints the answer of every selected rank."
 DATA_LIST = "`muster data list --json` prints an object with a list of data sets for each host."
@@ -82,6 +84,7 @@ DOCUMENTS = (
         ),
     ),
     ("status", STATUS, (("[]", "JobState"),)),
+    ("free", FREE, (("HOST", "HostLeases"),)),
     (
         "top",
         TOP,
@@ -346,10 +349,26 @@ MEANINGS = {
     "Facts.memory": "bytes of the machine's memory",
     "Facts.mpi_error": "why `mpirun --version` failed; null if it did not",
     "Facts.cores": "processor cores that the login may use",
-    "Facts.gpus": "number of GPUs",
+    "Facts.gpus": "number of NVIDIA's GPUs",
     "Facts.addresses": "its addresses, those of container bridges last",
     "Facts.interfaces": "the interface of each address",
     "Facts.jobs": "the jobs that run there, of all users whose processes are visible",
+    "Facts.devices": "number of GPUs and NPUs of any maker",
+    "HostLeases.kind": "of its GPUs: `nvidia`, `amd`, `ascend`, or `none`",
+    "HostLeases.gpus": "every GPU or NPU",
+    "HostLeases.slots": "every slot of the hosts file, and those of other users' files that are leased",
+    "HostLeases.waiting": "the jobs that wait for devices, the first in the queue first",
+    "HostLeases.problem": "why the GPUs are not known; empty if they are",
+    "Device.index": "its number",
+    "Device.name": "its UUID, or another name that is always the same",
+    "Device.user": "the user who has it",
+    "Device.job": "the job that leases it",
+    "Device.since": "the time at which it was leased; 0 if it is not",
+    "Device.process": "a process that uses it without a lease",
+    "Waiting.user": "its user",
+    "Waiting.job": "its id",
+    "Waiting.since": "the time at which it began to wait",
+    "Waiting.number": "the number of devices that it wants",
     "RunningJob.job": "its id",
     "RunningJob.user": "the user of its processes",
     "RunningJob.seconds": "seconds since its first rank started",
@@ -532,6 +551,7 @@ MEANINGS = {
     "figures[].last": "the last value of each metric, as text",
     "figures[].rates_file": "the file that the rates are from; empty without any",
     "figures[].last_file": "the file that the last values are from, or `the output of rank 0`",
+    "HOST": "the GPUs and slots of a host",
     "HOST.removed": "jobs whose folder was removed",
     "HOST.kept": "jobs whose folder stays",
     "HOST.freed": "bytes",

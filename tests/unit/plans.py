@@ -55,6 +55,7 @@ def make_plan(
     *,
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     containers: Any = None,
+    leases: Any = None,
     **spec: object,
 ) -> LaunchPlan:
     hosts = hostfile.parse(text)
@@ -77,4 +78,4 @@ def make_plan(
     )
     there: Mapping[str, HostImage] | None = containers
     known = ClusterFacts(by_host, rendezvous)
-    return plan(request, placement, known, tools=TOOLS, containers=there)
+    return plan(request, placement, known, tools=TOOLS, containers=there, leases=leases)

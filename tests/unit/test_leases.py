@@ -1,0 +1,241 @@
+"""Leases of a launch: what it wants of each host, the variables of its ranks, and all hosts or none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.agent.host import claims, leases
+from muster.deploy.agent.host import devices as host_devices
+from muster.deploy.cli import options as parse
+from muster.deploy.connect.requests.leases import LEASES
+from muster.deploy.connect.requests.request import Request
+from muster.deploy.errors import UnfitError, UsageError
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.leases import Device, HostLeases, Lease
+from muster.deploy.jobs import leases as leasing
+from muster.deploy.plan.launcher import place_ranks
+from muster.deploy.plan.leases import NO_GPUS, Wish, visible, wish
+from muster.deploy.plan.program import Program
+from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.view.free import free_table
+from tests.unit.plans import NODE, make_plan
+
+GPUS = replace(NODE, gpus=8, devices=8)
+JOB = "20261126-080000-00{:02x}"
+
+
+def spec(text: str = "node1 slots=4", **more: Any) -> LaunchSpec:
+    return LaunchSpec(job=more.pop("job", JOB.format(1)), hosts=hostfile.parse(text), **more)
+
+
+def lease(*numbers: int, **more: Any) -> Lease:
+    got = tuple(Device(number, f"GPU-{number}") for number in numbers)
+    return Lease(**{"kind": "nvidia", "ready": True, "all": 8, "mig": False, "got": got, "taken": (), **more})
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({}, Wish(4)),
+        ({"gpus": 6}, Wish(6)),
+        ({"gpus": 8, "gpus_anywhere": True}, Wish(8, partial=True)),
+        ({"program": Program(script="a.py", own_ranks="a.py:1")}, Wish(8)),
+        ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, Wish(0, "2,3")),
+        ({"env": NO_GPUS}, None),
+        ({"allocation": "17"}, None),
+        ({"exclusive": {"node1": 16}}, Wish(4, slots=4, all_slots=16)),
+    ],
+)
+def test_a_job_wants_a_gpu_for_each_rank_or_what_its_options_say(
+    request_: dict[str, Any], expected: Wish | None
+) -> None:
+    made = spec(**request_)
+    assert wish(made, made.hosts[0], 4, GPUS) == expected
+
+
+def test_a_host_without_gpus_is_asked_for_none() -> None:
+    assert wish(spec(), spec().hosts[0], 4, NODE) is None
+
+
+@pytest.mark.parametrize(
+    ("env", "leased", "expected"),
+    [
+        ((), lease(2, 5), {"CUDA_VISIBLE_DEVICES": "2,5", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ((), lease(2, mig=True), {"CUDA_VISIBLE_DEVICES": "GPU-2"}),
+        ((("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),), lease(2), {"CUDA_VISIBLE_DEVICES": "GPU-2"}),
+        ((), lease(0, 1, kind="amd"), {"HIP_VISIBLE_DEVICES": "0,1"}),
+        ((), lease(4, kind="ascend"), {"ASCEND_RT_VISIBLE_DEVICES": "4"}),
+        ((("CUDA_VISIBLE_DEVICES", "1"),), lease(1), {}),
+        ((), lease(), {}),
+        ((), None, {}),
+    ],
+)
+def test_ranks_see_the_leased_gpus_in_the_order_of_their_local_ranks(
+    env: tuple[tuple[str, str], ...], leased: Lease | None, expected: dict[str, str]
+) -> None:
+    assert visible(spec(env=env), leased) == expected
+
+
+def test_the_plan_has_the_variables_and_the_users_own_win() -> None:
+    plan = make_plan("node1 slots=2", leases={"node1": lease(2, 5)})
+    assert plan.hosts[0].env["CUDA_VISIBLE_DEVICES"] == "2,5"
+    assert "env CUDA_VISIBLE_DEVICES=2,5" in str(plan)
+
+
+@pytest.mark.parametrize("text", ["-1", "four", "0@any", "8@node1", "99999"])
+def test_a_wrong_number_of_gpus_is_an_error_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="8@any"):
+        parse.gpus(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 0.0), ("30", 30.0), (parse.WITHOUT_LIMIT, None)])
+def test_wait_takes_seconds_or_no_value(text: str, seconds: float | None) -> None:
+    assert parse.lease_wait(text) == seconds
+
+
+# -- several hosts --
+
+
+class Host:
+    """Stands for the connection to a host: an agent of each job in this process."""
+
+    def __init__(self, agent: leases.Leases, name: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.host, self._agent, self._folder, self._patch = name, agent, folder, patch
+
+    def post(self, request: Request[Any], **fields: Any) -> Future[Any]:
+        self._patch.setattr(claims, "WITHOUT_SETUP", str(self._folder))
+        done: Future[Any] = Future()
+        done.set_result(request.read(getattr(self._agent, f"do_{request.name}")(fields, b"")))
+        return done
+
+    def wait(self, answer: Future[Any], seconds: float, began: float) -> Any:
+        return answer.result()
+
+
+class Hosts:
+    """Three hosts with four GPUs each, and jobs on them."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder, self._patch = folder, patch
+        self._agents: list[leases.Leases] = []
+        self.text = "".join(f"node{number} slots=4\n" for number in (1, 2, 3))
+        for number in (1, 2, 3):
+            (folder / f"node{number}").mkdir()
+
+    def job(self, number: int, text: str = "", **more: Any) -> leasing.Leasing:
+        made = spec(text or self.text, job=JOB.format(number), **more)
+        channels: dict[str, Any] = {}
+        for host in made.hosts:
+            self._agents.append(agent := leases.Leases())
+            channels[host.name] = Host(agent, host.name, self._folder / host.name, self._patch)
+        cluster: Any = type("Cluster", (), {})()
+        cluster.channels, cluster.facts = channels, dict.fromkeys(channels, replace(GPUS, devices=4))
+        waiting = leasing.Leasing(made, place_ranks(made.hosts, made), cluster)
+        waiting.channels = channels  # type: ignore[attr-defined]
+        return waiting
+
+    def end(self, job: leasing.Leasing) -> None:
+        job._end(job._wishes)
+
+    def close(self) -> None:
+        for agent in self._agents:
+            agent.close()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    listed = [host_devices.Device(number, f"GPU-{number}") for number in range(4)]
+    monkeypatch.setattr(leases, "look", lambda: host_devices.Devices("nvidia", listed))
+    monkeypatch.setattr(claims, "SETUP", str(tmp_path / "none"))
+    monkeypatch.setattr(leasing, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(leasing, "POLL_SECONDS", 0.001)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    made = Hosts(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+def taken(leased: leasing.Leased) -> dict[str, int]:
+    return {host: len(each.got) for host, each in leased.leases.items()}
+
+
+def test_a_refused_job_keeps_no_gpu_of_any_host(hosts: Hosts) -> None:
+    hosts.job(1, "node2 slots=4", gpus=1).take()
+    with pytest.raises(UnfitError, match=r"node2: 4 GPUs wanted, 3 free: GPU 0: job \S+ of \S+.*--wait"):
+        hosts.job(2, gpus=4).take()
+    hosts.close()
+    assert taken(hosts.job(3, gpus=4).take()) == {"node1": 4, "node2": 4, "node3": 4}
+
+
+def test_a_host_with_too_few_gpus_is_never_waited_for(hosts: Hosts) -> None:
+    with pytest.raises(UnfitError, match="it has 4 GPUs, and the job wants 5"):
+        hosts.job(1, gpus=5, lease_wait=None).take()
+    with pytest.raises(UnfitError, match="the hosts have 12 GPUs, and the job wants 13"):
+        hosts.job(2, gpus=13, gpus_anywhere=True, lease_wait=None).take()
+
+
+def test_gpus_anywhere_decide_on_the_hosts_and_ranks(hosts: Hosts) -> None:
+    hosts.job(1, "node1 slots=3").take()
+    hosts.job(2, "node2 slots=4").take()
+    leased = hosts.job(3, gpus=5, gpus_anywhere=True).take()
+    assert taken(leased) == {"node1": 1, "node3": 4}
+    assert leased.placement.counts == {"node1": 1, "node3": 4}
+    with pytest.raises(UnfitError, match="5 GPUs wanted"):
+        hosts.job(4, gpus=5, gpus_anywhere=True).take()
+
+
+def test_two_jobs_that_wait_for_both_hosts_are_served_in_their_order(hosts: Hosts) -> None:
+    running = hosts.job(1, "node2 slots=1")
+    running.take()
+    first, second = hosts.job(2, gpus=4, lease_wait=None), hosts.job(3, gpus=4, lease_wait=None)
+    first._queued, second._queued = time.time(), time.time() + 1
+    for job in (first, second, second, first):
+        assert job._try() is None
+    hosts.end(running)
+    assert second._try() is None
+    assert first._try()
+    hosts.end(first)
+    assert second._try()
+
+
+def test_what_a_look_shows_is_not_kept(hosts: Hosts) -> None:
+    assert taken(hosts.job(1, gpus=4).look()) == {"node1": 4, "node2": 4, "node3": 4}
+    assert hosts.job(2, gpus=4).take()
+
+
+# -- the table --
+
+
+def test_the_table_shows_whose_each_gpu_is_and_for_how_long() -> None:
+    holder = {"user": "alice", "job": JOB.format(1), "since": 9_400.0}
+    gpus = [
+        {"index": number, "name": f"GPU-{number}", **(holder if number < 2 else {})} for number in range(4)
+    ]
+    gpus[3] |= {"user": "bob", "process": "process 812 python"}
+    waiting = [{"user": "carol", "job": JOB.format(2), "since": 9_940.0, "number": 4}]
+    found = LEASES.read({"kind": "nvidia", "gpus": gpus, "slots": [], "waiting": waiting, "problem": ""})
+    lines = free_table(hostfile.parse("node1 slots=4"), {"node1": found}, 10_000.0)
+    shown = [line.replace(time.strftime("%H:%M", time.localtime(9_400.0)), "HH:MM") for line in lines]
+    assert shown == [
+        "host   what      state   user   job                   since  for",
+        "node1  GPUs 0-1  leased  alice  20261126-080000-0001  HH:MM  10 min 0 s",
+        "node1  GPU 2     free    -      -                     -      -",
+        "node1  GPU 3     in use  bob    process 812 python    -      -",
+        "node1: 1. in the queue: job 20261126-080000-0002 of carol, waits for 4 devices for 1 min 0 s",
+    ]
+
+
+def test_a_host_without_gpus_shows_its_slots() -> None:
+    slot = Device(1, "slot-1", "alice", JOB.format(1))
+    lines = free_table(hostfile.parse("node1 slots=3"), {"node1": HostLeases("none", (), (slot,), ())}, 0.0)
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["node1", "slots", "0,2", "free"],
+        ["node1", "slot", "1", "leased"],
+    ]
