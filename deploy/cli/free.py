@@ -13,7 +13,7 @@ from ..connect.requests.leases import LEASES
 from ..console.columns import cut, width_of
 from ..console.terminal import harmless
 from ..errors import UnfitError
-from ..view.free import all_slots, free_table
+from ..jobs.free import all_slots, free_table
 from .command import flag
 from .inventory import hosts_or_this_machine
 from .shared import JSON, HostOptions, write_json

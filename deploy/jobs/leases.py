@@ -56,7 +56,9 @@ class Leasing:
         self._on_wait, self._on_stage = on_wait, on_stage
         counts, facts = placement.counts, cluster.facts
         wishes = [
-            (host.name, wish(spec, host, counts[host.name], facts[host.name])) for host in placement.hosts
+            (host.name, wish(spec, host, counts[host.name], facts[host.name]))
+            for host in placement.hosts
+            if host.name in facts
         ]
         self._wishes = {name: each for name, each in wishes if each}
         self._answers: Mapping[str, Lease] = {}

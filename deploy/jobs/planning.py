@@ -50,8 +50,8 @@ def make_plan(  # noqa: PLR0917  # the parts of an attempt
     timings: Timings,
     packages: Packages | None = None,
     images: LaunchImages | None = None,
-    leases: Mapping[str, Lease] | None = None,
     *,
+    leases: Mapping[str, Lease] | None = None,
     pull: bool = True,
     on_stage: OnStage = show_no_stage,
 ) -> LaunchPlan:

@@ -156,7 +156,7 @@ class Attempts:
                     timings,
                     self._packages,
                     images,
-                    leased.leases,
+                    leases=leased.leases,
                     on_stage=self._on_stage,
                 )
                 for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):

@@ -20,11 +20,11 @@ from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.leases import Device, HostLeases, Lease
 from muster.deploy.jobs import leases as leasing
+from muster.deploy.jobs.free import free_table
 from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.leases import NO_GPUS, Wish, visible, wish
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.view.free import free_table
 from tests.unit.plans import NODE, make_plan
 
 GPUS = replace(NODE, gpus=8, devices=8)

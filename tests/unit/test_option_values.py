@@ -56,7 +56,8 @@ FREE = {
 JUDGED_ALL_THE_SAME = ("put --file", "init --folder")
 MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --max-restarts, launch --stall-timeout, launch --max-log", "0", "the help says so"),
-    ("launch --sample-every, bench.collectives --check", "0", "the help says so"),
+    ("launch --sample-every, launch --gpus, bench.collectives --check", "0", "the help says so"),
+    ("launch --wait", "0", "no seconds"),
     ("launch --rank, logs --rank, eval --rank, debug --rank, bench.collectives --root", "0", "the first"),
     ("bench.collectives --warmup-iters", "0", "no calls before the timed ones"),
     ("clean --older-than, status --last", "0", "every job that is over"),

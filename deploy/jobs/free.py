@@ -1,4 +1,4 @@
-"""The table of `muster free`: who has the GPUs and slots of hosts. Pure."""
+"""The table of `muster free`: who has the GPUs and slots of hosts. It reads the time zone."""
 
 from __future__ import annotations
 
