@@ -55,9 +55,9 @@ class Leasing:
         self._spec, self._placement, self._cluster = spec, placement, cluster
         self._on_wait, self._on_stage = on_wait, on_stage
         counts, facts = placement.counts, cluster.facts
-        wishes = [
-            (host.name, wish(spec, host, counts[host.name], facts[host.name]))
-            for host in placement.hosts
+        wishes = [  # of spares too, so that they can take the place of others
+            (host.name, wish(spec, host, counts.get(host.name, host.slots), facts[host.name]))
+            for host in placement.connected
             if host.name in facts
         ]
         self._wishes = {name: each for name, each in wishes if each}

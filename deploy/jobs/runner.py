@@ -163,7 +163,7 @@ class Attempts:
                     self._say(line)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents, self._on_stage)
-                self._reserve = cluster.set_aside(host.name for host in placement.spares)
+                self._reserve = cluster.set_aside(host.name for host in leased.placement.spares)
                 if kept:
                     cluster.forget_reports()
                 self._execute(the_plan, cluster, timings, hosts)
