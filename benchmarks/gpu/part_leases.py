@@ -143,7 +143,7 @@ def run(recorder: Recorder, proof: Proof) -> None:
 
 
 def _race(recorder: Recorder, machine: Machine) -> Holder:
-    """Two launches at once: one gets the GPU, the other is told who has it."""
+    """Two launches at once: one gets the GPU, the message of the other names its holder."""
     racing = [machine.launch(), machine.launch()]
     _await(lambda: any(each.ended() for each in racing) and any(each.holds() for each in racing))
     winner, loser = sorted(racing, key=Holder.ended)
