@@ -23,6 +23,8 @@ RANKS = HERE / "collectives_program.py"
 CHECKS = ROOT / "tests/train/mpi_checks/run.py"
 MODULES = ("collectives", "features", "messages", "mistakes", "store", "training", "parallel", "checkpoint")
 """Of the checks of the MPI backend; the others are about a fake GPU, and about tensors in host memory."""
+Recording = Callable[[], Callable[[], None]]
+"""Runs a job, and returns the function that records it."""
 SECONDS = 70.0 if (os.cpu_count() or 1) >= 8 else 300.0
 TWO = ("--slots", "2", "--np", "2")
 
@@ -37,15 +39,19 @@ def run(recorder: Recorder, proof: Proof) -> None:
         recorder.skip("NCCL", "the tensors are in host memory")
 
 
-def _jobs(recorder: Recorder, proof: Proof) -> list[Callable[[], Callable[[], None]]]:
-    """The jobs on any device; each returns the function that records it."""
-    jobs = [partial(_checks, recorder, proof)]
-    for backend, launcher in (("mpi", "mpirun"), ("gloo", "mpirun"), ("gloo", "torchrun")):
-        jobs.append(partial(_collectives, recorder, backend, launcher, TWO, proof.device))
-    return jobs[:3] if proof.short else jobs
+def _jobs(recorder: Recorder, proof: Proof) -> list[Recording]:
+    """The jobs on any device."""
+    backends = (("mpi", "mpirun"), ("gloo", "mpirun"), ("gloo", "torchrun"))
+    return [
+        partial(_checks, recorder, proof),
+        *(
+            partial(_collectives, recorder, *each, TWO, proof.device)
+            for each in backends[: 2 if proof.short else 3]
+        ),
+    ]
 
 
-def _jobs_of_nccl(recorder: Recorder) -> list[Callable[[], Callable[[], None]]]:
+def _jobs_of_nccl(recorder: Recorder) -> list[Recording]:
     one = ("--np", "1")
     return [
         partial(_collectives, recorder, "nccl", "mpirun", one, "cuda:0"),
