@@ -85,7 +85,7 @@ class LaunchLoop:
         self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
         self._cleared: frozenset[str] = frozenset()
-        keep = (on_sample, self._stalls.sampled) if on_sample else ()
+        keep = (on_sample, self._stalls.sampled, stall.sampled) if on_sample else ()
         self._samples = SampleCollector(self.state, cluster, keep, plan.spec.sample_every)
         self.handlers.also(Sampled, self._samples.take)
         self._pace = (

@@ -2,8 +2,8 @@
 
 Notes name a stall by the rule of deploy/why/stall.py. `--stall-timeout` ends the job, after one of two: a
 rank is stopped (SIGSTOP) or stuck in the kernel (a file system that does not answer) for that long, or no
-rank prints and none uses its processor. A rank that computes in silence is not stalled. A rank that polls
-while it waits, as under MPI and CUDA, looks busy.
+rank prints and none uses its processor or a GPU. A rank that computes in silence is not stalled. A rank that
+polls while it waits, as under MPI and CUDA, looks busy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..connect.reports import Pulses
 from ..console.printed import figures_of
 from ..console.text import count, duration, span
 from ..hosts.samples import HostSample
-from ..why.stall import IDLE_SHARE, MANY_COLLECTIVES, StallRule, stall_text
+from ..why.stall import IDLE_SHARE, MANY_COLLECTIVES, StallRule, gpus_compute, stall_text
 from .diagnosis import gather_waits
 from .result import Failure
 from .state import LaunchState
@@ -70,6 +70,12 @@ class StallWatchdog:
                 seen.state, seen.since = state, now
             seen.cpu, seen.at = cpu, now
         self._judge(now)
+
+    def sampled(self, sample: HostSample) -> None:
+        """A host has measured its GPUs: a rank is active while one that its processes use computes."""
+        for entry in sample.ranks:
+            if entry.gpus and entry.rank in self._seen and gpus_compute(entry, sample, 0):
+                self._seen[entry.rank].active = time.monotonic()
 
     def _judge(self, now: float) -> None:
         state = self._state

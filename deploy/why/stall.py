@@ -131,14 +131,18 @@ class StallRule:
 
 def at_work(entry: RankSample, sample: HostSample, local_rank: int) -> bool:
     """Whether a rank uses its processor, its GPUs or files."""
-    gpu = max((gpu.utilisation or 0.0 for gpu in _gpus_of(entry, sample, local_rank)), default=0.0)
     host_moves = (sample.disk_read or 0.0) + (sample.disk_write or 0.0) + (sample.net_in or 0.0)
     return (
         (entry.cpu is None or entry.cpu >= IDLE_SHARE)
         or (entry.read or 0.0) + (entry.written or 0.0) >= LEAST_RATE
         or (entry.state == "D" and host_moves >= LEAST_RATE)
-        or gpu >= IDLE_GPU
+        or gpus_compute(entry, sample, local_rank)
     )
+
+
+def gpus_compute(entry: RankSample, sample: HostSample, local_rank: int) -> bool:
+    """Whether a GPU of a rank computes."""
+    return any((gpu.utilisation or 0.0) >= IDLE_GPU for gpu in _gpus_of(entry, sample, local_rank))
 
 
 def _gpus_of(entry: RankSample, sample: HostSample, local_rank: int) -> Sequence[GpuSample]:

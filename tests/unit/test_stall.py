@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.deploy.connect.reports import ProgramOver, Pulse, Pulses
+from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
 from muster.deploy.launch.result import Failure, RankExit
 from muster.deploy.launch.state import ImpossibleReport, LaunchState, Lingering
 from muster.deploy.launch.watchdogs import StallWatchdog
@@ -56,6 +57,21 @@ def test_one_rank_that_computes_in_silence_is_enough(job: Job) -> None:
 def test_threads_that_only_look_after_others_are_no_work(job: Job) -> None:
     job.pass_time(14, busy=0.02)
     assert job.failure
+
+
+@pytest.mark.parametrize(
+    ("gpus", "busy", "stalled"),
+    [((1,), 0.9, False), ((1,), 0.01, True), ((0,), 0.9, True), ((), 0.9, True), (None, 0.9, True)],
+)
+def test_a_gpu_that_a_rank_uses_and_that_computes_is_work(
+    job: Job, gpus: tuple[int, ...] | None, busy: float, *, stalled: bool
+) -> None:
+    on_host = (GpuSample(0, utilisation=0.0), GpuSample(1, utilisation=busy))
+    for _ in range(7):
+        job.pass_time(2)
+        ranks = (RankSample(2), RankSample(3, gpus=gpus), RankSample(9, gpus=(1,)))
+        job.stall.sampled(HostSample(1.0, "node2", gpus=on_host, ranks=ranks))
+    assert bool(job.failure) is stalled
 
 
 def test_what_is_printed_is_work(job: Job) -> None:
