@@ -18,8 +18,7 @@ from .records import Proof, Recorder
 
 MUSTER = str(Path(sys.executable).parent / "muster")
 PROGRAM = Path(__file__).with_name("fault_program.py")
-BUSY_MACHINE = 4.0 if (os.cpu_count() or 1) < 8 else 1.0
-START_SECONDS, COMMAND_SECONDS, END_SECONDS = (seconds * BUSY_MACHINE for seconds in (45.0, 30.0, 40.0))
+START_SECONDS, COMMAND_SECONDS, END_SECONDS = 45.0, 30.0, 40.0
 KERNEL_SECONDS = 60.0
 """Of a kernel. It must outlast the questions about its rank."""
 POLL_SECONDS = 0.05
@@ -31,6 +30,7 @@ class Launch:
 
     process: subprocess.Popen[str]
     folder: Path
+    patience: float = 1.0
     asked: str = ""
     status: int | None = None
     output: str = ""
@@ -47,7 +47,7 @@ class Launch:
 
     def wait(self) -> str:
         """Wait for its end; returns what it printed."""
-        self.output, _ = self.process.communicate(timeout=END_SECONDS)
+        self.output, _ = self.process.communicate(timeout=END_SECONDS * self.patience)
         self.status = self.process.returncode
         return self.output
 
@@ -56,7 +56,7 @@ class Launch:
         runs = self.folder / "runs"
         began = time.monotonic()
         while not (runs.is_dir() and (path := self.place / "out" / f"ready-{rank}").exists()):
-            if self.process.poll() is not None or time.monotonic() - began > START_SECONDS:
+            if self.process.poll() is not None or time.monotonic() - began > START_SECONDS * self.patience:
                 raise TimeoutError(f"rank {rank} has not begun")
             time.sleep(POLL_SECONDS)
         return int(path.read_text())
@@ -66,7 +66,7 @@ class Launch:
         argv = [MUSTER, words[0], self.job, *words[1:]]
         done = subprocess.run(
             argv, cwd=self.folder, env=environment(), input=lines, capture_output=True,
-            text=True, timeout=COMMAND_SECONDS, check=False,
+            text=True, timeout=COMMAND_SECONDS * self.patience, check=False,
         )  # fmt: skip
         self.asked += f"$ muster {' '.join(words)}\n{done.stderr}{done.stdout}\n"
         return done.stdout
@@ -85,13 +85,13 @@ class Faults:
         """Launch a fault; its ranks are ended at the end of the block."""
         project = Path(tempfile.mkdtemp(prefix=f"{fault}-", dir=self.folder))
         shutil.copy(PROGRAM, project / "train.py")
-        seconds = KERNEL_SECONDS * (1.0 if self.proof.on_gpu else BUSY_MACHINE)
+        seconds = KERNEL_SECONDS * (1.0 if self.proof.on_gpu else self.proof.patience)
         words = ("train.py", fault, self.proof.device, str(seconds))
         process = subprocess.Popen(
             [MUSTER, "launch", "--np", str(ranks), *options, *words], cwd=project, env=environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        launch = Launch(process, project)
+        launch = Launch(process, project, self.proof.patience)
         try:
             yield launch
         finally:

@@ -12,20 +12,18 @@ import signal
 import statistics
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .. import recording
-from .launches import BUSY_MACHINE, POLL_SECONDS, Card, Faults, Launch
+from .launches import POLL_SECONDS, Card, Faults, Launch
 from .records import Proof, Recorder
 
 IN_KERNEL_SECONDS = 1.0
 LONG_SECONDS = 13.0
 """muster why calls a wait of more than 10 s a hang (deploy/why/case.py), and an agent looks every 10 s which
 process uses which GPU (agent/job/sampler.py)."""
-PATIENT = ("--timeout", str(round(5 * BUSY_MACHINE)))
 PAIRS = 15
 LEFT_SECONDS, LEFT_MIB = 10.0, 64
 """When the memory of the GPU must be as before, and how much of it the driver may keep."""
@@ -46,12 +44,8 @@ def run(recorder: Recorder, proof: Proof) -> None:
 
 def guarded(fault: Callable[[Faults], None], faults: Faults) -> None:
     """Run a fault; one that does not go as expected costs only its own record."""
-    try:
+    with faults.recorder.step((fault.__doc__ or "").strip().rstrip(".")):
         fault(faults)
-    except Exception as error:  # noqa: BLE001 - the record has it, and the next fault runs
-        traceback.print_exc()
-        name = (fault.__doc__ or "").strip().rstrip(".")
-        faults.recorder.check(name, holds=False, note=f"{type(error).__name__}: {error}")
 
 
 # -- ranks that hang --
@@ -71,9 +65,14 @@ def named_by(faults: Faults, launch: Launch, fault: str, command: str, line: str
     return text
 
 
+def evaluated(launch: Launch, expression: str) -> str:
+    """What `muster eval` prints."""
+    return launch.ask("eval", expression, "--timeout", str(min(60, round(5 * launch.patience))))
+
+
 def answers(faults: Faults, launch: Launch, fault: str) -> None:
     """Check `eval` and `debug` on a rank whose main thread lets others run."""
-    answer = launch.ask("eval", "rank + 41", *PATIENT)
+    answer = evaluated(launch, "rank + 41")
     faults.recorder.check(f"{fault}: eval answers", answer.startswith("rank 0: 41"), note=first(answer))
     console = launch.ask("debug", lines="rank + 42\n")
     faults.recorder.check(f"{fault}: debug answers", ">>> 42" in console)
@@ -86,7 +85,7 @@ def in_item(faults: Faults) -> None:
         launch.pid()
         named_by(faults, launch, fault, "stacks", "hang_in_item")
         answers(faults, launch, fault)
-        tensor = launch.ask("eval", "loss", *PATIENT)
+        tensor = evaluated(launch, "loss")
         expected = "waits for the GPU" if faults.proof.on_gpu else "tensor([1.])"
         faults.recorder.check(f"{fault}: eval of a tensor there", expected in tensor, note=first(tensor))
         named_by(faults, launch, fault, "why", "hang_in_item")
@@ -117,7 +116,7 @@ def with_lock(faults: Faults) -> None:
         launch.pid()
         for command in ("stacks", "why"):
             named_by(faults, launch, fault, command, "hang_alone")
-        answer = launch.ask("eval", "rank", *PATIENT)
+        answer = evaluated(launch, "rank")
         told = "lets no other thread of Python run" in answer
         faults.recorder.check(f"{fault}: eval says that it cannot", told, note=first(answer))
 
