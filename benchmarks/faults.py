@@ -44,8 +44,8 @@ Seconds from the fault to the verdict / to the end of the last process of the jo
 
 - With `--stall-timeout S` a job ends when a rank is stopped, or stuck in the kernel, for S seconds, or when
   for S seconds no rank prints and none uses more than a twentieth of a core, or of a GPU on which nvidia-smi
-  shows it. A rank that computes without printing is not stalled. Ranks that poll while they wait, as MPI and CUDA do, look busy: the agents notice
-  no deadlock among them, but a stopped rank. They check every 2 s.
+  shows it. A rank that computes without printing is not stalled. Ranks that poll while they wait, as MPI and
+  CUDA do, look busy: the agents notice no deadlock among them, but a stopped rank. They check every 2 s.
 - The agent recognises a SIGKILL by the kernel for lack of memory by the counters of the host's memory
   cgroup (v1 and v2). If other programs share the cgroup, and the kernel kills one of them just before a
   rank gets SIGKILL, the rank is reported as out of memory too.
