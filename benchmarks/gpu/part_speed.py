@@ -32,8 +32,8 @@ ROUNDS, SECONDS = 5, 0.3
 WITHIN = 0.02
 COMMAND_SECONDS = 60.0
 MIB = 1 << 20
-# Sizes of collectives: at the largest, a call takes a hundred times what its start takes.
-FIRST, LAST = "1M", "1G"
+# Sizes of collectives: at the largest, a call takes more than a hundred times what its start takes.
+FIRST, LAST = "1M", "4G"
 
 
 def run(recorder: Recorder, proof: Proof) -> None:
@@ -164,8 +164,8 @@ def start_build(folder: Path) -> subprocess.Popen[str] | str:
     source, nvcc, nccl = ROOT / ".gpu/nccl-tests", shutil.which("nvcc"), nccl_folder()
     if not (source / "src/all_reduce.cu").is_file():
         return "there is no .gpu/nccl-tests"
-    if nvcc is None or nccl is None:
-        return "there is no nvcc" if nvcc is None else "torch's wheel brings no NCCL"
+    if nvcc is None or nccl is None or not shutil.which("make"):
+        return "there is no NCCL of torch's wheel" if nccl is None else "there is no nvcc, or no make"
     home = folder / "nccl"
     (home / "lib").mkdir(parents=True)
     (home / "include").symlink_to(nccl / "include")

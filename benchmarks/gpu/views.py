@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 View = Mapping[str, Any]
 # By how much two readings may differ that are not made at the same time; MiB and degrees Celsius.
-APART = {"used": 64, "temperature": 5}
+APART = {"used": 64, "temperature": 10}
 
 
 def of_xml(text: str) -> list[View]:
