@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+SHARING = Path(__file__).with_name("sharing.py")
 MARK = "found: "
 """Begins a line of a rank that has what it found, as JSON."""
 
@@ -38,11 +39,16 @@ class Ended:
 
 
 def launch(program: Path, *words: str, options: tuple[str, ...] = (), seconds: float, **env: str) -> Ended:
-    """Run `muster launch OPTIONS PROGRAM WORDS` in a new folder; the ranks import from the checkout."""
+    """Run `muster launch OPTIONS PROGRAM WORDS` in a new folder; it shares the GPU with other jobs.
+
+    The ranks import from the checkout.
+    """
     folder = Path(mkdtemp(prefix="gpu-proof-"))
-    shutil.copy(program, folder)
+    for path in (program, SHARING):
+        shutil.copy(path, folder)
     given = [word for name, value in env.items() for word in ("-x", f"{name}={value}")]
-    command = [sys.executable, "-m", "muster", "launch", *options, *given, program.name, *words]
+    command = [sys.executable, "-m", "muster", "launch", "--gpus", "0", *options, *given]
+    command += [SHARING.name, program.name, *words]
     ended = run(command, folder, seconds)
     logs = [path.read_text(errors="replace") for path in sorted(folder.glob("runs/*/logs/rank-*.out"))]
     return Ended(ended.status, ended.text, found_in(*logs), ended.seconds, folder)
