@@ -55,6 +55,20 @@ def test_each_host_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [*(tmp_path / "out").iterdir()] == []
 
 
+def test_waits_for_a_gpu_hardly_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(host_speed.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(host_speed, "wait_for_gpu", lambda device: pass_time(1e-5))
+    first = iter([2.0])  # the first call loads kernels
+    copies = host_speed.rate(lambda: pass_time(next(first, 2e-4)), 0.5)
+    assert copies == pytest.approx(1 / 2e-4, rel=1e-3)
+    assert host_speed.rate(lambda: pass_time(3.0), 0.5) == pytest.approx(1 / 3.0, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("ranks", "redop", "datatype"), [(3, "sum", "float"), (2, "prod", "int32"), (2, "avg", "half")]
 )
