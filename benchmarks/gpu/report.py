@@ -58,7 +58,7 @@ def table(parts: Sequence[Part]) -> str:
 
 
 def page(parts: Sequence[Part]) -> str:
-    """The same table as one HTML page."""
+    """The same table as one HTML page, below a line for each part."""
     rows = "".join(
         f'<tr class="{record.outcome}"><td>{escape(part)}<td>{escape(record.name)}'
         f"<td>{escape(result_of(record))}<td>{escape(record.note)}\n"
@@ -66,7 +66,8 @@ def page(parts: Sequence[Part]) -> str:
     )
     head = "<tr><th>part<th>what<th>result<th>note\n"
     title = f'<!doctype html><meta charset="utf-8"><title>GPU proof</title><style>{STYLE}</style>\n'
-    return f"{title}<table>{head}{rows}</table>\n"
+    lines = "".join(f"<li>{escape(line(part).partition(chr(10))[0])}\n" for part in parts)
+    return f"{title}<h1>GPU proof</h1><p>{summary(parts)}<ul>{lines}</ul><table>{head}{rows}</table>\n"
 
 
 def result_of(record: Record) -> str:

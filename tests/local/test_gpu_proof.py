@@ -81,7 +81,7 @@ def test_the_table_and_the_page_have_every_record(
         "| dies | NVLink | skip | one GPU |\n| dies | the part ran to its end | fail | exit status 9 |"
         in table
     )
-    assert "<td>one is one<td>pass 1 s" in page
+    assert "<td>one is one<td>pass 1 s" in page and "<li>dies: 1 skip, " in page
     assert "&lt;boom&gt;" in page and "<boom>" not in page
     assert (out / "dies.log").read_text() == "words\n"
 
