@@ -23,7 +23,7 @@ fault, device, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
 on_gpu = device != "cpu"
 rank = int(os.environ["RANK"])
 out = Path(os.environ["MUSTER_OUT"])
-MOST_SECONDS = 60.0
+MOST_SECONDS, MOST_ROUNDS = 60.0, (1 << 31) - 1
 CYCLES = 2e9
 """Of a second, about: the multiprocessors of an H100 run at up to 1.98 GHz."""
 ASSERT = "CUDA error: device-side assert triggered\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
@@ -59,7 +59,7 @@ def start_kernel() -> int:
         return 0
     rounds, began = 1 << 16, time.monotonic()
     hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
-    return int(rounds * seconds / (time.monotonic() - began))
+    return min(MOST_ROUNDS, int(rounds * seconds / (time.monotonic() - began)))
 
 
 def hang_in_item() -> None:

@@ -155,7 +155,8 @@ def hinted(faults: Faults, fault: str, expected: str, *options: str, ranks: int 
     notes = [line.strip() for line in output.splitlines() if line.strip().startswith("note: ")]
     found = [note for note in notes if expected in note]
     failed = launch.status not in {0, 2, 3}
-    faults.recorder.check(f"{fault}: a note names the cause", failed and bool(found), note="; ".join(notes))
+    note = "; ".join(found or notes)
+    faults.recorder.check(f"{fault}: a note names the cause", failed and bool(found), note=note)
 
 
 def assertion(faults: Faults) -> None:
