@@ -100,7 +100,11 @@ def _checks(recorder: Recorder, proof: Proof) -> Callable[[], None]:
     def record() -> None:
         title = f"the checks of the MPI backend on {device}, 3 ranks"
         last = [line for line in _output_of_rank_0(ended).splitlines() if line.startswith("{")]
-        if not recorder.check(f"{title}: the job ends", ended.status == 0 and bool(last), note=ended.said):
+        if not recorder.check(
+            f"{title}: the job ends",
+            ended.status == 0 and bool(last),
+            note="" if ended.status == 0 else ended.said,
+        ):
             done = [line for line in _errors(ended).splitlines() if line.startswith("check_")]
             recorder.figure("the last check that ended", (done or ["none"])[-1])
             return
