@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..common.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
 from ..console.text import count, size
@@ -11,6 +12,7 @@ from ..hosts.gpus import GpuReport
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
 from ..plan.launcher import launcher_of, unfit
+from ..plan.leases import holders
 from ..plan.spec import LauncherName
 from ..plan.torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, error, of_error, warning
@@ -124,7 +126,13 @@ def _start(host: Host, measured: Measured) -> Iterator[Finding]:
 
 def _gpus(host: Host, measured: Measured) -> Iterator[Finding]:
     facts, health = measured.facts, measured.health
-    report = GpuReport(health.gpus, health.gpu_error, health.gpu_host)
+    leased = [gpu for gpu in measured.leases.gpus if gpu.job] if measured.leases else []
+    numbers = {gpu.index for gpu in leased}
+    others = [replace(gpu, pids=(), used=0) if gpu.index in numbers else gpu for gpu in health.gpus]
+    report = GpuReport(tuple(others), health.gpu_error, health.gpu_host)
+    if leased:
+        shown = holders([replace(gpu, since=0.0) for gpu in leased], 0.0)
+        yield warning("gpu.leased", host.name, f"leased: {shown}", "wait for it: muster launch --wait")
     # Without the CUDA version of libcuda, the version of the kernel module is compared.
     needs = Needs(cuda=health.torch_cuda if health.driver_cuda is None else None)
     yield from of_gpus(host.name, report, needs, facts.gpus)

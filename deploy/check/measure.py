@@ -9,8 +9,10 @@ from typing import Any
 from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ..connect.fanout import HostOutcomes, Result, ask_every, on_every
 from ..connect.requests.hosts import HEALTH, OPEN_PORT, REACH, Reached
+from ..connect.requests.leases import LEASES
 from ..connect.requests.request import Answer, Request
 from ..errors import HostError, MusterError
+from ..hosts.leases import HostLeases
 from ..hosts.rendezvous import no_port, peers
 from .measurements import Clock, Measured, Measurements
 from .network import rank_addresses
@@ -26,6 +28,7 @@ def measure(cluster: Cluster) -> Measurements:
     survey = _Survey(cluster)
     survey.connect()
     health = survey.all(HEALTH, HEALTH_SECONDS)
+    leases = survey.leases()
     ports = survey.ports()
     clocks = survey.clocks()
     reached = survey.reach(ports)
@@ -38,6 +41,7 @@ def measure(cluster: Cluster) -> Measurements:
                 addresses=tuple(cluster.addresses(host)),
                 rendezvous=ports[host.name],
                 reached=reached[host.name],
+                leases=leases.get(host.name),
             )
             for host in cluster.hosts
             if host.name not in survey.errors
@@ -73,6 +77,12 @@ class _Survey:
         """The answer of each host to a request."""
         channels = {name: self.cluster.channels[name] for name in self.names}
         return self._note(ask_every(channels, request, seconds, arguments))
+
+    def leases(self) -> dict[str, HostLeases]:
+        """Who has the GPUs of the hosts that have some."""
+        facts = self.cluster.facts
+        channels = {name: self.cluster.channels[name] for name in self.names if facts[name].devices}
+        return ask_every(channels, LEASES, HEALTH_SECONDS).results
 
     def ports(self) -> dict[str, int | HostError]:
         """For each host, a port that the others can try to reach, or the error that it has none."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..connect.requests.hosts import HostHealth, Reached
 from ..errors import HostError
 from ..hosts.facts import Facts
+from ..hosts.leases import HostLeases
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Measured:
     """The port that they tried, or the error that it could open none."""
     reached: Mapping[str, Reached]
     """For each host, also itself: at which addresses this host reaches it."""
+    leases: HostLeases | None = None
+    """Who has its GPUs; None for a host without any."""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,15 @@ class RankSample:
 
 
 @dataclass(frozen=True)
+class LeaseSample:
+    """A job that leases GPUs of a host. Its user may have written anything in its texts."""
+
+    job: Name
+    user: Name
+    gpus: Annotated[tuple[Annotated[int, Between(0, MOST_GPUS)], ...], AtMost(MOST_GPUS)]
+
+
+@dataclass(frozen=True)
 class TrainingSample:
     """The newest line of `steps.jsonl` on the host that writes it."""
 
@@ -99,6 +108,8 @@ class HostSample:
     temperature: Degrees | None = None
     """The hottest processor or board sensor, in degrees Celsius."""
     gpus: Annotated[tuple[GpuSample, ...], AtMost(MOST_GPUS)] = ()
+    leases: Annotated[tuple[LeaseSample, ...], AtMost(64)] = ()
+    """Of all users."""
     ranks: Annotated[tuple[RankSample, ...], AtMost(MOST_RANKS)] = ()
     training: TrainingSample | None = None
 

@@ -130,7 +130,7 @@ class Leasing:
         wanted, has = self._spec.gpus or 0, sum(lease.all for lease in answers.values())
         if self._spec.gpus_anywhere and self._wishes.keys() <= answers.keys() and has < wanted:
             text = f"the hosts have {count(has, 'GPU')}, and the job wants {wanted}"
-            never = dict.fromkeys(answers, HostError("gpus.few", text, "lower --gpus"))
+            never = dict.fromkeys(answers, HostError("gpu.few", text, "lower --gpus"))
         if never:
             raise UnfitError(never.items())
 

@@ -25,6 +25,7 @@ from ..hosts.samples import HostSample
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
+from ..plan.leases import numbers_of
 from ..plan.spec import MAX_LOG, LaunchSpec
 from ..why.lateness import Pace
 from .log_shares import LogShares
@@ -111,6 +112,7 @@ class RunFolder:
             "ranks": len(plan.ranks),
             "placed": [len(host.ranks) for host in plan.hosts],
             "spares": list(plan.spares),
+            "gpus": numbers_of(plan.leases),
             "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
             "attempt": plan.spec.attempt,
             "started": self.record.get("started", time.time()),

@@ -10,6 +10,7 @@ from ..common.users import home
 from ..connect.requests.jobs import JobState
 from ..console import text
 from ..console.columns import cut
+from ..console.fold import fold, fold_names
 from ..console.printed import figures_of, seconds_left
 from ..console.terminal import harmless
 from ..why.stall import stall_text
@@ -35,6 +36,7 @@ def details(state: JobState, width: int | None = None) -> str:
         "launcher": state.launcher,
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "hosts": ", ".join(state.hosts),
+        "GPUs": _gpus(state),
         "spares": ", ".join(state.spares),
         "driver": f"process {state.driver.pid} on {state.driver.host}" + ", detached" * state.detached,
         "folder": _shown_path(state.driver_folder),
@@ -53,6 +55,12 @@ def outcome(state: JobState) -> str:
     if state.state == "stopped":
         return f"stopped by {state.why}"
     return f"{state.state}: {state.why}" if state.why else state.state
+
+
+def _gpus(state: JobState) -> str:
+    """`node[1-2]: 0-3; node3: 0,2` of a running job that leases GPUs."""
+    leased = state.gpus.items() if state.running else ()
+    return "; ".join(f"{fold_names(hosts)}: {text.ranges(numbers)}" for hosts, numbers in fold(leased))
 
 
 def _stall(state: JobState) -> str:

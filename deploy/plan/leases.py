@@ -93,7 +93,7 @@ def impossible(asked: Wish, lease: Lease) -> HostError | None:
             return HostError("slots.few", text, "raise slots= in the hosts file")
         return None
     text = f"it has {count(lease.all, 'GPU') if lease.all else 'no GPU'}, and the job wants {asked.gpus}"
-    return HostError("gpus.few", text, "lower --gpus, or leave the host out with --exclude")
+    return HostError("gpu.few", text, "lower --gpus, or leave the host out with --exclude")
 
 
 def refused(asked: Wish, lease: Lease, now: float) -> HostError:
@@ -102,7 +102,7 @@ def refused(asked: Wish, lease: Lease, now: float) -> HostError:
     wanted = asked.gpus or (len(lease.got) + len(lease.taken) if asked.chosen else asked.slots)
     text = f"{count(wanted, what)} wanted, {len(lease.got) if what == 'GPU' else 'too few'} free"
     remedy = "wait for them with --wait, or see muster free"
-    return HostError("gpus.leased", f"{text}: {holders(lease.taken, now)}", remedy)
+    return HostError("gpu.leased", f"{text}: {holders(lease.taken, now)}", remedy)
 
 
 def holders(devices: Sequence[Device], now: float) -> str:

@@ -449,6 +449,7 @@ MEANINGS = {
     "JobStall.why": "the cause, in one line",
     "JobState.late": "the ranks that its driver has named as late ([who is slow](../why.md#who-is-slow))",
     "JobState.placed": "number of ranks on each of its hosts, the first ranks on the first host",
+    "JobState.gpus": "the numbers of the GPUs that it leases, by host",
     "JobState.spares": "spare hosts that are ready for the next attempt",
     "JobState.left_out": "hosts that have left the job",
     "LeftOut.host": "its name",

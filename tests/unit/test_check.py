@@ -17,6 +17,7 @@ from muster.deploy.connect.requests.hosts import Folder, HostHealth, JobProcesse
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.gpus import Card, Gpu, GpuHost
+from muster.deploy.hosts.leases import Device, HostLeases
 from muster.deploy.hosts.rendezvous import no_port
 from muster.deploy.hosts.setup_record import Stack
 from muster.deploy.image.versions import Component, Track
@@ -61,6 +62,9 @@ def reach(hosts: Sequence[str], source: str, cut: Mapping[tuple[str, str], str])
         else Reached({address[target]: "eth0"})
         for target in hosts
     }
+
+
+LEASED = HostLeases("nvidia", (Device(0, "GPU-0", "alice", "j"),), (), ())
 
 
 def examine(
@@ -210,6 +214,9 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, gpus({"gpus": (IDLE, dataclasses.replace(IDLE, index=1, persistence=False))})),
     ("gpu.busy", "warning", "node2", "GPU 0: 70000 of 81920 MiB in use by processes 41, 42", "wait for them",
      THREE, gpus({"gpus": (dataclasses.replace(IDLE, used=70000, pids=(41, 42)), IDLE)})),
+    ("gpu.leased", "warning", "node2", "leased: GPU 0: job j of alice", "muster launch --wait",
+     THREE, {**gpus({"gpus": (dataclasses.replace(IDLE, used=70000, pids=(41,)), IDLE)}),
+             "other": {"node2": {"leases": LEASED}}}),
     ("disk.full", "error", "node2", "12 MiB free for /home/ml/.muster", "df /home/ml/.muster",
      THREE, one_host(folders=(Folder(HOME.path, 12 << 20, None), TMP))),
     ("disk.full", "error", "node2", "0 B free for /home/ml/.muster", "remove files",
@@ -398,6 +405,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     assert used == listed
     # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
     elsewhere = (
+        *("gpu.few", "slots.few"),  # test_leases.py
         *("container.gpus", "slots.no-gpu", "agent.killed", "python.missing", "python.failed"),
         *("bench.", "ssh.", "slurm.", "host."),
     )

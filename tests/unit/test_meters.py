@@ -268,7 +268,7 @@ def test_the_gpus_of_a_rank_are_those_that_its_processes_use(
     child = subprocess.Popen(["sleep", "1000"])
     sampler = Sampler(lambda: {5: wrapper}, str(tmp_path), 1000, lambda frame: None)
     try:
-        monkeypatch.setattr(sampler._gpus, "read", lambda: [parse(H100), {**parse(H100), "index": 2}])
+        monkeypatch.setattr(sampler._gpus, "read", lambda _: [parse(H100), {**parse(H100), "index": 2}])
         wait_until(lambda: sampler._gpu_users, "the processes on the GPUs")
         sample = sampler.sample()
         assert of_json({**sample, "at": 1, "host": "a"}).ranks[0].gpus == (2, 3)

@@ -18,12 +18,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...common.frames import Frame
 from ...common.users import name_of
 
 SETUP, WITHOUT_SETUP = "/var/lib/muster/leases", "/tmp"  # noqa: S108  # sticky, and root's
 LOCK, CLAIM, TURN = "muster-lease-", "muster-claim-", "muster-lease-turn"
 TURN_SECONDS, PAUSE_SECONDS = 10.0, 0.01
-MOST_CLAIM, MOST_CLAIMS, TRIES = 1 << 16, 1 << 12, 100
+MOST_CLAIM, MOST_CLAIMS, MOST_SHOWN, TRIES = 1 << 16, 1 << 12, 64, 100
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """No link is followed, and a pipe in place of a file does not make anybody wait."""
 
@@ -113,6 +114,8 @@ class Claim:
     wants: list[Want] = field(default_factory=list)
     order: tuple[float, str] = (0.0, "")
     user: str = ""
+    gpus: list[int] = field(default_factory=list)
+    """The numbers of its GPUs, for people."""
 
     @staticmethod
     def parse(text: bytes, user: str) -> Claim:
@@ -123,13 +126,14 @@ class Claim:
             for number, devices, partial in value["wants"]
         ]
         job, since, queued = str(value["job"]), float(value["since"]), float(value["queued"])
-        return Claim(job, since, [*map(str, value["has"])], wants, (queued, job), user)
+        gpus = [int(number) for number in value["gpus"]]
+        return Claim(job, since, [*map(str, value["has"])], wants, (queued, job), user, gpus)
 
     def text(self) -> bytes:
         """The content of its file."""
         wants = [(want.number, want.devices, want.partial) for want in self.wants]
         known = {"job": self.job, "since": self.since, "queued": self.order[0]}
-        return json.dumps({**known, "has": self.has, "wants": wants}).encode()
+        return json.dumps({**known, "has": self.has, "gpus": self.gpus, "wants": wants}).encode()
 
 
 class OwnClaim:
@@ -196,6 +200,12 @@ def _living(path: str) -> Claim | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def leased_gpus() -> list[Frame]:
+    """The jobs that lease GPUs here, for the samples of this host."""
+    shown = [claim for claim in living_claims() if claim.gpus][:MOST_SHOWN]
+    return [{"job": claim.job, "user": claim.user, "gpus": claim.gpus} for claim in shown]
 
 
 def unreserved(free: list[str], before: list[Claim]) -> list[str]:

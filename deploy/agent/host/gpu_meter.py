@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from ...common.frames import Frame
 from ..processes import die_with_agent
+from .claims import leased_gpus
 from .gpus import DRIVER, Machine, device_files, query, split
 
 FIELDS = (
@@ -54,6 +55,11 @@ class GpuMeter:
             self._first.set()  # one that hangs delays only the first sample
         newest = sorted(self._newest.items())
         return [gpu for _, (at, gpu) in newest if now - at < STALE_SECONDS]
+
+    def fields(self, patience: float = 0.0) -> Frame:
+        """The fields of a sample that are about GPUs: their readings, and who leases some."""
+        gpus = self.read(patience)
+        return {"gpus": gpus, **({"leases": leased_gpus()} if gpus else {})}
 
     def close(self) -> None:
         """End nvidia-smi, and do not start it again."""

@@ -162,7 +162,8 @@ class Leases:
             self._own.close()
             return
         since = self._claim.since if self._claim.has and self._locks else time.time()
-        self._claim = Claim(order[1], since, sorted(self._locks), wants, order)
+        gpus = sorted(device.number for device in self._devices.listed if device.name in self._locks)
+        self._claim = Claim(order[1], since, sorted(self._locks), wants, order, gpus=gpus)
         self._own.write(self._claim)
 
     def _release(self, names: list[str]) -> None:

@@ -152,7 +152,7 @@ class SampleHandler:
 
     def do_sample(self, request: Frame, payload: bytes) -> Frame:
         """A sample of this host; rates from the second request on."""
-        read = {**self._host.read(time.monotonic()), "gpus": self._gpus.read(FIRST_GPU_SECONDS)}
+        read = {**self._host.read(time.monotonic()), **self._gpus.fields(FIRST_GPU_SECONDS)}
         return {"sample": json.dumps({"at": time.time(), "host": "", **read})}
 
     def close(self) -> None:

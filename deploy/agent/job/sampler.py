@@ -63,7 +63,7 @@ class Sampler:
         at, wrappers = steady(), self._wrappers()
         return {
             **self._host.read(at),
-            "gpus": self._gpus.read(),
+            **self._gpus.fields(),
             "ranks": [
                 {**entry, "gpus": self._gpus_of(wrappers[entry["rank"]])}
                 for entry in self._ranks.read(wrappers, at)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -9,11 +11,13 @@ from ...common.files import PART
 from ...decode import AtMost, message
 from ...errors import MusterError
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, JobId, Name, Number, Path, Pid, Rank, Seconds, Text
+from ...hosts.gpus import MOST_GPUS
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 from .why import Straggler
 
 MOST_LATE = 64
 _Log = Annotated[str, AtMost(512)]
+_Numbers = Annotated[tuple[Count, ...], AtMost(MOST_GPUS)]
 
 
 @message(frozen=True)
@@ -64,6 +68,8 @@ class JobState:
     """The number of ranks of each host; the first ranks are on the first host."""
     spares: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)] = ()
     """The hosts without ranks that are ready for the next attempt."""
+    gpus: Annotated[Mapping[Name, _Numbers], AtMost(MOST_HOSTS)] = field(default_factory=dict)
+    """The numbers of the GPUs that it leases on each host."""
     left_out: Annotated[tuple[LeftOut, ...], AtMost(MOST_HOSTS)] = ()
     """The hosts that have left the job, each with the reason."""
     stall: JobStall | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...console.terminal import harmless
-from ...console.text import count, duration, size
+from ...console.text import count, duration, ranges, size
 from .history import HostTrack, RankTrack, TopHistory
 from .judge import Judge, Note, gpu_share
 from .lines import (
@@ -43,6 +43,8 @@ def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int
         "disks": f"read {short_rate(last.disk_read or 0)}, written {short_rate(last.disk_write or 0)}",
         "hottest": f"{last.temperature:.0f} °C" if last.temperature is not None else "",
     }
+    for lease in last.leases:
+        facts[f"GPU {ranges(lease.gpus)}"] = f"leased by job {harmless(lease.job)} of {harmless(lease.user)}"
     lines += [line(width, Span(f"{name:<10}", "dim"), Span(text)) for name, text in facts.items() if text]
     for gpu in last.gpus:
         memory = f"{size(gpu.memory or 0)} of {size(gpu.memory_total or 0)}"
