@@ -82,7 +82,7 @@ def workload(name: str) -> tuple[nn.Module, Data]:
 
 def by_hand(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
     """Train in torch's own words."""
-    device = torch.device(DEVICE, int(os.environ["LOCAL_RANK"]) if ON_GPU else None)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if ON_GPU else torch.device("cpu")
     if not dist.is_initialized():
         dist.init_process_group("nccl" if ON_GPU else "gloo")
     model = DistributedDataParallel(model.to(device))

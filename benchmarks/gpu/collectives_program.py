@@ -174,7 +174,7 @@ def asynchronous_in_a_side_stream() -> None:
 def a_future_with_a_callback() -> None:
     """The callback's kernel runs in another stream than the one that reads its result."""
 
-    def doubled(done: torch.futures.Future[Any]) -> Tensor:
+    def doubled(done: torch.futures.Future[Any]) -> Any:
         keep_busy()
         return done.value()[0] * 2
 

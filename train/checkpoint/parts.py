@@ -88,7 +88,7 @@ def sharded_like(tensor: torch.Tensor, stored: Stored, *, copy: bool = False) ->
         return part.clone() if copy else part
     local = part.to(tensor.device, copy=copy)
     if local.device.type != tensor.device_mesh.device_type:  # offloaded: from_local would move it to the GPU
-        return DTensor(local, tensor._spec, requires_grad=False)
+        return DTensor(local, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
     return DTensor.from_local(
         local,
         tensor.device_mesh,

@@ -16,7 +16,7 @@ def stream_event(device: torch.device) -> torch.cuda.Event:
     return event
 
 
-def gpus_of(tensors: Sequence[Any]) -> list[torch.device]:
+def gpus_of(tensors: Sequence[Any]) -> list[int | str | torch.device]:
     """Return the GPUs of the tensors in a list, or in lists in it."""
     flat = [each for one in tensors for each in (one if isinstance(one, list) else [one])]
-    return list({each.device: None for each in flat if each.device.type == "cuda"})
+    return [*dict.fromkeys(each.device for each in flat if each.device.type == "cuda")]
