@@ -28,13 +28,13 @@ _NCCL = re.compile(r"NCCL error|\bnccl\w+Error\b|\bncclInvalid\w+\b")
 _FULL_FOR_NCCL = "no memory is left for NCCL on a GPU of {host}: a smaller batch, or fewer groups"
 _REMEDIES = {
     "Duplicate GPU detected": f"two ranks use one GPU, and NCCL needs one for each rank: {OWN_GPU}",
-    "/dev/shm/nccl-": "NCCL needs more of /dev/shm of {host}: free it, or --env NCCL_SHM_DISABLE=1",
+    "shm/nccl-": "NCCL needs more of /dev/shm of {host}: free it, or --env NCCL_SHM_DISABLE=1",
     "no socket interface found": "NCCL finds no network interface on {host}: choose one with --network",
     "Cuda failure 2 ": _FULL_FOR_NCCL,
     "Cuda failure 'out of memory'": _FULL_FOR_NCCL,
     "CUDA error: out of memory": "a GPU of {host} is full: nvidia-smi there shows the processes that use it",
     "no kernel image is available": "torch on {host} is built for other GPUs; muster env diff has versions",
-    "device(s) is/are busy or unavailable": "a process has a GPU of {host} for itself alone: nvidia-smi there shows it",
+    "device(s) is/are busy or unavailable": "a process has a GPU of {host} alone: nvidia-smi there shows it",
     "uncorrectable ECC error": "the memory of a GPU of {host} is damaged: muster check names it",
     "system not yet initialized": "the Fabric Manager of {host} does not run: muster check has the remedy",
     "driver version is insufficient": "the driver of {host} is older than torch needs: muster check",

@@ -128,7 +128,7 @@ FULL_FOR_NCCL = "no memory is left for NCCL on a GPU of node1: a smaller batch, 
         ),
         (
             ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n", *HELP),
-            "a process has a GPU of node1 for itself alone: nvidia-smi there shows it",
+            "a process has a GPU of node1 alone: nvidia-smi there shows it",
         ),
         ((f"DistBackendError: NCCL error in: {NCCL}", "ncclSystemError: System call failed\n"), DEBUG),
         (
