@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..console.text import count
+from ..console.terminal import harmless
+from ..console.text import clip, count
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
 from .file_hints import last_lines
-from .gpu_memory import OWN_GPU, VISIBLE, FailedRank, full_memory
+from .gpu_memory import VISIBLE, FailedRank, full_memory
 
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _HIDDEN = re.compile(
@@ -24,10 +25,12 @@ _ORDINAL = re.compile(r"invalid device ordinal")
 _LATE = re.compile(
     r"CUDA error: .*(?:device-side assert|illegal|unspecified launch failure|misaligned|invalid program)"
 )
+_ASSERTION = re.compile(r'Assertion `.*"([^"]+)"` failed')
+MOST_ASSERTION = 80
 _NCCL = re.compile(r"NCCL error|\bnccl\w+Error\b|\bncclInvalid\w+\b")
 _FULL_FOR_NCCL = "no memory is left for NCCL on a GPU of {host}: a smaller batch, or fewer groups"
 _REMEDIES = {
-    "Duplicate GPU detected": f"two ranks use one GPU, and NCCL needs one for each rank: {OWN_GPU}",
+    "Duplicate GPU detected": "two ranks use one GPU, which NCCL refuses; {own_gpu}",
     "shm/nccl-": "NCCL needs more of /dev/shm of {host}: free it, or --env NCCL_SHM_DISABLE=1",
     "no socket interface found": "NCCL finds no network interface on {host}: choose one with --network",
     "Cuda failure 2 ": _FULL_FOR_NCCL,
@@ -84,15 +87,18 @@ def _ordinal(rank: FailedRank, line: str) -> str:
 
 
 def _by_sign(rank: FailedRank, line: str) -> str:
-    return next((text.format(host=rank.host) for sign, text in _REMEDIES.items() if sign in line), "")
+    text = next((text for sign, text in _REMEDIES.items() if sign in line), "")
+    return text.format(host=rank.host, own_gpu=rank.own_gpu)
 
 
 def _late(rank: FailedRank, line: str) -> str:
     if not _LATE.search(line) or rank.variable(BLOCKING) == "1":
         return ""
+    failed = (match[1] for other in last_lines(rank.result) if (match := _ASSERTION.search(other)))
+    error = clip(harmless(next(failed, "")), MOST_ASSERTION)
     return (
-        "a GPU reports an error later than the line that caused it, so the traceback may name another line; "
-        f"--env {BLOCKING}=1 has it name that line"
+        f"{f'an assertion of a kernel failed ({error}); ' if error else ''}a GPU reports an error later than "
+        f"its line, so the traceback may name another one; --env {BLOCKING}=1 has it name the line"
     )
 
 

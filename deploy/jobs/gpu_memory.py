@@ -43,6 +43,13 @@ class FailedRank:
         return dict(self.result.plan.spec.env).get(name)
 
     @property
+    def own_gpu(self) -> str:
+        """How each rank of its host gets its own GPU."""
+        ranks = sum(placed.host == self.host for placed in self.result.plan.ranks)
+        enough = f"give each rank its own GPU: {OWN_GPU}"
+        return enough if self.gpus >= ranks else "start one rank for each GPU: --slots gpus"
+
+    @property
     def users(self) -> Mapping[int, GpuUser]:
         """The other processes that its last lines name, by their number."""
         end = self.result.ends.get(self.number)
@@ -83,8 +90,7 @@ def _named(user: GpuUser | None, pid: str) -> str:
 
 def _remedy(rank: FailedRank, others: Sequence[GpuUser | None], line: str) -> str:
     if any(user and user.rank is not None for user in others):
-        own = f"give each rank its own GPU: {OWN_GPU}"
-        return own if rank.gpus > 1 else "start one rank for each GPU: --slots gpus"
+        return rank.own_gpu
     if others:
         other = f", or choose another GPU with --env {VISIBLE}=NUMBER" if rank.gpus > 1 else ""
         return f"wait for the other process, or end it{other}"

@@ -14,8 +14,10 @@ from muster.deploy.launch.result import LaunchResult, RankExit
 from tests.unit.plans import NODE, make_plan
 
 OWN = "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"
-NAMES = "a GPU reports an error later than the line that caused it, so the traceback may name another line; "
-LATE = f"{NAMES}--env CUDA_LAUNCH_BLOCKING=1 has it name that line"
+LATE = (
+    "a GPU reports an error later than its line, so the traceback may name another one; "
+    "--env CUDA_LAUNCH_BLOCKING=1 has it name the line"
+)
 DEBUG = "--env NCCL_DEBUG=INFO has NCCL print the cause"
 HELP = (
     "Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/ for more information.\n",
@@ -106,6 +108,10 @@ def test_text_of_a_program_that_only_resembles_torchs_is_no_error() -> None:
 
 # -- errors of CUDA and NCCL --
 
+KERNEL = (
+    "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:111: operator(): block: [0,0,0], thread: [0,0,0] "
+    'Assertion `-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.\n'
+)
 ASSERT = "torch.AcceleratorError: CUDA error: device-side assert triggered\n"
 NCCL = "ProcessGroupNCCL.cpp:94, unhandled system error (run with NCCL_DEBUG=INFO), NCCL version 2.28\n"
 FULL_FOR_NCCL = "no memory is left for NCCL on a GPU of node1: a smaller batch, or fewer groups"
@@ -115,6 +121,7 @@ FULL_FOR_NCCL = "no memory is left for NCCL on a GPU of node1: a smaller batch, 
     ("tail", "said"),
     [
         ((ASSERT, *HELP), LATE),
+        ((KERNEL, ASSERT, *HELP), f"an assertion of a kernel failed (index out of bounds); {LATE}"),
         (("RuntimeError: CUDA error: an illegal memory access was encountered\n", *HELP), LATE),
         (("RuntimeError: CUDA error: misaligned address\n",), LATE),
         (("RuntimeError: CUDA error: unspecified launch failure\n",), LATE),
@@ -136,7 +143,7 @@ FULL_FOR_NCCL = "no memory is left for NCCL on a GPU of node1: a smaller batch, 
                 f"NCCL error in: {NCCL}",
                 "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 61000\n",
             ),
-            f"two ranks use one GPU, and NCCL needs one for each rank: {OWN}",
+            "two ranks use one GPU, which NCCL refuses; start one rank for each GPU: --slots gpus",
         ),
         (
             (
@@ -206,5 +213,5 @@ CHOOSE = "start a rank for each GPU with --slots gpus, or choose by LOCAL_RANK %
     ],
 )
 def test_a_rank_that_sees_no_gpu_is_told_why(line: str, gpus: int, env: str | None, said: str) -> None:
-    given = {} if env is None else {"env": (("CUDA_VISIBLE_DEVICES", env),)}
+    given: dict[str, Any] = {} if env is None else {"env": (("CUDA_VISIBLE_DEVICES", env),)}
     assert hint_about(line, gpus=gpus, **given) == said
