@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -144,6 +145,33 @@ def test_a_victim_lets_the_first_failure_speak(
         raise RuntimeError(words)
     assert said_before == [""] * victim
     assert words in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"PMIX_RANK": "1"}, "PMIX_RANK=1: a launcher started this process, but did not say of how many"),
+        ({"RANK": "0"}, "RANK set without WORLD_SIZE"),
+        (
+            {"MUSTER_RESTART": "x"},
+            "MUSTER_RESTART or TORCHELASTIC_RESTART_COUNT must be a whole number, got x",
+        ),
+    ],
+)
+def test_a_mistake_that_a_program_does_not_catch_is_shown_without_a_traceback(
+    environment: dict[str, str], said: str
+) -> None:
+    program = "from muster.train import run\nrun(print)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stderr.startswith(f"error: {said}"), done.stderr
+    assert ("Traceback" in done.stderr, done.returncode) == (False, 2)
 
 
 def test_an_exception_in_a_single_process_goes_to_the_caller_and_the_next_group_works() -> None:

@@ -22,17 +22,39 @@ import select
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import NoReturn
 
 
 class TrainError(Exception):
     """A mistake that the user can fix: plain lines that say what is wrong and what to do.
 
-    It ends the job with status 2, without a traceback.
+    It ends the job with status 2, without a traceback. In a single process it goes to the caller; if nothing
+    catches it, it ends the process in the same way.
     """
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def _without_traceback(hook: Hook) -> Hook:
+    """Return a hook for exceptions that nothing catches, which shows a TrainError, and passes on others."""
+
+    def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, TrainError):
+            # Past the hook of torch.distributed, which replaces sys.stderr and loses what it took at an exit.
+            with contextlib.redirect_stderr(sys.__stderr__):
+                status = report(error)
+            raise SystemExit(status)
+        hook(kind, error, trace)
+
+    return shown
+
+
+sys.excepthook = _without_traceback(sys.excepthook)
 
 
 # torchrun sets it for each rank, and shows from the files which rank failed first.
