@@ -243,6 +243,7 @@ class Training:
         self.reader, self.readers = job.rank, job.world_size  # this rank's share of a batch, and how many
         self.tokens = config.batch_size * config.context  # of a step, of all ranks
         self.gpt = self.make_model()
+        job.seed(config.seed, stream=self.reader)
         embedding, *products = self.gpt.parameters()
         groups: list[dict[str, Any]] = [{"params": products}, {"params": [embedding], "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=config.weight_decay)

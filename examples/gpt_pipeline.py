@@ -12,7 +12,6 @@ from itertools import chain, count
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from gpt import BYTES, GPT, Config, draw_weights, learning_rate, load_data, loader_of, options, say
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -42,7 +41,7 @@ class Stage(nn.Module):
         x = self.embedding(x) if self.embedding else x
         for block in self.blocks:
             x = block(x)
-        return self.head(F.rms_norm(x, x.shape[-1:])) if self.head else x
+        return self.head(nn.functional.rms_norm(x, x.shape[-1:])) if self.head else x
 
 
 class PipelineTraining:
@@ -59,6 +58,7 @@ class PipelineTraining:
         gpt = GPT(config)  # in host memory, before this rank's part of it goes to its device
         torch.manual_seed(config.seed)
         draw_weights(gpt, config.layers)
+        job.seed(config.seed, stream=0)  # every rank reads the whole batch
         self.stage = Stage(gpt, job.rank, job.world_size).to(job.device)
         # Example tensors give the shapes: without them the ranks exchange shapes as pickles.
         tokens = torch.empty(config.batch_size // config.micro_batches, config.context, dtype=torch.int64)
@@ -89,7 +89,7 @@ class PipelineTraining:
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
 def train(job: Job, config: PipelineConfig) -> None:

@@ -73,6 +73,7 @@ class ShardedTraining(Training):
         super().__init__(config, job)
         # Ranks that compute a product together read the same share of a batch.
         self.reader, self.readers = job.rank // config.tensor, job.world_size // config.tensor
+        job.seed(config.seed, stream=self.reader)
 
     def make_model(self) -> GPT:
         """Build the model without memory, then give weights to one block after the other and shard it."""

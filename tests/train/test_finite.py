@@ -12,7 +12,7 @@ import torch
 from muster.train.job.failure import TrainError
 from muster.train.job.finite import FiniteLosses
 from muster.train.job.group import Group
-from tests.train.forked import on_hosts
+from tests.train.forked import on_hosts, train_alone
 
 
 def _refusal(losses: list[float], weight: float, with_gradient: bool, group: Group) -> str:
@@ -63,3 +63,8 @@ def test_a_loss_is_noted_without_reading_it() -> None:
     losses = FiniteLosses()
     for _ in range(3):
         losses.note(torch.empty((), device="meta"))
+
+
+def test_the_demo_ends_at_the_first_logged_step_with_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"step 4: inf or nan on rank 0 .*: its training loss number 3 "):
+        train_alone(tmp_path, "--epochs", "1", "--lr", "1e25", "--log-every", "2", "--limit", "640")

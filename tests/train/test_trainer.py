@@ -155,6 +155,14 @@ def test_a_part_without_samples_leaves_the_statistics_of_a_batch_norm_alone(
     assert norm.training
 
 
+def test_a_sync_batch_norm_without_samples_says_what_helps(group: Group) -> None:
+    """Its statistics would have a sample that is not in the batch, on every rank."""
+    trainer = _trainer(group, nn.Sequential(nn.Linear(4, 8), nn.SyncBatchNorm(8), nn.Linear(8, 1)), "none")
+    empty = torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(TrainError, match="no sample of a part of a batch, and a SyncBatchNorm would"):
+        trainer._backward(empty, 4)
+
+
 def test_a_batch_norm_that_gets_one_sample_says_what_helps(group: Group) -> None:
     """65 samples in batches of 64: the last batch has one, on rank 0."""
 

@@ -87,12 +87,13 @@ def test_a_bad_argument_is_one_plain_line(argv: list[str], message: str) -> None
 
 
 def test_all_bad_values_are_reported_at_once() -> None:
-    words = "--epochs 0 --lr 0 --amp --dtype float64 --timeout 0 --backend cuda"
+    words = "--epochs 0 --lr 0 --amp --dtype float64 --timeout 0 --step-timeout -1 --backend cuda"
     with pytest.raises(TrainError) as caught:
         TrainConfig.from_argv(words.split(), {})
     assert str(caught.value).splitlines() == [
         "--epochs must be at least 1, got 0",
         "--lr must be above 0, got 0.0",
+        "--step-timeout must be 0 or more, and below 1e8, got -1.0",
         "--amp needs --dtype float32, got float64",
         "--timeout must be above 0 and below 1e8, got 0.0",
         "--backend must be one of auto gloo nccl mpi hccl cpu:gloo,cuda:nccl, got cuda: "

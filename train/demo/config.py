@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from ..options import (
     CHECKPOINTS,
     LEARNING,
     OUTPUT,
+    RANKS,
     SYNC,
     RankOptions,
     broken,
@@ -55,6 +57,10 @@ class TrainConfig(RankOptions):
         LEARNING, False, "the same result, bit by bit, in every run on the same GPUs; CPUs do so anyway"
     )
     limit: int = option(LEARNING, 0, "train on only this many samples; 0: on all")
+
+    step_timeout: float = option(
+        RANKS, 0.0, "seconds to wait in each collective after the first step; 0: as before it"
+    )
 
     sync: str = option(
         SYNC,
@@ -108,6 +114,7 @@ class TrainConfig(RankOptions):
             ("--seed", self.seed, 0 <= self.seed < 2**32, "from 0 to 4294967295"),
             ("--limit", self.limit, self.limit >= 0, "0 or more"),
             ("--accumulate", self.accumulate, self.accumulate >= 1, "at least 1"),
+            ("--step-timeout", self.step_timeout, 0 <= self.step_timeout < 1e8, "0 or more, and below 1e8"),
             ("--clip", self.clip, 0 <= self.clip < math.inf, "0 or more"),
             ("--save-every", self.save_every, self.save_every >= 0, "0 or more"),
             ("--log-every", self.log_every, self.log_every >= 0, "0 or more"),
@@ -120,6 +127,11 @@ class TrainConfig(RankOptions):
         if self.profile != LAST_EPOCH:
             lines += wrong_steps(self.profile)
         return [*lines, *RankOptions.wrong(self)]
+
+    @property
+    def step_patience(self) -> timedelta | None:
+        """How long a rank waits in a collective after the first step; None: as before it."""
+        return timedelta(seconds=self.step_timeout) if self.step_timeout else None
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:

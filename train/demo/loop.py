@@ -105,8 +105,9 @@ def last_epoch_profiled(loop: TrainingLoop, config: TrainConfig) -> AbstractCont
 
 
 def log(loop: TrainingLoop, trainer: Trainer, loss_sum: torch.Tensor, share: Share) -> None:
-    """Write the figures of a step if it is due; then that is a collective."""
+    """Write the figures of a step if it is due, a collective; TrainError if a loss was not finite."""
     if loop.due:
+        loop.job.check_finite(loop.step)
         loop.log(
             loss=loop.job.all_reduce_sum(loss_sum.item())[0] / share.batch_size,
             lr=trainer.last_learning_rate,

@@ -66,7 +66,13 @@ def run_rank(ranks: Ranks, config: TrainConfig) -> None:
         use_fair_share_of_cores(ranks)
         if config.deterministic:
             be_deterministic()
-        with process_group(ranks, backend=config.backend, init=config.init, timeout=config.patience) as job:
+        with process_group(
+            ranks,
+            backend=config.backend,
+            init=config.init,
+            timeout=config.patience,
+            step_timeout=config.step_patience,
+        ) as job:
             train(config, job)
 
 
@@ -93,10 +99,12 @@ def train(config: TrainConfig, job: Job) -> None:
 
 def image_trainer(config: TrainConfig, job: Job, samples: Samples) -> Trainer:
     """Return the trainer of a network that tells the classes of `samples` apart."""
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed)  # the same weights on every rank, also with --sync none
+    network = image_network(samples.images.shape[1:], samples.classes).to(samples.images.dtype)
+    job.seed(config.seed)
     epoch = -(-len(samples) // config.batch_size)
     return Trainer(
-        image_network(samples.images.shape[1:], samples.classes).to(samples.images.dtype),
+        network,
         partial(cross_entropy, reduction="none"),
         torch.optim.SGD,
         samples,

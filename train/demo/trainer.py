@@ -215,10 +215,15 @@ def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
 def _statistics_kept(model: nn.Module) -> AbstractContextManager[None]:
     """Return a block in which no forward pass adds to the running statistics of a BatchNorm.
 
-    But of a SyncBatchNorm: in training the ranks exchange its statistics, and all of them must.
+    Raises TrainError for a SyncBatchNorm that trains: the ranks exchange its statistics.
     """
     norms = [module for module in model.modules() if isinstance(module, _NormBase)]
-    return _evaluating([norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)])
+    if any(isinstance(norm, nn.SyncBatchNorm) and norm.training for norm in norms):
+        raise TrainError(
+            "this rank has no sample of a part of a batch, and a SyncBatchNorm would count another one\n"
+            "leave out a smaller last batch with drop_last=True, take a larger batch_size, or accumulate less"
+        )
+    return _evaluating(norms)
 
 
 @contextmanager

@@ -22,6 +22,9 @@ from ..job.failure import TrainError
 from ..job.group import Group
 from .replicated import broadcast_from_rank_0
 
+NEED_WHOLE_WEIGHTS = {"Adafactor", "Rprop"}
+"""Optimizers of torch 2.13 that fail with sharded weights, in the middle of their first step."""
+
 
 class Fsdp:
     """`--sync fsdp`; strategy.py describes the methods.
@@ -39,6 +42,11 @@ class Fsdp:
             raise TrainError(
                 f"--sync fsdp on a CPU needs torch 2.8 or later, this is {torch.__version__}\n"
                 "use --sync zero or ddp"
+            )
+        if optimizer.__name__ in NEED_WHOLE_WEIGHTS:
+            raise TrainError(
+                f"--sync fsdp cannot train with {optimizer.__name__}, which needs whole weights\n"
+                "use AdamW, or --sync zero"
             )
         self.group = group
         broadcast_from_rank_0([*model.parameters(), *model.buffers()], group.device)
