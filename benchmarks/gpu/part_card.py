@@ -175,7 +175,7 @@ def loaded(recorder: Recorder, card: Card, folder: Path) -> None:
     with using("matmul", card.proof):
         meter, samples = GpuMeter(find_smi(gpus.Machine(card.root))), []
         try:
-            until = time.monotonic() + (1.0 if card.proof.short else METERED_SECONDS)
+            until = time.monotonic() + (METERED_SECONDS if card.proof.on_gpu else 1.0)
             meter.read(SECONDS)
             while time.monotonic() < until:
                 samples += meter.read()[:1]

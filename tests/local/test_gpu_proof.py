@@ -171,6 +171,18 @@ def test_the_table_of_nccl_tests_is_read() -> None:
     assert part_speed.of_nccl_tests(NCCL_TESTS) == {1 << 20: 243.29, 1 << 30: 1465.06}
 
 
+def test_two_measurements_change_places_and_the_first_round_does_not_count() -> None:
+    calls: list[str] = []
+
+    def figure(name: str, values: list[float]) -> float:
+        calls.append(name)
+        return values.pop(0)
+
+    ours, theirs = [99.0, 1.0, 2.0, 3.0], [0.0, 5.0, 4.0, 6.0]
+    assert part_speed.in_turn(lambda: figure("a", ours), lambda: figure("b", theirs), 3) == (2.0, 5.0)
+    assert "".join(calls) == "baabbaab"
+
+
 def test_without_its_sources_nccl_tests_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_speed, "ROOT", tmp_path)
     assert part_speed.start_build(tmp_path) == "there is no .gpu/nccl-tests"

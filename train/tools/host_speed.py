@@ -28,6 +28,7 @@ from .entry import run
 
 SHM = Path("/dev/shm")  # noqa: S108
 MIB = 1 << 20
+GPU_MEBIBYTES = 256  # less would lie in its cache, and a copy would take little longer than its start
 TYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -87,11 +88,11 @@ def show(group: Group, config: HostConfig) -> int:
 def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
     """Measure one thing after the other. What a host cannot do is left out."""
     yield copies("memory copy", config, torch.device("cpu"))
-    yield from matrices("", config, torch.device("cpu"), config.matrix or 1024)
+    yield from _matrices("", config, torch.device("cpu"), config.matrix or 1024)
     for number in range(torch.cuda.device_count()):
         device = torch.device("cuda", number)
         yield copies(f"gpu{number} memory copy", config, device)
-        yield from matrices(f"gpu{number} ", config, device, config.matrix or 8192)
+        yield from _matrices(f"gpu{number} ", config, device, config.matrix or 8192)
     yield from _files("disk", config, Path(config.folder) if config.folder else folder)
     if SHM.is_dir():
         yield from _files("/dev/shm", config, SHM)  # noqa: S108
@@ -123,25 +124,31 @@ def rate(work: Callable[[], object], seconds: float, device: torch.device | None
 
 def copies(name: str, config: HostConfig, device: torch.device) -> Figure:
     """Read and write memory; both count."""
-    source = torch.arange(256, dtype=torch.uint8, device=device).repeat(config.mebibytes * MIB // 256)
+    mebibytes = config.mebibytes if device.type == "cpu" else max(config.mebibytes, GPU_MEBIBYTES)
+    source = torch.arange(256, dtype=torch.uint8, device=device).repeat(mebibytes * MIB // 256)
     target = torch.empty_like(source)
     per_second = rate(lambda: target.copy_(source), config.seconds, device)
     return Figure(name, 2 * source.numel() * per_second / 1e9, "GB/s")
 
 
-def matrices(prefix: str, config: HostConfig, device: torch.device, rows: int) -> Iterator[Figure]:
-    """Multiply square matrices: 2 n^3 operations each.
+def _matrices(prefix: str, config: HostConfig, device: torch.device, rows: int) -> Iterator[Figure]:
+    """Multiply square matrices of each type."""
+    for name in TYPES:
+        try:
+            yield product(prefix, name, config, device, rows)
+        except RuntimeError:  # a type that this device cannot multiply
+            continue
+
+
+def product(prefix: str, name: str, config: HostConfig, device: torch.device, rows: int) -> Figure:
+    """Multiply square matrices of a type: 2 n^3 operations each.
 
     The numbers are random: for equal ones a GPU uses less power, and its clock is higher than in a training.
     """
-    for name, dtype in TYPES.items():
-        try:
-            left, right = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
-            result = torch.empty_like(left)
-            per_second = rate(lambda: torch.mm(left, right, out=result), config.seconds, device)  # noqa: B023
-        except RuntimeError:  # a type that this device cannot multiply
-            continue
-        yield Figure(f"{prefix}matmul {name}", 2 * rows**3 * per_second / 1e9, "GFLOP/s")
+    left, right = (torch.randn(rows, rows, device=device).to(TYPES[name]) for _ in range(2))
+    result = torch.empty_like(left)
+    per_second = rate(lambda: torch.mm(left, right, out=result), config.seconds, device)
+    return Figure(f"{prefix}matmul {name}", 2 * rows**3 * per_second / 1e9, "GFLOP/s")
 
 
 def _files(name: str, config: HostConfig, folder: Path) -> Iterator[Figure]:
