@@ -237,6 +237,11 @@ class LaunchOptions(SlurmOptions):
     )
     launcher: LauncherName | Literal[""] = flag("", LAUNCHER, "NAME", choices=LAUNCHERS)
 
+    job: str = ""
+    """The id of the job, if a program has chosen it (deploy/api). It is no flag, as the next one."""
+    call: str = ""
+    """The folder with the function that the ranks run, and with the module that runs it."""
+
     @property
     def hosts_file(self) -> Path:
         """`--hosts`, or the hosts file of this folder."""

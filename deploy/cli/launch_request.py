@@ -13,7 +13,7 @@ from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
 from ..plan.leases import NO_GPUS, VARIABLES
-from ..plan.source_tree import of_package, scan
+from ..plan.source_tree import of_package, scan, with_files
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
 from . import options as parse
@@ -103,7 +103,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     number, anywhere = parse.gpus(options.gpus)
     env = parse.environment(options.env, os.environ)
     return LaunchSpec(
-        job=parse.new_job(),
+        job=options.job or parse.new_job(),
         user=own_name(),
         command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
         sources=_sources(options),
@@ -161,7 +161,10 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
         program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)
         for note in notes_of(program, tree):
             print_note(note)
-        spec = replace(spec, program=program, tree=tree, library=of_package(TRAIN))
+        library = of_package(TRAIN)
+        if options.call:
+            library = with_files(library, Path(options.call))
+        spec = replace(spec, program=program, tree=tree, library=library)
     with clock.part("imports meanwhile"):
         from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import launching  # noqa: F401, PLC0415

@@ -41,7 +41,7 @@ class Metrics:
         deadline = time.monotonic() + METRICS_SECONDS
         for name, key in METRICS.items():
             try:
-                text = _fetched(head, name, deadline).decode(errors="replace") or None
+                text = fetched(head, name, deadline - time.monotonic()).decode(errors="replace") or None
             except MusterError:
                 continue
             self._texts[name] = joined(self._texts[name], text, key)
@@ -62,9 +62,11 @@ class Metrics:
         return lines
 
 
-def _fetched(head: Channel, name: str, deadline: float) -> bytes:
+def fetched(head: Channel, name: str, seconds: float, largest: int = MOST_METRICS) -> bytes:
+    """A file in $MUSTER_OUT of a host, within these seconds; of a larger one only its begin."""
     content, most = bytearray(), LEAST_PART
-    while len(content) < MOST_METRICS:
+    deadline = time.monotonic() + seconds
+    while len(content) < largest:
         head.post(PING, pulse=False)
         began = time.monotonic()
         seconds = min(PART_SECONDS, deadline - began)

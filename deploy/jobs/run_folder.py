@@ -244,6 +244,14 @@ class RunFolder:
         """Write the program's metrics if there is room; otherwise `problem` reports them as missing."""
         self._keep(name, metrics)
 
+    def keep_returned(self, name: str, content: bytes) -> None:
+        """Write the value that the function of a call returned in a rank."""
+        try:
+            (self.path / name).parent.mkdir(exist_ok=True)
+            write_atomically(self.path / name, content, durable=False)
+        except OSError as error:
+            self._full = self._full or explain(error)
+
     @property
     def problem(self) -> str:
         """Why this folder is incomplete; empty if it is complete."""

@@ -34,6 +34,7 @@ from ..launch.stages import with_hosts
 from ..plan.launch_plan import LaunchPlan
 from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
+from ..plan.program import CALL
 from ..plan.spec import LaunchSpec
 from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.lateness import Pace
@@ -49,6 +50,7 @@ from .notify import StallNotifier
 from .planning import make_plan
 from .repeated import PREEMPTED
 from .restart_policy import Decision, Policy
+from .returned import keep_returned
 from .run_folder import RunFolder
 from .verdict import verdict
 
@@ -289,6 +291,8 @@ class Attempts:
         self._record(head, "result.json", result.as_json(), wait=True)  # first: the metrics may take minutes
         self._on_stage("fetching the metrics")
         self._metrics.fetch(head, the_plan.hosts[0].folder)
+        if the_plan.spec.program.module == CALL:
+            keep_returned(the_plan, cluster, self.folder)
         self._on_stage("")
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CALL = "muster_call"
+"""The module that runs the function of a call (agent/job/muster_call.py)."""
 _REPLACE = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 

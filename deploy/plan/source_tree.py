@@ -8,7 +8,7 @@ import os
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
@@ -36,6 +36,8 @@ class TreeFile:
     digest: str
     link: str | None = None
     size: int = 0
+    source: str = ""
+    """The path of its content here, if that is not below the root. Its path on a host has no prefix then."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,17 @@ class Tree:
 
     def source(self, file: TreeFile) -> Path:
         """The path of the content of a file."""
-        return self.root / file.path
+        return Path(file.source) if file.source else self.root / file.path
 
     def listing(self) -> list[tuple[str, bool, str, str | None]]:
         """The list of files for a host: path, executable, digest, target of a link."""
         return [
-            (str(PurePosixPath(self.prefix, file.path)), file.executable, file.digest, file.link)
+            (
+                file.path if file.source else str(PurePosixPath(self.prefix, file.path)),
+                file.executable,
+                file.digest,
+                file.link,
+            )
             for file in self.files
         ]
 
@@ -171,11 +178,20 @@ def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[st
 def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
     """The Python files of a package of Muster and its data, which become `muster/NAME` on a host.
 
-    `leave_out`: folders of the package that a host does not need.
+    `leave_out`: folders of the package that a host does not need. With `muster/__init__.py`, or Python would
+    prefer another version of Muster, if one is installed there.
     """
-    paths = sorted(path for kind in ("*.py", "*.csv.gz") for path in folder.rglob(kind))
+    found = sorted(path for kind in ("*.py", "*.csv.gz") for path in folder.rglob(kind))
+    paths = [*filter(Path.is_file, [folder.parent / "__init__.py"]), *found]
     names = [str(path.relative_to(folder.parent)) for path in paths if path.parent.name not in leave_out]
     return Tree(folder.parent, ".", tuple(_read(folder.parent, name)[0] for name in names), prefix="muster")
+
+
+def with_files(tree: Tree, folder: Path) -> Tree:
+    """The tree with all files of another folder."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    more = (replace(_read(folder, name)[0], source=str(folder / name)) for name in names)
+    return replace(tree, files=(*tree.files, *more))
 
 
 def _of_git(root: Path, files: GitFiles) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -27,7 +28,9 @@ SHIPPED = (
     "constraints.txt",
     ".dockerignore",
     "fabfile.py",
+    "__init__.py",
     "__main__.py",
+    "py.typed",
 )
 
 
@@ -71,6 +74,26 @@ def test_nothing_of_the_checkout_is_loaded(installed: Installed, place: Path) ->
     module, *places = done.stdout.split()
     assert module == str(installed.package / "deploy" / "cli" / "program.py")
     assert str(ROOT) not in places
+
+
+def test_type_checkers_see_the_types(installed: Installed, place: Path) -> None:
+    """mypy of this environment, with the packages of the other one."""
+    (place / "right.py").write_text(
+        "from muster import JobResult, launch, run\n"
+        "def length(text: str) -> int: return len(text)\n"
+        "values: list[int] = run(length, 'x', hosts='hosts.txt', np=4)\n"
+        "result: JobResult = launch('train.py', np=8, env={'A': '1'}).wait()\n"
+    )
+    (place / "wrong.py").write_text("from muster import launch\nlaunch('x.py', np='8', host='h')\n")
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed.bin / "python")]
+    command = [*mypy, "right.py", "wrong.py"]
+    done = subprocess.run(
+        command, cwd=place, env=installed.env, capture_output=True, text=True, timeout=540, check=False
+    )
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert {line.partition(":")[0] for line in errors} == {"wrong.py"}, done.stdout + done.stderr
+    assert '"np" to "launch" has incompatible type "str"; expected "int"' in done.stdout
+    assert 'Unexpected keyword argument "host"' in done.stdout
 
 
 def test_demo_learns(installed: Installed, place: Path) -> None:

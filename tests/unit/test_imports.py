@@ -16,7 +16,7 @@ from muster.deploy.connect.bootstrap import early_modules, late_modules
 ROOT = Path(__file__).parents[2]
 # A package imports from itself and from those below it.
 DEPLOY = (
-    *("cli", "slurm", "view", "bench", "check", "jobs"),
+    *("api", "cli", "slurm", "view", "bench", "check", "jobs"),
     *("launch", "why", "debug", "image", "envs", "data", "adhoc", "roster", "connect", "plan", "hosts"),
     *("timings", "agent", "common", "decode", "waits", "interrupts", "errors", "console"),
 )

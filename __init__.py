@@ -1,0 +1,58 @@
+"""Turns machines that you can SSH to into a PyTorch training cluster, and runs training on it.
+
+    from muster import launch, run
+
+    job = launch("train.py", "--epochs", "3", hosts="hosts.txt", np=8)
+    values = run(function, argument, hosts="hosts.txt", np=4)
+
+A name is imported when it is first used: `import muster` takes no time. docs/how-to/python.md describes them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .deploy.api.functions import run
+    from .deploy.api.job import Job, launch
+    from .deploy.api.process import LaunchError
+    from .deploy.api.result import JobError, JobResult, RankError
+    from .deploy.errors import MusterError, UsageError
+
+__all__ = [
+    "Job",
+    "JobError",
+    "JobResult",
+    "LaunchError",
+    "MusterError",
+    "RankError",
+    "UsageError",
+    "launch",
+    "run",
+]
+
+_PLACES = {
+    "Job": "deploy.api.job",
+    "JobError": "deploy.api.result",
+    "JobResult": "deploy.api.result",
+    "LaunchError": "deploy.api.process",
+    "MusterError": "deploy.errors",
+    "RankError": "deploy.api.result",
+    "UsageError": "deploy.errors",
+    "launch": "deploy.api.job",
+    "run": "deploy.api.functions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name (PEP 562)."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,178 @@
+"""`launch`: a job as an object."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..cli.commands import load
+from ..cli.options import new_job
+from ..cli.project import with_defaults
+from ..cli.shared import RUNS_FOLDER
+from ..common.users import own_name
+from ..connect.requests.jobs import JOBS
+from ..errors import MusterError
+from ..jobs import control
+from ..jobs.control import LocalRuns, LocatedJob
+from .flags import LaunchFlags, values_of
+from .process import CommandProcess
+from .result import JobResult, read_result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+LOOK_SECONDS = 0.1
+STOP_SECONDS = 60.0
+"""The time that a driver has to end its job; agents end what it leaves."""
+
+
+def launch(
+    script: str | os.PathLike[str] = "", *arguments: str, show: bool = True, **flags: Unpack[LaunchFlags]
+) -> Job:
+    """Run a program on every host, and return its job once its ranks are started.
+
+    `arguments`: of the program. `show`: print here what the ranks print. `flags`: the long flags of `muster
+    launch`. The defaults of the project hold here too. Raises a `MusterError` if the job does not start.
+    """
+    keywords: dict[str, object] = {**flags}
+    if script:
+        keywords["script"] = script
+    if arguments:
+        keywords["args"] = shlex.join(arguments)
+    return start(keywords, show=show)
+
+
+def start(keywords: Mapping[str, object], *, show: bool, call: str = "") -> Job:
+    """Start a job. `call`: the folder with the function that it runs, if it does."""
+    command = load("launch")
+    values, sources = with_defaults(command, values_of(command, keywords))
+    job, runs = new_job(), Path(values.get("--runs", RUNS_FOLDER)).absolute()
+    process = CommandProcess("launch", values, sources, show=show, job=job, call=call)
+    started = Job(job, runs, process, is_detached=bool(values.get("--detach")), show=show)
+    if not (values.get("--slurm") or values.get("--wait")):  # a queue may be long
+        started._await_start()
+    return started
+
+
+class Job:
+    """A job that this program has launched. As a context manager it is stopped at the end of the block."""
+
+    def __init__(
+        self, job: str, runs: Path, process: CommandProcess, *, is_detached: bool, show: bool
+    ) -> None:
+        self.id, self._runs, self._process, self._show = job, runs, process, show
+        self._is_detached = is_detached
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}: {self.state}>"
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.done:
+            self.stop()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its run: logs, metrics, result, page. That of a detached job arrives with `wait`."""
+        return self._runs / self.id
+
+    @property
+    def state(self) -> str:
+        """As `muster status` shows it: running, done, failed, stopped or lost; at first starting."""
+        located = self._located()
+        if located:
+            return located.state.state
+        return "detached" if self._is_detached and not self._process.error() else "starting"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a result here, or will never have one."""
+        return read_result(self.folder) is not None or (self._process.has_ended and not self._is_detached)
+
+    @property
+    def result(self) -> JobResult:
+        """Its result; `MusterError` if it has none yet, or never started."""
+        if result := read_result(self.folder):
+            return result
+        if not self._process.has_ended:
+            raise MusterError(f"{self.id} has no result yet; job.wait() waits for it")
+        raise self._process.error() or MusterError(f"{self.id} has no result: it was not run from here")
+
+    def wait(self, timeout: float | None = None) -> JobResult:
+        """Wait for its end, and return its result, also that of a failed job. TimeoutError after `timeout`.
+
+        Ctrl-C stops the job, then raises KeyboardInterrupt. A detached job continues.
+        """
+        try:
+            self._await(timeout)
+            if self._is_detached and read_result(self.folder) is None and not self._process.error():
+                attach = {"--job": self.id, "--runs": str(self._runs)}
+                self._process = CommandProcess("attach", attach, show=self._show)
+                self._await(timeout)
+        except KeyboardInterrupt:
+            self._end(self._process)
+            raise
+        return self.result
+
+    def stop(self) -> JobResult:
+        """End the job on every host, and return its result. A job that is over stays as it is."""
+        if self._is_detached:
+            stop = CommandProcess("stop", {"--job": self.id, "--runs": str(self._runs)}, show=self._show)
+            stop.wait()
+            if error := stop.error():
+                raise error
+            return self.wait()
+        if located := self._located():
+            control.stop(located, f"by {own_name()} on {socket.gethostname()}")
+            self._process.wait(STOP_SECONDS)  # it writes the page of the run
+        self._end(self._process)
+        return self.result
+
+    def logs(self, rank: int | None = None) -> str:
+        """The output so far: of one rank; or of all, each line with its rank and host."""
+        if not (located := self._located()):
+            return ""
+        lines = [line for line in control.printed(located, rank=rank, follow=False) if line.rank is not None]
+        if rank is not None:
+            return "".join(line.text for line in lines)
+        named = ((f"[{line.rank} {line.host}] ", line.text) for line in lines)
+        return "".join(f"{name}{text}\n" for name, texts in named for text in texts.splitlines())
+
+    def _located(self) -> LocatedJob | None:
+        records = LocalRuns(self._runs)
+        found = records.ask(JOBS, job=self.id).jobs if (self.folder / "job.json").is_file() else ()
+        return LocatedJob(found[0], records) if found else None
+
+    def _await_start(self) -> None:
+        try:
+            while not (self._process.wait(LOOK_SECONDS) or (self.folder / "job.json").is_file()):
+                pass
+        except KeyboardInterrupt:
+            self._end(self._process)
+            raise
+        error = self._process.error() if self._process.has_ended else None
+        if error and not (self.folder / "job.json").is_file():
+            raise error
+
+    def _await(self, timeout: float | None) -> None:
+        if not self._process.wait(timeout):
+            raise TimeoutError(f"{self.id} still runs after {timeout:g} s")
+
+    @staticmethod
+    def _end(process: CommandProcess) -> None:
+        """End a command in an orderly way; a second Ctrl-C ends it at once."""
+        for force in (False, True):
+            process.terminate(force=force)
+            with contextlib.suppress(KeyboardInterrupt):
+                if process.wait(STOP_SECONDS):
+                    return

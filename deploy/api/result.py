@@ -1,0 +1,98 @@
+"""The result of a job for a Python program, read from the folder of its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ..console.terminal import harmless_lines
+from ..decode import MALFORMED, from_json
+from ..errors import MusterError
+from ..jobs.bounded import content_of, value_of
+
+
+class JobError(MusterError):
+    """A job failed. Its text is the verdict."""
+
+    def __init__(self, result: JobResult, text: str = "") -> None:
+        super().__init__(text or result.verdict)
+        self.result, self.exit_status = result, result.exit_status
+
+
+class RankError(JobError):
+    """The function raised an exception in a rank. All of it is text: nothing of a host is unpickled.
+
+    `type_name`: the name of the class of the exception; `text`: its message.
+    """
+
+    def __init__(  # the parts of an exception
+        self, result: JobResult, rank: int, type_name: str, text: str, traceback: str
+    ) -> None:
+        host = next((end.host for end in result.ranks if end.rank == rank), "")
+        super().__init__(result, f"rank {rank} on {host}: {type_name}: {text}\n\n{traceback}".rstrip())
+        self.rank, self.host = rank, host
+        self.type_name, self.text, self.traceback = type_name, text, traceback
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """The end of a rank: its exit code, negative for a signal; None if it did not report one."""
+
+    rank: int
+    host: str
+    local_rank: int
+    code: int | None
+    ended: float | None
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """The first thing that went wrong. docs/reference/json.md has the meanings of `kind`."""
+
+    kind: str
+    rank: int | None
+    host: str | None
+    reason: str
+    time: float
+    tail: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The result of a job: the facts of its result.json."""
+
+    job: str
+    launcher: str
+    state: Literal["done", "failed", "stopped"]
+    exit_status: int
+    attempt: int
+    hosts: tuple[str, ...]
+    ranks: tuple[RankEnd, ...]
+    first_failure: FirstFailure | None
+    started: float
+    ended: float
+    folder: Path = Path()
+    """The folder of its run, with logs, metrics and the page."""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, as a launch prints it."""
+        return harmless_lines(content_of(self.folder / "verdict.txt").decode(errors="replace").rstrip("\n"))
+
+    def raise_on_error(self) -> None:
+        """`JobError` with the verdict, unless every rank ended with 0."""
+        if self.exit_status:
+            raise JobError(self)
+
+
+def read_result(folder: Path) -> JobResult | None:
+    """The result in the folder of a run; None if there is none yet."""
+    path = folder / "result.json"
+    try:
+        result: JobResult = from_json(JobResult, value_of(content_of(path)))
+    except FileNotFoundError:
+        return None
+    except (OSError, RecursionError, *MALFORMED) as error:
+        raise MusterError(f"{path}: {error}") from None
+    return replace(result, folder=folder)

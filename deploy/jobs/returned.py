@@ -1,0 +1,41 @@
+"""The values that the function of a call returned: a file for each rank, fetched from its host."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster
+from ..connect.fanout import on_every
+from ..errors import MusterError
+from ..plan.launch_plan import LaunchPlan
+from .metrics import METRICS_SECONDS, fetched
+from .run_folder import RunFolder
+
+MOST_RETURNED = 1 << 24  # bytes of the value of one rank
+
+
+def name_of(rank: int) -> str:
+    """The file of a rank, in the folder of a run and in $MUSTER_OUT (agent/job/muster_call.py)."""
+    return f"returned/rank-{rank}.json"
+
+
+def keep_returned(plan: LaunchPlan, cluster: Cluster, folder: RunFolder) -> None:
+    """Fetch the files of an attempt into the folder of its run. Missing ones are an error of their reader."""
+    ranks = defaultdict[str, list[int]](list)
+    for placed in plan.ranks:
+        ranks[placed.host].append(placed.rank)
+
+    def fetch(host: str) -> None:
+        for rank in ranks[host]:
+            _fetch(cluster.channels[host], rank, folder)
+
+    on_every([host for host in ranks if host in cluster.channels], fetch, interrupted=cluster.close)
+
+
+def _fetch(channel: Channel, rank: int, folder: RunFolder) -> None:
+    with contextlib.suppress(MusterError):
+        content = fetched(channel, name_of(rank), METRICS_SECONDS, MOST_RETURNED)
+        if content:
+            folder.keep_returned(name_of(rank), content)
