@@ -9,7 +9,9 @@ written yet, in a stream other than the default one.
 from __future__ import annotations
 
 import os
+import statistics
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -26,6 +28,7 @@ from muster.train.mpi_backend import register
 
 DEVICE = torch.device(sys.argv[2])
 SIZE = 100_000  # elements of a tensor
+TIMED_MIB = 64
 TYPES = (torch.float32, torch.bfloat16, torch.int64)
 
 
@@ -248,8 +251,21 @@ def main() -> None:
         wrong["receives_into_memory_in_use"] = what_is_wrong(receives_into_memory_in_use)
         for message in MESSAGES:
             wrong[message.__name__] = what_is_wrong(lambda: [message(dtype) for dtype in TYPES])  # noqa: B023
-    tell(wrong)
+    tell({"wrong": wrong, "MiB": TIMED_MIB, "milliseconds": milliseconds_of_all_reduce()})
     dist.destroy_process_group()
+
+
+def milliseconds_of_all_reduce() -> float:
+    """The median of five calls, after one that is not counted."""
+    tensor, times = torch.zeros(TIMED_MIB << 18, device=DEVICE), []
+    for _ in range(6):
+        dist.barrier()
+        began = time.perf_counter()
+        dist.all_reduce(tensor)
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize(DEVICE)
+        times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times[1:])
 
 
 def what_is_wrong(check: Callable[[], object]) -> str:

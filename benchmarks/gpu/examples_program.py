@@ -45,8 +45,19 @@ if SHORT:
     LARGE = replace(SMALL, dtype="bf16", log_every=2)
 
 
-class Training(gpt.Training):
-    """The example's own; `before` and `after` are called around the update of each step, with its number."""
+class Unevaluated:
+    """A training without the loss on held-out text, which takes longer than the steps."""
+
+    def evaluate(self, data: gpt.Text) -> float:
+        return 0.0
+
+
+class Sharded(Unevaluated, ShardedTraining):
+    """That of gpt_sharded.py."""
+
+
+class Training(Unevaluated, gpt.Training):
+    """That of gpt.py; `before` and `after` are called around the update of each step, with its number."""
 
     before: Callable[[int], None] = staticmethod(lambda step: None)
     after: Callable[[int], None] = staticmethod(lambda step: None)
@@ -61,23 +72,22 @@ class Training(gpt.Training):
 
 
 def train(
-    job: Job, name: str, config: gpt.Config, kind: type[gpt.Training] = gpt.Training
+    job: Job, name: str, config: gpt.Config, kind: type[gpt.Training] = Training
 ) -> list[dict[str, Any]]:
     """Train as the example does, in a folder called `name`; returns the lines of its steps.jsonl."""
     if job.device.type == "cuda":
         gc.collect()  # the models of the trainings before
         torch.cuda.reset_peak_memory_stats(job.device)
-    with redirect_stdout(io.StringIO()):
-        gpt.train(replace(job, out=job.out / name), config, kind)
-    return steps_of(job, name)
-
-
-def steps_of(job: Job, name: str) -> list[dict[str, Any]]:
+    gpt.train(replace(job, out=job.out / name), config, kind)
     return [json.loads(line) for line in (job.out / name / "steps.jsonl").read_text().splitlines()]
 
 
-def losses(job: Job, name: str, config: gpt.Config, kind: type[gpt.Training] = gpt.Training) -> list[float]:
-    return [float(step["loss"]) for step in train(job, name, config, kind)]
+def losses(job: Job, name: str, config: gpt.Config, kind: type[gpt.Training] = Training) -> list[float]:
+    """Train silently; returns the loss of each step, and at last of the held-out text, if it is evaluated."""
+    with redirect_stdout(io.StringIO()) as shown:
+        steps = train(job, name, config, kind)
+    held_out = re.findall(r"held-out text ([\d.]+)", shown.getvalue()) if kind is gpt.Training else []
+    return [*(float(step["loss"]) for step in steps), *map(float, held_out)]
 
 
 def losses_of_minimal(job: Job) -> list[float]:
@@ -95,7 +105,8 @@ def reference(job: Job) -> dict[str, Any]:
     return {
         "minimal": losses_of_minimal(job),
         "gpt": losses(job, "gpt", SMALL),
-        "gpt_sharded": losses(job, "sharded", sharded(), ShardedTraining),
+        "gpt, evaluated": losses(job, "evaluated", replace(SMALL, steps=STOPS_AT), gpt.Training),
+        "gpt_sharded": losses(job, "sharded", sharded(), Sharded),
     }
 
 
@@ -106,7 +117,7 @@ def curves(job: Job) -> dict[str, Any]:
     found["recompute"] = losses(job, "recompute", replace(SMALL, dtype="bf16", recompute=True))
     if job.device.type == "cuda":  # the CPU has few operations in fp16
         found["fp16"] = losses(job, "fp16", replace(SMALL, dtype="fp16"))
-    found["offloaded"] = losses(job, "offloaded", sharded(offload=True), ShardedTraining)
+    found["offloaded"] = losses(job, "offloaded", sharded(offload=True), Sharded)
     for number in (signal.SIGUSR1, signal.SIGTERM):
         found[number.name], found[f"{number.name} status"] = interrupted(job, number)
     found["sharded, resumed"] = resumed_sharded(job)
@@ -135,8 +146,8 @@ def interrupted(job: Job, number: signal.Signals) -> tuple[list[float], int]:
 def resumed_sharded(job: Job) -> list[float]:
     """With optimizer and weights in host memory: a checkpoint must put them there again."""
     config = sharded(offload=True)
-    losses(job, "resumed", replace(config, steps=STOPS_AT), ShardedTraining)
-    return losses(job, "resumed", replace(config, resume=True), ShardedTraining)
+    losses(job, "resumed", replace(config, steps=STOPS_AT), Sharded)
+    return losses(job, "resumed", replace(config, resume=True), Sharded)
 
 
 def profiled(job: Job) -> dict[str, int]:

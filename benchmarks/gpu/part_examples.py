@@ -55,7 +55,7 @@ def run(recorder: Recorder, proof: Proof) -> None:
 
 
 def _job(proof: Proof, cache: str, mode: str, device: str) -> Ended:
-    options = ("--np", "1", "--launcher", "torchrun")
+    options = ("--np", "1", "--launcher", "mpirun")
     length = "short" if proof.short else "whole"
     return launch(
         PROGRAM, mode, device, length, options=options, seconds=SECONDS,
@@ -75,7 +75,7 @@ def _record_curves(recorder: Recorder, proof: Proof, curves: Ended, reference: E
             return
     found, on_cpu = curves.found[0], reference.found[0]
     recorder.figure("device and backend", f"{found['device']}, {found['backend']}, torch {found['torch']}")
-    for name in ("minimal", "gpt", "gpt_sharded"):
+    for name in ("minimal", "gpt", "gpt, evaluated", "gpt_sharded"):
         _near(recorder, f"{name}: the CPU's loss in its first step", found[name][:1], on_cpu[name][:1], FIRST)
         _near(recorder, f"{name}: the CPU's loss in all steps", found[name], on_cpu[name], LATER)
     _near(recorder, "gpt in bf16: the loss of fp32", found["bf16"], found["gpt"], BF16)

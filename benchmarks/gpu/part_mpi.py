@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ RANKS = HERE / "collectives_program.py"
 CHECKS = ROOT / "tests/train/mpi_checks/run.py"
 MODULES = ("collectives", "features", "messages", "mistakes", "store", "training", "parallel", "checkpoint")
 """Of the checks of the MPI backend; the others are about a fake GPU, and about tensors in host memory."""
+CALLS = MODULES[:4]
 Recording = Callable[[], Callable[[], None]]
 """Runs a job, and returns the function that records it."""
 SECONDS = 70.0 if (os.cpu_count() or 1) >= 8 else 300.0
@@ -42,8 +44,14 @@ def run(recorder: Recorder, proof: Proof) -> None:
 def _jobs(recorder: Recorder, proof: Proof) -> list[Recording]:
     """The jobs on any device."""
     backends = (("mpi", "mpirun"), ("gloo", "mpirun"), ("gloo", "torchrun"))
+    device = "cuda:0" if proof.on_gpu else "cpu"
+    modules = {MODULES[::2][:2]: device} if proof.short else {MODULES: device, ("compiled",): device}
+    if proof.on_gpu and _gpus() > 1:
+        modules[CALLS] = "cuda:1"
+    elif proof.on_gpu:
+        recorder.skip("CUDA tensors on a device other than the default", "one GPU is visible")
     return [
-        partial(_checks, recorder, proof),
+        *(partial(_checks, recorder, proof, *each) for each in modules.items()),
         *(
             partial(_collectives, recorder, *each, TWO, proof.device)
             for each in backends[: 2 if proof.short else 3]
@@ -75,7 +83,10 @@ def _collectives(
     def record() -> None:
         if not _ran(recorder, f"{title}the job ends", ended, int(ranks[-1])):
             return
-        wrong = {name: _of_ranks([of_rank[name] for of_rank in ended.found]) for name in ended.found[0]}
+        *_, first = ended.found
+        recorder.figure(f"{title}all_reduce of {first['MiB']} MiB", first["milliseconds"], "ms")
+        said = [of_rank["wrong"] for of_rank in ended.found]
+        wrong = {name: _of_ranks([of_rank[name] for of_rank in said]) for name in said[0]}
         bad = {name: why for name, why in wrong.items() if why}
         if backend == "gloo":  # torch's, and it lacks some: only a wrong value is a failure
             missing = [name for name, why in bad.items() if "are wrong" not in why]
@@ -91,14 +102,13 @@ def _collectives(
     return record
 
 
-def _checks(recorder: Recorder, proof: Proof) -> Callable[[], None]:
-    modules = MODULES[:3:2] if proof.short else MODULES
-    device = "cuda:0" if proof.on_gpu else "cpu"
+def _checks(recorder: Recorder, proof: Proof, modules: tuple[str, ...], device: str) -> Callable[[], None]:
     three = ("--launcher", "mpirun", "--slots", "3", "--np", "3")
     ended = launch(CHECKS, *modules, options=three, seconds=SECONDS, CHECK_DEVICE=device)
 
     def record() -> None:
-        title = f"the checks of the MPI backend on {device}, 3 ranks"
+        which = "the checks" if len(modules) > 1 else f"the checks of {modules[0]}"
+        title = f"{which} of the MPI backend on {device}, 3 ranks"
         last = [line for line in _output_of_rank_0(ended).splitlines() if line.startswith("{")]
         if not recorder.check(
             f"{title}: the job ends",
@@ -114,9 +124,9 @@ def _checks(recorder: Recorder, proof: Proof) -> Callable[[], None]:
         for name, why in wrong.items():
             recorder.figure(name, why.strip().splitlines()[-1][:300])
         recorder.figure(f"{title}: time", ended.seconds, "s")
-        (proof.out / "mpi-checks.txt").write_text(
-            "\n\n".join(f"{name}\n{why}" for name, why in wrong.items())
-        )
+        if wrong:
+            text = "\n\n".join(f"{name}\n{why}" for name, why in wrong.items())
+            (proof.out / f"mpi-{modules[0]}.txt").write_text(text, encoding="utf-8")
 
     return record
 
@@ -128,6 +138,11 @@ def _output_of_rank_0(ended: Ended) -> str:
 
 def _errors(ended: Ended) -> str:
     return "\n".join(path.read_text() for path in sorted(ended.out.glob("runs/*/logs/rank-*.err")))
+
+
+def _gpus() -> int:
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
 def _of_ranks(said: list[str]) -> str:
@@ -146,7 +161,7 @@ def _refusal_of_nccl(recorder: Recorder) -> Callable[[], None]:
     ended = launch(RANKS, "nccl", "cuda:0", options=TWO, seconds=SECONDS)
 
     def record() -> None:
-        said = [why for of_rank in ended.found for why in of_rank.values() if why]
+        said = [why for of_rank in ended.found for why in of_rank["wrong"].values() if why]
         own = [line for line in [*said, *_errors(ended).splitlines()] if "Duplicate" in line]
         text = [*own, *said, ended.said][0]
         recorder.figure("NCCL, 2 ranks on one GPU: NCCL's own message", " ".join(text.split())[:400])

@@ -15,7 +15,18 @@ from benchmarks.gpu.records import Proof, Recorder
 LOSSES = [5.5, 5.2, 4.9]
 FOUND: dict[str, Any] = {
     **dict.fromkeys(
-        ("minimal", "gpt", "gpt_sharded", "bf16", "recompute", "fp16", "offloaded", "SIGUSR1", "SIGTERM"),
+        (
+            "minimal",
+            "gpt",
+            "gpt_sharded",
+            "gpt, evaluated",
+            "bf16",
+            "recompute",
+            "fp16",
+            "offloaded",
+            "SIGUSR1",
+            "SIGTERM",
+        ),
         LOSSES,
     ),
     **{"sharded, resumed": LOSSES, "SIGUSR1 status": 75, "SIGTERM status": 75},
@@ -87,7 +98,8 @@ def test_a_job_that_failed_says_why(recorder: Recorder) -> None:
 
 
 def collectives(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, backend: str, *found: Any) -> list[str]:
-    monkeypatch.setattr(part_mpi, "launch", lambda *_, **__: ended(*found))
+    told = [{"wrong": wrong, "MiB": 64, "milliseconds": 1.0} for wrong in found]
+    monkeypatch.setattr(part_mpi, "launch", lambda *_, **__: ended(*told))
     part_mpi._collectives(recorder, backend, "mpirun", part_mpi.TWO, "cuda")()
     return failed(recorder)
 
