@@ -109,7 +109,7 @@ def grown(hosts: Sequence[Host], policy: Policy) -> Decision:
     """The next attempt after the ranks have saved so that more of them can start; it does not count."""
     more = replace(policy, max_restarts=policy.max_restarts + 1)
     names = ", ".join(host.name for host in hosts)
-    return Decision(tuple(hosts), f"the ranks have saved; the job goes on with more on {names}", more)
+    return Decision(tuple(hosts), f"the ranks have saved; more of them start on {names}", more)
 
 
 def decide(

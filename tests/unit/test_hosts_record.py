@@ -112,7 +112,7 @@ def test_only_a_job_that_may_run_keeps_its_record(tmp_path: Path, error: BaseExc
     [
         (("b", "node1", "a"), (2, 4, 1), True),
         (("node2", "a"), (3, 1), True),
-        (("node1", "b"), (4, 2), False),
+        (("node1", "b"), (4, 2), True),  # b was lost and came back
         (("b", "node1"), (6, 0), False),
         (("b", "b"), (1, 1), False),
     ],

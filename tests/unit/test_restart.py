@@ -232,7 +232,7 @@ def test_a_host_that_failed_otherwise_does_not_come_back(why: str) -> None:
 def test_a_restart_that_lets_a_job_grow_does_not_count() -> None:
     decision = grown(HOSTS, POLICY)
     assert (decision.hosts, decision.policy.max_restarts) == (HOSTS, POLICY.max_restarts + 1)
-    assert decision.message == "the ranks have saved; the job goes on with more on node1, node2, node3"
+    assert decision.message == "the ranks have saved; more of them start on node1, node2, node3"
 
 
 def test_no_more_restarts_than_were_allowed() -> None:
