@@ -251,8 +251,16 @@ def main() -> None:
         wrong["receives_into_memory_in_use"] = what_is_wrong(receives_into_memory_in_use)
         for message in MESSAGES:
             wrong[message.__name__] = what_is_wrong(lambda: [message(dtype) for dtype in TYPES])  # noqa: B023
-    tell({"wrong": wrong, "MiB": TIMED_MIB, "milliseconds": milliseconds_of_all_reduce()})
+    milliseconds = milliseconds_of_all_reduce()
+    aware = backend == "mpi" and is_cuda_aware()
+    tell({"wrong": wrong, "MiB": TIMED_MIB, "milliseconds": milliseconds, "cuda_aware": aware})
     dist.destroy_process_group()
+
+
+def is_cuda_aware() -> bool:
+    from muster.train.mpi_backend.buffers import mpi_is_cuda_aware  # noqa: PLC0415 - it initialises MPI
+
+    return mpi_is_cuda_aware()
 
 
 def milliseconds_of_all_reduce() -> float:

@@ -45,6 +45,7 @@ def _jobs(recorder: Recorder, proof: Proof) -> list[Recording]:
     """The jobs on any device."""
     backends = (("mpi", "mpirun"), ("gloo", "mpirun"), ("gloo", "torchrun"))
     device = "cuda:0" if proof.on_gpu else "cpu"
+    modules: dict[tuple[str, ...], str]
     modules = {MODULES[::2][:2]: device} if proof.short else {MODULES: device, ("compiled",): device}
     if proof.on_gpu and _gpus() > 1:
         modules[CALLS] = "cuda:1"
@@ -85,6 +86,8 @@ def _collectives(
             return
         *_, first = ended.found
         recorder.figure(f"{title}all_reduce of {first['MiB']} MiB", first["milliseconds"], "ms")
+        if backend == "mpi":
+            recorder.figure(f"{title}this MPI is CUDA-aware", "yes" if first["cuda_aware"] else "no")
         said = [of_rank["wrong"] for of_rank in ended.found]
         wrong = {name: _of_ranks([of_rank[name] for of_rank in said]) for name in said[0]}
         bad = {name: why for name, why in wrong.items() if why}

@@ -98,7 +98,7 @@ def test_a_job_that_failed_says_why(recorder: Recorder) -> None:
 
 
 def collectives(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, backend: str, *found: Any) -> list[str]:
-    told = [{"wrong": wrong, "MiB": 64, "milliseconds": 1.0} for wrong in found]
+    told = [{"wrong": wrong, "MiB": 64, "milliseconds": 1.0, "cuda_aware": False} for wrong in found]
     monkeypatch.setattr(part_mpi, "launch", lambda *_, **__: ended(*told))
     part_mpi._collectives(recorder, backend, "mpirun", part_mpi.TWO, "cuda")()
     return failed(recorder)
