@@ -45,11 +45,11 @@ def run(recorder: Recorder, proof: Proof) -> None:
         medians: dict[str, float] = {}
         with recorder.step("matrices"):
             medians = compare(recorder, proof)
-        program = built(building, Path(folder), proof)  # bench hosts also measures the cores
-        with recorder.step("muster bench hosts"):
-            by_command(recorder, proof, Path(folder), medians)
+        program = built(building, Path(folder), proof)  # what follows needs the cores
         with recorder.step("muster bench collectives"):
             collectives(recorder, proof, Path(folder), program)
+        with recorder.step("muster bench hosts"):
+            by_command(recorder, proof, Path(folder), medians)
 
 
 # -- matrices and copies --

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +39,8 @@ class Record:
     value: Any = None
     unit: str = ""
     note: str = ""
+    at: float = 0.0
+    """Seconds since the part began."""
 
 
 @dataclass
@@ -46,6 +49,7 @@ class Recorder:
 
     file: Path
     records: list[Record] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     def check(self, name: str, holds: bool, value: Any = None, *, unit: str = "", note: str = "") -> bool:
         """Record a statement that must hold; returns whether it does."""
@@ -70,6 +74,7 @@ class Recorder:
             self.check(name, holds=False, note=f"{type(error).__name__}: {error}")
 
     def _write(self, record: Record) -> None:
+        record = replace(record, at=round(time.monotonic() - self.began, 2))
         self.records.append(record)
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record), default=str) + "\n")

@@ -29,7 +29,7 @@ from ..hosts.hostfile import Host
 from ..jobs.verdict import verdict
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package
-from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
+from ..plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
 from .inventory import Inventory, inventory_of, require_one_source, slurm_of
@@ -155,6 +155,7 @@ def spec_of(
         pythons=inventory.pythons,
         network=network(options.network),
         backend=options.backend,
+        gpus=ALL_GPUS if tool == HOSTS else None,  # its one rank on each host measures all of them
     )
 
 

@@ -20,7 +20,9 @@ from muster.deploy.cli import inventory as inventories
 from muster.deploy.cli.inventory import Inventory, of_file
 from muster.deploy.cli.shared import HostOptions, SlurmOptions
 from muster.deploy.errors import MusterError, UnfitError
+from muster.deploy.plan.leases import wish
 from muster.deploy.plan.spec import LaunchSpec
+from tests.unit.plans import NODE
 from tests.unit.test_bench_hosts import text as speeds_of
 from tests.unit.test_bench_links import printed as links_of
 
@@ -208,4 +210,7 @@ def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.Mo
     launches = stand_in(monkeypatch)
     inventory = of_file(HostOptions(include="node1"))
     bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
-    assert [job.program.module for job in launches.jobs] == ["muster.train.tools.host_speed"]
+    (job,) = launches.jobs
+    assert job.program.module == "muster.train.tools.host_speed"
+    wanted = wish(job, job.hosts[0], 1, dataclasses.replace(NODE, devices=8))
+    assert wanted is not None and wanted.gpus == 8, "its rank measures every GPU of the host"
