@@ -151,7 +151,7 @@ def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatc
     @contextlib.contextmanager
     def allocated(options: SlurmOptions, *_: object) -> Iterator[Inventory]:
         assert options.slurm == "-N 3"
-        yield dataclasses.replace(of_file(HostOptions("given")), allocation="7")
+        yield dataclasses.replace(of_file(HostOptions(hosts="given")), allocation="7")
 
     (place / "hosts.txt").rename(place / "given")
     monkeypatch.setattr(inventories, "allocated", allocated)
