@@ -1,10 +1,15 @@
-"""Tells whether a process of this machine is alive, for tests that require that no process is left."""
+"""Looks at processes of this machine, and ends them: tests require that no process is left."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from muster.deploy.agent.processes import process_table, trees
 from tests.load import hold
 from tests.waiting import wait_until
 
@@ -32,3 +37,27 @@ def wait_until_gone(pid: int, seconds: float | None = None) -> None:
     wait_until(lambda: not is_alive(pid), f"the end of process {pid}", patience=50.0, pause=0.02)
     if seconds is not None:
         hold("until a process was gone", time.monotonic() - began, seconds)
+
+
+def kill_all(root: int) -> None:
+    """Kill a process and all below it: no group has those that make sessions of their own."""
+    stopped: list[int] = []
+    while new := [pid for pid in trees([root]) if pid not in stopped]:
+        stopped += new
+        _signal_each(new, signal.SIGSTOP)
+        # A process that is in fork(2) stops after it: then the new one is seen by the next look.
+        wait_until(
+            lambda: not _running(new), lambda: f"processes that have stopped: {_running(new)}", pause=0.0
+        )
+    _signal_each(stopped, signal.SIGKILL)
+
+
+def _running(pids: Iterable[int]) -> list[int]:
+    table = process_table()
+    return [pid for pid in pids if pid in table and table[pid].state not in "TtZX"]
+
+
+def _signal_each(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import resource
-import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from muster.deploy.agent.processes import below, process_table
 from tests.load import SOAK
 from tests.parallel import NUMBER
+from tests.processes import kill_all
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -230,8 +228,9 @@ class Hosts:
             start_new_session=True,
         ) as ansible:
             assert ansible.stdout
-            found = any(marker in line for line in ansible.stdout)
-            if ansible.poll() is None:
+            try:
+                found = any(marker in line for line in ansible.stdout)
+            finally:
                 kill_all(ansible.pid)
         assert found, f"no task {marker!r}"
 
@@ -264,21 +263,6 @@ systemctl list-units --no-legend --plain --type=service,socket,timer --state=act
 cut -d: -f1,4 /etc/group | grep -v '^rdma:' | sed 's/^/group /'
 dpkg --get-selections
 """
-
-
-def kill_all(root: int) -> None:
-    """Kill a process and all below it; no group has them, Ansible's workers make sessions of their own."""
-    stopped: list[int] = []
-    while new := [pid for pid in [root, *below(root, process_table())] if pid not in stopped]:
-        stopped += new
-        signal_each(new, signal.SIGSTOP)  # so that none starts another meanwhile
-    signal_each(stopped, signal.SIGKILL)
-
-
-def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def recap(text: str) -> dict[str, dict[str, int]]:

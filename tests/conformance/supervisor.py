@@ -7,6 +7,7 @@ python -m tests.conformance.supervisor mpi files 4  # tests of torch's source tr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,8 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.processes import kill_all
+
 RANKS = 3  # the suite's sub-groups need three
 LIMIT = 150.0  # seconds for one test; the slowest that passes takes 5 on a quiet machine
+ENDS = 30.0  # seconds for mpirun to end its ranks
 GRACE = 5.0  # seconds for the other ranks once one has failed: they may wait for it
 
 
@@ -50,9 +54,17 @@ class Supervisor:
             try:
                 self._watch(job)
             finally:
-                job.terminate()  # mpirun ends its ranks on SIGTERM
-                job.wait(100)
+                self._end(job)
         return self.outcomes
+
+    @staticmethod
+    def _end(job: subprocess.Popen[bytes]) -> None:
+        """End mpirun with its ranks: at SIGTERM it ends them, unless it waits for one that hangs."""
+        job.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(ENDS)
+        kill_all(job.pid)
+        job.wait()
 
     def _command(self) -> list[str]:
         mpirun = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
