@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ class Folder:
 
     def do(self, name: str) -> int:
         """Run a command of the role; returns its status."""
+        return self.done(name).returncode
+
+    def done(self, name: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the role."""
         command = render_value(
             "ssh_trust",
             f"ssh_trust_{name}",
@@ -39,7 +44,7 @@ class Folder:
             ssh_trust_before=str(self.before),
             ssh_trust_dropin_hash=hashlib.sha256(NEW.encode()).hexdigest(),
         )
-        return run("env", f"PATH={self.path}:/usr/bin:/bin", "sh", "-c", command).returncode
+        return run("env", f"PATH={self.path}:/usr/bin:/bin", "sh", "-c", command)
 
     def texts(self) -> tuple[str | None, str | None]:
         """The drop-in and what was there before, None where there is no file."""
@@ -80,6 +85,22 @@ def test_a_drop_in_is_kept_only_if_the_timer_was_not_faster(folder: Folder, befo
         assert folder.texts() == (before if is_late else NEW, None)
         folder.do("undo_now")  # a timer that was stopped in the middle of it
         assert folder.texts() == (before if is_late else NEW, None)
+
+
+@pytest.mark.parametrize("before", ["# old\n", None], ids=["one before", "none before"])
+def test_a_login_that_fails_after_the_timer_was_faster_is_told_from_others(
+    folder: Folder, before: str | None
+) -> None:
+    for is_late in (False, True):
+        folder.dropin.unlink(missing_ok=True)
+        if before:
+            folder.dropin.write_text(before)
+        folder.do("remember")
+        folder.dropin.write_text(NEW)
+        if is_late:
+            folder.do("undo_now")
+        assert folder.done("give_up").stdout == ("late\n" if is_late else "")
+        assert folder.texts() == (before, None)
 
 
 def test_on_a_full_disk_what_was_there_before_stays(folder: Folder) -> None:
