@@ -245,9 +245,9 @@ class Hosts:
         return set(self.on(name, "sh", "-c", LISTING).splitlines())
 
 
-# Not logs, caches, nor the second copies that package and account tools keep of their own files; not the group
-# `rdma`, which Debian's rdma-core leaves when it is purged, as its policy has it; nor units that a host starts
-# only when it boots for the first time (ConditionNeedsUpdate, ConditionFirstBoot).
+# Not logs, caches, nor the second copies that package and account tools keep of their own files; not the
+# group `rdma`, which Debian's rdma-core leaves when it is purged, as its policy has it; nor units that a host
+# starts only at its first boot (ConditionNeedsUpdate, ConditionFirstBoot).
 LISTING = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp \
   -o -path /var/cache -o -path /var/log -o -path /var/lib/apt -o -path /var/lib/ucf -o -path '/etc/*-' \
@@ -259,7 +259,7 @@ find /etc /home /root /usr/local -xdev -type f ! -path '/etc/*-' ! -path /etc/gr
 systemctl list-unit-files --no-legend --no-pager | grep -v ' transient ' | sed -E 's/ +/ /g; s/^/unit /'
 systemctl list-units --no-legend --plain --type=service,socket,timer --state=active \
   | awk '{print "active", $1}' | grep -vE 'user@|user-runtime-dir@|systemd-(hostnamed|timedated|localed)' \
-  | grep -vE '(ldconfig|sshd-keygen|systemd-(firstboot|hwdb-update|journal-catalog-update|sysusers|update-done))\.service'
+  | grep -vE '(ldconfig|sshd-keygen|systemd-(firstboot|(hwdb|journal-catalog)-update|sysusers|update-done))[.]'
 { nft list ruleset || iptables-save; } 2>/dev/null | grep -v '^#' \
   | sed -E 's/counter packets [0-9]+ bytes [0-9]+/counter/; s/ \[[0-9]+:[0-9]+\]$//; s/^/firewall /'
 cut -d: -f1,4 /etc/group | grep -v '^rdma:' | sed 's/^/group /'
