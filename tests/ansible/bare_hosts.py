@@ -259,7 +259,7 @@ find /etc /home /root /usr/local -xdev -type f ! -path '/etc/*-' ! -path /etc/gr
 systemctl list-unit-files --no-legend --no-pager | grep -v ' transient ' | sed -E 's/ +/ /g; s/^/unit /'
 systemctl list-units --no-legend --plain --type=service,socket,timer --state=active \
   | awk '{print "active", $1}' | grep -vE 'user@|user-runtime-dir@|systemd-(hostnamed|timedated|localed)' \
-  | grep -vE '(ldconfig|sshd-keygen|systemd-(firstboot|(hwdb|journal-catalog)-update|sysusers|update-done))[.]'
+  | grep -vE '(ldconfig|sshd-keygen|systemd-(firstboot|.*-update|sysusers|update-done))[.]'
 { nft list ruleset || iptables-save; } 2>/dev/null | grep -v '^#' \
   | sed -E 's/counter packets [0-9]+ bytes [0-9]+/counter/; s/ \[[0-9]+:[0-9]+\]$//; s/^/firewall /'
 cut -d: -f1,4 /etc/group | grep -v '^rdma:' | sed 's/^/group /'
