@@ -12,6 +12,7 @@ from ..errors import HostError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.leases import Device, Lease
+from .placement import PlacedRank
 from .spec import ALL_GPUS, SLOT_GPUS, LaunchSpec
 
 VARIABLES = {
@@ -124,6 +125,13 @@ def held_by(device: Device, now: float) -> str:
     of = f" of {device.user}" if device.user else ""
     since = f" for {duration(max(0.0, now - device.since))}" if device.since else ""
     return harmless(f"{who}{of}{since}")
+
+
+def likely_gpu(leases: Mapping[str, Lease], placed: PlacedRank) -> int:
+    """The number of the GPU of a rank that takes the one of its local rank, as most programs do."""
+    lease = leases.get(placed.host)
+    got = lease.got if lease else ()
+    return got[placed.local_rank].index if placed.local_rank < len(got) else placed.local_rank
 
 
 def numbers_of(leases: Mapping[str, Lease]) -> dict[str, tuple[int, ...]]:

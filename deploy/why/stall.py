@@ -68,12 +68,12 @@ class StallRule:
         self._progress = at
         self._next_idle = self._next_busy = 0.0
 
-    def sampled(self, sample: HostSample, local_ranks: Mapping[int, int]) -> None:
-        """A host has measured its ranks. `local_ranks`: the local rank of each rank."""
+    def sampled(self, sample: HostSample, likely: Mapping[int, int]) -> None:
+        """A host has measured its ranks. `likely`: the number of the GPU that each rank probably uses."""
         for entry in sample.ranks:
             before = self._seen.get(entry.rank)
             starved = before is not None and before.state == entry.state == "R"  # others use its processor
-            if before is None or starved or at_work(entry, sample, local_ranks[entry.rank]):
+            if before is None or starved or at_work(entry, sample, likely[entry.rank]):
                 if self.makes_steps:
                     self._idle_break = max(self._idle_break, sample.at - self._active)
                 self._worked[entry.rank] = sample.at
@@ -129,30 +129,30 @@ class StallRule:
         return max(floor, min(TIMES * self._idle_break, MOST * self._floor))
 
 
-def at_work(entry: RankSample, sample: HostSample, local_rank: int) -> bool:
+def at_work(entry: RankSample, sample: HostSample, likely: int) -> bool:
     """Whether a rank uses its processor, its GPUs or files."""
     host_moves = (sample.disk_read or 0.0) + (sample.disk_write or 0.0) + (sample.net_in or 0.0)
     return (
         (entry.cpu is None or entry.cpu >= IDLE_SHARE)
         or (entry.read or 0.0) + (entry.written or 0.0) >= LEAST_RATE
         or (entry.state == "D" and host_moves >= LEAST_RATE)
-        or gpus_compute(entry, sample, local_rank)
+        or gpus_compute(entry, sample, likely)
     )
 
 
-def gpus_compute(entry: RankSample, sample: HostSample, local_rank: int) -> bool:
+def gpus_compute(entry: RankSample, sample: HostSample, likely: int) -> bool:
     """Whether a GPU of a rank computes."""
-    return any((gpu.utilisation or 0.0) >= IDLE_GPU for gpu in _gpus_of(entry, sample, local_rank))
+    return any((gpu.utilisation or 0.0) >= IDLE_GPU for gpu in _gpus_of(entry, sample, likely))
 
 
-def _gpus_of(entry: RankSample, sample: HostSample, local_rank: int) -> Sequence[GpuSample]:
-    """The GPUs that a rank uses; if they are unknown, that of its local rank, or else any of the host.
+def _gpus_of(entry: RankSample, sample: HostSample, likely: int) -> Sequence[GpuSample]:
+    """The GPUs that a rank uses; if they are unknown, the likely one, or without it any of the host.
 
     Ranks may share a GPU, and CUDA_VISIBLE_DEVICES may give a rank another one.
     """
     if entry.gpus is not None:
         return [gpu for gpu in sample.gpus if gpu.index in entry.gpus]
-    return [gpu for gpu in sample.gpus if gpu.index == local_rank] or sample.gpus
+    return [gpu for gpu in sample.gpus if gpu.index == likely] or sample.gpus
 
 
 def stand_still(before: Sequence[Rank], after: Sequence[Rank]) -> bool:

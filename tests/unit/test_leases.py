@@ -22,7 +22,8 @@ from muster.deploy.hosts.leases import Device, HostLeases, Lease
 from muster.deploy.jobs import leases as leasing
 from muster.deploy.jobs.free import free_table
 from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.leases import NO_GPUS, Wish, visible, wish
+from muster.deploy.plan.leases import NO_GPUS, Wish, likely_gpu, visible, wish
+from muster.deploy.plan.placement import PlacedRank
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
 from tests.unit.plans import NODE, make_plan
@@ -87,6 +88,12 @@ def test_the_plan_has_the_variables_and_the_users_own_win() -> None:
     plan = make_plan("node1 slots=2", leases={"node1": lease(2, 5)})
     assert plan.hosts[0].env["CUDA_VISIBLE_DEVICES"] == "2,5"
     assert "env CUDA_VISIBLE_DEVICES=2,5" in str(plan)
+
+
+def test_the_likely_gpu_of_a_rank_is_the_leased_one_of_its_local_rank() -> None:
+    placed = [PlacedRank(rank, local, "node1") for rank, local in ((4, 0), (5, 1), (6, 2))]
+    assert [likely_gpu({"node1": lease(2, 5)}, each) for each in placed] == [2, 5, 2]
+    assert [likely_gpu({}, each) for each in placed] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("text", ["-1", "four", "0@any", "8@node1", "99999"])
