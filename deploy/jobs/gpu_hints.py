@@ -68,8 +68,10 @@ def _hidden(rank: FailedRank, line: str) -> str:
     sees = f"rank {rank.number} does not see {of} of {rank.host}"
     if "not compiled with CUDA" in line:
         return f"{sees}: its torch is built for CPUs; muster env diff compares versions"
-    visible = rank.variable(VISIBLE)
-    if visible is not None:
+    spec = rank.result.plan.spec
+    if spec.gpus == 0:
+        return f"{sees}: the launch has --gpus 0"
+    if (visible := dict(spec.env).get(VISIBLE)) is not None:
         return f"{sees}: the launch has --env {VISIBLE}={visible}"
     return f"{sees}: look at {VISIBLE} in the program and on the host; muster check examines the driver"
 

@@ -39,8 +39,9 @@ class FailedRank:
     result: LaunchResult
 
     def variable(self, name: str) -> str | None:
-        """A variable that the launch gives to every rank; None if it does not."""
-        return dict(self.result.plan.spec.env).get(name)
+        """A variable that the launch gives to the ranks of its host; None if it does not."""
+        env = next((plan.env for plan in self.result.plan.hosts if plan.host.name == self.host), {})
+        return env.get(name)
 
     @property
     def own_gpu(self) -> str:
@@ -76,6 +77,8 @@ def _number(rank: FailedRank, device: int) -> str:
     """The number of a GPU on its host, for the number of a device among those that the rank sees."""
     visible = [number.strip() for number in (rank.variable(VISIBLE) or "").split(",")]
     numbers = visible if all(number.isdecimal() for number in visible) else []
+    if not numbers and (lease := rank.result.plan.leases.get(rank.host)):  # by UUID
+        numbers = [str(each.index) for each in lease.got]
     return numbers[device] if device < len(numbers) else str(device)
 
 

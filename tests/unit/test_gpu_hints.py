@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect.reports import GpuUser
+from muster.deploy.hosts.leases import Device, Lease
 from muster.deploy.jobs.hints import hint
 from muster.deploy.launch.result import LaunchResult, RankExit
 from tests.unit.plans import NODE, make_plan
@@ -29,12 +30,12 @@ HELP = (
 )
 
 
-def hint_about(*tail: str, gpus: int = 1, users: Sequence[GpuUser] = (), code: int = 1, **spec: Any) -> str:
+def hint_about(*tail: str, there: int = 1, users: Sequence[GpuUser] = (), **spec: Any) -> str:
     """The hint after a failure of rank 1 on node1, which has so many GPUs, with these last lines."""
     plan = make_plan("node1 slots=4", **spec)
-    end = RankExit(plan.ranks[1], code, 1.0, tail, gpu_users=tuple(users))
+    end = RankExit(plan.ranks[1], 1, 1.0, tail, gpu_users=tuple(users))
     result = LaunchResult(plan, 1.0, 2.0, end.as_failure(), {1: end})
-    return hint(result, {"node1": dataclasses.replace(NODE, gpus=gpus)}, here=True)
+    return hint(result, {"node1": dataclasses.replace(NODE, gpus=there)}, here=True)
 
 
 # -- full memory --
@@ -78,7 +79,7 @@ RANK, STRANGER = GpuUser(71, "ml", "python3", 0), GpuUser(71, "alice", "python3"
 def test_full_memory_names_the_gpu_its_use_and_the_other_users(
     users: list[GpuUser], gpus: int, said: str
 ) -> None:
-    assert hint_about(full(OTHER), users=users, gpus=gpus) == f"GPU 0 {IS_FULL}, {said}"
+    assert hint_about(full(OTHER), users=users, there=gpus) == f"GPU 0 {IS_FULL}, {said}"
 
 
 def test_a_rank_that_fills_a_gpu_alone_gets_a_remedy_for_its_program() -> None:
@@ -95,6 +96,13 @@ def test_a_gpu_has_the_number_that_the_host_gives_it() -> None:
 
 
 _VISIBLE = {"6, 3": "GPU 3", "5": "GPU 1", "GPU-aa,GPU-bb": "GPU 1", "": "GPU 1"}
+
+
+def test_a_leased_gpu_has_the_number_that_the_host_gives_it() -> None:
+    got = tuple(Device(index, f"GPU-{index}") for index in (5, 7))
+    for mig in (False, True):  # by numbers, by UUIDs
+        lease = Lease("nvidia", ready=True, all=8, mig=mig, got=got, taken=())
+        assert hint_about(full(device=1), leases={"node1": lease}).startswith("GPU 7 of node1 is full")
 
 
 def test_text_of_a_program_that_only_resembles_torchs_is_no_error() -> None:
@@ -171,6 +179,7 @@ def test_a_remedy_that_the_launch_has_already_is_not_repeated() -> None:
 
 NONE = "RuntimeError: No CUDA GPUs are available\n"
 SEES, CHOSE = "rank 1 does not see", "rank 1 chose a GPU that does not exist"
+HOST = "on the host; muster check examines the driver"
 CHOOSE = "start a rank for each GPU with --slots gpus, or choose by LOCAL_RANK % torch.cuda.device_count()"
 
 
@@ -178,13 +187,18 @@ CHOOSE = "start a rank for each GPU with --slots gpus, or choose by LOCAL_RANK %
     ("line", "gpus", "env", "said"),
     [
         (NONE, 1, "", f"{SEES} the GPU of node1: the launch has --env CUDA_VISIBLE_DEVICES="),
+        (
+            NONE,
+            8,
+            None,
+            f"{SEES} the 8 GPUs of node1: look at CUDA_VISIBLE_DEVICES in the program and {HOST}",
+        ),
         (NONE, 8, "-1", f"{SEES} the 8 GPUs of node1: the launch has --env CUDA_VISIBLE_DEVICES=-1"),
         (
             "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!\n",
             8,
             None,
-            f"{SEES} the 8 GPUs of node1: look at CUDA_VISIBLE_DEVICES in the program and on the host; "
-            "muster check examines the driver",
+            f"{SEES} the 8 GPUs of node1: look at CUDA_VISIBLE_DEVICES in the program and {HOST}",
         ),
         (
             "AssertionError: Torch not compiled with CUDA enabled\n",
@@ -214,4 +228,9 @@ CHOOSE = "start a rank for each GPU with --slots gpus, or choose by LOCAL_RANK %
 )
 def test_a_rank_that_sees_no_gpu_is_told_why(line: str, gpus: int, env: str | None, said: str) -> None:
     given: dict[str, Any] = {} if env is None else {"env": (("CUDA_VISIBLE_DEVICES", env),)}
-    assert hint_about(line, gpus=gpus, **given) == said
+    assert hint_about(line, there=gpus, **given) == said
+
+
+def test_a_launch_without_gpus_has_hidden_them_itself() -> None:
+    said = hint_about(NONE, there=8, gpus=0)
+    assert said == f"{SEES} the 8 GPUs of node1: the launch has --gpus 0"
