@@ -16,6 +16,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and sys.argv[1] != "hidden":
+    del os.environ["CUDA_VISIBLE_DEVICES"]  # of --gpus 0: the launches of the part share a GPU
 import torch
 import torch.distributed as dist
 
@@ -26,11 +28,12 @@ out = Path(os.environ["MUSTER_OUT"])
 MOST_SECONDS, MOST_ROUNDS = 60.0, (1 << 31) - 1
 CYCLES = 2e9
 """Of a second, about: the multiprocessors of an H100 run at up to 1.98 GHz."""
+BLOCKING_SYNC = 4  # cudaDeviceScheduleBlockingSync
 ASSERT = "CUDA error: device-side assert triggered\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
 ILLEGAL = "CUDA error: an illegal memory access was encountered\n"
 FULL = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.19 GiB of which "
-    "1.31 GiB is free. Process {} has 70.25 GiB memory in use. Including non-PyTorch memory, this process "
+    "1.31 GiB is free. Process {} has 70.25 GiB memory in use. {}Including non-PyTorch memory, this process "
     "has 7.62 GiB memory in use. Of the allocated memory 7.00 GiB is allocated by PyTorch, and 10.50 MiB is "
     "reserved by PyTorch but unallocated."
 )
@@ -97,6 +100,18 @@ def hang_alone() -> None:
         sum(range(most))
 
 
+def hang_idle() -> None:
+    """In a wait for the GPU that leaves the processor idle."""
+    if on_gpu:
+        ctypes.CDLL(_runtime()).cudaSetDeviceFlags(BLOCKING_SYNC)
+    start_kernel()
+    note_ready()
+    if on_gpu:
+        torch.cuda.synchronize()
+    else:
+        time.sleep(seconds)
+
+
 def _runtime() -> str:
     """The path of CUDA's runtime library, which torch has loaded."""
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -144,7 +159,9 @@ def fill_memory() -> None:
     dist.barrier()
     if rank == 1:
         if not on_gpu:
-            raise torch.OutOfMemoryError(FULL.format(pids[0]))
+            holder = os.environ.get("HOLDER")
+            other = f"Process {holder} has 2.44 GiB memory in use. " if holder else ""
+            raise torch.OutOfMemoryError(FULL.format(pids[0], other))
         torch.empty(int(0.7 * free), dtype=torch.uint8, device=device)
     note_ready()
     time.sleep(seconds)
@@ -155,7 +172,9 @@ def fail_assertion() -> None:
     if not on_gpu:
         raise RuntimeError(ASSERT)
     values = torch.ones(4, device=device)
-    sys.stdout.write(str(values[torch.tensor([1 << 20], device=device)].sum().item()))
+    chosen = values[torch.tensor([1 << 20], device=device)]
+    total = chosen.sum()
+    sys.stdout.write(str(total.item()))
 
 
 def fail_access() -> None:
@@ -178,6 +197,7 @@ FAULTS = {
     "item": hang_in_item,
     "synchronize": hang_in_synchronize,
     "alone": hang_alone,
+    "idle": hang_idle,
     "gloo": lambda: miss_collective("gloo"),
     "nccl": lambda: miss_collective("nccl" if on_gpu else "gloo"),
     "duplicate": share_gpu,

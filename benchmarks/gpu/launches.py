@@ -82,13 +82,14 @@ class Faults:
 
     @contextmanager
     def launch(self, fault: str, *options: str, ranks: int = 1) -> Iterator[Launch]:
-        """Launch a fault; its ranks are ended at the end of the block."""
+        """Launch a fault; its ranks are ended at the end of the block. It leases no GPU."""
         project = Path(tempfile.mkdtemp(prefix=f"{fault}-", dir=self.folder))
         shutil.copy(PROGRAM, project / "train.py")
         seconds = KERNEL_SECONDS * (1.0 if self.proof.on_gpu else self.proof.patience)
         words = ("train.py", fault, self.proof.device, str(seconds))
+        shared = () if "CUDA_VISIBLE_DEVICES=" in options else ("--gpus", "0")
         process = subprocess.Popen(
-            [MUSTER, "launch", "--np", str(ranks), *options, *words], cwd=project, env=environment(),
+            [MUSTER, "launch", "--np", str(ranks), *shared, *options, *words], cwd=project, env=environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         launch = Launch(process, project, self.proof.patience)

@@ -10,10 +10,13 @@ import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from .. import recording
@@ -25,6 +28,13 @@ LONG_SECONDS = 13.0
 """muster why calls a wait of more than 10 s a hang (deploy/why/case.py), and an agent looks every 10 s which
 process uses which GPU (agent/job/sampler.py)."""
 PAIRS = 15
+STALL_SECONDS = 13
+HOLDER = """
+import sys, torch
+kept = torch.empty(1 << 31, dtype=torch.uint8, device=sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+"""
 LEFT_SECONDS, LEFT_MIB = 10.0, 64
 """When the memory of the GPU must be as before, and how much of it the driver may keep."""
 
@@ -34,7 +44,7 @@ def run(recorder: Recorder, proof: Proof) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
     with tempfile.TemporaryDirectory(prefix="muster-faults-") as folder:
         faults = Faults(proof, recorder, Path(folder))
-        with ThreadPoolExecutor(max(1, min(len(TOGETHER), (os.cpu_count() or 1) // 2))) as pool:
+        with ThreadPoolExecutor(max(1, min(len(TOGETHER), (os.cpu_count() or 1) * 2 // 3))) as pool:
             for done in [pool.submit(guarded, fault, faults) for fault in TOGETHER]:
                 done.result()
         for fault in ALONE:
@@ -121,6 +131,20 @@ def with_lock(faults: Faults) -> None:
         faults.recorder.check(f"{fault}: eval says that it cannot", told, note=first(answer))
 
 
+def idle(faults: Faults) -> None:
+    """A rank that waits for a kernel with an idle processor."""
+    fault = "idle, in a kernel"
+    with faults.launch("idle", "--stall-timeout", str(STALL_SECONDS)) as launch:
+        launch.pid()
+        time.sleep(2 * STALL_SECONDS)
+        if faults.proof.on_gpu:
+            runs = launch.process.poll() is None
+            faults.recorder.check(f"{fault}: --stall-timeout does not end it", runs, note=launch.ask("why"))
+        else:
+            stalled = "no rank has printed anything" in launch.wait() and launch.status == 3
+            faults.recorder.check(f"{fault}: without a kernel --stall-timeout ends it", stalled)
+
+
 def missed(faults: Faults, backend: str) -> None:
     """Rank 0 waits in a collective for rank 1, which hangs in a kernel."""
     fault = f"{backend}, rank 1 in a kernel"
@@ -162,6 +186,18 @@ def hinted(faults: Faults, fault: str, expected: str, *options: str, ranks: int 
 def assertion(faults: Faults) -> None:
     """An index out of range in a kernel."""
     hinted(faults, "assertion", "CUDA_LAUNCH_BLOCKING=1")
+
+
+def located(faults: Faults) -> None:
+    """The same, where the program waits for each kernel."""
+    name = "assertion, CUDA_LAUNCH_BLOCKING=1: the traceback has its line"
+    if not faults.proof.on_gpu:
+        faults.recorder.skip(name, "no GPU")
+        return
+    with faults.launch("assertion", "--env", "CUDA_LAUNCH_BLOCKING=1") as launch:
+        output = launch.wait()
+    has_line = "chosen = values[" in output and "has it name the line" not in output
+    faults.recorder.check(name, has_line)
 
 
 def access(faults: Faults) -> None:
@@ -232,20 +268,31 @@ def interrupted(faults: Faults) -> None:
 
 
 def full_memory(faults: Faults) -> None:
-    """A rank without memory on its GPU."""
+    """A rank without memory on its GPU, which another rank and another program have."""
     before = Card(faults.proof).memory()
-    with faults.launch("memory", ranks=2) as launch:
-        output = launch.wait()
-        note = next(
-            (line.strip() for line in output.splitlines() if " is full: rank 1 asked for" in line), ""
-        )
-        named = all(word in note for word in ("GPU 0 of localhost", "rank 0 has", "it has", "is free"))
-        faults.recorder.check("memory: the verdict names who has it", named, note=note)
-        left(faults, launch, "memory", before)
+    with holder(faults.proof) as pid, faults.launch("memory", "--env", f"HOLDER={pid}", ranks=2) as launch:
+        lines = [line.strip() for line in launch.wait().splitlines()]
+    note = next((line for line in lines if " is full: rank 1 asked for" in line), "")
+    parts = ("GPU 0 of localhost", "is free", "it has", "rank 0 has", f"(process {pid}) has")
+    named = all(part in note for part in parts)
+    faults.recorder.check("memory: the verdict names who has it", named, note=note)
+    left(faults, launch, "memory", before)
+
+
+@contextmanager
+def holder(proof: Proof) -> Iterator[int]:
+    """Another program with memory on the GPU; yields its process."""
+    argv = [sys.executable, "-c", HOLDER, proof.device]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdout:
+            process.stdout.readline()
+        yield process.pid
+        process.communicate()
 
 
 TOGETHER = (
-    in_item, in_synchronize, with_lock, missed_gloo, missed_nccl, assertion, access, duplicate, hidden,
+    idle, in_item, in_synchronize, with_lock, missed_gloo, missed_nccl,
+    assertion, located, access, duplicate, hidden,
 )  # fmt: skip
 ALONE = (killed, interrupted, full_memory)
 
