@@ -7,6 +7,7 @@ compiled from .gpu/nccl-tests, if it is there. On a CPU no ratio is checked.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -16,13 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from muster.train.tools import host_speed
-from muster.train.tools.host_speed import TYPES, Figure, HostConfig
+from muster.train.tools.host_speed import TYPES, HostConfig
 
 from .libraries import gemm, memcpy
 from .records import Proof, Recorder
@@ -31,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 MUSTER = Path(sys.executable).with_name("muster")
 ROUNDS, SECONDS = 4, 0.3
 WITHIN = 0.02
+COPY = "memory copy"
 COMMAND_SECONDS, BUILD_SECONDS = 60.0, 25.0
 MIB = 1 << 20
 # Sizes of collectives: at the largest, a call takes more than a hundred times what its start takes.
@@ -56,24 +59,35 @@ def run(recorder: Recorder, proof: Proof) -> None:
 
 
 def compare(recorder: Recorder, proof: Proof) -> dict[str, float]:
-    """Compare each figure with the library's own; returns the medians of `bench hosts`, by their names."""
+    """Compare each figure with the library's own; returns the medians of `bench hosts`, by their names.
+
+    A process of its own measures: a launch gets no GPU on which another process is.
+    """
+    medians: dict[str, float] = {}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        for kind in (COPY, *TYPES):
+            name, ours, theirs = pool.submit(measure, kind, proof).result()
+            medians[name] = ours
+            record_ratio(recorder, proof, f"bench hosts, {name}, to the library's own", ours, theirs)
+    return medians
+
+
+def measure(kind: str, proof: Proof) -> tuple[str, float, float]:
+    """The name of a figure, and its medians by `bench hosts` and by the library itself."""
     device = torch.device("cuda", 0) if proof.on_gpu else torch.device("cpu")
     prefix, rows = ("gpu0 ", 8192) if proof.on_gpu else ("", 256)
     rounds, seconds = (2, 0.02) if proof.short else (ROUNDS, SECONDS)
     config = HostConfig(seconds=seconds, mebibytes=256 if proof.on_gpu else 16)
-    medians: dict[str, float] = {}
-
-    def take(name: str, ours: Callable[[], Figure], work: Callable[[], object], amount: int) -> None:
-        figures = in_turn(lambda: ours().value, lambda: amount / timed(work, seconds, device) / 1e9, rounds)
-        medians[name] = figures[0]
-        record_ratio(recorder, proof, f"bench hosts, {name}, to the library's own", *figures)
-
-    name, size = f"{prefix}memory copy", config.mebibytes * MIB
-    take(name, partial(host_speed.copies, name, config, device), memcpy(size, device), 2 * size)
-    for kind, dtype in TYPES.items():
-        ours = partial(host_speed.product, prefix, kind, config, device, rows)
-        take(f"{prefix}matmul {kind}", ours, gemm(rows, dtype, device), 2 * rows**3)
-    return medians
+    if kind == COPY:
+        name, amount = f"{prefix}{COPY}", 2 * config.mebibytes * MIB
+        work = memcpy(config.mebibytes * MIB, device)
+        figure = partial(host_speed.copies, name, config, device)
+    else:
+        name, amount = f"{prefix}matmul {kind}", 2 * rows**3
+        work = gemm(rows, TYPES[kind], device)
+        figure = partial(host_speed.product, prefix, kind, config, device, rows)
+    own = partial(timed, work, seconds, device)
+    return name, *in_turn(lambda: figure().value, lambda: amount / own() / 1e9, rounds)
 
 
 def in_turn(ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> tuple[float, float]:
@@ -181,8 +195,10 @@ def start_build(folder: Path) -> subprocess.Popen[str] | str:
     for name in ("libnccl.so", "libnccl.so.2"):  # to link with, and to run with
         (home / "lib" / name).symlink_to(nccl / "lib/libnccl.so.2")
     cuda = next(path for path in (Path("/usr/local/cuda"), Path(nvcc).resolve().parents[1]) if path.is_dir())
-    major, minor = torch.cuda.get_device_capability()
-    target = f"-gencode=arch=compute_{major}{minor},code=sm_{major}{minor}"
+    argv = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    answer = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=COMMAND_SECONDS).stdout
+    number = answer.split()[0].replace(".", "")  # torch would make a context, and no launch would get the GPU
+    target = f"-gencode=arch=compute_{number},code=sm_{number}"
     program = folder / "build/all_reduce_perf"
     argv = ["make", "-j", "8", "-C", str(source / "src"), "MPI=0", f"CUDA_HOME={cuda}", f"NCCL_HOME={home}"]
     argv += [f"NVCC_GENCODE={target}", f"BUILDDIR={program.parent}", str(program)]
