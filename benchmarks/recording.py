@@ -94,7 +94,10 @@ class World:
             )
             for rank in range(ranks)
         ]
-        if [self._line(rank) for rank in self.ranks] != ["ready\n"] * ranks:
+
+    def wait(self) -> None:
+        """Wait until the ranks are ready."""
+        if {self._line(rank) for rank in self.ranks} != {"ready\n"}:
             raise SystemExit("the ranks did not start")
 
     def block(self) -> Block:
@@ -130,6 +133,8 @@ def measure(words: list[str], ranks: int, pairs: int) -> list[tuple[Block, Block
         plain, recorded = (World(words, ranks, folder, record=record) for record in (False, True))
         stack.callback(plain.close)
         stack.callback(recorded.close)
+        for world in (plain, recorded):
+            world.wait()
         taken = []
         for pair in range(pairs):
             if pair % 2:

@@ -104,6 +104,7 @@ def hang_idle() -> None:
     """In a wait for the GPU that leaves the processor idle."""
     if on_gpu:
         ctypes.CDLL(_runtime()).cudaSetDeviceFlags(BLOCKING_SYNC)
+    dist.init_process_group("gloo")
     start_kernel()
     note_ready()
     if on_gpu:

@@ -136,7 +136,7 @@ def idle(faults: Faults) -> None:
     fault = "idle, in a kernel"
     with faults.launch("idle", "--stall-timeout", str(STALL_SECONDS)) as launch:
         launch.pid()
-        time.sleep(2 * STALL_SECONDS)
+        time.sleep(1.5 * STALL_SECONDS)
         if faults.proof.on_gpu:
             runs = launch.process.poll() is None
             faults.recorder.check(f"{fault}: --stall-timeout does not end it", runs, note=launch.ask("why"))
