@@ -50,11 +50,16 @@ def summary(parts: Sequence[Part]) -> str:
 
 
 def table(parts: Sequence[Part]) -> str:
-    """A Markdown table of all records."""
+    """A Markdown table, and a line of each part for the checks that hold and have no figure."""
     rows = ["| part | what | result | note |", "|---|---|---|---|"]
+    lines: dict[str, list[str]] = {}
     for part, record in _rows(parts):
+        if record.outcome == "pass" and record.value is None:
+            lines.setdefault(part, []).append(record.name)
+            continue
         rows.append(f"| {part} | {_cell(record.name)} | {_cell(result_of(record))} | {_cell(record.note)} |")
-    return "\n".join(rows) + "\n"
+    held = [f"- `{part}`, also: {_cell('; '.join(names))}." for part, names in lines.items()]
+    return "\n".join([*rows, "", *held]).rstrip() + "\n"
 
 
 def page(parts: Sequence[Part]) -> str:
@@ -80,7 +85,9 @@ def value_of(record: Record) -> str:
     """The value with its unit; empty without one."""
     if record.value is None:
         return ""
-    text = f"{record.value:.4g}" if isinstance(record.value, float) else str(record.value)
+    text = str(record.value)
+    if isinstance(record.value, float):
+        text = f"{record.value:,.0f}" if abs(record.value) >= 1000 else f"{record.value:.4g}"
     return f"{text} {record.unit}".rstrip()
 
 

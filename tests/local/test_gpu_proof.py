@@ -21,7 +21,10 @@ from tests.processes import is_alive
 
 # Each text is the function of a part.
 PARTS = {
-    "good": 'recorder.check("one is one", 1 == 1, 1.0, unit="s"); recorder.figure("a|b", 2.5, "TB/s")',
+    "good": (
+        'recorder.check("one is one", 1 == 1, 1.0, unit="s"); recorder.check("it holds", True); '
+        'recorder.figure("a|b", 25000.2, "TB/s")'
+    ),
     "raises": 'recorder.figure("before", 7); raise ValueError("<boom>")',
     "wrong": 'recorder.check("water is dry", False, note="it is wet")',
     "dies": 'import os; print("words", flush=True); recorder.skip("NVLink", "one GPU"); os._exit(9)',
@@ -76,11 +79,13 @@ def test_the_table_and_the_page_have_every_record(
 ) -> None:
     out, _ = proof
     table, page = (out / "table.md").read_text(), (out / "page.html").read_text()
-    assert "| good | one is one | pass 1 s |  |\n| good | a\\|b | 2.5 TB/s |  |\n" in table
+    assert "| good | one is one | pass 1 s |  |\n| good | a\\|b | 25,000 TB/s |  |\n" in table
     assert (
         "| dies | NVLink | skip | one GPU |\n| dies | the part ran to its end | fail | exit status 9 |"
         in table
     )
+    assert table.endswith("\n\n- `good`, also: it holds.\n")
+    assert "<td>it holds<td>pass<td>" in page
     assert "<td>one is one<td>pass 1 s" in page and "<li>dies: 1 skip, " in page
     assert "&lt;boom&gt;" in page and "<boom>" not in page
     assert (out / "dies.log").read_text() == "words\n"
