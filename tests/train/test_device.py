@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from muster.train.job.backend import device_for, uuid_of
+from muster.train.job.backend import available, device_for, uuid_of
 from muster.train.job.failure import TrainError
 from muster.train.job.ranks import Ranks
 
@@ -49,3 +49,18 @@ def test_a_rank_without_a_device_of_its_own_is_refused(
     _sees(monkeypatch, count, kind)
     with pytest.raises(TrainError, match=f"no {kind} device left, this host has {count} and {backend}"):
         device_for(backend, Ranks(2, 3, 2, 3, "torchrun"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [(None, ""), ("0", ""), ("", ", and CUDA_VISIBLE_DEVICES= hides them all"), ("-1", ", and .*=-1 hides")],
+)
+def test_a_hidden_gpu_is_named_as_the_reason(
+    monkeypatch: pytest.MonkeyPatch, shown: str | None, why: str
+) -> None:
+    _sees(monkeypatch, 0).is_available.return_value = False
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    with pytest.raises(TrainError, match=rf"^backend nccl needs a GPU that torch can see{why or ';'}"):
+        available("nccl")
