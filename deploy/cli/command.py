@@ -167,7 +167,7 @@ class Command:
     """Hints for options that only other programs have."""
     groups: ClassVar[Mapping[str, str]] = {}
     """Titles in the help, with the fields below each; other fields come first."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[Source, ...] = dataclasses.field(default=(), kw_only=True)
     """The place of each value, if a file of the project has given any. It is no flag."""
 
     def run(self) -> None:

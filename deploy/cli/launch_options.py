@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -237,9 +237,9 @@ class LaunchOptions(SlurmOptions):
     )
     launcher: LauncherName | Literal[""] = flag("", LAUNCHER, "NAME", choices=LAUNCHERS)
 
-    job: str = ""
+    job: str = field(default="", kw_only=True)
     """The id of the job, if a program has chosen it (deploy/api). It is no flag, as the next one."""
-    call: str = ""
+    call: str = field(default="", kw_only=True)
     """The folder with the function that the ranks run, and with the module that runs it."""
 
     @property
