@@ -18,6 +18,7 @@ from functools import partial
 from typing import IO, Any, TextIO
 
 from ..cli.command import Source
+from ..console.text import describe_code, status_of
 from ..errors import MusterError, UsageError
 
 # Not `-m`: a json.py in the working folder would shadow ours.
@@ -92,9 +93,10 @@ class CommandProcess:
         """The error with which it ended, if it did."""
         if not self._status:
             return None
-        kind = {UsageError.exit_status: UsageError}.get(self._status)
-        text = self._text or f"exit status {self._status}"
-        return kind(text) if kind else LaunchError(text, self._status)
+        text = self._text or f"the driver ended early: {describe_code(self._status)}"
+        if self._status == UsageError.exit_status:
+            return UsageError(text)
+        return LaunchError(text, status_of(self._status))
 
     def _await_end(self, answer: int, copies: Sequence[threading.Thread]) -> None:
         with os.fdopen(answer) as file:

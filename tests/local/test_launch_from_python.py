@@ -120,6 +120,26 @@ print(job.result.state)
     ]
 
 
+def test_a_job_whose_driver_is_killed_is_lost(project: Project) -> None:
+    done = python(
+        project,
+        f"""
+import json, os
+from muster import LaunchError, launch
+job = launch("program.py", "wait", {PATIENT})
+os.kill(json.loads((job.folder / "job.json").read_text())["driver"]["pid"], 9)
+try:
+    job.wait()
+except LaunchError as error:
+    print(job.id, job.state, error)
+""",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    job, state, why = done.stdout.splitlines()[-1].split(maxsplit=2)
+    assert (state, why) == ("lost", "the driver ended early: SIGKILL (9)")
+    wait_until_clean(job)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_job_ends_with_ctrl_c_and_with_its_program(project: Project, number: signal.Signals) -> None:
     text = f"""
