@@ -74,13 +74,19 @@ def read_stat(pid: int | str) -> ProcessStat | None:
 
 
 def peek(path: str, most: int = 1 << 16) -> str:
-    """The beginning of a file of /proc or /sys, or nothing where it cannot be read."""
+    """The beginning of a file of /proc or /sys, or nothing where it cannot be read.
+
+    The kernel gives a long table page by page; a file of less than a page is read at once.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
     try:
-        return os.read(descriptor, most).decode("ascii", "replace")
+        content = os.read(descriptor, most)
+        while PAGE <= most > len(content) and (more := os.read(descriptor, most - len(content))):
+            content += more
+        return content.decode("ascii", "replace")
     except OSError:
         return ""
     finally:

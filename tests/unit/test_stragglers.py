@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 
 from muster.deploy.agent.job.arrivals import summary as summary_of_rank
 from muster.deploy.agent.job.pressure import connections, counters, unsent_share
+from muster.deploy.agent.processes import peek
 from muster.deploy.connect.requests.why import Arrivals, Evidence, Pressure, StackLine
 from muster.deploy.decode import from_json
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
@@ -193,6 +197,17 @@ def test_a_connection_that_sends_again_and_again_has_no_answer(
     (tmp_path / "proc/7/net/tcp").write_text(table)
     assert connections(7, str(tmp_path)) == (found, ["10.0.0.1"] if inode == "77" else [])
     assert connections(8, str(tmp_path)) == ([], [])
+
+
+def test_a_connection_is_found_in_a_table_of_many_pages() -> None:
+    """The kernel gives /proc/net/tcp page by page, 27 lines each; the newest sockets may be first or last."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        assert connections(os.getpid()) == ([], [])  # of sockets that only listen
+        stack.enter_context(socket.create_connection(server.getsockname()))
+        assert connections(os.getpid()) == ([], ["127.0.0.1"])
+        assert peek("/proc/net/tcp", 1 << 20).count("\n") > 60
 
 
 def test_a_cause_and_the_line_are_both_said() -> None:

@@ -6,7 +6,7 @@ loop.py takes the steps. The strategies of train/sync have one interface here, s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -200,7 +200,7 @@ class Trainer:
 
 
 @contextmanager
-def _evaluating(modules: list[nn.Module]) -> Iterator[None]:
+def _evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Have `modules`, without those inside of them, in evaluation mode."""
     modes = [module.training for module in modules]
     try:

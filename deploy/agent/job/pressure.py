@@ -145,17 +145,23 @@ def connections(pid: int, root: str = "") -> tuple[list[str], list[str]]:
     Its own are those of this host, without ports, at which it has connections.
     """
     folder = f"{root}/proc/{pid}"
-    try:
-        links = [os.readlink(f"{folder}/fd/{name}") for name in os.listdir(f"{folder}/fd")]
-    except OSError:
-        return [], []
-    sockets = {link[8:-1] for link in links if re.fullmatch(r"socket:\[\d+\]", link)}
+    sockets = _sockets(f"{folder}/fd")
     tables = [peek(f"{folder}/net/{name}", _MOST) for name in ("tcp", "tcp6")] if sockets else []
     lines = [line.split() for table in tables for line in table.split("\n")[1:]]
     mine = [fields for fields in lines if len(fields) > 9 and fields[9] in sockets]
     found = {_address(fields[2]) for fields in mine if _is_unanswered(fields)}
     own = {_address(fields[1]).rpartition(":")[0] for fields in mine if fields[3] != _LISTENS}
     return sorted(found)[:MOST_ADDRESSES], sorted(own)[:MOST_ADDRESSES]
+
+
+def _sockets(folder: str) -> set[str]:
+    """The inodes of the sockets among the open files of a process."""
+    links = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                links.append(os.readlink(f"{folder}/{name}"))
+    return {link[8:-1] for link in links if re.fullmatch(r"socket:\[\d+\]", link)}
 
 
 def _is_unanswered(fields: list[str]) -> bool:
