@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,3 +124,53 @@ def test_a_detached_job_that_stalls_says_why_in_its_verdict_its_events_and_on_it
         f"{why['headline']}\n{why['cause']}"
     ]
     assert why["headline"] in (folder / "report.html").read_text()
+
+
+STEPS = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(1, 100_000):
+    dist.all_reduce(torch.ones(1000))
+    time.sleep(0.05)
+    if step == 20:
+        print("ready", flush=True)
+"""
+
+
+@pytest.fixture
+def deaf(cluster: Cluster) -> Iterator[Callable[[], None]]:
+    """A function after which nothing that node3 sends to other nodes arrives."""
+    others = [cluster.exec(node, ("hostname", "-i")).stdout.split()[0] for node in cluster.nodes[:2]]
+    queues = (
+        "qdisc replace dev $card root handle 1: htb default 1",
+        *(f"class add dev $card parent 1: classid 1:{number} htb rate 10gbit" for number in (1, 2)),
+        "qdisc add dev $card parent 1:2 blackhole",
+        *(
+            f"filter add dev $card parent 1: protocol ip u32 match ip dst {other}/32 flowid 1:2"
+            for other in others
+        ),
+    )
+    node = cluster.nodes[2]
+    yield lambda: cluster.beside(node, " && ".join(f"tc {queue}" for queue in queues)) and None
+    cluster.beside(node, "tc qdisc del dev $card root || true")
+
+
+@pytest.mark.soak
+def test_a_network_that_loses_all_data_is_named_with_the_addresses_of_ranks(
+    hanging: Project, cluster: Cluster, deaf: Callable[[], None]
+) -> None:
+    (hanging.path / "train.py").write_text(STEPS)
+    with launched(hanging, "torchrun", detached=False) as job:
+        deaf()
+        why: dict[str, Any] = {}
+
+        def is_named() -> bool:
+            why.update(json.loads(hanging.fab("why", job, "--json").stdout))
+            return bool(why["hang"])
+
+        wait_until(is_named, lambda: f"a verdict, but: {why}", pause=1)
+    assert why["kind"] == "network", why
+    assert re.search(r"rank \d on node\d has no answer from [\d.]+:\d+: look at the network", why["cause"]), (
+        why
+    )
