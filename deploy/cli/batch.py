@@ -55,7 +55,7 @@ def start_on_login_node(
     access = access_beside(hosts_file_of(""), spec.python)
     on_stage(with_hosts("connecting"))
     with (
-        kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)),
+        kept_if_taken(runs, name, HostsRecord((node,), access, True, str(spec.tree.root))),
         Cluster([node], access.open) as cluster,
     ):
         screen.say(harmless(detach(spec, cluster, LOGIN_DRIVER, on_stage=on_stage)))

@@ -177,7 +177,7 @@ def run_benchmark(
                 runs,
                 (screen, results, *([FirstRank(sys.stdout)] if table else [])),
                 inventory.blame,
-                inventory.record(spec.hosts),
+                inventory.record(spec),
                 results.stage,
             )
     finally:

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from ..console.progress import Progress
 from ..console.terminal import harmless, harmless_lines
 from ..debug.consoles import gather, open_console, run_console
+from ..errors import UsageError
 from .command import Exit, flag
+from .forward import MOST_PORT, serve_editor
 from .running import exit_if_silent, running
 from .shared import JSON, RunningJobOptions, require_rank, write_json
 
 ALL = -1
 DEFAULT_SECONDS, MOST_SECONDS = 5, 60
+DAP_PORT = 5678  # debugpy's own
 BESIDE = "{job}: a console beside rank {rank}, which continues; help lists commands, Ctrl-D leaves\n"
 HELD = (
     "{job}: pdb holds rank {rank}: the other ranks wait for it, and a collective that times out fails the "
@@ -75,20 +78,37 @@ class Eval(RunningJobOptions):
 
 @dataclass(frozen=True)
 class Debug(RunningJobOptions):
-    """Open a console of Python beside a rank; with --hold, pdb in the rank.
+    """Open a console of Python beside a rank; with --hold pdb in the rank, with --dap your editor.
 
     The console has the variables of your program where the rank is now, and the rank continues meanwhile.
     A job that was launched with --no-record does not answer. Ctrl-D leaves, and the job continues.
+
+    With --dap an editor attaches to a port of this machine, and the command prints the entry for launch.json
+    of Visual Studio Code. It needs debugpy in the environment of the ranks, or here.
     """
 
     interrupted = "left; the job continues"
 
     rank: int = flag(0, "the rank", "RANK", least=0)
     hold: bool = flag(False, "hold the rank in pdb; the other ranks wait for it")
+    dap: bool = flag(False, "let an editor attach to the rank (Debug Adapter Protocol)")
+    port: int = flag(
+        DAP_PORT,
+        f"with --dap: the port of this machine, 0 for any free one (default: {DAP_PORT})",
+        "PORT",
+        least=0,
+        most=MOST_PORT,
+    )
 
     def run(self) -> None:
         """Connect the terminal to the rank until the user leaves."""
-        with running(self) as (state, channels, silent):
+        if self.hold and self.dap:
+            raise UsageError("--hold and --dap exclude each other: with --dap the editor holds the rank")
+        with running(self) as found:
+            if self.dap:
+                serve_editor(found, self.rank, self.port, self.runs_folder)
+                return
+            state, channels, silent = found
             rank = require_rank(self.rank, state.ranks)
             host = state.hosts_by_rank[rank]
             exit_if_silent({host: silent[host]} if host in silent else {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from ..hosts.setup_record import Stack, stack
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..jobs.hosts_record import HostsRecord
 from ..plan.launcher import launcher_of
-from ..plan.spec import DEFAULT_LAUNCHER, LauncherName
+from ..plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..slurm.options import options_of
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
@@ -62,9 +62,10 @@ class Inventory:
         """The Python that setup chose for a host, by its name."""
         return self.access.pythons if self.access else {}
 
-    def record(self, hosts: Sequence[Host], *, detached: bool = False) -> HostsRecord | None:
+    def record(self, spec: LaunchSpec, *, detached: bool = False) -> HostsRecord | None:
         """What later commands need to reach the hosts of a job."""
-        return HostsRecord(tuple(hosts), self.access, detached) if self.access else None
+        root = str(spec.tree.root)
+        return HostsRecord(tuple(spec.hosts), self.access, detached, root) if self.access else None
 
 
 def of_file(options: HostOptions) -> Inventory:

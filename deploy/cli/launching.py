@@ -71,7 +71,7 @@ class PreparedLaunch:
         elif dry:
             self._show_plan(self.placement)
         elif self.options.detach:
-            record = self.inventory.record(spec.hosts, detached=True)
+            record = self.inventory.record(spec, detached=True)
             with kept_if_taken(self._runs, spec.job, record):
                 self._detach(self.placement)
         else:
@@ -129,7 +129,7 @@ class PreparedLaunch:
     def _run(self, placement: Placement) -> None:
         """Run the job to its verdict, with run folder and screen."""
         folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
-        record, packages = self.inventory.record(self.spec.hosts), self._packages()
+        record, packages = self.inventory.record(self.spec), self._packages()
         options, screen = self.options, self.screen
         try:
             with listeners.copies(options.events) as copies, scraped(options.metrics) as scrape:

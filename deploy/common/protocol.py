@@ -68,6 +68,14 @@ LATE = (
         *("agent.job.consoles", "Consoles", "home"),
         {"cannot ask the ranks": "console_eval console_open console_say"},
     ),
+    Part(
+        *("agent.job.streams", "Streams", "home send"),
+        {
+            "cannot connect": "stream_open",
+            "cannot unpack debugpy": "debugger",
+            "": "stream_part stream_taken stream_close",
+        },
+    ),
     Part("agent.job.arrivals", "ArrivalMeter", "home", {"cannot read where the ranks are": "arrivals"}),
     Part("agent.job.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
     Part("agent.container.look", "Containers", "home", {"cannot use the image": "container"}),

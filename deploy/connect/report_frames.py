@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..common.frames import Frame
+from ..common.streams import PART
 from ..decode import MALFORMED, from_json
 from . import reports
 from .reports import Report, Sampled
 
 MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/commands.py)
+PAYLOADS: Mapping[str, tuple[str, int]] = {"ran": ("output", MOST_OUTPUT), "stream-part": ("part", PART)}
+"""The reports that bytes may follow: the field for them, and how many there may be."""
 
 KINDS: Mapping[str, type[Report]] = {
     "rank-start": reports.RankStart,
@@ -27,6 +30,9 @@ KINDS: Mapping[str, type[Report]] = {
     "stop-asked": reports.StopAsked,
     "detached": reports.Detached,
     "ran": reports.CommandRan,
+    "stream-part": reports.StreamPart,
+    "stream-taken": reports.StreamTaken,
+    "stream-closed": reports.StreamClosed,
     "file-have": reports.FileHave,
     "file-got": reports.FileGot,
     "file-stuck": reports.FileStuck,
@@ -44,8 +50,9 @@ SAMPLE = "sample"
 
 
 def room(frame: Frame) -> int:
-    """The bytes that may follow a report: only the output of a command follows its report."""
-    return MOST_OUTPUT if frame.get("event") == "ran" else 0
+    """The bytes that may follow a report."""
+    name = frame.get("event")
+    return PAYLOADS[name][1] if isinstance(name, str) and name in PAYLOADS else 0
 
 
 def of_frame(frame: Frame, payload: bytes = b"") -> Report:
@@ -56,7 +63,8 @@ def of_frame(frame: Frame, payload: bytes = b"") -> Report:
     if not isinstance(name, str) or name not in KINDS:
         raise ValueError(f"an unknown report {str(name)[:40]!r}")
     try:
-        report: Report = from_json(KINDS[name], {**frame, "output": payload} if name == "ran" else frame)
+        raw = {PAYLOADS[name][0]: payload} if name in PAYLOADS else {}
+        report: Report = from_json(KINDS[name], {**frame, **raw})
     except MALFORMED as error:
         raise ValueError(f"the report {name}: {error}") from None
     return report

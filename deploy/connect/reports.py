@@ -13,7 +13,7 @@ from ..common.frames import Frame
 from ..decode import MALFORMED, AtMost, Between, Like, message
 from ..errors import HostError
 from ..hosts import samples
-from ..hosts.bounds import Bytes, Code, DiffId, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
+from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
 from ..hosts.facts import Environment
 from ..hosts.samples import HostSample
 from ..hosts.stuck import StuckProcesses
@@ -207,6 +207,28 @@ class CommandRan:
 
 
 @message(frozen=True)
+class StreamPart:
+    """A part of a connection that is passed on (deploy/debug/forward.py); an empty one is the last."""
+
+    stream: Count
+    part: bytes = b""
+
+
+@message(frozen=True)
+class StreamTaken:
+    """The host has written a part of a connection."""
+
+    stream: Count
+
+
+@message(frozen=True)
+class StreamClosed:
+    """A connection on the host takes no more."""
+
+    stream: Count
+
+
+@message(frozen=True)
 class FileHave:
     """The bytes of a file that are on a host."""
 
@@ -295,6 +317,9 @@ Report = (
     | StopAsked
     | Detached
     | CommandRan
+    | StreamPart
+    | StreamTaken
+    | StreamClosed
     | FileHave
     | FileGot
     | FileStuck

@@ -24,6 +24,7 @@ from ..decode import MALFORMED, AtMost, Between, from_json
 from ..errors import MusterError, UsageError
 from ..hosts import hostfile
 from ..hosts.bounds import MOST_HOSTS, Text
+from ..hosts.bounds import Path as PathText
 from ..hosts.hostfile import Host
 from ..hosts.hostfile_edit import lines_of
 from .bounded import content_of
@@ -42,6 +43,8 @@ class HostsRecord:
     access: Access
     detached: bool = False
     """Whether the first host has the job's driver, and the folder of its run."""
+    root: str = ""
+    """The folder here of the files that it was launched with; empty in a record of an older version."""
 
     def require_planned(self, state: JobState) -> None:
         """`MusterError` for a state with ranks that the launch cannot have placed so.
@@ -66,12 +69,13 @@ class _Written:
     """Lines of a hosts file."""
     access: Access
     detached: bool
+    root: PathText = ""
 
 
 def write(folder: Path, record: HostsRecord) -> None:
     """Write the record of a run into its folder. May raise OSError."""
     lines = tuple(lines_of([(host, "") for host in record.hosts]))
-    written = _Written(VERSION, lines, record.access, record.detached)
+    written = _Written(VERSION, lines, record.access, record.detached, record.root)
     write_atomically(folder / NAME, (json.dumps(asdict(written), indent=2) + "\n").encode(), 0o600)
 
 
@@ -133,7 +137,10 @@ def _read(path: Path) -> HostsRecord:
     try:
         written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
         record = HostsRecord(
-            hostfile.parse("\n".join(written.hosts), str(path)), written.access, written.detached
+            hostfile.parse("\n".join(written.hosts), str(path)),
+            written.access,
+            written.detached,
+            written.root,
         )
     except (OSError, MusterError, RecursionError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)

@@ -74,6 +74,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "ranks": {"0": {"at": "main (train.py:3)", "value": "7"}, "1": {"error": "NameError: no"}},
     },
     "console_open": {"recorded": True, "here": True},
+    "stream_open": {"recorded": True, "here": True, "code": "/home/ml", "refused": "no", "missing": True},
     "console_say": {"text": "7\n", "ask": ">>> ", "over": False},
     "arrivals": {
         "ranks": {
@@ -175,6 +176,9 @@ REPORTS: dict[str, dict[str, Any]] = {
     "daemon-end": {"name": "prted", **_END},
     "stop-asked": {"by": "ada"},
     "detached": {"error": "no", "unfit": [["node2", "no torch"]], "exit_status": 3},
+    "stream-part": {"stream": 7},
+    "stream-taken": {"stream": 7},
+    "stream-closed": {"stream": 7},
     "ran": {"code": 0, "cut": 0, "timed_out": False},
     "file-have": {"digest": DIGEST, "have": 7},
     "file-got": {"digest": DIGEST, "error": "no", "wrong": True},

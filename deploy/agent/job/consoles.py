@@ -54,7 +54,7 @@ class Consoles:
         room = max(LEAST_TEXT, min(MOST_TEXT, MOST_ANSWERS // max(1, len(pending))))
         answers = {str(rank): answer for rank, future in pending.items() if (answer := future.result())}
         return {
-            "recorded": _is_recorded(paths),
+            "recorded": is_recorded(paths),
             "ranks": {
                 rank: {name: text[:room] for name, text in answer.items()} for rank, answer in answers.items()
             },
@@ -64,7 +64,7 @@ class Consoles:
         """Open the console of a rank; `here` is false if it is not on this host."""
         paths = self._paths.job(request["job"])
         path = _sockets(paths, request["host"]).get(request["rank"])
-        opened = {"recorded": _is_recorded(paths), "here": path is not None}
+        opened = {"recorded": is_recorded(paths), "here": path is not None}
         if path is None:
             return opened
         try:
@@ -84,7 +84,8 @@ class Consoles:
         return self._conversation.read(request["hear"])
 
 
-def _is_recorded(paths: JobPaths) -> bool:
+def is_recorded(paths: JobPaths) -> bool:
+    """Whether the ranks of a job have consoles."""
     return Path(paths.programs, "in_rank", "muster_console.py").exists()
 
 
@@ -115,7 +116,7 @@ def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
     return texts if "value" in texts or "error" in texts else {"error": NOT_AN_ANSWER}
 
 
-def _decoded(line: bytes) -> dict[str, Any]:
+def decoded(line: bytes) -> dict[str, Any]:
     """An object of JSON; an empty one for anything else."""
     with contextlib.suppress(ValueError, RecursionError):
         decoded = json.loads(line)
@@ -149,7 +150,7 @@ class _Conversation:
                 return {"text": text}
             if not line:
                 return {"text": text, "over": True}
-            frame = _decoded(line)
+            frame = decoded(line)
             text += str(frame.get("text", ""))[: 2 * MOST_TEXT]
             if "ask" in frame:
                 return {"text": text, "ask": str(frame["ask"])[:LEAST_TEXT]}

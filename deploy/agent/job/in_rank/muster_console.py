@@ -34,6 +34,8 @@ INTERRUPT_SECONDS = 0.5  # for a thread that is interrupted; the agent waits 2 s
 _RECORDER = "<the recorder of muster>"  # muster_ring.RECORDER
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+HIDDEN = {"is_pydev_daemon_thread": True, "pydev_do_not_trace": True}
+"""Attributes of a thread that debugpy leaves alone, as its own ones."""
 _FOREIGN = ("/torch/", "/site-packages/", "/dist-packages/")
 
 
@@ -44,7 +46,9 @@ class TooLongError(BaseException):
 def converse(descriptor: int) -> None:
     """Answer the process at the other end of a connection, if it is of the same user, in a new thread."""
     connection = socket.socket(fileno=descriptor)
-    threading.Thread(target=_serve, args=(connection,), daemon=True).start()
+    thread = threading.Thread(target=_serve, args=(connection,), daemon=True)
+    vars(thread).update(HIDDEN)
+    thread.start()
 
 
 def _serve(connection: socket.socket) -> None:
@@ -60,6 +64,8 @@ def _serve(connection: socket.socket) -> None:
             send(stream, {"lock": import_module("muster_locks").holder()})
         elif request["do"] == "debug":
             import_module("muster_debug").serve(connection, stream, request)
+        elif request["do"] == "dap":
+            import_module("muster_dap").serve(connection, stream, request)
 
 
 @contextlib.contextmanager

@@ -74,10 +74,15 @@ class Wire:
 def serve(connection: socket.socket, stream: Any, request: dict[str, Any]) -> None:
     """Serve the user until the connection ends."""
     wire = Wire(stream)
-    if request.get("hold"):
-        _hold(connection, wire, request["code"])
-    else:
+    if not request.get("hold"):
         Beside(wire, request["code"]).run()
+    elif tracing.acquire(blocking=False):
+        try:
+            _hold(connection, wire, request["code"])
+        finally:
+            tracing.release()
+    else:
+        wire.write(f"{TRACED}\n")
 
 
 class Beside:
@@ -242,6 +247,10 @@ def _hold(connection: socket.socket, wire: Wire, code: str) -> None:
             in_main_thread(holder.release)
             return
 
+
+tracing = threading.Lock()
+"""Held while a debugger traces the program: a thread has one trace function."""
+TRACED = "another debugger is attached to this rank"
 
 _kept: list[Any] = []
 

@@ -1,0 +1,251 @@
+"""A connection that is passed on through an agent, and who may make one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster.deploy.common.streams import PART, WINDOW, Stream
+from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.requests.streams import StreamOpened
+from muster.deploy.debug import peers
+from muster.deploy.debug.editor import find_debugger, launch_entry
+from muster.deploy.debug.forward import Forwarder, Target, listen
+from muster.deploy.errors import MusterError, UsageError
+from tests.waiting import PATIENCE, wait_until
+
+TARGET = Target("j", "node2", 3, "debugger")
+
+
+class Passage:
+    """A program, an agent's stream, the driver's stream and a client, one after the other."""
+
+    def __init__(self) -> None:
+        self.client, mine = socket.socketpair()
+        theirs, self.program = socket.socketpair()
+        for end in (self.client, self.program):
+            end.settimeout(PATIENCE)
+        self.over = [threading.Event(), threading.Event()]
+        self.in_flight = self.most = 0
+        self._lock, self.ends = threading.Lock(), list[Stream]()
+        for number, connection in enumerate((mine, theirs)):
+            self.ends.append(self._end(number, connection))
+        for end_ in self.ends:
+            end_.start()
+
+    def _end(self, number: int, connection: socket.socket) -> Stream:
+        def pass_on(part: bytes) -> None:
+            with self._lock:
+                self.in_flight += 1
+                self.most = max(self.most, self.in_flight)
+            self.ends[1 - number].put(part)
+
+        def taken() -> None:
+            with self._lock:
+                self.in_flight -= 1
+            self.ends[1 - number].acknowledge()
+
+        return Stream(
+            connection,
+            pass_on=pass_on,
+            taken=taken,
+            broken=lambda: self.ends[1 - number].close(),  # noqa: PLW0108  # made later
+            over=self.over[number].set,
+        )
+
+
+@pytest.fixture
+def passage() -> Iterator[Passage]:
+    made = Passage()
+    yield made
+    for end in (made.client, made.program):
+        end.close()
+
+
+def test_bytes_come_through_whole_both_ways_and_an_end_of_one_way_leaves_the_other(passage: Passage) -> None:
+    question, answer = bytes(range(256)) * 9000, b"done" * 100_000
+    got = bytearray()
+
+    def program() -> None:
+        while part := passage.program.recv(1 << 16):
+            got.extend(part)
+        passage.program.sendall(answer)
+        passage.program.close()
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    passage.client.sendall(question)
+    passage.client.shutdown(socket.SHUT_WR)
+    with passage.client.makefile("rb") as stream:
+        assert stream.read() == answer
+    thread.join(PATIENCE)
+    assert bytes(got) == question
+    assert all(over.wait(PATIENCE) for over in passage.over)
+
+
+def test_a_program_that_does_not_read_holds_no_more_than_the_window(passage: Passage) -> None:
+    def send() -> None:
+        passage.client.sendall(bytes(4 * WINDOW * PART))
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    wait_until(lambda: passage.in_flight >= WINDOW, "a full window")
+    left = 4 * WINDOW * PART
+    while left:
+        left -= len(passage.program.recv(1 << 20))
+    sender.join(PATIENCE)
+    assert passage.most <= WINDOW
+
+
+def test_a_client_that_is_gone_ends_the_program_s_connection(passage: Passage) -> None:
+    passage.client.close()
+    assert passage.program.recv(1) == b""
+    with pytest.raises(OSError):
+        while True:
+            passage.program.sendall(bytes(PART))
+    assert all(over.wait(PATIENCE) for over in passage.over)
+
+
+def test_an_end_that_sends_more_than_the_window_is_refused() -> None:
+    end = Stream(socket.socketpair()[0], pass_on=bytes, taken=dict, broken=dict, over=dict)
+    with pytest.raises(ValueError, match="parts that are not taken"):
+        for _ in range(2 * WINDOW):
+            end.put(b"x")
+
+
+# ---- who may connect --------------------------------------------------------------------------------------
+
+_ROW = (
+    "   0: 0100007F:{port:04X} 0100007F:162E {state} 00000000:00000000 00:00000000 00000000 {rest} 3 00000000"
+)
+TABLE = "\n".join(
+    (
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
+        _ROW.format(port=40000, state="01", rest="1001 0 4712"),
+        _ROW.format(port=40001, state="05", rest="0 0 0"),  # its program has ended
+    )
+)
+
+
+@pytest.mark.parametrize(("port", "user"), [(40000, 1001), (40001, None), (40002, None)])
+def test_the_kernel_s_table_names_the_user_of_a_connection(
+    monkeypatch: pytest.MonkeyPatch, port: int, user: int | None
+) -> None:
+    monkeypatch.setattr("sys.byteorder", "little")
+    assert peers.owner(TABLE, ("127.0.0.1", port), ("127.0.0.1", 5678)) == user
+
+
+class Host:
+    """Plays the channel to a host: gives the answers that it was given."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.host, self.answers, self.asked = "node2", list(answers), list[str]()
+
+    def report_to(self, events: object) -> None:
+        pass
+
+    def ask(self, request: Any, *payload: bytes, **words: Any) -> Any:
+        self.asked.append(request.name)
+        return self.answers.pop(0)
+
+
+def forwarder(host: Any, notes: list[str], target: Target = TARGET) -> Forwarder:
+    channel: Channel = host
+    return Forwarder(channel, target, notes.append)
+
+
+@pytest.mark.parametrize(
+    ("uid", "first", "why"),
+    [
+        (4321, b"Content-Length: 2", "it is from another user of this machine, 4321"),
+        (None, b"POST / HTTP/1.1\r\nContent-Length: 2", "an editor begins otherwise"),
+    ],
+)
+def test_connections_of_others_and_of_web_pages_are_refused_before_the_host_hears_of_them(
+    monkeypatch: pytest.MonkeyPatch, uid: int | None, first: bytes, why: str
+) -> None:
+    notes, host = list[str](), Host()
+    served = forwarder(host, notes)
+    if uid:
+        monkeypatch.setattr(peers, "owner", lambda *_: uid)
+    with listen(0) as here:
+        threading.Thread(target=served._accept, args=(here,), daemon=True).start()
+        for _ in range(2):  # the note is not repeated
+            with socket.create_connection(here.getsockname()) as client:
+                client.settimeout(PATIENCE)
+                client.sendall(first)
+                with contextlib.suppress(ConnectionResetError):  # it has not read all
+                    assert client.recv(1) == b""
+        wait_until(lambda: notes, "the note")
+    assert [note.partition(why)[0] for note in notes] == ["a connection was refused: "]
+    assert host.asked == []
+
+
+def test_a_port_that_is_taken_is_an_error_with_a_remedy() -> None:
+    with listen(0) as here:
+        port = here.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"port {port} of 127.0.0.1 on this machine: .*--port 0"):
+            listen(port)
+
+
+# ---- the debugger of a rank -------------------------------------------------------------------------------
+
+HERE = StreamOpened(recorded=True, here=True, code="/home/ml/.muster/jobs/j/code")
+LACKING = StreamOpened(recorded=True, here=True, code="", refused="ModuleNotFoundError: x", missing=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "own", "asked", "error"),
+    [
+        ([HERE], None, ["stream_open"], ""),
+        ([LACKING, None, HERE], b"zip", ["stream_open", "debugger", "stream_open"], ""),
+        ([LACKING], None, ["stream_open"], "no debugpy (ModuleNotFoundError: x), nor has this machine: pip"),
+        (
+            [LACKING, None, LACKING],
+            b"zip",
+            ["stream_open", "debugger", "stream_open"],
+            "cannot use debugpy: Module",
+        ),
+        (
+            [StreamOpened(recorded=True, here=False, code="")],
+            None,
+            ["stream_open"],
+            "rank 3 is not running on node2",
+        ),
+        (
+            [StreamOpened(recorded=False, here=False, code="")],
+            None,
+            ["stream_open"],
+            "launched with --no-record",
+        ),
+    ],
+)
+def test_debugpy_is_sent_to_a_rank_without_it_and_every_refusal_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Any], own: bytes | None, asked: list[str], error: str
+) -> None:
+    monkeypatch.setattr("muster.deploy.debug.editor.own_debugpy", lambda: own)
+    host = Host(*answers)
+    channel: Any = host
+    if error:
+        with pytest.raises((MusterError, UsageError)) as raised:
+            find_debugger(channel, TARGET, forwarder(host, []))
+        assert error in str(raised.value)
+    else:
+        assert find_debugger(channel, TARGET, forwarder(host, [])) == HERE
+    assert host.asked == asked
+
+
+@pytest.mark.parametrize(("root", "local"), [("/home/me/p", "/home/me/p"), ("", "${workspaceFolder}")])
+def test_the_entry_of_launch_json_maps_the_project_here_to_the_job_s_files_there(
+    root: str, local: str
+) -> None:
+    entry = json.loads(launch_entry(TARGET, 5678, root, HERE.code))
+    assert entry["connect"] == {"host": "127.0.0.1", "port": 5678}
+    assert entry["pathMappings"] == [{"localRoot": local, "remoteRoot": HERE.code}]
+    assert (entry["type"], entry["request"]) == ("debugpy", "attach")
