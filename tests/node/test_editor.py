@@ -81,15 +81,15 @@ class Rank:
     def editor(self) -> Editor:
         """An editor that stops at the line; the rank may still end an earlier session."""
 
-        def connected() -> socket.socket | None:
+        def connected() -> list[socket.socket]:
             connection, answer = self.connect()
             if answer == {"ready": True}:
-                return connection
+                return [connection]
             assert answer == {"error": TRACED}
             connection.close()
-            return None
+            return []
 
-        editor = Editor(wait_until(connected, "the end of the earlier session"))
+        editor = Editor(wait_until(connected, "the end of the earlier session")[0])
         editor.attach(HERE, self.code, LINE)
         return editor
 
@@ -100,7 +100,7 @@ class Rank:
 
 @contextlib.contextmanager
 def running(folder: Path, python: str = sys.executable, program: str = PROGRAM) -> Iterator[Rank]:
-    for part in ("code", "private", "brought"):
+    for part in ("code", "private"):
         (folder / part).mkdir(parents=True)
     (folder / "code" / "train.py").write_text(program)
     env = {**os.environ, "RANK": "1", "MUSTER_AGENT": str(folder / "private"), "MUSTER_RECORD": "1"}

@@ -62,7 +62,8 @@ def _load(folder: str) -> Any:
     """Import debugpy's server; ImportError if there is none, or none for this Python."""
     kept, hook = {name: os.environ.get(name) for name in SETTINGS}, sys.breakpointhook
     os.environ.update(SETTINGS)
-    sys.path.append(folder)  # last: that of the rank's environment comes first
+    brought = [folder] if os.path.isdir(folder) else []  # Python would note that a folder is not there
+    sys.path.extend(brought)  # last: debugpy of the rank's environment comes first
     try:
         import_module("debugpy")
         import_module("debugpy._vendored.force_pydevd")
@@ -72,7 +73,7 @@ def _load(folder: str) -> Any:
     except Exception as error:  # noqa: BLE001  # a copy for another Python may fail in any way
         raise ImportError(base.named(error)) from None
     finally:
-        sys.path.remove(folder)
+        sys.path[:] = [path for path in sys.path if path not in brought]
         sys.breakpointhook = hook
         for name, value in kept.items():
             os.environ.pop(name, None)
