@@ -52,6 +52,7 @@ HOSTS = {
     "why": "",
     "eval": f"{JOB} step",
     "debug": "",
+    "forward": f"{JOB} 22",
     "hosts.scan": "--json",
     "hosts.add": "node3",
     "check": "--json",
