@@ -1,6 +1,6 @@
 """Serves an editor inside a rank: debugpy, on the connection of the console. muster_console.py loads this.
 
-By itself debugpy listens on TCP, where every user of the host can connect and run code as this user. Here it
+On its own, debugpy listens on TCP, where every user of the host can connect and run code as this user. Here it
 reads and writes the connection that the console has accepted: a Unix socket, from the same user.
 
 When the editor has left, the rank is as it was: not traced, and without threads of debugpy. Python 3.9; the
