@@ -1,7 +1,7 @@
 """Serves an editor inside a rank: debugpy, on the connection of the console. muster_console.py loads this.
 
-On its own, debugpy listens on TCP, where every user of the host can connect and run code as this user. Here it
-reads and writes the connection that the console has accepted: a Unix socket, from the same user.
+On its own, debugpy listens on TCP, where every user of the host can connect and run code as this user. Here
+it reads and writes the connection that the console has accepted: a Unix socket, from the same user.
 
 When the editor has left, the rank is as it was: not traced, and without threads of debugpy. Python 3.9; the
 standard library, and debugpy of the rank's environment, else the one that the agent has unpacked.
