@@ -64,8 +64,10 @@ class Inventory:
 
     def record(self, spec: LaunchSpec, *, detached: bool = False) -> HostsRecord | None:
         """What later commands need to reach the hosts of a job."""
+        if self.access is None:
+            return None
         root = str(spec.tree.root)
-        return HostsRecord(tuple(spec.hosts), self.access, detached, root) if self.access else None
+        return HostsRecord(tuple(spec.hosts), self.access, detached, root, spec.standby)
 
 
 def of_file(options: HostOptions) -> Inventory:

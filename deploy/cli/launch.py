@@ -81,6 +81,8 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     parse.require_ranks(options.rank, placed or options.np or spec.gpus or 0)
     if placement:
         parse.require_spares(spec.spares, placement)
+    if placement and spec.standby:
+        parse.require_standby(hosts, placement)
     connected = placement.connected if placement else ()
     open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)
     if not is_queued:

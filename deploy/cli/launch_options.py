@@ -39,7 +39,7 @@ class LaunchOptions(SlurmOptions):
         "How many ranks": "slots",
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
-        "Survive failures": "min_hosts spares grow start_timeout",
+        "Survive failures": "min_hosts spares grow standby start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
@@ -180,6 +180,11 @@ class LaunchOptions(SlurmOptions):
         "connect, check and supply this many hosts beyond --np too, to replace hosts that fail (default: 0)",
         "N",
         least=1,
+    )
+    standby: bool = flag(
+        False,
+        "with --detach: a second driver waits on another host, and takes over when the first host fails; "
+        "needs three hosts or more",
     )
     grow: bool = flag(
         False,

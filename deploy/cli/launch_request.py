@@ -36,7 +36,9 @@ def refuse(options: LaunchOptions) -> None:
     require_one_source(options)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
-    for name in ("spares", "grow"):
+    if options.standby and not (options.detach and not options.slurm):
+        raise UsageError("--standby is for jobs with --detach, on hosts of a hosts file")
+    for name in ("spares", "grow", "standby"):
         if getattr(options, name) and not options.max_restarts:
             raise UsageError(f"--{name} is for restarts; add --max-restarts N")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
@@ -127,6 +129,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         max_restarts=options.max_restarts,
         spares=options.spares,
         grow=options.grow,
+        standby=options.standby,
         max_log=parse.size("--max-log", options.max_log),
         sample_every=float(options.sample_every),
         notify=options.notify,

@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -35,9 +35,11 @@ from ..launch.result import TERMINATED
 from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree, TreeFile
 from ..plan.spec import LaunchSpec
+from .fence import TakenOverError
 from .notify import notify
 from .run_folder import RunFolder
 from .runner import Attempts, Blame
+from .standby import Standby
 from .verdict import end_unstarted, why_unstarted
 
 END_SECONDS = 20.0
@@ -104,6 +106,8 @@ def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -
     try:
         with (take_hosts or _own_hosts)(spec, run, report.waits) as hosts:
             result = _attempts(hosts, run, report).run()
+    except TakenOverError as error:
+        run.say(str(error))
     except (MusterError, KeyboardInterrupt) as error:
         if report.is_sent and run.waits:
             _warn(notify(spec.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
@@ -123,16 +127,35 @@ def _attempts(hosts: Hosts, run: RunFolder, report: _StartReport) -> Attempts:
         run.wait(spec, line)
         report.waits(f"job {spec.job}: {line}")
 
+    return attempts_of(
+        spec, hosts.open_pipe, run, on_start=report.started, blame=hosts.blame, on_wait=on_wait
+    )
+
+
+def attempts_of(
+    spec: LaunchSpec,
+    open_pipe: OpenPipe,
+    run: RunFolder,
+    *,
+    on_start: Callable[[LaunchPlan], None] = lambda plan: None,
+    blame: Blame = lambda result: result,
+    on_wait: Callable[[str], None] = lambda line: None,
+    unreached: Mapping[str, str] | None = None,
+) -> Attempts:
+    """The attempts of a detached job. `unreached`: the hosts that the first attempt cannot use, and why."""
     packages = Present(spec.environment, spec.packages) if spec.environment else None
+    standby = Standby(spec, open_pipe) if spec.standby else None
     return Attempts(
         spec,
-        hosts.open_pipe,
+        open_pipe,
         run,
         (run,),
-        report.started,
-        blame=hosts.blame,
+        on_start,
+        blame=blame,
         packages=packages,
         on_wait=on_wait,
+        standby=standby,
+        unreached=unreached,
     )
 
 
@@ -178,10 +201,11 @@ class _StartReport:
 @contextlib.contextmanager
 def _own_hosts(spec: LaunchSpec, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
     """The hosts of the request."""
-    yield Hosts(spec, _opener(spec))
+    yield Hosts(spec, opener_of(spec))
 
 
-def _opener(spec: LaunchSpec) -> OpenPipe:
+def opener_of(spec: LaunchSpec) -> OpenPipe:
+    """The way to the hosts from the first one, where this process runs."""
     head = spec.hosts[0].name
 
     def open_pipe(host: Host) -> Pipe:

@@ -45,6 +45,13 @@ class HostsRecord:
     """Whether the first host has the job's driver, and the folder of its run."""
     root: str = ""
     """The folder here of the files that it was launched with; empty in a record of an older version."""
+    standby: bool = False
+    """Whether another host may have them by now."""
+
+    @property
+    def with_runs(self) -> tuple[Host, ...]:
+        """The hosts that may have the folder of the run."""
+        return self.hosts[:1] if self.detached and not self.standby else self.hosts
 
     def require_planned(self, state: JobState) -> None:
         """`MusterError` for a state with ranks that the launch cannot have placed so.
@@ -54,7 +61,9 @@ class HostsRecord:
         slots = {host.name: host.slots for host in self.hosts}
         order = [name for name in slots if name in state.hosts]
         crowded = [
-            name for name, number in zip(state.hosts, state.placed, strict=False) if number > slots[name]
+            name
+            for name, number in zip(state.hosts, state.placed, strict=False)
+            if number > slots.get(name, 0)
         ]
         # In any order: hosts that were lost and came back are last.
         if sorted(order) != sorted(state.hosts) or crowded:
@@ -70,12 +79,13 @@ class _Written:
     access: Access
     detached: bool
     root: PathText = ""
+    standby: bool = False
 
 
 def write(folder: Path, record: HostsRecord) -> None:
     """Write the record of a run into its folder. May raise OSError."""
     lines = tuple(lines_of([(host, "") for host in record.hosts]))
-    written = _Written(VERSION, lines, record.access, record.detached, record.root)
+    written = _Written(VERSION, lines, record.access, record.detached, record.root, record.standby)
     write_atomically(folder / NAME, (json.dumps(asdict(written), indent=2) + "\n").encode(), 0o600)
 
 
@@ -136,12 +146,8 @@ def _read(path: Path) -> HostsRecord:
     require_own((path.parent, path), "it has hosts to log in to")
     try:
         written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
-        record = HostsRecord(
-            hostfile.parse("\n".join(written.hosts), str(path)),
-            written.access,
-            written.detached,
-            written.root,
-        )
+        hosts = hostfile.parse("\n".join(written.hosts), str(path))
+        record = HostsRecord(hosts, written.access, written.detached, written.root, written.standby)
     except (OSError, MusterError, RecursionError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"{path}: {why}; remove this file, and give the job's hosts with --hosts") from None

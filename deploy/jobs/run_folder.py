@@ -115,6 +115,7 @@ class RunFolder:
             "gpus": numbers_of(plan.leases),
             "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
             "attempt": plan.spec.attempt,
+            "term": plan.spec.term,
             "started": self.record.get("started", time.time()),
             "detached": self.detached,
             "driver": identity(),

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -40,6 +40,8 @@ from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.lateness import Pace
 from ..why.stall import stall_text
 from . import restart_policy as restart
+from .fence import TakenOverError, claim
+from .fence import end as end_claims
 from .growth import Growth
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
@@ -52,6 +54,7 @@ from .repeated import PREEMPTED
 from .restart_policy import Decision, Policy
 from .returned import keep_returned
 from .run_folder import RunFolder
+from .standby import Standby
 from .verdict import verdict
 
 
@@ -86,8 +89,12 @@ class Attempts:
         on_wait: Callable[[str], None] = lambda line: None,
         on_stage: OnStage = show_no_stage,
         placement: Placement | None = None,
+        standby: Standby | None = None,
+        unreached: Mapping[str, str] | None = None,
     ) -> None:
-        """`placement`: of the first attempt, if it is known.
+        """`placement`: of the first attempt, if it is known. `standby`: the standby driver of the job.
+
+        `unreached`: the hosts that the first attempt cannot use, each with the reason.
 
         `on_wait` gets the reason why the job waits before its first start, if that may take long.
         """
@@ -101,7 +108,10 @@ class Attempts:
         self._stdin = StdinFeeder(stdin) if spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
         other_ports = 0 if self._stdin else restart.OTHER_PORTS
+        away = unreached or {}
         self._policy = Policy(spec.max_restarts, spec.min_hosts, other_ports, spec.hosts)
+        self._policy = dataclasses.replace(self._policy, away=frozenset(away), left_out=away)
+        self._standby = standby
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
@@ -117,10 +127,12 @@ class Attempts:
 
         After an attempt was announced, it always returns a result.
         """
-        hosts: tuple[Host, ...] = self.spec.hosts
+        hosts = tuple(host for host in self.spec.hosts if host.name not in self._policy.away)
         try:
             while hosts:
                 hosts = self._attempt(hosts, len(self._results))
+        except TakenOverError:
+            raise
         except (MusterError, KeyboardInterrupt) as error:
             if not self._results and not self._announced:
                 raise
@@ -149,6 +161,8 @@ class Attempts:
                 connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
             ) as cluster:
                 self._let_go()  # hosts that this attempt does not need
+                if spec.standby:
+                    claim(cluster, spec, spec.term)
                 leased = self._lease(spec, placement, cluster)
                 spec, hosts = leased.spec, leased.spec.hosts if spec.gpus_anywhere else hosts
                 the_plan = make_plan(
@@ -231,6 +245,11 @@ class Attempts:
 
     def _look_at_reserve(self, growth: Growth, plan: LaunchPlan, hosts: Sequence[Host]) -> None:
         """Print which hosts without ranks were lost or answer again; let the job grow, if it can."""
+        if self._standby:
+            others = [host.host.name for host in plan.hosts[1:]]
+            self._standby.ensure([self._host(name) for name in (*others, *plan.spares)])
+            for line in self._standby.lines():
+                self._say(line)
         reserve = self._reserve
         for host, why in reserve.lost().items():
             self._say(f"{host}, which has no rank: {why}")
@@ -259,6 +278,8 @@ class Attempts:
         self._on_stage(f"starting {the_plan.spec.launcher}")
         self.folder.begin(the_plan, self._policy.left_out)
         self._record(head, "job.json", self.folder.record, wait=False)
+        if self._standby:
+            self._standby.record("job.json", self.folder.record)
         self._on_start(the_plan)
         self._announced = the_plan
         self._history.began(the_plan)
@@ -354,6 +375,10 @@ class Attempts:
         notes = [*result.notes, *notes, *self._metrics.missing()]
         earlier, left_out = tuple(self._results[:-1]), self._policy.left_out
         result = dataclasses.replace(result, notes=tuple(notes), earlier=earlier, left_out=left_out)
+        if self._standby:
+            end_claims(self.spec, self._open_pipe)
+            self._standby.record("result.json", result.as_json())
+            self._standby.end()
         self._history.verdict(result)
         if why := self.folder.finish(result, verdict(result, self.folder)):
             ended = "" if result.failure else "every rank ended with 0; "

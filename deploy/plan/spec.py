@@ -119,6 +119,10 @@ class LaunchSpec:
     min_hosts: int = 1
     spares: int = 0
     """The number of hosts beyond those with ranks that are made ready for the next attempt."""
+    standby: bool = False
+    """Whether a second driver waits on another host, and takes the job over when the first one is gone."""
+    term: int = 0
+    """The number of its driver: each standby driver has a higher one (deploy/jobs/fence.py)."""
     grow: bool = False
     """Whether its ranks are asked to save and end when lost hosts answer again."""
     max_log: int = MAX_LOG
@@ -139,7 +143,7 @@ class LaunchSpec:
     def for_attempt(self, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
         """The request of an attempt of one driver. With fewer hosts there may be fewer ranks than before."""
         ranks = self.np
-        if ranks and attempt:
+        if ranks and (attempt or self.term):
             ranks = min(ranks, sum(host.slots for host in hosts))
         return replace(self, np=ranks, attempt=self.attempt + attempt)
 

@@ -114,6 +114,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
     "data_remove": {"freed": 7},
     "signal": {},
+    "handled": {"handled": True},
+    "claim": {"newer": 0},
     "envs": {
         "home": "ef" * 16,
         "machine": "x86_64",

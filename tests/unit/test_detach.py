@@ -63,7 +63,7 @@ def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
     monkeypatch.setattr(detached_main, "LocalPipe", lambda python: python)
     monkeypatch.setattr(detached_main, "OpenSshPipe", lambda host, python, *, head: python)
     ways: list[object] = [
-        detached_main._opener(LaunchSpec.of_json(job.as_json()))(host) for host in job.hosts
+        detached_main.opener_of(LaunchSpec.of_json(job.as_json()))(host) for host in job.hosts
     ]
     assert ways == started
 

@@ -1,0 +1,54 @@
+"""Kills hosts of a job at random, and prints how long it heals: `python benchmarks/healing.py --rounds 100`.
+
+Each round loses one of four hosts, also the first one, in tests/cluster/test_healing.py. That test fails if
+steps before a checkpoint are lost, or if two attempts of a job overlap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TITLES = {"healing": "launched here, {launcher}", "standby": "detached with --standby, {launcher}"}
+
+
+def main(rounds: int) -> int:
+    """Run the rounds, print the table, and return the status of the tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        measured = Path(folder, "healing.jsonl")
+        measured.touch()
+        env = {**os.environ, "MUSTER_HEALING_ROUNDS": str(rounds), "MUSTER_FAULTS_RECORD": str(measured)}
+        words = [sys.executable, "-m", "pytest", "-q", "-m", "soak", "tests/cluster/test_healing.py"]
+        status = subprocess.run(words, cwd=ROOT, env=env, check=False).returncode
+        sys.stdout.write(table([json.loads(line) for line in measured.read_text().splitlines()]))
+    return status
+
+
+def table(entries: Sequence[dict[str, object]]) -> str:
+    """The seconds of each kind of job: median and maximum."""
+    lines = ["| job | rounds | a host is lost, s | it is back, s |", "| --- | --- | --- | --- |"]
+    for kind in dict.fromkeys((entry["name"], entry["launcher"]) for entry in entries):
+        of_kind = [entry for entry in entries if (entry["name"], entry["launcher"]) == kind]
+        title = TITLES[str(kind[0])].format(launcher=kind[1])
+        figures = " | ".join(_figures(of_kind, name) for name in ("lost", "back"))
+        lines.append(f"| {title} | {len(of_kind)} | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
+def _figures(entries: Sequence[dict[str, object]], name: str) -> str:
+    seconds = [float(str(entry[name])) for entry in entries]
+    return f"{statistics.median(seconds):.1f} (at most {max(seconds):.1f})"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    sys.exit(main(parser.parse_args().rounds))
