@@ -63,8 +63,9 @@ def _wins(work: Floats, margins: Floats) -> NDArray[np.int64]:
     """For each rank of each run, how many others it is later than, less how many it is not later than."""
     least = (work - margins[:, None])[..., None]
     others = work[:, None, :]
-    earlier: NDArray[np.int64] = (others < least).sum(axis=2)
-    return earlier - ((others > least).sum(axis=2) - 1)  # without the rank itself
+    earlier, later = (others < least).sum(axis=2), (others > least).sum(axis=2) - 1  # without the rank itself
+    wins: NDArray[np.int64] = earlier - later
+    return wins
 
 
 def simulated(kind: str, shape: tuple[int, int, int], more: float, chance: np.random.Generator) -> Floats:

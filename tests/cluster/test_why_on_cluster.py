@@ -152,7 +152,11 @@ def deaf(cluster: Cluster) -> Iterator[Callable[[], None]]:
         ),
     )
     node = cluster.nodes[2]
-    yield lambda: cluster.beside(node, " && ".join(f"tc {queue}" for queue in queues)) and None
+
+    def strike() -> None:
+        cluster.beside(node, " && ".join(f"tc {queue}" for queue in queues))
+
+    yield strike
     cluster.beside(node, "tc qdisc del dev $card root || true")
 
 
