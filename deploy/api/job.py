@@ -17,6 +17,7 @@ from ..cli.project import with_defaults
 from ..cli.shared import RUNS_FOLDER
 from ..common.users import own_name
 from ..connect.requests.jobs import JOBS
+from ..console.terminal import harmless, harmless_lines
 from ..errors import MusterError
 from ..jobs import control
 from ..jobs.control import LocalRuns, LocatedJob
@@ -139,14 +140,17 @@ class Job:
         return self.result
 
     def logs(self, rank: int | None = None) -> str:
-        """The output so far: of one rank; or of all, each line with its rank and host."""
+        """The output so far: of one rank; or of all, each line with its rank and host.
+
+        Control characters are replaced, because the text may be printed. The files of the logs keep them.
+        """
         if not (located := self._located()):
             return ""
         lines = [line for line in control.printed(located, rank=rank, follow=False) if line.rank is not None]
         if rank is not None:
-            return "".join(line.text for line in lines)
+            return harmless_lines("".join(line.text for line in lines))
         named = ((f"[{line.rank} {line.host}] ", line.text) for line in lines)
-        return "".join(f"{name}{text}\n" for name, texts in named for text in texts.splitlines())
+        return "".join(f"{name}{harmless(text)}\n" for name, texts in named for text in texts.splitlines())
 
     def _located(self) -> LocatedJob | None:
         records = LocalRuns(self._runs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..console.terminal import harmless_lines
+from ..console.terminal import harmless, harmless_lines
 from ..decode import MALFORMED, from_json
 from ..errors import MusterError
 from ..jobs.bounded import content_of, value_of
@@ -95,4 +95,7 @@ def read_result(folder: Path) -> JobResult | None:
         return None
     except (OSError, RecursionError, *MALFORMED) as error:
         raise MusterError(f"{path}: {error}") from None
-    return replace(result, folder=folder)
+    if first := result.first_failure:
+        tail = tuple(map(harmless, first.tail))
+        first = replace(first, reason=harmless(first.reason), tail=tail)
+    return replace(result, folder=folder, first_failure=first)

@@ -191,7 +191,7 @@ def result(tmp_path: Path) -> JobResult:
     ends = [
         {"rank": rank, "host": f"node{rank}", "local_rank": 0, "code": rank, "ended": 1.0} for rank in (0, 1)
     ]
-    failure = {"kind": "rank", "rank": 1, "host": "node1", "reason": "x", "time": 1.0, "tail": []}
+    failure = {"kind": "rank", "rank": 1, "host": "node1", "reason": "x\x1b[2J", "time": 1.0, "tail": []}
     text = {"job": "j", "launcher": "mpirun", "state": "failed", "exit_status": 1, "attempt": 0, "ended": 2.0}
     text |= {"hosts": ["node0", "node1"], "ranks": ends, "first_failure": failure, "started": 1.0}
     (tmp_path / "result.json").write_text(json.dumps(text))
@@ -217,6 +217,8 @@ def test_the_exception_of_the_first_failure_is_raised(result: JobResult) -> None
 
 def test_a_failure_without_an_exception_is_the_verdict(result: JobResult) -> None:
     assert result.ranks[1] == RankEnd(1, "node1", 0, 1, 1.0)
+    assert result.first_failure
+    assert "\x1b" not in result.first_failure.reason
     with pytest.raises(JobError, match=r"^FAILED  rank 1$"):
         values(result)
 

@@ -115,7 +115,9 @@ def test_nobody_writes_to_the_terminal_past_the_guard(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         used = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Call) else ""
         if used in {"sys.stdout", "sys.stderr"}:
-            assert name.startswith(("deploy/cli/", "deploy/console/terminal.py")) or name in FRAMES
+            # api/ shows what a command has written through its own guard.
+            allowed = ("deploy/api/", "deploy/cli/", "deploy/console/terminal.py")
+            assert name.startswith(allowed) or name in FRAMES
         assert name in FRAMES or used not in {"sys.stdout.buffer", "sys.stderr.buffer"}
         assert used not in {"sys.__stdout__", "sys.__stderr__"}
         if (name, used) not in OWN_WORDS:
