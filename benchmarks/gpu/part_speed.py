@@ -93,7 +93,7 @@ def measure(kind: str, proof: Proof) -> tuple[str, float, float]:
 def in_turn(ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> tuple[float, float]:
     """The medians of both. They change places in each round, and a first round does not count.
 
-    A GPU at its limit of power is faster in the first tenths of a second.
+    So neither gains from the clock and the heat that the other leaves.
     """
     figures: dict[Callable[[], float], list[float]] = {ours: [], theirs: []}
     for number in range(rounds + 1):

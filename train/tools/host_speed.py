@@ -28,7 +28,7 @@ from .entry import run
 
 SHM = Path("/dev/shm")  # noqa: S108
 MIB = 1 << 20
-GPU_MEBIBYTES = 256  # less would lie in its cache, and a copy would take little longer than its start
+GPU_MEBIBYTES = 256  # several times its cache
 TYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -102,8 +102,8 @@ def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
 def rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
     """Return how often `work` is done in a second.
 
-    A GPU is waited for once in many calls: a wait takes as long as a twentieth of a copy. The calls that find
-    out how many do not count; they also raise the clock of an idle GPU.
+    A GPU is waited for once in many calls, so that the wait is no part of each. The calls that find out how
+    many do not count; they also raise the clock of an idle GPU.
     """
 
     def timed(calls: int) -> float:
