@@ -29,6 +29,7 @@ class Launch(LaunchOptions):
     muster launch train.py --epochs 3        arguments after the script are the program's
     muster launch --np 4 -m package.module   and so are those after -m MODULE
     muster launch -- --epochs 3              Muster's own training program, with arguments
+    muster launch big --np 8                 the profile big of muster.toml, with another number of ranks
     """
 
     interrupted = "interrupted; the job is ended on every host"

@@ -137,7 +137,7 @@ class LaunchOptions(SlurmOptions):
         "NETWORK",
         also=("--network-interface",),
     )
-    python: str = flag("", PYTHON, "PATH")
+    python: str = flag("", PYTHON, "PATH", of_project=True)
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
 
     slots: str = flag("", SLOTS, "SLOTS")

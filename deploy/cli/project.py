@@ -21,18 +21,21 @@ def with_defaults(
     command: Declaration, values: Mapping[str, Any], folder: Path = Path()
 ) -> tuple[dict[str, Any], tuple[Source, ...]]:
     """The values of flags with those of the project, and the source of each if the project has given any."""
-    project = None if values.get(NO_DEFAULTS) else project_of(folder)
+    shared = [flag for flag in command.flags.values() if flag.of_project]
+    project = project_of(folder) if shared and not values.get(NO_DEFAULTS) else None
+    profile = values.get(PROFILE, "")
+    if profile and values.get(NO_DEFAULTS):
+        raise UsageError(f"{PROFILE} {profile} and {NO_DEFAULTS} exclude each other; give one")
+    if profile and project is None:
+        raise UsageError(
+            f"{PROFILE} {profile}: no muster.toml, and no [tool.muster] in a pyproject.toml, in this folder "
+            "or a parent"
+        )
     if project is None:
-        if profile := values.get(PROFILE):
-            raise UsageError(
-                f"--profile {profile}: no muster.toml, and no [tool.muster] in a pyproject.toml, in this "
-                "folder or a parent"
-            )
         return dict(values), ()
     if PROFILE in command.flags:
-        layers = project.layers(command, values.get(PROFILE, ""))
+        layers = project.layers(command, profile)
     else:
-        shared = [flag for flag in command.flags.values() if flag.of_project]
         layers = [{flag.name: setting for flag in shared if (setting := project.setting(flag))}]
     given = {name: Setting(value, COMMAND_LINE) for name, value in values.items()}
     merged = _merged(command.flags, [given, *layers])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,7 +160,7 @@ def project_of(folder: Path = Path()) -> Project | None:
     In the folder, a file that others may write is refused. In a parent, another user's is passed by, as a
     hosts file is: anybody can write a file to a folder such as /tmp.
     """
-    for place in (folder, *folder.absolute().parents):
+    for place in (folder, *_above(folder)):
         found = [project for name in NAMES if (project := _project(place / name, is_here=place == folder))]
         if len(found) > 1:
             raise UsageError(f"{found[0].path} and [tool.muster] in {found[1].path}: keep one of them")
@@ -170,15 +170,22 @@ def project_of(folder: Path = Path()) -> Project | None:
     return None
 
 
+def _above(folder: Path) -> Sequence[Path]:
+    try:
+        return folder.absolute().parents
+    except OSError:  # this folder was removed
+        return ()
+
+
 def _project(path: Path, *, is_here: bool) -> Project | None:
     """The defaults in a file, if it has any."""
     try:
-        if not is_here and path.stat().st_uid != os.getuid():
+        if not path.is_file() or not (is_here or path.stat().st_uid == os.getuid()):
             return None
         text = path.read_text()
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None
     except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, PermissionError) and not is_here:
+            return None
         raise UsageError(f"{path}: cannot be read: {error}") from None
     if path.name != NAMES[0] and "muster" not in text:
         return None

@@ -276,6 +276,29 @@ def test_a_profile_needs_a_file(here: Path) -> None:
         read("launch --profile big")
 
 
+def test_a_profile_and_no_defaults_exclude_each_other(here: Path) -> None:
+    (here / "muster.toml").write_text("[profiles.big]\nnp = 2")
+    with pytest.raises(UsageError, match=r"^--profile big and --no-defaults exclude each other"):
+        read("launch big --no-defaults")
+
+
+def test_commands_without_defaults_read_no_file(here: Path) -> None:
+    (here / "muster.toml").write_text("not TOML")
+    assert read("init")[0] == read("cluster up")[0] == {}
+
+
+def test_a_folder_that_was_removed_has_no_defaults(here: Path) -> None:
+    here.rmdir()
+    assert project_of() is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_cannot_be_read_is_an_error(here: Path) -> None:
+    (here / "muster.toml").touch(mode=0o000)
+    with pytest.raises(UsageError, match=r"^muster\.toml: cannot be read"):
+        project_of()
+
+
 def test_two_files_in_one_folder_are_refused(here: Path) -> None:
     (here / "muster.toml").write_text("np = 2")
     (here / "pyproject.toml").write_text("[tool.muster]\nnp = 2")
