@@ -12,7 +12,7 @@ import pwd
 _TABLE = {
     errno.ENOSPC: (
         "no space left on the disk of {path}",
-        "make room there: df -h {path} (file system {mount})",
+        "make room there: df -h {mount}",
     ),
     errno.EDQUOT: (
         "{user}'s disk quota for {path} is used up",
@@ -42,13 +42,13 @@ _TABLE = {
     ),
     errno.ENOMEM: ("no memory is left", "end other programs there, or raise its limit"),
 }
-_NO_INODES = ("the disk of {path} can hold no more files", "remove some: df -i {path} (file system {mount})")
+_NO_INODES = ("the disk of {path} can hold no more files", "remove some: df -i {mount}")
 _REPLACED = "its Python lacks a part of the standard library, or was replaced in the meantime"
 _NO_MORE_THREADS = "can't start new thread"  # CPython's RuntimeError for EAGAIN of pthread_create(3)
 
 
 def explain(error: BaseException) -> str:
-    """A sentence: `no space left on the disk of /home/ml; make room there: df -h /home/ml`.
+    """A sentence: `no space left on the disk of /home/ml; make room there: df -h /home`.
 
     An error that was raised with a sentence keeps that sentence.
     """

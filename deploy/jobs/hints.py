@@ -13,6 +13,7 @@ from ..console.terminal import harmless
 from ..console.text import clip, count, span
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
+from .disk_hints import full_disk
 from .file_hints import last_lines, left_behind, missing_module, sent_elsewhere
 from .gpu_hints import failed_on_gpu
 
@@ -35,6 +36,7 @@ def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str
         missing_module(result)
         or refused_option(result)
         or failed_on_gpu(result, facts)
+        or full_disk(result)
         or missing_backend(result, facts)
         or foreign_variable(result)
         or port_of_torchrun(result)

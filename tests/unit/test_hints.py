@@ -198,3 +198,40 @@ def test_a_child_that_failed_while_its_rank_ended_well_is_noted() -> None:
 )
 def test_other_lines_of_a_rank_are_no_failure_of_a_child(tail: list[str]) -> None:
     assert failed_children(ended((0, 0, tail))) == ()
+
+
+# ---- full disks -------------------------------------------------------------------------------------------
+
+SHARED = (
+    "most likely /dev/shm of node1 is full: muster run --include node1 -- df -h /dev/shm; "
+    "data loaders with fewer workers use less, --shm-size of a container makes it larger"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "OSError: [Errno 28] No space left on device: '/data/x.pt'",
+            "the disk of /data/x.pt on node1 is full: muster run --include node1 -- df -h",
+        ),
+        (
+            "OSError: [Errno 28] No space left on device",
+            "a disk of node1 is full: muster run --include node1 -- df -h",
+        ),
+        ("RuntimeError: unable to write to file </torch_7_1>: No space left on device (28)", SHARED),
+        (
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
+            "dataloader's workers are out of shared memory.",
+            SHARED,
+        ),
+        ("OSError: [Errno 2] No such file or directory: '/data/x'", ""),
+    ],
+)
+def test_a_full_disk_is_named_with_the_command_that_shows_it(line: str, said: str) -> None:
+    assert hint_about(f"{line}\n") == said
+
+
+def test_a_rank_that_a_bus_error_ends_names_shared_memory() -> None:
+    failure = Failure("rank", "SIGBUS (7)", 135, host="node1", rank=0)
+    assert hint(dataclasses.replace(DONE, failure=failure), {}, here=True) == SHARED
