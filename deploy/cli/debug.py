@@ -89,7 +89,7 @@ class Debug(RunningJobOptions):
 
     interrupted = "left; the job continues"
 
-    rank: int = flag(0, "the rank", "RANK", least=0)
+    rank: int = flag(0, "the rank (default: 0)", "RANK", least=0)
     hold: bool = flag(False, "hold the rank in pdb; the other ranks wait for it")
     dap: bool = flag(False, "let an editor attach to the rank (Debug Adapter Protocol)")
     port: int = flag(

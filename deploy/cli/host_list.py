@@ -50,7 +50,7 @@ class HostsAdd(RosterOptions):
 
     muster hosts add 'node[01-16]'
     muster hosts add 'gpu-*'                          Host names of ~/.ssh/config
-    muster hosts add --from-inventory inventory.ini   all hosts of an Ansible inventory
+    muster hosts add --from-inventory inventory.ini   an Ansible inventory
     """
 
     slots: str = flag("auto", SLOTS.replace("(default: the hosts file's)", "(default: auto)"), "SLOTS")

@@ -37,7 +37,7 @@ class Run(HostOptions):
 
     The highest exit status is that of this command.
 
-    muster run nvidia-smi -L                 the arguments are passed unchanged, without a shell
+    muster run nvidia-smi -L                 passed unchanged, without a shell
     muster run -- sh -c "df -h | tail -1"    with a shell
     """
 

@@ -26,10 +26,10 @@ from .shared import THIS_ALLOCATION, print_note
 class Launch(LaunchOptions):
     """Run a program on every host, keep the logs of its ranks, print a verdict.
 
-    muster launch train.py --epochs 3        arguments after the script are the program's
-    muster launch --np 4 -m package.module   and so are those after -m MODULE
-    muster launch -- --epochs 3              Muster's own training program, with arguments
-    muster launch big --np 8                 the profile big of muster.toml, with another number of ranks
+    muster launch train.py --epochs 3        the program gets --epochs 3
+    muster launch --np 4 -m package.module   a module, with 4 ranks
+    muster launch -- --epochs 3              Muster's own training program
+    muster launch big --np 8                 the profile big of muster.toml
     """
 
     interrupted = "interrupted; the job is ended on every host"

@@ -66,7 +66,7 @@ def of_command(name: str, command: Declaration, called: str) -> str:
     }
     left = _left(row for group in rows.values() for row in group)
     groups = (f"\n{title}:\n{_columns(group, left)}" for title, group in rows.items())
-    return "".join([usage, f"\n\n{command.text}\n", *groups])
+    return "".join([usage, f"\n\n{_wrapped(command.text)}\n", *groups])
 
 
 def value_of(flag: Flag, *, short: bool = False) -> str:
@@ -94,10 +94,23 @@ def _left(rows: Iterable[tuple[str, str]]) -> int:
     return min(LONGEST_NAME, max((len(name) for name, _ in rows), default=0)) + BETWEEN
 
 
+def _wrapped(text: str) -> str:
+    """Paragraphs, wrapped to the terminal. Those of commands, which have columns, stay as they are."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(
+        each if each.startswith("muster ") else textwrap.fill(each, _width(), break_on_hyphens=False)
+        for each in paragraphs
+    )
+
+
+def _width() -> int:
+    return min(100, shutil.get_terminal_size().columns) - 1
+
+
 def _columns(rows: Sequence[tuple[str, str]], left: int = 0) -> str:
     """Two columns: names, and their texts wrapped to the terminal."""
     left = left or _left(rows)
-    width = max(LEAST_TEXT, min(100, shutil.get_terminal_size().columns) - left - 3)
+    width = max(LEAST_TEXT, _width() - left - 2)
     lines = []
     for name, text in rows:
         first, *more = textwrap.wrap(text, width, break_on_hyphens=False) or [""]

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from muster.deploy.cli import usage
 from muster.deploy.cli.command import Command
 from muster.deploy.cli.commands import SUMMARIES, commands
 from muster.deploy.cli.parser import Call, parse
@@ -184,3 +185,12 @@ def test_a_command_is_written_without_its_defaults(written: str, shown: str | No
     arguments = shlex.join(declared.arguments_of(command(written)))
     assert sorted(arguments.split()) == sorted((shown or written).split())
     assert command(arguments) == command(written)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_fits_a_terminal_of_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = usage.of_command(name, COMMANDS[name], "muster")
+    assert [line for line in text.splitlines() if len(line) > 79] == []
