@@ -23,6 +23,8 @@ from .records import Proof, Recorder
 
 PROGRAM = Path(__file__).with_name("examples_program.py")
 SECONDS = 100.0 if (os.cpu_count() or 1) >= 8 else 400.0
+THREADS = str(max(1, (os.cpu_count() or 1) // 5))
+"""Of each job, as five run side by side."""
 # fp32 rounds at 2^-24, so a sum of hundreds of products is right to about 1e-6, and a loss of 5.5 to 1e-5.
 # AdamW divides by small numbers, and each step begins where the one before ended: a factor of 100 for all.
 FIRST, LATER = 2e-5, 2e-3
@@ -58,7 +60,7 @@ def _job(proof: Proof, cache: str, mode: str, device: str) -> Ended:
     options = ("--np", "1", "--launcher", "mpirun")
     length = "short" if proof.short else "whole"
     return launch(
-        PROGRAM, mode, device, length, options=options, seconds=SECONDS,
+        PROGRAM, mode, device, length, options=options, seconds=SECONDS, OMP_NUM_THREADS=THREADS,
         TORCHINDUCTOR_CACHE_DIR=cache, TORCHINDUCTOR_FX_GRAPH_CACHE="1",
     )  # fmt: skip
 
@@ -135,7 +137,7 @@ def _demo(device: str, proof: Proof) -> tuple[str, Ended, list[float]]:
     backend = "gloo" if device == "cpu" else "nccl"
     command = [sys.executable, "-m", "muster.train", *words, "--backend", backend]
     # By default torch convolves in TF32, which rounds at 2^-11.
-    ended = run_command(command, folder, SECONDS, NVIDIA_TF32_OVERRIDE="0")
+    ended = run_command(command, folder, SECONDS, NVIDIA_TF32_OVERRIDE="0", OMP_NUM_THREADS=THREADS)
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return device, ended, [json.loads(line)["loss"] for line in lines]

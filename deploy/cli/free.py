@@ -23,10 +23,10 @@ ASK_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Free(HostOptions):
-    """Show which GPUs and slots are free, and for the others whose they are, the job, and since when.
+    """Show which GPUs and slots are free, and who has the others.
 
-    A launch leases its GPUs (--gpus), and with --exclusive its slots. "In use" is a GPU that a process uses
-    without a lease.
+    It names the job, and the time since when. A launch leases its GPUs (--gpus), and with --exclusive its
+    slots. "In use" is a GPU that a process uses without a lease.
     """
 
     json: bool = flag(False, JSON)

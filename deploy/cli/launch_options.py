@@ -32,11 +32,10 @@ class LaunchOptions(SlurmOptions):
     """The flags of a launch."""
 
     groups: ClassVar = {
-        "Most used": "hosts np per_host gpus env requirements image detach max_restarts stall_timeout "
-        "dry_run",
+        "Most used": "hosts np gpus env requirements image detach max_restarts stall_timeout dry_run",
         "What runs": "script module args backend profile no_defaults",
         "Where it runs": "include exclude network python runs",
-        "How many ranks": "slots",
+        "How many ranks": "per_host slots",
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts spares grow standby start_timeout",

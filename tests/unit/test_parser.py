@@ -154,7 +154,7 @@ def test_every_option_is_explained_with_a_name_for_its_value() -> None:
             assert flag.help, (name, flag.name)
             assert flag.metavar or flag.kind is bool, (name, flag.name)
     assert "Options" not in COMMANDS["launch"].groups  # each of its many options has a title
-    assert len(COMMANDS["launch"].groups["Most used"]) == 11
+    assert len(COMMANDS["launch"].groups["Most used"]) == 10
 
 
 def test_the_list_of_commands_has_the_first_line_of_each_help() -> None:

@@ -232,5 +232,6 @@ def check_an_exception_in_a_callback_of_mpi_ends_its_collective_and_not_the_job(
             fails(lambda: dist.all_reduce(tensor, group=group), MpiBackendError, "unusable")
     half.callback.cache_clear()
     reduction._plain.cache_clear()
-    assert tensor.isnan().any(), tensor
+    # The rank that raised has no result, unless MPI worked in the memory of the tensor, as it does on a CPU.
+    assert me() == 1 or tensor.isnan().any(), tensor
     goes_on()
