@@ -11,6 +11,12 @@ NVIDIA = "/proc/driver"
 SMI = r"""#!/bin/sh
 # nvidia-smi for GPUs 0 to {last}: {folder}/processes has a line "NUMBER PID" for each process.
 case "$*" in
+--query-gpu=index,uuid,mig.mode.current*)  # without another process: leases ask for it often
+    gpu=0
+    while [ $gpu -le {last} ]; do
+        echo "$gpu, GPU-fake-{salt}-$gpu, [N/A]"
+        gpu=$((gpu + 1))
+    done ;;
 --query-gpu=*)
     exec awk -v fields="$(printf '%s' "$1" | cut -d= -f2)" 'BEGIN {{
         count = split(fields, names, ",")
@@ -31,11 +37,10 @@ case "$*" in
         }}
     }}' ;;
 --query-compute-apps=*)
-    by=$(printf '%s' "$1" | cut -d= -f2 | cut -d, -f1)
     [ -e {folder}/processes ] || exit 0
     while read -r gpu pid; do
-        case $by in
-        gpu_uuid) printf 'GPU-fake-{salt}-%s, %s\n' "$gpu" "$pid" ;;
+        case $1 in
+        *=gpu_uuid,*) printf 'GPU-fake-{salt}-%s, %s\n' "$gpu" "$pid" ;;
         *) printf '00000000:%02X:00.0, %s\n' $((gpu + 1)) "$pid" ;;
         esac
     done < {folder}/processes ;;
@@ -48,11 +53,16 @@ ENTER = (
 )
 
 
+def text(number: int, folder: str, salt: str = "x") -> str:
+    """The nvidia-smi of a machine with so many GPUs, and the file `processes` in this folder."""
+    return SMI.format(last=number - 1, folder=shlex.quote(folder), salt=salt)
+
+
 def install(folder: Path, number: int, salt: str = "x") -> Path:
     """Write an nvidia-smi for so many GPUs into a folder, which is to be the first on PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     smi = folder / "nvidia-smi"
-    smi.write_text(SMI.format(last=number - 1, folder=shlex.quote(str(folder)), salt=salt))
+    smi.write_text(text(number, str(folder), salt))
     smi.chmod(0o755)
     return smi
 

@@ -204,3 +204,12 @@ def test_a_folder_that_is_not_roots_is_not_the_folder_of_setup(
 def test_mig_instances_belong_to_their_gpu() -> None:
     text = "GPU 0: H (UUID: GPU-a)\n  MIG 1g Device 0: (UUID: MIG-x)\nGPU 1: H (UUID: GPU-b)\n"
     assert devices._mig_parts(text) == {"GPU-a": ("MIG-x",)}
+
+
+def test_an_agent_that_gave_its_gpus_back_is_no_longer_before_others(take: Take) -> None:
+    agent = leases.Leases()
+    assert agent.do_lease(wanted("early", 8), b"")["ready"]
+    assert take("first", 8, queued=2.0)["ready"] is False
+    agent.do_lease_end({}, b"")
+    assert agent.do_lease(wanted("late", 8, 3.0), b"")["ready"] is False
+    agent.close()

@@ -47,6 +47,7 @@ class Leases:
         """Give everything back."""
         self._release([*self._locks])
         self._own.close()
+        self._claim = Claim()
 
     def do_lease(self, request: Frame, payload: bytes) -> Frame:
         """Queue for devices; with `take` lock them too, if as many as wanted are free.
@@ -125,6 +126,7 @@ class Leases:
     def _find(self, want: Wanted, living: list[Claim], order: tuple[float, str]) -> Found:
         """Lock all devices that are free, and choose from those that are left by who waits before."""
         holders = {name: claim for claim in living for name in claim.has}
+        own_before = {*self._locks}
         own = {*descendants()} if any(device.pids for device in want.devices) else set()
         free: list[Device] = []
         taken: list[Frame] = []
@@ -142,7 +144,7 @@ class Leases:
                 free.append(device)
         ahead = [claim for claim in living if claim.wants and claim.order < order]
         left = {*claims.unreserved([device.name for device in free], ahead)}
-        left |= {*self._claim.has} & {*self._locks}
+        left |= own_before
         if len(left) < want.number:
             taken += [
                 _described(device, None, ahead[0].user, f"job {ahead[0].job}, which waits for it")
