@@ -61,7 +61,7 @@ def test_waits_for_a_gpu_hardly_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def pass_time(seconds: float) -> None:
         clock[0] += seconds
 
-    monkeypatch.setattr(host_speed.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("muster.train.tools.host_speed.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(host_speed, "wait_for_gpu", lambda device: pass_time(1e-5))
     first = iter([2.0])  # the first call loads kernels
     copies = host_speed.rate(lambda: pass_time(next(first, 2e-4)), 0.5)
