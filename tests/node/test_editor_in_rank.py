@@ -215,9 +215,9 @@ def test_a_child_that_the_program_forks_does_not_stop_at_a_breakpoint(rank: Rank
     editor.ask("threads")  # so the breakpoints are removed
     editor.stop_at(HERE, LINE)
     (rank.folder / "code" / "go").touch()
-    for _ in range(6):
-        if editor.stopped()[1]["name"] == "train":
-            editor.resume()
+    for _ in range(5):  # one of them may be before the fork
+        assert editor.stopped()[1]["name"] == "train"
+        editor.resume()
     editor.close()
     assert rank.process.communicate(timeout=PATIENCE)[0].startswith("5.0 ")
 
