@@ -17,11 +17,10 @@ from ..connect.kept import KeptHosts
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
 from ..connect.requests.why import Straggler
-from ..connect.reserve import Reserve
 from ..console.progress import OnStage, show_no_stage
 from ..console.text import count
 from ..envs.present import Packages
-from ..errors import MusterError, UnfitError, UsageError
+from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..launch.cause import explain_port_conflict
 from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
@@ -40,9 +39,8 @@ from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.lateness import Pace
 from ..why.stall import stall_text
 from . import restart_policy as restart
+from .background import Background
 from .fence import TakenOverError, claim
-from .fence import end as end_claims
-from .growth import Growth
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .launched import launched, texts
@@ -50,7 +48,6 @@ from .leases import Leased, Leasing
 from .metrics import Metrics
 from .notify import StallNotifier
 from .planning import make_plan
-from .repeated import PREEMPTED
 from .restart_policy import Decision, Policy
 from .returned import keep_returned
 from .run_folder import RunFolder
@@ -111,15 +108,12 @@ class Attempts:
         away = unreached or {}
         self._policy = Policy(spec.max_restarts, spec.min_hosts, other_ports, spec.hosts)
         self._policy = dataclasses.replace(self._policy, away=frozenset(away), left_out=away)
-        self._standby = standby
+        self._background = Background(open_pipe, self._say, standby)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
         self._head: Channel | None = None
         self._kept: KeptHosts | None = None
-        self._reserve = Reserve()
-        self._answering: frozenset[str] = frozenset()
-        """The hosts without ranks that were connected at the end of the last attempt."""
         self._metrics = Metrics(folder.kept)
 
     def run(self) -> LaunchResult:
@@ -179,7 +173,7 @@ class Attempts:
                     self._say(line)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents, self._on_stage)
-                self._reserve = cluster.set_aside(host.name for host in leased.placement.spares)
+                self._background.reserve = cluster.set_aside(host.name for host in leased.placement.spares)
                 if kept:
                     cluster.forget_reports()
                 self._execute(the_plan, cluster, timings, hosts)
@@ -198,7 +192,7 @@ class Attempts:
         result = self._results[-1]
         if result.warned:
             return ()
-        hosts, self._policy = restart.with_returned(hosts, self._answering, self._policy)
+        hosts, self._policy = restart.with_returned(hosts, self._background.answering, self._policy)
         if result.grows:
             return self._next(restart.grown(hosts, self._policy), attempt)
         return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
@@ -230,46 +224,17 @@ class Attempts:
         Containers, and steps of Slurm, end with their connection.
         """
         result = self._results[-1]
-        self._answering = frozenset(self._reserve.channels)
         if self.spec.may_restart and result.failure:
             in_use = self.spec.image or self.spec.allocation
             self._kept = cluster.hand_on(frozenset() if in_use else result.cleared)
-            self._reserve.hand_to(self._kept)
+            self._background.hand_to(self._kept)
 
     def _let_go(self) -> None:
         """Close the connections that no attempt has taken over."""
-        self._reserve.close()
+        self._background.reserve.close()
         if self._kept:
             self._kept.close()
             self._kept = None
-
-    def _look_at_reserve(self, growth: Growth, plan: LaunchPlan, hosts: Sequence[Host]) -> None:
-        """Print which hosts without ranks were lost or answer again; let the job grow, if it can."""
-        if self._standby:
-            others = [host.host.name for host in plan.hosts[1:]]
-            self._standby.ensure([self._host(name) for name in (*others, *plan.spares)])
-            for line in self._standby.lines():
-                self._say(line)
-        reserve = self._reserve
-        for host, why in reserve.lost().items():
-            self._say(f"{host}, which has no rank: {why}")
-            reserve.seek(self._host(host), self._open_pipe)
-        for host in reserve.arrived():
-            self._say(f"{host} answers again; the next attempt can use it")
-        if self.spec.grow and not growth.sent:
-            more, _ = restart.with_returned(hosts, reserve.channels, self._policy)
-            if len(more) > len(hosts) and self._ranks_on(more) > len(plan.ranks) and growth.look():
-                self._say("SIGUSR1 was sent to every rank: after it has saved, the job goes on with more")
-
-    def _ranks_on(self, hosts: Sequence[Host]) -> int:
-        """The number of ranks of a restart on these hosts; 0 if the launcher cannot start any there."""
-        try:
-            return place_ranks(hosts, self.spec.for_attempt(hosts, 1)).size
-        except UsageError:
-            return 0
-
-    def _host(self, name: str) -> Host:
-        return next(host for host in self.spec.hosts if host.name == name)
 
     def _execute(
         self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings, hosts: Sequence[Host]
@@ -278,16 +243,13 @@ class Attempts:
         self._on_stage(f"starting {the_plan.spec.launcher}")
         self.folder.begin(the_plan, self._policy.left_out)
         self._record(head, "job.json", self.folder.record, wait=False)
-        if self._standby:
-            self._standby.record("job.json", self.folder.record)
+        self._background.record(self.folder.record)
         self._on_start(the_plan)
         self._announced = the_plan
         self._history.began(the_plan)
         code = None if self._results else texts(the_plan.spec.tree)
         self.folder.keep_launched(launched(the_plan, cluster.facts), code)
-        growth = Growth(cluster.channels)
-        for host in self._policy.away - {host.name for host in hosts}:
-            self._reserve.seek(self._host(host), self._open_pipe)
+        self._background.begin(self.spec, the_plan, cluster.channels, hosts, self._policy)
         result = LaunchLoop(
             the_plan,
             cluster,
@@ -299,10 +261,9 @@ class Attempts:
             on_pace=self._on_pace,
             on_stage=self._on_stage,
             detached=self.folder.detached,
-            on_turn=partial(self._look_at_reserve, growth, the_plan, hosts),
+            on_turn=self._background.turn,
         ).run()
-        if growth.sent and result.failure and result.failure.exit_status == PREEMPTED:
-            result = dataclasses.replace(result, grows=True)
+        result = self._background.noted(result)
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)
@@ -375,10 +336,7 @@ class Attempts:
         notes = [*result.notes, *notes, *self._metrics.missing()]
         earlier, left_out = tuple(self._results[:-1]), self._policy.left_out
         result = dataclasses.replace(result, notes=tuple(notes), earlier=earlier, left_out=left_out)
-        if self._standby:
-            end_claims(self.spec, self._open_pipe)
-            self._standby.record("result.json", result.as_json())
-            self._standby.end()
+        self._background.over(self.spec, result)
         self._history.verdict(result)
         if why := self.folder.finish(result, verdict(result, self.folder)):
             ended = "" if result.failure else "every rank ended with 0; "

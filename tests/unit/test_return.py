@@ -16,7 +16,7 @@ from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
-from muster.deploy.jobs import restart_policy, runner
+from muster.deploy.jobs import background, restart_policy, runner
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
 from muster.deploy.launch.result import Failure, LaunchResult
@@ -84,7 +84,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(runner, "make_plan", made.plan)
     monkeypatch.setattr(runner, "deliver", lambda *given: None)
     monkeypatch.setattr(runner, "LaunchLoop", made.loop)
-    monkeypatch.setattr(runner, "Growth", lambda channels: made.growth)
+    monkeypatch.setattr(background, "Growth", lambda channels: made.growth)
     return made
 
 
