@@ -41,6 +41,7 @@ ENVIRONMENT = {
     "bytes": 7,
     "used": 1000.0,
 }
+DEVICE = {"index": 0, "name": "GPU-1234", "user": "bob", "job": "x", "since": 1000.0, "process": ""}
 ANSWERS: dict[str, dict[str, Any]] = {
     "time": {"time": 1000.0, "steady": 500.0},
     "facts": json.loads(json.dumps(dataclasses.asdict(NODE))),
@@ -49,6 +50,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
             dataclasses.asdict(HEALTHY) | {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
         )
     ),
+    "lease": {"kind": "nvidia", "ready": False, "all": 8, "mig": False, "got": [DEVICE], "taken": [DEVICE]},
+    "leases": {
+        "kind": "nvidia",
+        "gpus": [DEVICE],
+        "slots": [DEVICE],
+        "waiting": [{"user": "bob", "job": "x", "since": 1000.0, "number": 2}],
+        "problem": "",
+    },
     "open_port": {"port": 20123},
     "port_thief": {"port": 20123, "user": "bob"},
     "reach": {"reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}},
