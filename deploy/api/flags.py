@@ -47,6 +47,7 @@ class RunFlags(TypedDict, total=False):
     min_hosts: int
     spares: int
     grow: bool
+    standby: bool
     start_timeout: int
     rank: str | int
     no_record: bool
