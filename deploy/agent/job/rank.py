@@ -183,6 +183,9 @@ def run(argv: list[str]) -> int:
     for thread in pumps:
         thread.start()
     code = child.wait()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        # When Python ends, a signal with a handler gets its default action back: to end this process.
+        signal.signal(number, signal.SIG_IGN)
     ended = time.clock_gettime(time.CLOCK_BOOTTIME)
     os.close(ending)
     for thread in pumps:
