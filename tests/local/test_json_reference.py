@@ -65,11 +65,11 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
     assert {
         path
         for path in listed - found
-        if not path.startswith(("first_failure.", "why.", "late[", "left[", "ended_early["))
+        if not path.startswith(("first_failure.", "why.", "late[", "left[", "left_out[", "ended_early["))
     } == set()
     assert bool(deed) == ("first_failure.reason" in found)
     status = project.fab("status", "--json")
     found, listed = printed(json.loads(status.stdout)), described("status")
     assert not unlisted(found, listed)
-    in_trouble = ("[].stall.", "[].late[].")
+    in_trouble = ("[].stall.", "[].late[].", "[].left_out[].")
     assert {path for path in listed - found if not path.startswith(in_trouble)} == set()

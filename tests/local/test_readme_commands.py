@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.commands import FAMILIES
+from tests import fake_gpus
 from tests.launching import Project
 from tests.unit.test_docs import DOCUMENTS, README, commands
 
@@ -36,7 +38,7 @@ NAMES = sorted(
 
 def run(project: Project, words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(PROGRAMS[words[0]]), *words[1:]],
+        [str(PROGRAMS.get(words[0], words[0])), *words[1:]],
         cwd=project.path,
         env={**project.env, **dict.fromkeys(SECRETS, "secret")},
         capture_output=True,
@@ -151,8 +153,13 @@ def test_a_launch_of_these_pages_can_be_planned(project: Project, command: str) 
     (project.path / "train.py").write_text("")
     (project.path / "requirements.txt").write_text("")
     (project.path / "notify.sh").write_text("")
-    words = shlex.split(command)
-    done = run(project, [*words[:2], "--dry-run", *words[2:]])
+    program, launch, *words = shlex.split(command)
+    argv = [str(PROGRAMS[program]), launch, "--dry-run", *words]
+    if "--gpus" in words:
+        fake_gpus.install(project.path.parent / "gpus", 8)
+        project.env["PATH"] = f"{project.path.parent / 'gpus'}{os.pathsep}{project.env['PATH']}"
+        argv = fake_gpus.entered(8, argv)
+    done = run(project, argv)
     assert done.returncode == 0, done.stderr
 
 

@@ -48,6 +48,7 @@ HOSTS = {
     "stop": JOB,
     "report": JOB,
     "top": "--hosts hosts.txt --once",
+    "free": "--json",
     "stacks": "",
     "why": "",
     "eval": f"{JOB} step",

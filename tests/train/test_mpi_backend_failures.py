@@ -85,5 +85,7 @@ def test_a_torch_that_nobody_has_tested_is_warned_of(monkeypatch: pytest.MonkeyP
     from muster.train.mpi_backend import register
 
     monkeypatch.setattr(torch, "__version__", "2.99.1")
-    with pytest.warns(UserWarning, match=r"was tested with torch 2\.6, 2\.13, 2\.14, 2\.15, not 2\.99\.1"):
+    with pytest.warns(
+        UserWarning, match=r"was tested with torch 2\.6, 2\.11, 2\.13, 2\.14, 2\.15, not 2\.99\.1"
+    ):
         register()
