@@ -83,10 +83,13 @@ def process_groups() -> dict[str, dist.ProcessGroup]:
 def of_torch(operation: str, on: Tensors, group: dist.ProcessGroup) -> Call:
     """Return a call of torch.distributed."""
     at_root = on.parts if dist.get_rank() == 0 else None
+    # torch 2.13 warns in each call of the names of 2.12, which takes microseconds.
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     calls: dict[str, Call] = {
         "all_reduce": lambda: dist.all_reduce(on.exact, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(on.part, on.whole, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(on.whole, on.part, group=group),
+        "reduce_scatter": lambda: reduce_scatter(on.part, on.whole, group=group),
+        "all_gather": lambda: all_gather(on.whole, on.part, group=group),
         "all_to_all": lambda: dist.all_to_all_single(on.other, on.whole, group=group),
         "broadcast": lambda: dist.broadcast(on.exact, 0, group=group),
         "reduce": lambda: dist.reduce(on.exact, 0, group=group),

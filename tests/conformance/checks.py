@@ -11,6 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "train" / "mpi_checks"
 AREAS = {
     "collectives": "collectives",
+    "layouts": "collectives",
     "features": "types, futures, threads, order",
     "messages": "messages and groups",
     "training": "training",
@@ -21,6 +22,7 @@ AREAS = {
 }
 # About our backend, or about the words of its errors: nothing that another one has to do.
 OURS = {
+    "check_a_call_of_plain_tensors_is_one_of_mpi",
     "check_a_caller_that_waits_runs_a_collective_itself",
     "check_a_collective_that_others_do_not_join_can_be_waited_for",
     "check_a_group_can_be_split",

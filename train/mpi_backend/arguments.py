@@ -16,12 +16,12 @@ from .library import MPI
 
 Tensors = Sequence[torch.Tensor]
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def read(tensor: torch.Tensor) -> None:
     """Check a tensor that is sent."""
-    if type(tensor) not in _PLAIN and not _has_memory(tensor):
+    if type(tensor) not in PLAIN and not _has_memory(tensor):
         raise ValueError(f"a {type(tensor).__name__} has no memory of its own; pass a torch.Tensor")
     _on_device(tensor)
     if tensor.layout is not torch.strided or tensor.is_nested:

@@ -17,6 +17,7 @@ from .exceptions import MpiBackendError
 from .library import MPI
 from .messages import Messages
 from .monitored import MonitoredBarrier
+from .plain import Ranks
 from .point_to_point import MessageWork
 from .presence import Presence
 from .streams import stream_event
@@ -40,8 +41,10 @@ class BaseGroup(ProcessGroup):
 
     def __init__(self, comm: MPI.Intracomm, store: Any, timeout: timedelta, name: str) -> None:
         super().__init__(comm.rank, comm.size)
-        self._comm, self._timeout = comm, timeout
+        self._comm = comm
+        self.set_timeout(timeout)
         self._rank, self._size = comm.rank, comm.size  # torch's own methods take a microsecond
+        self._ranks = Ranks(comm, comm.rank, comm.size)
         self._name, self._description = name, ""
         self._messages = Messages(comm.Dup())
         self._queue = WorkQueue(name)
@@ -94,7 +97,7 @@ class BaseGroup(ProcessGroup):
         return self._store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout = timeout
+        self._timeout, self._default_seconds = timeout, timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
@@ -118,6 +121,20 @@ class BaseGroup(ProcessGroup):
     _shutdown = shutdown
 
     # --- how a collective starts
+
+    def _ran(
+        self, name: str, opts: Any, call: Callable[..., tuple[Any, ...] | None], *arguments: Any
+    ) -> bool:
+        """Run what plain.py makes of a collective, and return True; False if it needs `_start`.
+
+        That is so if the caller does not block, tensors need more, or someone checks or records collectives.
+        """
+        if self._coalescing is not None or self._checks_agreement or not caller.blocks(opts):
+            return False
+        if profiling.enabled() or recording.module() is not None:
+            return False
+        made = call(self._ranks, *arguments)
+        return made is not None and self._queue.run_now(name, self._seconds(opts), *made)
 
     def _start(
         self,
@@ -155,7 +172,7 @@ class BaseGroup(ProcessGroup):
     def _seconds(self, opts: Any) -> float:
         given = getattr(opts, "timeout", None)
         # torch writes "not given" as -1 ms.
-        return (given if given is not None and given > _NONE else self._timeout).total_seconds()
+        return self._default_seconds if given is None or given <= _NONE else given.total_seconds()
 
     def _keep(self, work: Kept) -> Work:
         while self._kept and self._kept[0].settled:  # else its tensors would live for 1024 collectives

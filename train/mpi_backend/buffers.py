@@ -19,7 +19,7 @@ LIMIT = 2**30
 REDUCED_AT_ONCE = 2**22
 
 # To move data, MPI only needs the size of an element.
-_BY_SIZE = {1: MPI.BYTE, 2: MPI.INT16_T, 4: MPI.INT32_T, 8: MPI.INT64_T, 16: MPI.C_DOUBLE_COMPLEX}
+BY_SIZE = {1: MPI.BYTE, 2: MPI.INT16_T, 4: MPI.INT32_T, 8: MPI.INT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 
 
 def message(flat: torch.Tensor, datatype: MPI.Datatype | None = None) -> list[Any]:
@@ -31,11 +31,11 @@ def message(flat: torch.Tensor, datatype: MPI.Datatype | None = None) -> list[An
     if flat.is_cuda:
         torch.cuda.current_stream(flat.device).synchronize()
     memory = MPI.buffer.fromaddress(flat.data_ptr(), flat.nbytes)
-    return [memory, flat.numel(), datatype or _BY_SIZE[flat.element_size()]]
+    return [memory, flat.numel(), datatype or BY_SIZE[flat.element_size()]]
 
 
-def pieces(flat: torch.Tensor, most: int | None = None) -> Sequence[torch.Tensor]:
-    """Split `flat` into one or more views of at most `most` elements (default LIMIT)."""
+def pieces(flat: torch.Tensor, most: int = 0) -> Sequence[torch.Tensor]:
+    """Split `flat` into one or more views of at most `most` elements (0: LIMIT)."""
     most = min(most or LIMIT, LIMIT)
     return (flat,) if flat.numel() <= most else flat.split(most)
 

@@ -19,7 +19,7 @@ from .waiting import wait_for_all_ranks
 
 # MPI keeps the messages of a pair in order, and all ranks call the collectives in one order: one tag is
 # enough.
-_TAG = 0
+TAG = 0
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -34,8 +34,8 @@ def exchange(comm: MPI.Intracomm, sends: Tensors, receives: Tensors) -> None:
     arriving = [None if tensor is None else stage_in(tensor, filled=False) for tensor in receives]
     leaving = [None if tensor is None else stage_in(tensor) for tensor in sends]
     expected = _messages(arriving, me)
-    requests = [comm.Irecv(message(piece), rank, _TAG) for rank, piece in expected]
-    requests += [comm.Isend(message(piece), rank, _TAG) for rank, piece in _messages(leaving, me)]
+    requests = [comm.Irecv(message(piece), rank, TAG) for rank, piece in expected]
+    requests += [comm.Isend(message(piece), rank, TAG) for rank, piece in _messages(leaving, me)]
     statuses = [MPI.Status() for _ in requests]
     mine, theirs = leaving[me], arriving[me]
     if mine is not None and theirs is not None and mine.nbytes == theirs.nbytes:
@@ -43,9 +43,9 @@ def exchange(comm: MPI.Intracomm, sends: Tensors, receives: Tensors) -> None:
     MPI.Request.Waitall(requests, statuses)
     # Only now, when no message is under way any more, may an error end this.
     if mine is not None and theirs is not None:
-        _check_size(me, mine.nbytes, theirs.nbytes)
+        check_size(me, mine.nbytes, theirs.nbytes)
     for (rank, piece), status in zip(expected, statuses, strict=False):  # the sends' statuses come last
-        _check_size(rank, bytes_received(status), piece.nbytes)
+        check_size(rank, bytes_received(status), piece.nbytes)
     for tensor, flat in zip(receives, arriving, strict=True):
         if tensor is not None and flat is not None:
             stage_out(tensor, flat)
@@ -57,7 +57,8 @@ def _messages(tensors: Tensors, me: int) -> list[tuple[int, torch.Tensor]]:
     return [(rank, piece) for rank, flat in others for piece in pieces(flat)]
 
 
-def _check_size(rank: int, received: int, expected: int) -> None:
+def check_size(rank: int, received: int, expected: int) -> None:
+    """Raise MismatchError if a message has another size than expected."""
     if received != expected:
         raise MismatchError(f"rank {rank} sent {received} bytes where {expected} were expected")
 

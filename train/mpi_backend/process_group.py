@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Work
 
-from . import arguments, dense, exchange, sparse
+from . import arguments, dense, exchange, plain, sparse
 from .base_group import BaseGroup, Tensors
 from .library import MPI
 from .reduction import Reduction
@@ -31,6 +31,8 @@ class MpiProcessGroup(BaseGroup):
     # --- collectives
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
+        if self._ran("broadcast", opts, plain.broadcast, tensors, opts.rootRank):
+            return self._finished
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
         run = partial(_each, tensors, partial(dense.broadcast, self._comm, root=opts.rootRank))
@@ -40,6 +42,8 @@ class MpiProcessGroup(BaseGroup):
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         opts = opts or dist.AllreduceOptions()
+        if self._ran("all_reduce", opts, plain.all_reduce, tensors, opts.reduceOp):
+            return self._finished
         if tensors[0].is_sparse:
             return self._all_reduce_sparse(tensors, opts)
         arguments.in_place(tensors)
@@ -73,6 +77,8 @@ class MpiProcessGroup(BaseGroup):
         )
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
+        if self._ran("reduce", opts, plain.reduce, tensors, opts.reduceOp, opts.rootRank):
+            return self._finished
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
         reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
@@ -100,6 +106,8 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather", run, tensors, result, opts, same_type=tensors)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        if self._ran("all_gather_into_tensor", opts, plain.all_gather_single, output, tensor):
+            return self._finished
         arguments.whole_from_parts([output], [tensor], self._size)
         run = partial(dense.all_gather_single, self._comm, output, tensor)
         return self._start("all_gather_into_tensor", run, [tensor], [output], opts, same_size=[tensor])
@@ -110,6 +118,8 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather_into_tensor", run, tensors, list(outputs), opts, same_size=tensors)
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Work:
+        if self._ran("gather", opts, plain.gather, outputs, tensors, opts.rootRank):
+            return self._finished
         arguments.root(opts.rootRank, self._size)
         mine = list(outputs[0]) if outputs and self._rank == opts.rootRank else []
         if self._rank == opts.rootRank:
@@ -127,6 +137,8 @@ class MpiProcessGroup(BaseGroup):
         return self.gather([list(output.view(self._size, -1))], [tensor], opts)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
+        if self._ran("scatter", opts, plain.scatter, outputs, inputs, opts.rootRank):
+            return self._finished
         arguments.root(opts.rootRank, self._size)
         parts = list(inputs[0]) if inputs and self._rank == opts.rootRank else []
         if self._rank == opts.rootRank:
@@ -152,6 +164,10 @@ class MpiProcessGroup(BaseGroup):
         return self._reduce_scatter(outputs, tensors, opts)
 
     def _reduce_scatter(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Work:
+        if self._ran(
+            "reduce_scatter_tensor", opts, plain.reduce_scatter_single, outputs, tensors, opts.reduceOp
+        ):
+            return self._finished
         arguments.parts_of_whole(outputs, tensors, self._size)
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
         reduce_scatter_pair = partial(dense.reduce_scatter_single, self._comm, reduction=reduction)
@@ -173,9 +189,12 @@ class MpiProcessGroup(BaseGroup):
         input_sizes: Sequence[int],
         opts: Any = None,
     ) -> Work:
+        equal = not (output_sizes or input_sizes)
+        if equal and self._ran("all_to_all", opts, plain.all_to_all_single, output, tensor):
+            return self._finished
         arguments.rows_exchanged(output, tensor, output_sizes, input_sizes, self._size)
         run = partial(exchange.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)
-        if output_sizes or input_sizes:
+        if not equal:
             return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
         return self._start("all_to_all", run, [tensor], [output], opts, "equal parts", same_size=[output])
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch._C import _autograd
 
-_enabled = _autograd._profiler_enabled
+enabled = _autograd._profiler_enabled
 
 
 def event(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
     """Begin an event, if a profiler records; returns the function that ends it."""
-    if not _enabled():
+    if not enabled():
         return None
     shown = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
     handle = _autograd._record_function_with_args_enter(f"mpi:{name}", *shown)

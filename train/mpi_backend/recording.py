@@ -13,11 +13,16 @@ from typing import Any
 import torch
 
 
+def module() -> Any:
+    """Return the launcher's module, if this rank was launched with `--record`."""
+    return sys.modules.get("muster_recorder")
+
+
 def recorded(
     run: Callable[[], None], group: Any, name: str, inputs: Sequence[torch.Tensor]
 ) -> Callable[[], None]:
     """Note a collective that has been called; returns `run`, which also notes its end."""
-    recorder: Any = getattr(sys.modules.get("muster_recorder"), "recorder", None)
+    recorder: Any = getattr(module(), "recorder", None)
     if recorder is None:
         return run
     place = recorder.begin_work(group, name, inputs)

@@ -103,6 +103,17 @@ class Reduction:
 
 
 @cache
+def done_by_mpi(operation: int, dtype: torch.dtype) -> Reduction | None:
+    """Return the reduction for a value of torch's RedOpType, if MPI needs no work of torch's for it."""
+    name = _NAMES[operation]
+    try:
+        reduction = _plain(name, dtype) if name in _OPERATIONS else None
+    except ValueError:
+        return None
+    return None if reduction is None or reduction.on_host else reduction
+
+
+@cache
 def _average(dtype: torch.dtype) -> Reduction:
     if dtype == torch.bool:
         raise ValueError(f"reduce operation AVG is not defined for {dtype}")

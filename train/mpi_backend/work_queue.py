@@ -15,10 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .exceptions import MpiBackendError, TimedOutError, breaks_group, with_name
 from .work import CollectiveWork
+
+_this_thread, _now = threading.get_ident, time.monotonic
 
 
 class Running(NamedTuple):
@@ -49,7 +51,7 @@ class WorkQueue:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def run_now(self, name: str, seconds: float, run: Callable[[], None]) -> bool:
+    def run_now(self, name: str, seconds: float, run: Callable[..., object], *arguments: Any) -> bool:
         """Run a collective for a caller that blocks; returns False if something else is queued or under way.
 
         Raises what went wrong, as `wait` of a work handle does.
@@ -57,11 +59,12 @@ class WorkQueue:
         with self._lock:
             if self._holder is not None or self._queue or self.broken is not None or self._closed:
                 return False
-            self._holder = threading.get_ident()
-            self._begin(name, seconds)
+            self._holder = _this_thread()
+            self.begun += 1
+            self._running = name, seconds, _now(), self.begun
         failed: BaseException | None = None
         try:
-            run()
+            run(*arguments)
         except BaseException as error:
             failed = with_name(name, error)
             if not isinstance(error, Exception):  # Ctrl-C belongs to the thread that got it
@@ -69,10 +72,11 @@ class WorkQueue:
             raise failed from error
         finally:
             with self._lock:
-                self._running = None
+                self._running = self._holder = None
                 if failed is not None:
                     self._note(failed)
-                self._release()
+                if self._waiting or self._queue:
+                    self._wake_all()
         return True
 
     def add(self, work: CollectiveWork, *, blocks: bool) -> None:
@@ -146,8 +150,11 @@ class WorkQueue:
         """Let another thread take the first of the queue."""
         self._holder = None
         if self._waiting or self._queue:
-            self._changed.notify_all()
-            self._added.notify()
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        self._changed.notify_all()
+        self._added.notify()
 
     def _take(self) -> CollectiveWork | None:
         """Take the first of the queue, unless another thread is running one."""

@@ -215,13 +215,10 @@ def check_a_message_of_2_gib_has_a_size() -> None:
 
 
 def check_counts_above_the_limit_of_one_call() -> None:
-    limit, buffers.LIMIT = buffers.LIMIT, 7  # 30 elements are five calls
-    try:
+    with patch.multiple(buffers, LIMIT=7, REDUCED_AT_ONCE=0):  # 30 elements are five calls
         _every_collective()
         check_send_and_receive_round_the_ring()
         check_receive_from_whoever_sends()
-    finally:
-        buffers.LIMIT = limit
 
 
 def _every_collective() -> None:
