@@ -118,7 +118,12 @@ class Slurm:
 
     def until_idle(self) -> None:
         """Wait until every node can take a job."""
-        wait_until(self.is_idle, "nodes of Slurm that are idle")
+
+        def states() -> str:
+            asked = (("squeue",), ("sinfo", "--partition=main", "--Node", "--format=%N %T %E"))
+            return "idle nodes:\n" + "".join(self.run(*words).stdout for words in asked)
+
+        wait_until(self.is_idle, states)
 
 
 @contextlib.contextmanager

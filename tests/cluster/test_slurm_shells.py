@@ -113,7 +113,9 @@ def test_an_allocation_that_cannot_be_given_back_is_named(slurm: Slurm) -> None:
         with slurm.start("muster", "launch", "--slurm", "-N 2 -n 2", "program.py") as process:
             lines = read_until(process, "begins", 2)
             (number,) = slurm.jobs()
-            slurm.run("pkill", "-9", "-x", "slurmctld", user="root", folder="/")
+            # A killed slurmctld would forget the last minutes: jobs that ended would run, numbers would be used twice.
+            slurm.run("scontrol", "shutdown", "slurmctld", user="root", folder="/")
+            wait_until(lambda: slurm.run("scontrol", "ping").returncode != 0, "an end of slurmctld")
             slurm.run("sh", "-c", "kill -INT $(pgrep -o -f '[d]eploy.cli.entry')", folder="/")
             rest, _ = process.communicate(timeout=240)
     finally:
