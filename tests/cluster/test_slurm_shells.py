@@ -113,7 +113,7 @@ def test_an_allocation_that_cannot_be_given_back_is_named(slurm: Slurm) -> None:
         with slurm.start("muster", "launch", "--slurm", "-N 2 -n 2", "program.py") as process:
             lines = read_until(process, "begins", 2)
             (number,) = slurm.jobs()
-            # A killed slurmctld would forget the last minutes: jobs that ended would run, numbers would be used twice.
+            # A killed slurmctld forgets the last minutes: ended jobs run again, and numbers are used twice.
             slurm.run("scontrol", "shutdown", "slurmctld", user="root", folder="/")
             wait_until(lambda: slurm.run("scontrol", "ping").returncode != 0, "an end of slurmctld")
             slurm.run("sh", "-c", "kill -INT $(pgrep -o -f '[d]eploy.cli.entry')", folder="/")
