@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parents[1] / "train" / "mpi_checks"
 AREAS = {
     "collectives": "collectives",
     "layouts": "collectives",
+    "sizes": "collectives",
     "features": "types, futures, threads, order",
     "messages": "messages and groups",
     "training": "training",
@@ -22,6 +23,8 @@ AREAS = {
 }
 # About our backend, or about the words of its errors: nothing that another one has to do.
 OURS = {
+    "check_ranks_of_one_host_reduce_large_tensors_by_messages",
+    "check_ranks_of_several_hosts_leave_large_tensors_to_mpi",
     "check_a_call_of_plain_tensors_is_one_of_mpi",
     "check_a_caller_that_waits_runs_a_collective_itself",
     "check_a_collective_that_others_do_not_join_can_be_waited_for",

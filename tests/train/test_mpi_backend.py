@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
-CALLS = ("collectives", "layouts", "features", "messages", "mistakes")
+CALLS = ("collectives", "layouts", "sizes", "features", "messages", "mistakes")
 REST = (
     "store",
     "fake_gpu",

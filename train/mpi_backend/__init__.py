@@ -11,6 +11,7 @@ direct.py, which does. Each file imports only from those below it:
     sparse.py           all_reduce of sparse tensors
     dense.py            the other collectives, in calls of MPI
     plain.py            the same where MPI can use the tensors as they are: the short way of most calls
+    large.py            reductions of large tensors on one host, in which a rank that waits sleeps
     exchange.py         gather, scatter and all_to_all, as messages between pairs
     messages.py         send and recv: the messages under way; point_to_point.py: each of them
     reduction.py        torch's reduce operations as MPI's; half.py: those that MPI lacks

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from . import buffers
+from . import buffers, large
 from .buffers import host_memory, message, overlap, pieces, stage_in, stage_out
 from .exchange import exchange
 from .library import MPI
@@ -29,9 +29,12 @@ def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int) -> None:
 def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction) -> None:
     """Replace every rank's elements by the reduction over all ranks."""
     flat = reduction.prepare(stage_in(tensor, on_host=reduction.on_host), may_overwrite=True)
-    wait_for_all_ranks(comm, flat.nbytes)
-    for piece in pieces(flat, buffers.REDUCED_AT_ONCE // flat.itemsize):
-        comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
+    if large.suits(comm, flat):
+        large.all_reduce(comm, flat, reduction)
+    else:
+        wait_for_all_ranks(comm, flat.nbytes)
+        for piece in pieces(flat, buffers.REDUCED_AT_ONCE // flat.itemsize):
+            comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
     reduction.returned()
     reduction.conclude(flat, comm.size)
     stage_out(tensor, flat)
