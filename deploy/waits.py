@@ -25,17 +25,14 @@ class Wait:
         self._hosts = len(self._left)
 
     def also_for(self, host: str) -> None:
-        """Wait for this host too."""
         self._left[host] = None
         self._hosts += 1
 
     def over_for(self, host: str) -> None:
-        """Wait no longer for this host."""
         self._left.pop(host, None)
 
     @property
     def has_hosts(self) -> bool:
-        """Whether a host is left."""
         return bool(self._left)
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ The driver sends this package to the node's own Python over SSH; nothing but the
 that ending a job is a walk of the process tree and never a search by name. Its lifeline is its standard
 input: when that closes, the job on this host ends.
 
-Requests carry "do" and are answered in order with "reply"; events carry "event" and come at any time.
+Requests have "do" and are answered in order with "reply"; events have "event" and come at any time.
 Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the agent over a Unix socket.
 """
 
@@ -208,7 +208,6 @@ class Worker:
         threading.Thread(target=self._run, daemon=True).start()
 
     def begin(self, request: Frame, payload: bytes) -> None:
-        """Begin with a request."""
         self._request = (request, payload)
         self._done.clear()
         self._requested.release()

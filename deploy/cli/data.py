@@ -79,7 +79,6 @@ class DataList(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        """Ask every host."""
         with cluster_of(self) as cluster:
             answers = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         sets = {host: answer.sets for host, answer in answers.items()}

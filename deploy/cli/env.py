@@ -31,7 +31,6 @@ class EnvList(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        """Ask every host."""
         with cluster_of(self) as cluster:
             answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
         environments = {host: answer.environments for host, answer in answers.items()}

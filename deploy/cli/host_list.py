@@ -97,7 +97,6 @@ class HostsScan(RosterOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        """Ask the hosts, and print a table."""
         path = Path(self.hosts)
         roster = _Roster(path, self.python)
         listed = list(roster.listed(path.read_bytes() if path.exists() else b""))

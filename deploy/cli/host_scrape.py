@@ -74,7 +74,6 @@ class HostCollector(Collector):
         self.readings: dict[str, HostReading | None] = dict.fromkeys(hosts)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The metrics."""
         up = {host: reading for host, reading in self.readings.items() if reading}
         yield _gauge(
             "muster_host_up",

@@ -104,7 +104,6 @@ class Logs(NewestJobOptions):
     )
 
     def run(self) -> None:
-        """Print it."""
         with locate(self.job, self, default="newest") as found:
             located = reconnecting(found, print_note)
             pattern = _pattern(self.grep)
@@ -160,7 +159,6 @@ class Stop(JobOptions):
     job: str = flag("", ONLY_JOB, takes="positional")
 
     def run(self) -> None:
-        """End it, and print its state."""
         with locate(self.job, self, default="only running") as located:
             if not located.state.running:
                 sys.stdout.write(

@@ -5,10 +5,12 @@ launch_request.py loads this module while launch.py connects to the hosts.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 from .. import interrupts
 from ..common.os_errors import explain
@@ -18,6 +20,7 @@ from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..envs.present import Packages
 from ..envs.wanted import Requirements
+from ..errors import UsageError
 from ..jobs.detach import detach
 from ..jobs.hosts_record import keep, kept_if_taken
 from ..jobs.leases import Leasing
@@ -26,13 +29,13 @@ from ..jobs.planning import make_plan
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.verdict import verdict
-from ..launch.job_events import JobEvent
+from ..launch.job_events import JobEvent, OnEvent
 from ..launch.result import LaunchResult
 from ..launch.stages import with_hosts
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
-from . import batch, listeners
+from . import batch
 from . import options as parse
 from .command import Exit
 from .ending import PAGE, end_with_page
@@ -60,7 +63,6 @@ class PreparedLaunch:
     """The packages for the ranks."""
 
     def handle(self) -> None:
-        """Handle it as its options require."""
         spec, screen, dry = self.spec, self.screen, self.options.dry_run
         if self.placement is None and self.options.slurm_login:
             login, show = self.options.slurm_login, self.progress.stage
@@ -132,14 +134,14 @@ class PreparedLaunch:
         record, packages = self.inventory.record(self.spec), self._packages()
         options, screen = self.options, self.screen
         try:
-            with listeners.copies(options.events) as copies, scraped(options.metrics) as scrape:
+            with copies(options.events) as event_copies, scraped(options.metrics) as scrape:
                 result = Attempts(
                     self.spec,
                     self.inventory.open_pipe,
                     folder,
                     (folder, screen, scrape) if scrape else (folder, screen),
                     lambda plan: keep(record, folder.path),
-                    listeners=(_decide, *copies, *((scrape.count,) if scrape else ())),
+                    listeners=(_decide, *event_copies, *((scrape.count,) if scrape else ())),
                     timings=self.timings,
                     stdin=parse.STDIN,
                     packages=packages,
@@ -176,3 +178,44 @@ def _decide(event: JobEvent) -> None:
     """After the end of the job, a signal no longer changes its exit status."""
     if event.type == "job.ended" and event.exit_status is not None:
         interrupts.decide(event.exit_status)
+
+
+STDOUT = "-"
+
+
+class EventCopies:
+    """Writes each event as a line of JSON. If that fails, the job continues, and stderr gets one note."""
+
+    def __init__(self, file: TextIO, name: str) -> None:
+        self._file, self._name = file, name
+        self._failed = False
+
+    def write(self, event: JobEvent) -> None:
+        if self._failed:
+            return
+        try:
+            self._file.write(event.line())
+            self._file.flush()
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            self._failed = True
+            why = explain(error) if isinstance(error, OSError) else str(error)
+            print_note(f"note: --events {self._name} ends here: {why}")
+
+
+@contextlib.contextmanager
+def copies(events: str) -> Iterator[tuple[OnEvent, ...]]:
+    """The listener of `--events`, if it was given; UsageError for a file that cannot be written."""
+    if not events:
+        yield ()
+    elif events == STDOUT:
+        yield (EventCopies(sys.stdout, events).write,)
+    else:
+        try:
+            file = Path(events).open("w", encoding="utf-8")  # noqa: SIM115  # closed below
+        except OSError as error:
+            raise UsageError(f"--events {events}: {explain(error)}") from None
+        try:
+            yield (EventCopies(file, events).write,)
+        finally:
+            with contextlib.suppress(OSError):  # a full disk shows only now
+                file.close()

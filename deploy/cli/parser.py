@@ -103,7 +103,6 @@ class _CommandLine:
         self._program_begins = False
 
     def read(self, arguments: Sequence[str]) -> Call:
-        """The command with the values of its flags."""
         left = list(arguments)
         while left:
             argument = left.pop(0)
@@ -241,7 +240,6 @@ class _CommandLine:
             raise UsageError(f"{missing[0].required} {self._called} {self._command.arguments}")
 
     def _unknown(self, flag: str) -> str:
-        """The message for an unknown option."""
         message = f"{self._called}: unknown option {flag}"
         if self._is_program(flag):
             return f"{message}; to launch the file of this name: {self._called} ./{flag}"

@@ -52,7 +52,6 @@ class Project:
 
     @property
     def profiles(self) -> Mapping[str, str]:
-        """The place of each profile, by its name."""
         return {name: self._place(f"{PROFILES}.{name}") for name in self._profile_tables()}
 
     def setting(self, flag: Flag) -> Setting | None:

@@ -54,7 +54,6 @@ class Scrape:
         self.registry.unregister(self._status)
 
     def count(self, event: JobEvent) -> None:
-        """Count an event."""
         self._events.labels(event.type).inc()
         if event.type == "attempt.started":
             self._info.labels(event.job).set(1)
@@ -73,7 +72,6 @@ class Scrape:
             self._status.set(event.exit_status or 0)
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """Count the output of a rank."""
         self._bytes.labels(host).inc(len(text.encode(errors="surrogatepass")))
         self._last_output.labels(str(rank), host).set_to_current_time()
 

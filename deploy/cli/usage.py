@@ -76,7 +76,6 @@ def value_of(flag: Flag, *, short: bool = False) -> str:
 
 
 def _version_of(distribution: str) -> str:
-    """The installed version of a distribution."""
     from importlib import metadata  # noqa: PLC0415  # 16 ms, only for --version
 
     try:

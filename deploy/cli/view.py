@@ -34,7 +34,6 @@ class Report(NewestJobOptions):
     output: str = flag("", "the file to write (default: report.html in runs/JOB)", "FILE")
 
     def run(self) -> None:
-        """Write it, and print its path."""
         with locate(self.job, self, default="newest") as located:
             require_logs(located)
             with _folder(located, self.runs_folder) as (folder, page):

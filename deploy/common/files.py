@@ -63,7 +63,6 @@ class Files:
         return {"entries": page, "more": False}
 
     def do_part(self, request: Frame, payload: bytes) -> Frame:
-        """A part of a file."""
         with open(path_of(request["path"]), "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(PART)}

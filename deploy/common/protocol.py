@@ -22,7 +22,6 @@ class Part(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The names of all its requests."""
         return " ".join(self.requests.values()).split()
 
 

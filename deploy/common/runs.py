@@ -58,7 +58,6 @@ class JobFolders:
         self._outputs: dict[str, RunOutput] = {}
 
     def run(self, job: str) -> Path:
-        """The folder of a job's run."""
         return self.root / job / self.inside
 
     def do_jobs(self, request: Frame, payload: bytes) -> Frame:
@@ -102,14 +101,12 @@ class JobFolders:
         return {"told": reached}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
-        """The files of a run with their sizes."""
         run = self.run(request["job"])
         hidden = {"lock.driver", *RESERVES}
         paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in hidden]
         return {"files": [[str(path.relative_to(run)), path.stat().st_size] for path in paths]}
 
     def do_read(self, request: Frame, payload: bytes) -> Frame:
-        """A part of a file of a run."""
         with open(self.run(request["job"]) / request["name"], "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(request["most"])}

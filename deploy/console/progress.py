@@ -100,7 +100,6 @@ class Progress:
         self._began, self._done, self._total, self._what = time.monotonic(), 0, 0, what
 
     def add(self, more: int, total: int) -> None:
-        """Count more of a total."""
         with self._adding:
             self._done, self._total = self._done + more, total
 

@@ -58,7 +58,6 @@ class HarmlessStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flush the underlying stream."""
         with contextlib.suppress(*self._ignored):
             self.stream.flush()
 

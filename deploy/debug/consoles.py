@@ -29,7 +29,6 @@ class RankAnswers:
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has no value."""
         return any(answer.value is None for answer in self.answers.values())
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..connect.channel import Channel
-from ..connect.requests.streams import DEBUGGER, StreamOpened
+from ..connect.requests.consoles import DEBUGGER, StreamOpened
 from ..errors import MusterError
 from .consoles import require_record
 from .forward import LOOPBACK, Forwarder, Target

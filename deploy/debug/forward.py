@@ -16,7 +16,7 @@ from ..connect.inbox import Inbox
 from ..connect.listener import Listener
 from ..connect.pipe import why_lost
 from ..connect.reports import Lost, StreamClosed, StreamPart, StreamTaken
-from ..connect.requests.streams import STREAM_CLOSE, STREAM_OPEN, STREAM_PART, STREAM_TAKEN, StreamOpened
+from ..connect.requests.consoles import STREAM_CLOSE, STREAM_OPEN, STREAM_PART, STREAM_TAKEN, StreamOpened
 from ..errors import MusterError, UnfitError, UsageError
 from .peers import other_user
 

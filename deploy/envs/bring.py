@@ -38,9 +38,7 @@ MAKE_SECONDS = 6 * 3600.0  # a host may fetch gigabytes from its index
 class ProgressLine(Protocol):
     """A line that shows how much is done."""
 
-    def show(self, done: int, total: int) -> None:
-        """Show it."""
-        ...
+    def show(self, done: int, total: int) -> None: ...
 
 
 class PackageDelivery(EnvironmentsAsked):

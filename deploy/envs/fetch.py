@@ -74,7 +74,7 @@ def _wheel(package: Package, python: str, cache: Path, over: threading.Event) ->
 
 
 def _download(package: Package, path: Path, over: threading.Event) -> None:
-    """Download a file, which appears whole and verified, or not at all; stops when `over` is set."""
+    """Download a file, which appears complete and verified, or not at all; stops when `over` is set."""
     import requests  # noqa: PLC0415  # most launches download nothing
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,11 +39,9 @@ class EnvironmentsAsked:
         self._asked: dict[str, Future[HostEnvironments]] = {}
 
     def ask(self, channel: Channel) -> None:
-        """Ask a host."""
         self._asked[channel.host] = channel.post(ENVIRONMENTS)
 
     def of(self, cluster: Cluster) -> dict[str, HostEnvironments]:
-        """The environments of every host."""
         for host, channel in cluster.channels.items():
             if host not in self._asked:
                 self.ask(channel)

@@ -47,7 +47,6 @@ class CompilerCache:
         self.address = f"http://{name}:{self._server.server_address[1]}/{self._token}"
 
     def __enter__(self) -> CompilerCache:
-        """Start the server."""
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 

@@ -20,7 +20,6 @@ class Range(NamedTuple):
     before: str = ""
 
     def holds(self, version: str) -> bool:
-        """Whether a version is in the range."""
         return number(self.first) <= number(version) and (
             not self.before or number(version) < number(self.before)
         )

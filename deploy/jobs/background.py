@@ -7,13 +7,16 @@ driver.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 from ..connect.channel import Channel
 from ..connect.kept import KeptHosts
 from ..connect.pipe import OpenPipe
+from ..connect.requests.launch import HANDLED, SIGNAL, Handled
 from ..connect.reserve import Reserve
-from ..errors import UsageError
+from ..errors import MusterError, UsageError
 from ..hosts.hostfile import Host
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
@@ -21,10 +24,50 @@ from ..plan.launcher import place_ranks
 from ..plan.spec import LaunchSpec
 from . import fence
 from . import restart_policy as restart
-from .growth import Growth
 from .repeated import PREEMPTED
 from .restart_policy import Policy
 from .standby import Standby
+
+NAME = "SIGUSR1"
+ASK_SECONDS = 5.0
+"""Between two questions whether the programs handle the signal: they may not have begun yet."""
+
+
+class Growth:
+    """Sends SIGUSR1 to the ranks of an attempt, once, when all of their programs handle it."""
+
+    def __init__(self, channels: Mapping[str, Channel]) -> None:
+        self._channels = channels
+        self._answers: dict[str, Future[Handled]] = {}
+        self._asked = 0.0
+        self.sent = False
+
+    def look(self) -> bool:
+        """Ask the hosts, or read their answers; returns whether the signal was sent now."""
+        if self.sent:
+            return False
+        if not self._answers:
+            if time.monotonic() >= self._asked + ASK_SECONDS:
+                self._asked = time.monotonic()
+                self._answers = {
+                    host: channel.post(HANDLED, name=NAME) for host, channel in self._channels.items()
+                }
+            return False
+        if not all(answer.done() for answer in self._answers.values()):
+            return False
+        self.sent = all(map(_is_handled, self._answers.values()))
+        self._answers = {}
+        if self.sent:
+            for channel in self._channels.values():
+                channel.post(SIGNAL, name=NAME)
+        return self.sent
+
+
+def _is_handled(answer: Future[Handled]) -> bool:
+    try:
+        return answer.result(0.0).handled
+    except MusterError:
+        return False
 
 
 class Background:

@@ -75,14 +75,14 @@ class LogLine(NamedTuple):
 
 
 def jobs_at(
-    sources: Sequence[JobRecords], job: str = "", on_error: Callable[[str, MusterError], None] | None = None
+    sources: Sequence[JobRecords], on_error: Callable[[str, MusterError], None] | None = None
 ) -> list[LocatedJob]:
-    """Every job of these sources, oldest first; with `job`, only that one. The first source of a job counts.
+    """Every job of these sources, oldest first. The first source of a job counts.
 
     `on_error` is called for each source that does not answer. Without it, that is an error.
     """
     by_host = {source.host: source for source in sources}
-    outcomes = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=job))
+    outcomes = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=""))
     if on_error is None:
         outcomes.require_all()
     else:

@@ -56,7 +56,6 @@ class StoredTree(Tree):
     store: Path = Path()
 
     def source(self, file: TreeFile) -> Path:
-        """The path of the content of a file."""
         return Store(self.store).path(file.digest)
 
     def _content(self, file: TreeFile) -> bytes:
@@ -73,6 +72,11 @@ def stored(tree: Tree, store: Path) -> StoredTree:
     return StoredTree(**{field.name: getattr(tree, field.name) for field in fields(Tree)}, store=store)
 
 
+def with_store(spec: LaunchSpec, store: Path) -> LaunchSpec:
+    """The same request, with its files read from this store."""
+    return dataclasses.replace(spec, tree=stored(spec.tree, store), library=stored(spec.library, store))
+
+
 class Hosts(NamedTuple):
     """A job with its hosts, and how to connect to them."""
 
@@ -87,13 +91,16 @@ TakeHosts = Callable[[LaunchSpec, RunFolder, Callable[[str], None]], AbstractCon
 
 def main(folder_name: str, take_hosts: TakeHosts | None = None) -> None:
     """Drive the job from stdin, in a process that outlives its parent."""
+    drive(spec_in_background(), Path(folder_name), take_hosts)
+
+
+def spec_in_background() -> LaunchSpec:
+    """The job from stdin, read in a process that outlives its parent and ends at SIGTERM alone."""
     spec = LaunchSpec.of_json(json.load(sys.stdin))
     if os.fork():
         os._exit(0)
     end_at_sigterm_alone()
-    store = Path(MusterPaths.of_home(home()).store)
-    spec = dataclasses.replace(spec, tree=stored(spec.tree, store), library=stored(spec.library, store))
-    drive(spec, Path(folder_name), take_hosts)
+    return with_store(spec, Path(MusterPaths.of_home(home()).store))
 
 
 def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -> None:

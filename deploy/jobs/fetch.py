@@ -22,8 +22,8 @@ MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill 
 SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 1 GiB where that is less
 BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
 _OURS = frozenset({"slurm.json", "stop.json", "report.html", HOSTS})
-"""Files that only this machine may write into its copy of a run. It acts upon the first two: `muster stop`
-ends the job of Slurm in slurm.json. The third is a page, which a browser opens as ours. The last has the
+"""Files that only this machine may write into its copy of a run. It uses the first two: `muster stop` ends
+the job of Slurm in slurm.json. The third is a page, which a browser opens as ours. The last has the
 logins of commands, and their SSH configuration."""
 END_OF_LOG = 1 << 14
 MOST_RECORD = 1 << 28

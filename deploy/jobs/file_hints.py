@@ -1,4 +1,7 @@
-"""Hints about a missing module or file of the program, from the tree that was sent."""
+"""Hints about a missing module or file of the program, from the tree that was sent, and about a full disk.
+
+A disk may also be the memory that processes share as files.
+"""
 
 from __future__ import annotations
 
@@ -160,3 +163,32 @@ def _kind_of(root: Path, path: str) -> str:
         return "" if path == "." or not full.exists() else "folder" if full.is_dir() else "file"
     except OSError:  # for example, a name that is too long
         return ""
+
+
+_FULL = re.compile(r"No space left on device(?:[^'\n]*'(/[^'\n]+)')?")
+_SHARED = re.compile(r"/dev/shm|</torch_|out of shared memory")  # noqa: S108  # a message of the rank
+_BUS = re.compile(r"Bus error|SIGBUS")
+
+
+def full_disk(result: LaunchResult) -> str:
+    """A hint about a full disk or a full /dev/shm of the host of the failure; else empty."""
+    if not (failure := result.failure) or not failure.host:
+        return ""
+    look = f"muster run --include {failure.host} -- df -h"
+    for line in last_lines(result):
+        if _BUS.search(line) or (_FULL.search(line) and _SHARED.search(line)):
+            return _shared_memory(failure.host, look)
+        if match := _FULL.search(line):
+            disk = (
+                f"the disk of {harmless(match[1])} on {failure.host}"
+                if match[1]
+                else f"a disk of {failure.host}"
+            )
+            return f"{disk} is full: {look}"
+    return _shared_memory(failure.host, look) if _BUS.search(failure.reason) else ""
+
+
+def _shared_memory(host: str, look: str) -> str:
+    """A write to a mapped page that has no room ends in SIGBUS."""
+    less = "data loaders with fewer workers use less, --shm-size of a container makes it larger"
+    return f"most likely /dev/shm of {host} is full: {look} /dev/shm; {less}"

@@ -1,6 +1,6 @@
 """Hints about the end of a job, from the last lines of its ranks: what was wrong, with the remedy.
 
-Hints about modules and files are in file_hints.py.
+Hints about modules, files and disks are in file_hints.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from ..console.terminal import harmless
 from ..console.text import clip, count, span
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
-from .disk_hints import full_disk
-from .file_hints import last_lines, left_behind, missing_module, sent_elsewhere
+from .file_hints import full_disk, last_lines, left_behind, missing_module, sent_elsewhere
 from .gpu_hints import failed_on_gpu
 
 MOST_ERROR = 200

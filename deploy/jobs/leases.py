@@ -68,13 +68,13 @@ class Leasing:
         """Lease everything; `UnfitError` that names the holders if it is not free in time."""
         began, pause, waits = time.monotonic(), POLL_SECONDS, self._spec.lease_wait
         patience = AGAIN_SECONDS if self._spec.attempt else PATIENCE_SECONDS
-        told = waits == 0
+        is_noted = waits == 0
         while (leased := self._try()) is None:
             if waits is not None and time.monotonic() - began > max(waits, patience):
                 raise self._refusal()
-            if not told:
+            if not is_noted:
                 self._on_wait(self._line())
-                told = True
+                is_noted = True
             self._on_stage(lambda: f"{self._line()} ({duration(time.monotonic() - began)})")
             time.sleep(pause)
             pause = min(pause * 1.5, SLOWEST_POLL)

@@ -38,4 +38,4 @@ def _fetch(channel: Channel, rank: int, folder: RunFolder) -> None:
     with contextlib.suppress(MusterError):
         content = fetched(channel, name_of(rank), METRICS_SECONDS, MOST_RETURNED)
         if content:
-            folder.keep_returned(name_of(rank), content)
+            folder.keep(name_of(rank), content)

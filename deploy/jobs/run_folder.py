@@ -200,15 +200,11 @@ class RunFolder:
 
     def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:
         """Write the record of this attempt (deploy/jobs/launched.py); with the first one, also `texts`."""
-        self._keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
+        self.keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
         if texts is not None:
-            try:
-                write_atomically(self.path / "code.json.gz", texts, durable=False)
-            except OSError as error:
-                self._full = self._full or explain(error)
+            self.keep("code.json.gz", texts)
 
     def event(self, event: JobEvent) -> None:
-        """Append an event to events.jsonl."""
         if not self._full:
             path = self.path / "events.jsonl"
             try:
@@ -226,7 +222,7 @@ class RunFolder:
         if self._shares.note:
             result = dataclasses.replace(result, notes=(*result.notes, self._shares.note))
         if result.stacks:
-            self._keep(f"stacks{self._suffix}.txt", result.stacks)
+            self.keep(f"stacks{self._suffix}.txt", result.stacks)
         order = self.path / "stop.json"
         if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
             return result
@@ -241,15 +237,13 @@ class RunFolder:
         path = self.path / name
         return path.read_text(errors="replace") if self._again and path.is_file() else None
 
-    def keep_metrics(self, name: str, metrics: str) -> None:
-        """Write the program's metrics if there is room; otherwise `problem` reports them as missing."""
-        self._keep(name, metrics)
-
-    def keep_returned(self, name: str, content: bytes) -> None:
-        """Write the value that the function of a call returned in a rank."""
+    def keep(self, name: str, content: str | bytes) -> None:
+        """Write a file without which the run is still usable; if that fails, `problem` has the reason."""
+        folder = (self.path / name).parent
         try:
-            (self.path / name).parent.mkdir(exist_ok=True)
-            write_atomically(self.path / name, content, durable=False)
+            if folder != self.path:  # which stays removed, if somebody has removed it
+                folder.mkdir(exist_ok=True)
+            self._write(name, content)
         except OSError as error:
             self._full = self._full or explain(error)
 
@@ -283,16 +277,10 @@ class RunFolder:
             self.unwritten = explain(error)
         return self.unwritten
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, content: str | bytes) -> None:
         """Write a file for people. It may quote text of a host that has no encoding."""
-        write_atomically(self.path / name, text.encode(errors="replace"), durable=False)
-
-    def _keep(self, name: str, text: str) -> None:
-        """Write a file without which the run is still usable."""
-        try:
-            self._write(name, text)
-        except OSError as error:
-            self._full = self._full or explain(error)
+        encoded = content if isinstance(content, bytes) else content.encode(errors="replace")
+        write_atomically(self.path / name, encoded, durable=False)
 
     def _record(self, name: str, record: Mapping[str, Any]) -> None:
         """Write a file for programs, which is complete even after a crash of this machine."""

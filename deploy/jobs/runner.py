@@ -330,7 +330,7 @@ class Attempts:
     def _finish(self, result: LaunchResult) -> LaunchResult:
         """Write the result. If that fails, it gets a note: the end of the ranks is still the result."""
         for name, text in self._metrics.texts.items():
-            self.folder.keep_metrics(name, text)
+            self.folder.keep(name, text)
         self._stalls.wait()
         notes = [*([self.folder.problem] if self.folder.problem else []), *self._stalls.problems]
         notes = [*result.notes, *notes, *self._metrics.missing()]

@@ -52,10 +52,10 @@ class _Share:
 class SampleFile:
     """Appends samples. `hosts`: their number; each has the same share of the room."""
 
-    def __init__(self, path: str, hosts: int, most: int = MOST_FILE) -> None:
-        self._room = most // max(1, hosts)
+    def __init__(self, path: str, hosts: int) -> None:
+        self._room = MOST_FILE // max(1, hosts)
         self._shares: dict[str, _Share] = {}
-        self._left = most
+        self._left = MOST_FILE
         self._member = 0
         self._packer = _packer()
         self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115  # as long as the run

@@ -17,14 +17,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..common.paths import MusterPaths
-from ..common.users import home
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
 from ..console.text import count
 from ..errors import MusterError, lines_of
 from ..plan.spec import LaunchSpec
-from .detached_main import attempts_of, end_at_sigterm_alone, opener_of, stored
+from .detached_main import attempts_of, opener_of, spec_in_background
 from .fence import TakenOverError, has_majority, require_majority
 from .notify import notify
 from .run_folder import RunFolder
@@ -35,12 +33,7 @@ TRY_SECONDS, PAUSE_SECONDS = 600.0, 1.0
 
 def main(folder_name: str) -> None:
     """Wait in a process that outlives its parent; take the job over when its driver is gone."""
-    spec = LaunchSpec.of_json(json.load(sys.stdin))
-    if os.fork():
-        os._exit(0)
-    end_at_sigterm_alone()
-    store = Path(MusterPaths.of_home(home()).store)
-    spec = dataclasses.replace(spec, tree=stored(spec.tree, store), library=stored(spec.library, store))
+    spec = spec_in_background()
     open_pipe, own = opener_of(spec), spec.hosts[0].name
     (Path(folder_name) / "run" / NOT_NEEDED).unlink(missing_ok=True)  # of an earlier one
     unreached = _unreached(spec, open_pipe)

@@ -87,7 +87,6 @@ class ReportHandlers:
         }
 
     def also(self, kind: type[Report], handle: Callable[[str, Any], None]) -> None:
-        """Handle reports of another kind."""
         self._handlers = {**self._handlers, kind: handle}
 
     def take(self, host: str, report: Report) -> None:

@@ -83,7 +83,6 @@ class JobEvent:
     """The time of the last progress before a stall."""
 
     def line(self) -> str:
-        """The event as a line of JSON."""
         return json.dumps(asdict(self)) + "\n"
 
 

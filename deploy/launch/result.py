@@ -182,7 +182,6 @@ class LaunchResult:
         return end_state(self.exit_status, self.failure.kind if self.failure else None)
 
     def as_json(self) -> dict[str, Any]:
-        """The content of result.json."""
         failure = self.failure
         return {
             "job": self.plan.spec.job,

@@ -35,7 +35,6 @@ class Deadlines:
         return self.seconds_left() <= 0
 
     def do_what_is_due(self) -> None:
-        """Do each action that is due, once."""
         now = time.monotonic()
         for action in [action for action, due in self._due.items() if due <= now]:
             del self._due[action]
@@ -185,7 +184,6 @@ class LaunchState:
         self.started.add(rank)
 
     def rank_ended(self, end: RankExit) -> None:
-        """Note the end of a rank."""
         self.ends[end.placed.rank] = end
         event = self._of_rank("rank.ended", end.placed.rank, end.placed.host, end.at)
         self._on_event(replace(event, code=end.code, text=end.why))

@@ -64,7 +64,6 @@ class Tree:
         return sum(file.size for file in self.files)
 
     def source(self, file: TreeFile) -> Path:
-        """The path of the content of a file."""
         return Path(file.source) if file.source else self.root / file.path
 
     def listing(self) -> list[tuple[str, bool, str, str | None]]:

@@ -41,7 +41,6 @@ class Torchrun:
         return f"torchrun (torch {head.torch})"
 
     def unfit(self, facts: Facts) -> HostError | None:
-        """The error of a host without torch."""
         return unfit_for_torch(facts)
 
     def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:

@@ -58,7 +58,6 @@ class Batch(NamedTuple):
 
     @property
     def job_name(self) -> str:
-        """Slurm's name of the job."""
         return f"muster-{self.folder.name}"
 
     @property

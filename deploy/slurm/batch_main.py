@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import MusterError
-from ..jobs.detached_main import end_at_sigterm_alone, stored
+from ..jobs.detached_main import end_at_sigterm_alone, with_store
 from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
@@ -114,14 +114,8 @@ def _begin(
     run.record = {"started": record["started"]}
     attempt = record["attempt"] + 1 if again else 0
     spec = on_hosts(spec, allocation)
-    store = folder / BATCH / "store"
-    return run, dataclasses.replace(
-        spec,
-        attempt=attempt,
-        may_restart=spec.may_restart or requeue,
-        tree=stored(spec.tree, store),
-        library=stored(spec.library, store),
-    )
+    spec = with_store(spec, folder / BATCH / "store")
+    return run, dataclasses.replace(spec, attempt=attempt, may_restart=spec.may_restart or requeue)
 
 
 def _attempts(spec: LaunchSpec, run: RunFolder, allocation: Allocation) -> Attempts:

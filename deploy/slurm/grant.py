@@ -40,13 +40,11 @@ def request_allocation(
     environ: Mapping[str, str],
     report: Callable[[str], None],
     seconds: float | None,
-    warn: Callable[[str], None] | None = None,
 ) -> Iterator[Allocation]:
     """An allocation from salloc with these options; leaving the context releases it.
 
-    `report` gets a line whenever Slurm's reason to wait changes. `warn` (default: `report`) gets one if the
-    allocation may remain. `seconds`: the time-out; None for no limit. `UsageError` quotes salloc if it
-    refuses the options.
+    `report` gets a line whenever Slurm's reason to wait changes, and one if the allocation may remain.
+    `seconds`: the time-out; None for no limit. `UsageError` quotes salloc if it refuses the options.
     """
     if job := environ.get("SLURM_JOB_ID"):
         raise UsageError(
@@ -60,7 +58,7 @@ def request_allocation(
         yield allocation
     finally:
         if note := salloc.release():
-            (warn or report)(note)
+            report(note)
 
 
 class _Salloc:

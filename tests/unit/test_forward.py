@@ -13,7 +13,7 @@ import pytest
 
 from muster.deploy.common.streams import PART, WINDOW, Stream
 from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.requests.streams import StreamOpened
+from muster.deploy.connect.requests.consoles import StreamOpened
 from muster.deploy.debug import peers
 from muster.deploy.debug.editor import find_debugger, launch_entry
 from muster.deploy.debug.forward import Forwarder, Target, listen

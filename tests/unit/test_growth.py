@@ -11,8 +11,8 @@ from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.requests.launch import HANDLED, Handled
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
-from muster.deploy.jobs import growth as module
-from muster.deploy.jobs.growth import Growth
+from muster.deploy.jobs import background as module
+from muster.deploy.jobs.background import Growth
 
 
 class Host:

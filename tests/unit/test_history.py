@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from muster.deploy.cli.listeners import copies
+from muster.deploy.cli.launching import copies
 from muster.deploy.cli.options import require_attached
 from muster.deploy.connect.listener import Listener
 from muster.deploy.errors import UsageError

@@ -18,8 +18,8 @@ def sample(number: int, host: str = "node1") -> HostSample:
     return HostSample(float(number), host, load=number / 7, ranks=(RankSample(number, cpu=number * 1.37),))
 
 
-def write(path: Path, numbers: range, hosts: int = 1, **options: int) -> list[HostSample]:
-    file = SampleFile(str(path), hosts, **options)
+def write(path: Path, numbers: range, hosts: int = 1) -> list[HostSample]:
+    file = SampleFile(str(path), hosts)
     written = [sample(number) for number in numbers]
     for each in written:
         file.add(each)
@@ -102,8 +102,11 @@ def test_an_attempt_after_the_end_of_a_driver_goes_on_in_the_same_file(path: Pat
     assert [*read_samples(str(path))] == written
 
 
-def test_a_full_share_makes_samples_rarer_and_never_takes_the_room_of_another_host(path: Path) -> None:
-    file = SampleFile(str(path), hosts=2, most=20_000)
+def test_a_full_share_makes_samples_rarer_and_never_takes_the_room_of_another_host(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_file, "MOST_FILE", 20_000)
+    file = SampleFile(str(path), hosts=2)
     for number in range(5000):
         file.add(sample(number, "loud"))
     for number in range(20):

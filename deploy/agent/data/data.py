@@ -149,7 +149,6 @@ class Data:
         return {"digest": kept.version.digest, "damaged": damage(kept, self._require_driver)}
 
     def do_data_remove(self, request: Frame, payload: bytes) -> Frame:
-        """Remove a set; answers its bytes."""
         with self.sets.locked(request["name"]):
             return {"freed": self.sets.remove(request["name"])}
 
@@ -162,7 +161,6 @@ class Data:
         return bundle
 
     def do_data_part(self, request: Frame, payload: bytes) -> Frame:
-        """A part of a bundle."""
         with open(self._bundles.path(request["digest"]), "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(CHUNK)}

@@ -144,7 +144,6 @@ class OwnClaim:
         self.path = ""
 
     def write(self, claim: Claim) -> None:
-        """Make this the text of the claim."""
         if self._descriptor < 0:
             self._make()
         text = claim.text()

@@ -1,4 +1,4 @@
-"""Files and folders that `fab put` brings to this host: in parts, checked, put into place whole.
+"""Files and folders that `fab put` brings to this host: in parts, checked, renamed into place when complete.
 
 The draft of an interrupted put stays beside its target; the next put of the same content resumes it.
 """

@@ -71,7 +71,6 @@ class Machine:
             return ""
 
     def program(self, name: str) -> str | None:
-        """The path of a program."""
         folders = (*os.environ.get("PATH", os.defpath).split(os.pathsep), *SMI_FOLDERS)
         return shutil.which(name, path=os.pathsep.join(self.root + folder for folder in folders if folder))
 

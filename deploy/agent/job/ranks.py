@@ -33,7 +33,6 @@ class Ranks:
         self._wrappers[rank] = wrapper
 
     def ended(self, rank: int, end: Frame) -> Frame:
-        """The end of a rank, explained."""
         self._wrappers.pop(rank, None)
         self.ends[rank] = explained = self.explained(end)
         return explained

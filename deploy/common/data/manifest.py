@@ -61,7 +61,6 @@ class Manifest(NamedTuple):
         return sum(file.size for file in self.files)
 
     def text(self) -> bytes:
-        """The manifest as JSON."""
         document = {
             "muster_data": FORM,
             "chunk": CHUNK,

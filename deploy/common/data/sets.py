@@ -38,7 +38,6 @@ class Version(NamedTuple):
 
     @property
     def folder_name(self) -> str:
-        """The name of its folder."""
         part = f"-{self.shard}of{self.of}" if self.of > 1 else ""
         return f"{self.name}@{self.digest[:16]}{part}"
 

@@ -1,4 +1,4 @@
-"""Requests to running ranks: evaluate an expression in every rank, and a console of one rank."""
+"""Requests to running ranks: an expression in every rank, a console of one rank, connections passed on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from ...decode import AtMost, Like, message
-from ...hosts.bounds import Name, Text
-from .request import Request
+from ...hosts.bounds import Name, Path, Text
+from .request import Nothing, Request
 
 _Text = Annotated[str, AtMost(1 << 17)]
 
@@ -49,3 +49,24 @@ class ConsoleText:
 EVAL = Request("console_eval", Answers, ranks=lambda answer: answer.ranks)
 OPEN = Request("console_open", Opened)
 SAY = Request("console_say", ConsoleText)
+
+
+@message(frozen=True)
+class StreamOpened:
+    """Whether the job, and the rank of a debugger, is on this host; `refused`: why there is no connection.
+
+    `recorded`: whether its ranks have consoles. `missing`: the rank has no debugpy. `code`: its files.
+    """
+
+    recorded: bool
+    here: bool
+    code: Path
+    refused: Text = ""
+    missing: bool = False
+
+
+STREAM_OPEN = Request("stream_open", StreamOpened)
+STREAM_PART = Request("stream_part", Nothing)
+STREAM_TAKEN = Request("stream_taken", Nothing)
+STREAM_CLOSE = Request("stream_close", Nothing)
+DEBUGGER = Request("debugger", Nothing)

@@ -35,7 +35,6 @@ class Sender:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Run the thread that sends."""
         self._tasks = tasks = SimpleQueue[tuple[str, ActiveTransfer] | None]()
         threading.Thread(target=self._work_off, args=(tasks,), daemon=True).start()
         try:

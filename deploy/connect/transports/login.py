@@ -111,7 +111,6 @@ class Login:
             yield from _of_file(path, certificates)
 
     def _agents_keys(self) -> Iterator[AgentKey]:
-        """The keys that the agent holds."""
         if self._route.identity_agent:
             self._agent = KeyAgent(self._route.identity_agent)
             yield from self._agent.get_keys()

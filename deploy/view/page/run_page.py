@@ -244,7 +244,6 @@ def _last_lines(tail: Tail, most: int, characters: int, shown: tuple[str, ...] =
 
 
 def _notes(records: Records) -> Sequence[str]:
-    """The notes of the verdict."""
     lines = (line.strip() for line in records.verdict.splitlines())
     return [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
 

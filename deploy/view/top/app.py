@@ -57,7 +57,6 @@ class TopScreen(Widget, can_focus=True):
     frame = Frame([])
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
         if y >= len(self.frame.lines):
             return Strip.blank(self.size.width)
         ascii_only = not shows_utf8()
@@ -137,7 +136,6 @@ class TopApp(App[None]):
             self._ended.wait(LOOK_SECONDS)
 
     def add(self, records: list[TopRecord], problem: str = "") -> None:
-        """Add records, and draw."""
         now = time.monotonic()
         for record in records:
             self.history.take(record, now)
@@ -199,7 +197,6 @@ class TopApp(App[None]):
         self.query_one(TopScreen).focus()
 
     def action_page(self, by: int) -> None:
-        """Move by a page."""
         self.action_move(by * self.query_one(TopScreen).frame.page)
 
     def action_move(self, by: int) -> None:
@@ -213,7 +210,6 @@ class TopApp(App[None]):
         self._change(cursor=keys[max(0, min(len(keys) - 1, at + by))])
 
     def action_stacks(self) -> None:
-        """Read the stacks of all ranks."""
         if self.take_stacks is None:
             self._change(text=("no job, so there are no stacks; Esc returns",))
             return

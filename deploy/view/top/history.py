@@ -98,7 +98,6 @@ class RankTrack:
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed."""
         return self.lines[-1] if self.lines else ""
 
     @property

@@ -47,7 +47,6 @@ class Column(Generic[Track]):
     right: bool = True
 
     def cell(self, text: str) -> str:
-        """The text, as wide as the column."""
         return padded(text, self.width, right=self.right)
 
 
@@ -68,7 +67,6 @@ class TrackTable(Generic[Track]):
     """Above the text after the columns."""
 
     def heading(self, *, focus: bool = False) -> ScreenLine:
-        """The titles of the columns."""
         titles = "".join(f"{column.cell(column.title)} " for column in self.columns)
         name = padded(self.title, self.number_width + self.name_width)
         return heading(self.width, f"{name} {titles} {self.last_title}", focus=focus)
@@ -133,8 +131,6 @@ def host_table(history: TopHistory, view: View, judge: Judge, width: int) -> Hos
 
 
 def _host_columns(width: int) -> list[Column[HostTrack]]:
-    """Every column that a host can have."""
-
     def of(figure: Callable[[HostSample], str]) -> Callable[[HostTrack], str]:
         return lambda track: figure(track.last) if track.last else ""
 
