@@ -1,6 +1,6 @@
 """Plain values from outside, checked against the types that they should have.
 
-A type may carry its bounds: `Annotated[int, Between(1, 65535)]`, `Annotated[str, AtMost(255)]`. What a host
+A type may have bounds: `Annotated[int, Between(1, 65535)]`, `Annotated[str, AtMost(255)]`. What a host
 sends has a bound on every text, number and list (deploy/connect/requests/, deploy/connect/reports.py).
 """
 

@@ -22,7 +22,7 @@ from .shared import RunningJobOptions, print_note, require_rank
 
 MOST_PORT = 65535
 OPEN_TO_ALL = (
-    "note: every user of this machine can connect to this port: only on Linux they can be told apart"
+    "note: every user of this machine can connect to this port: Muster can distinguish users only on Linux"
 )
 LISTENS = "{job}: {here} of this machine is {there}; Ctrl-C ends this, and the job continues\n"
 ATTACH = """{job}: an editor can attach to rank {rank} at {here}; Ctrl-C ends this, and the job continues

@@ -19,8 +19,8 @@ WINDOW = 8  # parts: 10 MB a second at 50 ms
 class Stream:
     """Reads a connection and passes its parts on, and writes those of the other end. The last is empty.
 
-    These tell the other end: `pass_on` a part, `taken` that a part is written, `broken` that no more can be.
-    `over`: called once, when both directions have ended.
+    These report to the other end: `pass_on` a part, `taken` that a part is written, `broken` that no more
+    can be. `over`: called once, when both directions have ended.
     """
 
     def __init__(
@@ -39,7 +39,6 @@ class Stream:
         self._lock, self._open, self._is_broken = threading.Lock(), 2, False
 
     def start(self) -> None:
-        """Begin to read and to write."""
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True).start()
 

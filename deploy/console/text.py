@@ -122,8 +122,8 @@ _BREAK = re.compile(r"(?<!\d) | (?!(?:m?s|min|h|d|%|[KMGTP]?i?B)\b)")
 def wrapped(line: str, columns: int) -> list[str]:
     """The line in parts that are no wider than so many columns, divided between its words.
 
-    A longer word stays whole and in its line, so that paths can be copied. A number stays with its unit.
-    Parts after the first are indented; those of the quoted lines of a verdict continue the quote.
+    A longer word is not divided, so that paths can be copied. A number stays with its unit. Parts after the
+    first are indented; those of the quoted lines of a verdict continue the quote.
     """
     quoted = line.startswith(QUOTE)
     start = len(QUOTE) if quoted else len(line) - len(line.lstrip())

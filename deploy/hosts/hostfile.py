@@ -56,7 +56,7 @@ def load(path: Path) -> tuple[Host, ...]:
 
 
 def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
-    """Parse the text of a hosts file; `HostfileError` carries its problems, MOST_PROBLEMS at most."""
+    """Parse the text of a hosts file; `HostfileError` has its problems, MOST_PROBLEMS at most."""
     hosts: list[Host] = []
     text, problems = hostfile_text.without_comments(text, source)
     first: dict[str, tuple[int, str]] = {}

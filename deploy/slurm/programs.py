@@ -63,9 +63,9 @@ def error_of(lines: Sequence[str]) -> str:
 
     Slurm's last error may be general, while an earlier one, or a message of the site, names the mistake.
     """
-    told = [match for line in lines if (match := _MESSAGE.fullmatch(line.strip()))]
+    messages = [match for line in lines if (match := _MESSAGE.fullmatch(line.strip()))]
     others = [line.strip() for line in lines if line.strip() and not _MESSAGE.fullmatch(line.strip())]
-    parts = [match["text"] for match in told if match["error"] or not _ROUTINE.match(match["text"])]
+    parts = [match["text"] for match in messages if match["error"] or not _ROUTINE.match(match["text"])]
     parts = [text for text in parts if text != _GENERAL] or parts or others[-1:]
     if any(map(_NO_CONFIG.search, parts)):
         return f"{parts[-1]}; set SLURM_CONF to the slurm.conf of the site"

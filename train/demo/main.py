@@ -98,7 +98,7 @@ def train(config: TrainConfig, job: Job) -> None:
 
 
 def image_trainer(config: TrainConfig, job: Job, samples: Samples) -> Trainer:
-    """Return the trainer of a network that tells the classes of `samples` apart."""
+    """Return the trainer of a network that classifies `samples`."""
     torch.manual_seed(config.seed)  # the same weights on every rank, also with --sync none
     network = image_network(samples.images.shape[1:], samples.classes).to(samples.images.dtype)
     job.seed(config.seed)

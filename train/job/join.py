@@ -46,7 +46,7 @@ def located(ranks: Ranks, store: Store, timeout: timedelta) -> Ranks:
 
 
 def identity_of(ranks: Ranks, device: torch.device, environ: Mapping[str, str]) -> Identity:
-    """Return what this rank tells the others about itself."""
+    """Return what this rank sends to the others about itself."""
     mpi = sys.modules.get("mpi4py.MPI")
     return Identity(
         ranks.rank,

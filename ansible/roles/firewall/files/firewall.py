@@ -48,7 +48,7 @@ def is_v6(address: str) -> bool:
 
 
 def digest(wanted: Wanted) -> str:
-    """Return a digest that tells sets of rules apart."""
+    """Return a digest that differs between sets of rules."""
     return hashlib.sha256(json.dumps(wanted["rules"], sort_keys=True).encode()).hexdigest()[:16]
 
 
