@@ -119,10 +119,14 @@ class Channel:
             self._asked = time.monotonic()
         future: Future[Answer] = Future()
         self._waiting[number] = _Pending(request, future)
+        since, began = max(self._heard, self._asked), time.monotonic()
         # The reader's thread notices a connection that is gone or closed (ValueError).
         with self._posting, contextlib.suppress(OSError, ValueError):
             write_frame(self.writer, {"do": request.name, "id": number, **arguments}, payload)
-        self._asked = max(self._asked, time.monotonic()) if payload else self._asked
+        if (
+            payload
+        ):  # a host answers in order: the time of a long write is no silence, but what came before is
+            self._asked = max(self._asked, since + time.monotonic() - began)
         if self.lost:
             self._fail_all(self.lost)
         return future

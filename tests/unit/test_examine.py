@@ -24,7 +24,7 @@ from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError, Pipe
-from muster.deploy.connect.requests.hosts import FACTS, HEALTH, TIME, Time
+from muster.deploy.connect.requests.hosts import FACTS, HEALTH, MODULES, TIME, Time
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import HostError
@@ -291,6 +291,17 @@ def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch
         ("host.lost", "no answer within 3 s")
     }
     assert list(one.hosts) == ["node1"]
+
+
+def test_another_request_with_a_payload_does_not_excuse_a_silence() -> None:
+    """The later modules of the agent, sent to a lost host, hid its loss for 5 s more."""
+    thought = threading.Event()
+    channel = Channel("node1", Simulated({}, thought.wait), Inbox())
+    channel.post(FACTS)
+    time.sleep(0.2)
+    channel.post(MODULES, b"code")
+    assert channel.silent_for() >= 0.2
+    thought.set()
 
 
 def test_only_a_host_that_owes_an_answer_is_silent() -> None:
