@@ -1,8 +1,8 @@
 """Checks that the ranks that meet are one job: each publishes who it is, and each judges them all.
 
-An environment can be complete and wrong: an `mpirun` of another MPI than mpi4py's reports to every rank that it is
-the only one, two jobs are given the same rendezvous, a shell script sets the same RANK twice. Without this
-check the ranks would wait for each other until the time-out, without a message.
+An environment can be complete and wrong: an `mpirun` of another MPI than mpi4py's reports to every rank that
+it is the only one, two jobs are given the same rendezvous, a shell script sets the same RANK twice. Without
+this check the ranks would wait for each other until the time-out, without a message.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def of_timesyncd() -> dict[str, Any] | None:
 
 
 def of_ptp() -> dict[str, Any] | None:
-    """Ask ptp4l of linuxptp, in nanoseconds. phc2sys sets the system's clock, and reports it to the kernel."""
+    """Ask ptp4l of linuxptp, in nanoseconds. phc2sys sets the clock, and reports that to the kernel."""
     text = output("pmc", "-u", "-b", "0", "GET TIME_STATUS_NP", "GET CURRENT_DATA_SET")
     values = dict(re.findall(r"^\s+(\w+)\s+(\S+)$", text, re.MULTILINE))
     if values.get("gmPresent") != "true" or "master_offset" not in values:
