@@ -13,6 +13,7 @@ from ..connect.requests.leases import LEASES
 from ..console.columns import cut, width_of
 from ..console.terminal import harmless
 from ..errors import UnfitError
+from ..hosts import drained
 from ..jobs.free import all_slots, free_table
 from .command import flag
 from .inventory import hosts_or_this_machine
@@ -26,7 +27,7 @@ class Free(HostOptions):
     """Show which GPUs and slots are free, and who has the others.
 
     It names the job, and the time since when. A launch leases its GPUs (--gpus), and with --exclusive its
-    slots. "In use" is a GPU that a process uses without a lease.
+    slots. "In use" is a GPU that a process uses without a lease; "drained" names who drained it, and why.
     """
 
     json: bool = flag(False, JSON)
@@ -39,6 +40,7 @@ class Free(HostOptions):
             errors = cluster.connect()
             asked = ask_every(cluster.channels, LEASES, ASK_SECONDS)
         errors, leases, now = {**errors, **asked.errors}, asked.results, time.time()
+        entries = drained.load(self.hosts_file)
         if self.json:
             by_name = {host.name: host for host in inventory.hosts}
             write_json(
@@ -46,13 +48,14 @@ class Free(HostOptions):
                     name: {
                         **asdict(found),
                         "slots": [asdict(slot) for slot in all_slots(by_name[name], found)],
+                        "drained": [asdict(entry) for entry in entries if entry.host == name],
                     }
                     for name, found in leases.items()
                 }
             )
         else:
             width = width_of(sys.stdout)
-            for line in map(harmless, free_table(inventory.hosts, leases, now)):
+            for line in map(harmless, free_table(inventory.hosts, leases, now, entries)):
                 sys.stdout.write(f"{cut(line, width) if width else line}\n")
         if errors:
             raise UnfitError(errors.items())

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from ..connect.opener import Access, access_beside, access_with
 from ..connect.pipe import OpenPipe, Pipe
 from ..console.text import count
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
+from ..hosts.drained import load, usable
 from ..hosts.hostfile import Host
 from ..hosts.setup_record import Stack, stack
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
+from ..jobs.free import drained_line
 from ..jobs.hosts_record import HostsRecord
 from ..plan.launcher import launcher_of
 from ..plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
@@ -27,6 +31,9 @@ if TYPE_CHECKING:  # most commands launch nothing
     from ..connect.cluster import Cluster
     from ..launch.result import LaunchResult
 
+OnDrained = Literal["stay", "go", "go unless named"]
+"""What a command does with hosts that `muster hosts drain` has put aside. A launch leaves them out. A command
+that measures takes one that --include names, so that a repair is proved before the host comes back."""
 RANKS_WITHOUT_GPUS = 2
 """The number of ranks of this machine, if there is no hosts file and no GPU."""
 _INSTEAD = {
@@ -70,15 +77,32 @@ class Inventory:
         return HostsRecord(tuple(spec.hosts), self.access, detached, root, spec.standby)
 
 
-def of_file(options: HostOptions) -> Inventory:
-    """The hosts of a hosts file."""
+def of_file(options: HostOptions, drained: OnDrained = "stay") -> Inventory:
+    """The hosts of a hosts file. `drained`: what happens to drained hosts."""
     path = options.hosts_file
     listed = hostfile.select(hostfile.load(path), options.include, options.exclude)
+    if drained != "stay":
+        listed = _without_drained(listed, path, options.include if drained == "go unless named" else "")
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
     access = access_beside(path, options.python)
     recorded = None if options.python else stack(path.parent / ".muster")
     return Inventory(listed, access.open, access, stack=recorded)
+
+
+def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[Host, ...]:
+    """The hosts without those that are drained, unless their names are in `named`; each has a note."""
+    entries = load(path)
+    if not entries:
+        return listed
+    kept = hostfile.named(named, listed, "--include") if named else set[str]()
+    usable_hosts, entries = usable(listed, tuple(entry for entry in entries if entry.host not in kept))
+    lines = [drained_line(entry, time.time()) for entry in entries]
+    if not usable_hosts:
+        raise UsageError("; ".join(lines) + f"; no host is left. Take one back: {entries[0].undrain}")
+    for line in lines:
+        print_note(f"note: {line}")
+    return usable_hosts
 
 
 def _of_this_machine(python: str, chosen: str, rule: SlotRule | None) -> Inventory:
@@ -176,18 +200,24 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
 
 
 @contextlib.contextmanager
-def inventory_of(options: SlurmOptions, seconds: float | None = None) -> Iterator[Inventory]:
+def inventory_of(
+    options: SlurmOptions, seconds: float | None = None, drained: OnDrained = "go unless named"
+) -> Iterator[Inventory]:
     """The hosts that Slurm gives for `--slurm`, within these seconds; without it, those of the hosts file."""
     if options.slurm:
         with allocated(options, seconds) as inventory:
             yield inventory
     else:
-        yield of_file(options)
+        yield of_file(options, drained)
 
 
 @contextlib.contextmanager
 def inventory_or_this_machine(
-    options: SlurmOptions, launcher: str, rule: SlotRule | None, seconds: float | None = None
+    options: SlurmOptions,
+    launcher: str,
+    rule: SlotRule | None,
+    seconds: float | None = None,
+    drained: OnDrained = "go unless named",
 ) -> Iterator[Inventory]:
     """The same; if the user names no hosts and no hosts file exists, this machine.
 
@@ -195,7 +225,7 @@ def inventory_or_this_machine(
     """
     names_hosts = options.slurm or options.hosts or options.include or options.exclude
     if names_hosts or os.path.lexists(options.hosts_file):
-        with inventory_of(options, seconds) as inventory:
+        with inventory_of(options, seconds, drained) as inventory:
             yield inventory
     else:
         yield _of_this_machine(options.python, launcher, rule)

@@ -43,6 +43,8 @@ class Host:
     addr: str | None = None
     slots_by_default: bool = field(default=False, compare=False)
     """Whether the hosts file gives no slots= for it."""
+    drained_gpus: tuple[int, ...] = ()
+    """The numbers of its GPUs that no job may use (deploy/hosts/drained.py)."""
 
     @property
     def is_local(self) -> bool:
@@ -103,12 +105,7 @@ def select(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple
 
 def named(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
     """The names of hosts in the value of an option; all of them must be in the hosts file."""
-    try:
-        names = all_names(pattern)
-    except InvalidValue as invalid:
-        raise UsageError(f"{option} {clip(pattern)}: {invalid}") from None
-    if "" in names:
-        raise UsageError(f"{option} {pattern}: a name between commas is missing")
+    names = expanded(pattern, option)
     listed = {host.name for host in hosts}
     if unknown := sorted(names - listed):
         digits = str.maketrans("", "", "0123456789")  # node9 is no mistyped node1
@@ -117,6 +114,17 @@ def named(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
             f"{option}: {clip(', '.join(unknown), 1000)} not in the hosts file, which has "
             f"{clip(', '.join(sorted(listed)), 1000)}{nearest(unknown[0], similar)}"
         )
+    return names
+
+
+def expanded(pattern: str, option: str) -> set[str]:
+    """The names of hosts in the value of an option: `node[1-3],gpu-a`."""
+    try:
+        names = all_names(pattern)
+    except InvalidValue as invalid:
+        raise UsageError(f"{option} {clip(pattern)}: {invalid}") from None
+    if "" in names:
+        raise UsageError(f"{option} {pattern}: a name between commas is missing")
     return names
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..console.text import count, duration, ranges, table
+from ..hosts.drained import Drained, Entries
 from ..hosts.hostfile import Host
 from ..hosts.leases import Device, HostLeases
 
@@ -14,10 +15,12 @@ COLUMNS = ("host", "what", "state", "user", "job", "since", "for")
 DAY = 86400.0
 
 
-def free_table(hosts: Iterable[Host], leases: Mapping[str, HostLeases], now: float) -> list[str]:
+def free_table(
+    hosts: Iterable[Host], leases: Mapping[str, HostLeases], now: float, drained: Entries = ()
+) -> list[str]:
     """A line for each group of devices with the same holder, and one for each job that waits."""
     known = [(host, leases[host.name]) for host in hosts if host.name in leases]
-    rows = [row for host, found in known for row in _rows(host, found, now)]
+    rows = [row for host, found in known for row in _rows(host, found, now, drained)]
     return [
         *table([COLUMNS, *rows]),
         *(line for host, found in known for line in _notes(host.name, found, now)),
@@ -31,18 +34,32 @@ def all_slots(host: Host, leases: HostLeases) -> list[Device]:
     return [leased.get(number, Device(number, f"slot-{number}")) for number in numbers]
 
 
-def _rows(host: Host, leases: HostLeases, now: float) -> Iterator[tuple[str, ...]]:
-    yield from _grouped(host.name, "GPU" if leases.kind != "ascend" else "NPU", leases.gpus, now)
+def drained_line(entry: Drained, now: float) -> str:
+    """`node7 is drained since 14:05 by alice: fan broken`."""
+    return f"{entry.what} is drained since {_clock(entry.at, now)} by {entry.by}: {entry.why}"
+
+
+def _rows(host: Host, leases: HostLeases, now: float, drained: Entries) -> Iterator[tuple[str, ...]]:
+    whole = {entry.host: entry for entry in drained if entry.gpu is None}.get(host.name)
+    gpus = {entry.gpu: entry for entry in drained if entry.host == host.name}
+    what = "GPU" if leases.kind != "ascend" else "NPU"
+    yield from _grouped(host.name, what, [(each, gpus.get(each.index, whole)) for each in leases.gpus], now)
     if leases.slots or not leases.gpus:  # slots count where somebody leases them, or nothing else is there
-        yield from _grouped(host.name, "slot", all_slots(host, leases), now)
+        yield from _grouped(host.name, "slot", [(each, whole) for each in all_slots(host, leases)], now)
 
 
-def _grouped(host: str, what: str, devices: Iterable[Device], now: float) -> Iterator[tuple[str, ...]]:
-    groups: dict[Device, list[int]] = {}
-    for device in devices:
-        groups.setdefault(replace(device, index=0, name="-"), []).append(device.index)
-    for holder, numbers in groups.items():
-        state = "free" if holder.is_free else "leased" if holder.job else "in use"
+def _grouped(
+    host: str, what: str, devices: Iterable[tuple[Device, Drained | None]], now: float
+) -> Iterator[tuple[str, ...]]:
+    """The lines of a host. A drained device that a job still has is shown with that job."""
+    groups: dict[tuple[str, Device], list[int]] = {}
+    for device, entry in devices:
+        state = "free" if device.is_free else "leased" if device.job else "in use"
+        holder = replace(device, index=0, name="-")
+        if entry and device.is_free:
+            state, holder = "drained", replace(holder, user=entry.by, process=entry.why, since=entry.at)
+        groups.setdefault((state, holder), []).append(device.index)
+    for (state, holder), numbers in groups.items():
         since = (
             (_clock(holder.since, now), duration(max(0.0, now - holder.since)))
             if holder.since

@@ -37,6 +37,8 @@ class Wish:
     all_slots: int = 0
     partial: bool = False
     """Whether fewer GPUs are welcome too, because other hosts have more."""
+    drained: tuple[int, ...] = ()
+    """The numbers of GPUs that no job may use."""
 
     def as_request(self) -> dict[str, Any]:
         """The fields of the request to the agent."""
@@ -56,12 +58,13 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
     if chosen is not None:
         gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None
     else:
-        by_ranks = facts.devices if spec.program.own_ranks else min(ranks, facts.devices)
-        named = {None: by_ranks, ALL_GPUS: facts.devices, SLOT_GPUS: host.slots}
+        devices = max(0, facts.devices - len(host.drained_gpus))
+        by_ranks = devices if spec.program.own_ranks else min(ranks, devices)
+        named = {None: by_ranks, ALL_GPUS: devices, SLOT_GPUS: host.slots}
         gpus = named.get(spec.gpus, spec.gpus) or 0
     if not (gpus or chosen or slots):
         return None
-    return Wish(gpus, chosen, slots, all_slots, spec.gpus_anywhere)
+    return Wish(gpus, chosen, slots, all_slots, spec.gpus_anywhere, host.drained_gpus)
 
 
 def own_choice(spec: LaunchSpec) -> str | None:
@@ -93,7 +96,9 @@ def impossible(asked: Wish, lease: Lease) -> HostError | None:
             text = f"--exclusive: {count(asked.slots, 'slot')} wanted, it has {asked.all_slots}"
             return HostError("slots.few", text, "raise slots= in the hosts file")
         return None
-    text = f"it has {count(lease.all, 'GPU') if lease.all else 'no GPU'}, and the job wants {asked.gpus}"
+    drained = f" besides GPU {ranges(asked.drained)}, which is drained" if asked.drained else ""
+    has = count(lease.all, "GPU") if lease.all else "no GPU"
+    text = f"it has {has}{drained}, and the job wants {asked.gpus}"
     return HostError("gpu.few", text, "lower --gpus, or leave the host out with --exclude")
 
 

@@ -32,6 +32,9 @@ of a launch writes the same lines to a file, a named pipe, or with `-` to standa
 
 Fields that do not apply to a type are `null`."""
 COMPARE = "`muster compare --json` prints the differences between jobs, and the figures of each."
+DRAINED = (
+    """`muster hosts drained --json` prints a list with an entry for each host or GPU that is drained."""
+)
 FREE = """`muster free --json` prints an object with an entry for each host that was reached. A device that is
 free has an empty `user`, `job` and `process`."""
 CLEAN = "`muster clean --json` prints an object with an entry for each host that was reached."
@@ -84,7 +87,8 @@ DOCUMENTS = (
         ),
     ),
     ("status", STATUS, (("[]", "JobState"),)),
-    ("free", FREE, (("HOST", "HostLeases"),)),
+    ("free", FREE, (("HOST", "HostLeases"), ("HOST.drained", "tuple[Drained, ...]"))),
+    ("hosts.drained", DRAINED, (("[]", "Drained"),)),
     (
         "top",
         TOP,
@@ -359,6 +363,12 @@ MEANINGS = {
     "HostLeases.slots": "every slot of the hosts file, and those of other users' files that are leased",
     "HostLeases.waiting": "the jobs that wait for devices, the first in the queue first",
     "HostLeases.problem": "why the GPUs are not known; empty if they are",
+    "HOST.drained": "the GPUs of the host that are drained, or the host itself",
+    "Drained.host": "its name",
+    "Drained.gpu": "the number of its GPU; null for the whole host",
+    "Drained.by": "the user who drained it",
+    "Drained.at": "the time, in seconds of the epoch",
+    "Drained.why": "the reason",
     "Device.index": "its number",
     "Device.name": "its UUID, or another name that is always the same",
     "Device.user": "the user who has it",

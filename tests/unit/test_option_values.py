@@ -51,6 +51,7 @@ FREE = {
     "command": "the hosts know their programs",
     "expression": "the ranks evaluate it",
     "grep": "a regular expression",
+    "why": "any reason",
 }
 """Options whose values only a host, a program or the file system can judge, and why."""
 JUDGED_ALL_THE_SAME = ("put --file", "init --folder")
@@ -61,6 +62,7 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --rank, logs --rank, eval --rank, debug --rank, bench.collectives --root", "0", "the first"),
     ("forward --rank", "0", "the first"),
     ("debug --port, forward --port", "0", "any free port"),
+    ("hosts.drain --gpu, hosts.undrain --gpu", "0", "the first"),
     ("bench.collectives --warmup-iters", "0", "no calls before the timed ones"),
     ("clean --older-than, status --last", "0", "every job that is over"),
     ("launch --slurm, check --slurm, bench.links --slurm", ["-1"], "salloc knows its options"),
@@ -95,6 +97,8 @@ ARGUMENTS = {
     "shell": "node1",
     "wheelhouse": "wheels",
     "hosts.add": "gpu1",
+    "hosts.drain": "node1 --why x",
+    "hosts.undrain": "node1",
     "data.push": "data",
     **dict.fromkeys(("data.verify", "data.pull", "data.remove"), "x"),
 }
@@ -105,6 +109,7 @@ BESIDE = {
     "launch --min-hosts": "--max-restarts 1",
     "launch --slurm-login": "--slurm=-N2",
     "data.push --name": "--source data",
+    "hosts.drain --name": "--why x",
     "data.push --most": "--name x https://host.example.org/x",
 }
 """What an option needs besides itself."""

@@ -17,14 +17,16 @@ from .devices import Device, Devices, chosen, foreign, look
 VISIBLE, SLOT = "CUDA_VISIBLE_DEVICES", "slot-"
 FRESH_SECONDS = 1.0  # nvidia-smi is not asked again at once
 UNSEEN = "a process that is not seen from here"
+DRAINED = "drained, see muster hosts drained"
 
 
 class Wanted(NamedTuple):
-    """A number of devices out of some; `partial`: fewer are welcome too."""
+    """A number of devices out of some; `partial`: fewer are welcome too; `drained`: numbers of no use."""
 
     devices: Sequence[Device]
     number: int
     partial: bool = False
+    drained: frozenset[int] = frozenset()
 
 
 class Found(NamedTuple):
@@ -53,7 +55,8 @@ class Leases:
         """Queue for devices; with `take` lock them too, if as many as wanted are free.
 
         `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES; `slots` of `all_slots`. `partial`:
-        fewer GPUs than the number are welcome. `queued`: the time at which the job began to wait.
+        fewer GPUs than the number are welcome. `drained`: the numbers of GPUs that no job may use.
+        `queued`: the time at which the job began to wait.
         """
         with self._using:
             return self._lease(request)
@@ -89,7 +92,8 @@ class Leases:
         order = (float(request["queued"]), str(request["job"]))
         number = request["gpus"] if request["chosen"] is None else len(gpus)
         slots = [_slot(number) for number in range(request["all_slots"])]
-        wanted = [Wanted(gpus, number, request["partial"]), Wanted(slots, request["slots"])]
+        drained = frozenset(request["drained"])
+        wanted = [Wanted(gpus, number, request["partial"], drained), Wanted(slots, request["slots"])]
         before = {*self._locks}
         with claims.turn():
             living = claims.living_claims()
@@ -117,11 +121,12 @@ class Leases:
             return []
         if time.monotonic() - self._looked > FRESH_SECONDS:
             self._devices, self._looked = look(), time.monotonic()
-        listed = self._devices.listed
+        listed, drained = self._devices.listed, {*request["drained"]}
         if request["chosen"] is not None:
             return chosen(request["chosen"], listed)
         visible = os.environ.get(VISIBLE) if self._devices.kind == "nvidia" else None
-        return listed if visible is None else chosen(visible, listed)
+        usable = listed if visible is None else chosen(visible, listed)
+        return [device for device in usable if device.number not in drained]
 
     def _find(self, want: Wanted, living: list[Claim], order: tuple[float, str]) -> Found:
         """Lock all devices that are free, and choose from those that are left by who waits before."""
@@ -132,7 +137,9 @@ class Leases:
         taken: list[Frame] = []
         for device in want.devices if want.number else ():
             user, process = foreign(device, own)
-            if device.name in self._locks:
+            if device.number in want.drained:
+                taken.append(_described(device, None, "", DRAINED))
+            elif device.name in self._locks:
                 free.append(device)
             elif (descriptor := claims.lock(device.name)) is None:
                 taken.append(_described(device, holders.get(device.name), user, process or UNSEEN))
