@@ -80,10 +80,8 @@ class RunFolder:
 
     def _wait(self, spec: LaunchSpec, why: str) -> None:
         self.waits = True
-        started = self.record.get("started", time.time())
-        self.record = {"job": spec.job, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0}
-        self.record |= {"attempt": 0, "started": started, "detached": self.detached, "driver": identity()}
-        self.record |= {"driver_folder": str(self.path.resolve()), "waiting": why, "user": spec.user}
+        record = record_without_hosts(spec, self.path.resolve(), detached=self.detached)
+        self.record = {**record, "waiting": why, "started": self.record.get("started", record["started"])}
         self._record("job.json", self.record)
 
     def begin(self, plan: LaunchPlan, left_out: Mapping[str, str] | None = None) -> None:
@@ -300,6 +298,15 @@ class RunFolder:
         if path.name not in self._open:
             self._open[path.name] = path.open("ab", buffering=0)
         return self._open[path.name]
+
+
+def record_without_hosts(spec: LaunchSpec, folder: Path, *, detached: bool) -> dict[str, Any]:
+    """The content of job.json for a job whose hosts are not known yet."""
+    return {
+        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
+        **{"attempt": 0, "started": time.time(), "detached": detached, "driver": identity()},
+        "driver_folder": str(folder),
+    }
 
 
 def _write_all(file: IO[bytes], content: bytes) -> None:

@@ -14,19 +14,18 @@ import json
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..common.durable import write_atomically
 from ..common.os_errors import explain
-from ..common.runs import identity
 from ..common.store import Store
 from ..common.variables import for_slurm
 from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
+from ..jobs.run_folder import record_without_hosts
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec, is_secret
 from .allocation import from_home
@@ -163,11 +162,7 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), 0o600)
-    record = {
-        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
-        **{"attempt": 0, "started": time.time(), "detached": True, "driver": identity()},
-        "driver_folder": str(batch.folder),
-    }
+    record = record_without_hosts(spec, batch.folder, detached=True)
     write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
 
 

@@ -6,12 +6,11 @@ Each run has a record of its launch. Only values that may change its course are 
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...console.fold import fold, fold_names
-from ..page.records import Records, RunRecord, commit_of
+from ..page.records import Records, RunRecord, commit_of, list_of, plain, records_of
 
 MOST_DIFF_LINES = 400
 NOTHING = "-"
@@ -58,17 +57,14 @@ def _described(launch: RunRecord) -> dict[tuple[str, str], str]:
     """All inputs of a launch, as texts by section and name."""
     described = {("launch", name): _plain(launch[name]) for name in PLAIN if name in launch}
     described["launch", "commit"] = commit_of(launch) or NOTHING
-    arguments = launch.get("args")
-    for name, value in options_of([str(token) for token in arguments] if isinstance(arguments, list) else []):
+    for name, value in options_of([str(token) for token in list_of(launch.get("args"))]):
         described["arguments", name] = value
     for section, key in (("environment", "env"), ("options", "options")):
         values = launch.get(key)
         for name, value in values.items() if isinstance(values, dict) else ():
             described[section, str(name)] = _plain(value)
-    hosts = launch.get("hosts")
-    described |= (
-        dict(_of_hosts([host for host in hosts if isinstance(host, dict)])) if isinstance(hosts, list) else {}
-    )
+    if "hosts" in launch:
+        described |= _of_hosts(records_of(launch["hosts"]))
     for name, key in (("Muster", "muster"), ("driver's Python", "driver_python")):
         if key in launch:
             described["versions", name] = _plain(launch[key])
@@ -104,7 +100,7 @@ def _is_option(token: str) -> bool:
 def _of_hosts(hosts: Sequence[RunRecord]) -> Iterator[tuple[tuple[str, str], str]]:
     """Their names and ranks, and each property, by host where hosts differ."""
     yield ("hosts", "names"), fold_names(str(host.get("name")) for host in hosts)
-    ranks = [(str(host.get("name")), _plain(_length(host.get("ranks")))) for host in hosts]
+    ranks = [(str(host.get("name")), str(len(list_of(host.get("ranks"))))) for host in hosts]
     yield ("hosts", "ranks on each"), _by_host(ranks)
     for section, names in (("versions", VERSIONS), ("hosts", HARDWARE)):
         for name in names:
@@ -121,16 +117,8 @@ def _by_host(values: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, list) else 0
-
-
 def _plain(value: object) -> str:
-    if value is None or value == "":
-        return "none"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value) if isinstance(value, (str, int)) else json.dumps(value, sort_keys=True)
+    return plain(value) or "none"
 
 
 def _code(runs: Sequence[Records]) -> Iterator[RunDifference]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ...common.runs import STOPS
 from ...console.text import describe_code
-from .records import Records, RunRecord, number_of
+from .records import Records, RunRecord, list_of, number_of, records_of
 
 RankOutcome = Literal["done", "failed", "ended with it", "cut off", "running", "never started"]
 
@@ -80,27 +80,17 @@ def course(records: Records, now: float) -> list[Attempt]:
 
 def _results(result: RunRecord) -> dict[int, RunRecord]:
     """The result of each attempt by its number."""
-    earlier = result.get("earlier_attempts")
-    every = [*(earlier if isinstance(earlier, list) else ()), result]
-    return {
-        entry["attempt"]: entry
-        for entry in every
-        if isinstance(entry, dict) and type(entry.get("attempt")) is int
-    }
+    every = [*records_of(result.get("earlier_attempts")), result]
+    return {entry["attempt"]: entry for entry in every if type(entry.get("attempt")) is int}
 
 
 def _placement(launches: Sequence[RunRecord], attempt: int) -> Iterator[tuple[int, str]]:
     for launch in launches:
         if launch.get("attempt") == attempt:
-            for host in _records(launch.get("hosts")):
-                ranks = host.get("ranks")
-                for rank in ranks if isinstance(ranks, list) else ():
+            for host in records_of(launch.get("hosts")):
+                for rank in list_of(host.get("ranks")):
                     if isinstance(rank, int):
                         yield rank, str(host.get("name"))
-
-
-def _records(value: object) -> Iterator[RunRecord]:
-    yield from (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
 
 
 def _attempt(
@@ -118,7 +108,7 @@ def _attempt(
     )
     for event in events:
         _take(attempt, event)
-    for rank in _records(result.get("ranks")):
+    for rank in records_of(result.get("ranks")):
         _take_result(attempt, rank)
     attempt.failure = _failure(result.get("first_failure"), events)
     for row in attempt.ranks.values():
@@ -159,14 +149,8 @@ def _take_result(attempt: Attempt, rank: RunRecord) -> None:
 def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:
     """The failure that the result names; of a running attempt, the first one that was reported."""
     if isinstance(first, Mapping) and number_of(first.get("time")) is not None:
-        rank = first.get("rank")
-        return FirstFailure(
-            _time(first["time"]),
-            str(first.get("host") or ""),
-            rank if isinstance(rank, int) else None,
-            str(first.get("reason") or "").removeprefix("stopped by "),
-            is_stop=first.get("kind") in STOPS,
-        )
+        text = str(first.get("reason") or "").removeprefix("stopped by ")
+        return _failure_of(first, _time(first["time"]), text, is_stop=first.get("kind") in STOPS)
     reported = [
         event
         for event in events
@@ -175,13 +159,14 @@ def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:
     if not reported:
         return None
     event = min(reported, key=lambda event: _time(event["at"]))
-    rank = event.get("rank")
+    is_stop = event.get("type") in {"job.interrupted", "job.stopped"}
+    return _failure_of(event, _time(event["at"]), str(event.get("text") or ""), is_stop=is_stop)
+
+
+def _failure_of(record: RunRecord, at: float, text: str, *, is_stop: bool) -> FirstFailure:
+    rank = record.get("rank")
     return FirstFailure(
-        _time(event["at"]),
-        str(event.get("host") or ""),
-        rank if isinstance(rank, int) else None,
-        str(event.get("text") or ""),
-        is_stop=event.get("type") in {"job.interrupted", "job.stopped"},
+        at, str(record.get("host") or ""), rank if isinstance(rank, int) else None, text, is_stop=is_stop
     )
 
 

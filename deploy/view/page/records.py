@@ -91,6 +91,25 @@ def number_of(value: object) -> float | None:
     return float(value) if -MOST_NUMBER < value < MOST_NUMBER else None
 
 
+def list_of(value: object) -> list[Any]:
+    """A list of a record; empty for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def records_of(value: object) -> list[RunRecord]:
+    """The objects in a list of a record."""
+    return [item for item in list_of(value) if isinstance(item, dict)]
+
+
+def plain(value: object) -> str:
+    """A value of a record as text."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, (str, int)) else json.dumps(value, sort_keys=True)
+
+
 def commit_of(launch: RunRecord) -> str:
     """The git commit of a launch, and whether its files were others; empty without a repository."""
     commit = str(launch.get("commit") or "")[:64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,7 +13,17 @@ from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, own_times, slow_lines, step_times
-from .records import PRINTED, Records, RunRecord, Tail, commit_of, number_of
+from .records import (
+    PRINTED,
+    Records,
+    RunRecord,
+    Tail,
+    commit_of,
+    list_of,
+    number_of,
+    plain,
+    records_of,
+)
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
 
@@ -84,7 +93,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
     attempts = course(records, made)
     launch = records.launches[-1] if records.launches else {}
     state = str(records.state.get("state") or _state_by(records.result))
-    hosts = [str(host) for host in _list(records.state.get("hosts"))]
+    hosts = [str(host) for host in list_of(records.state.get("hosts"))]
     last = attempts[-1].ranks if attempts else {}
     return RunPage(
         job=str(records.state.get("job") or records.name),
@@ -104,7 +113,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         resources=resources(records.samples, hosts),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
         versions=tuple(_versions(launch)),
-        options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options")) if value != ""),
+        options=tuple((name, plain(value)) for name, value in _pairs(launch.get("options")) if value != ""),
         plan=_plan(records.plan),
         outputs=tuple(_outputs(records.tails, last, _tail(records.result))),
         notes=(*records.notes, *_notes(records)),
@@ -132,7 +141,7 @@ def _headline(records: Records, state: str) -> str:
 
 def _tail(result: RunRecord) -> tuple[str, ...]:
     first = result.get("first_failure")
-    lines = _list(first.get("tail")) if isinstance(first, dict) else []
+    lines = list_of(first.get("tail")) if isinstance(first, dict) else []
     return tuple(str(line).rstrip()[:LONGEST_LINE] for line in lines[-30:])
 
 
@@ -140,7 +149,7 @@ def _why(result: RunRecord) -> tuple[str, ...]:
     why = result.get("why")
     if not isinstance(why, dict):
         return ()
-    lines = [why.get("headline", ""), why.get("cause", ""), *_list(why.get("evidence"))[:30]]
+    lines = [why.get("headline", ""), why.get("cause", ""), *list_of(why.get("evidence"))[:30]]
     return tuple(str(line)[:LONGEST_LINE] for line in lines)
 
 
@@ -150,8 +159,8 @@ def _facts(
     state = records.state
     started = number_of(state.get("started"))
     ended = number_of(state.get("ended"))
-    ranks, hosts = state.get("ranks"), _list(state.get("hosts"))
-    program = " ".join(map(str, [launch.get("program", ""), *_list(launch.get("args"))])).strip()
+    ranks, hosts = state.get("ranks"), list_of(state.get("hosts"))
+    program = " ".join(map(str, [launch.get("program", ""), *list_of(launch.get("args"))])).strip()
     names = fold_names(map(str, hosts))
     facts = [
         ("command", hidden_values(str(launch.get("command") or ""))),
@@ -192,11 +201,11 @@ def _curves(records: Records) -> Sequence[Curves]:
 
 def _versions(launch: RunRecord) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:
     """The properties of the hosts, equal hosts together."""
-    hosts = [host for host in _list(launch.get("hosts")) if isinstance(host, dict)]
+    hosts = records_of(launch.get("hosts"))
     described = [
         (
             str(host.get("name")),
-            tuple((name, _plain(value)) for name, value in host.items() if name not in {"name", "ranks"}),
+            tuple((name, plain(value)) for name, value in host.items() if name not in {"name", "ranks"}),
         )
         for host in hosts
     ]
@@ -248,20 +257,8 @@ def _notes(records: Records) -> Sequence[str]:
     return [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
 
 
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
 def _pairs(value: object) -> Sequence[tuple[str, object]]:
     return sorted(value.items()) if isinstance(value, dict) else []
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value) if isinstance(value, (str, int)) else json.dumps(value)
 
 
 def _date(at: float) -> str:
