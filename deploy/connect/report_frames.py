@@ -7,40 +7,11 @@ from collections.abc import Mapping
 from ..common.frames import Frame
 from ..common.streams import PART
 from ..decode import MALFORMED, from_json
-from . import reports
-from .reports import Report, Sampled
+from .reports import KINDS, Report, Sampled
 
 MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/commands.py)
 PAYLOADS: Mapping[str, tuple[str, int]] = {"ran": ("output", MOST_OUTPUT), "stream-part": ("part", PART)}
 """The reports that bytes may follow: the field for them, and how many there may be."""
-
-KINDS: Mapping[str, type[Report]] = {
-    "rank-start": reports.RankStart,
-    "output": reports.RankOutput,
-    "log-ended": reports.LogEnded,
-    "stdin": reports.InputTaken,
-    "rank-end": reports.RankEnded,
-    "program-over": reports.ProgramOver,
-    "pulse": reports.Pulses,
-    "launcher": reports.LauncherLine,
-    "command-end": reports.CommandEnd,
-    "shell": reports.ShellAsked,
-    "shell-end": reports.ShellEnd,
-    "daemon-end": reports.DaemonEnd,
-    "stop-asked": reports.StopAsked,
-    "detached": reports.Detached,
-    "ran": reports.CommandRan,
-    "stream-part": reports.StreamPart,
-    "stream-taken": reports.StreamTaken,
-    "stream-closed": reports.StreamClosed,
-    "file-have": reports.FileHave,
-    "file-got": reports.FileGot,
-    "file-stuck": reports.FileStuck,
-    "image-loaded": reports.ImageLoaded,
-    "data-read": reports.DataRead,
-    "env-made": reports.EnvironmentMade,
-}
-"""The name that an agent uses for each kind of report."""
 
 BUSY = "busy"
 """Sent by an agent while it works on a request: a sign of life."""

@@ -21,6 +21,18 @@ from ..hosts.stuck import StuckProcesses
 _RankName = Annotated[str, Like(r"\d{1,7}")]
 
 
+class Report:
+    """A report. `event`: the name that an agent uses for its kind; the driver makes those without a name."""
+
+    def __init_subclass__(cls, *, event: str = "") -> None:
+        if event:
+            KINDS[event] = cls
+
+
+KINDS: dict[str, type[Report]] = {}
+"""The reports of agents, by the name of their event."""
+
+
 @message(frozen=True)
 class OutOfMemory:
     """The kernel killed a process for lack of memory; `limit`: of its cgroup, in bytes."""
@@ -29,7 +41,7 @@ class OutOfMemory:
 
 
 @message(frozen=True)
-class RankStart:
+class RankStart(Report, event="rank-start"):
     """A rank has started."""
 
     rank: Rank
@@ -38,7 +50,7 @@ class RankStart:
 
 
 @message(frozen=True)
-class RankOutput:
+class RankOutput(Report, event="output"):
     """Output of a rank: whole lines, or at its end the rest."""
 
     rank: Rank
@@ -47,7 +59,7 @@ class RankOutput:
 
 
 @message(frozen=True)
-class LogEnded:
+class LogEnded(Report, event="log-ended"):
     """The log of a rank on its own host ends early; `why`: the reason, such as a full disk."""
 
     rank: Rank
@@ -55,7 +67,7 @@ class LogEnded:
 
 
 @message(frozen=True)
-class InputTaken:
+class InputTaken(Report, event="stdin"):
     """A rank has read the last part of its standard input; `still_read`: it may read more."""
 
     rank: Rank
@@ -73,7 +85,7 @@ class GpuUser:
 
 
 @message(frozen=True)
-class RankEnded:
+class RankEnded(Report, event="rank-end"):
     """A rank has ended, at a time of its host's clock."""
 
     rank: Rank
@@ -88,7 +100,7 @@ class RankEnded:
 
 
 @message(frozen=True)
-class ProgramOver:
+class ProgramOver(Report, event="program-over"):
     """The program of a rank is over, at a time of its host's clock, but its process has not ended yet."""
 
     rank: Rank
@@ -111,14 +123,14 @@ class Pulse:
 
 
 @message(frozen=True)
-class Pulses:
+class Pulses(Report, event="pulse"):
     """The pulse of each rank of a host."""
 
     ranks: Annotated[Mapping[_RankName, Pulse], AtMost(1 << 16)]
 
 
 @message(frozen=True)
-class Sampled:
+class Sampled(Report):
     """A sample of a host and its ranks; None for a malformed one: the host loses only this sample."""
 
     sample: HostSample | None
@@ -133,7 +145,7 @@ class Sampled:
 
 
 @message(frozen=True)
-class LauncherLine:
+class LauncherLine(Report, event="launcher"):
     """A line of mpirun or torchrun."""
 
     stream: Literal["out", "err"]
@@ -141,7 +153,7 @@ class LauncherLine:
 
 
 @message(frozen=True)
-class CommandEnd:
+class CommandEnd(Report, event="command-end"):
     """The launcher's command on a host has ended."""
 
     code: Code
@@ -150,7 +162,7 @@ class CommandEnd:
 
 
 @message(frozen=True)
-class ShellAsked:
+class ShellAsked(Report, event="shell"):
     """mpirun on the reporting host asks for a command on another host."""
 
     number: Number
@@ -159,7 +171,7 @@ class ShellAsked:
 
 
 @message(frozen=True)
-class ShellEnd:
+class ShellEnd(Report, event="shell-end"):
     """Such a command has ended, on the reporting host."""
 
     code: Code
@@ -167,7 +179,7 @@ class ShellEnd:
 
 
 @message(frozen=True)
-class DaemonEnd:
+class DaemonEnd(Report, event="daemon-end"):
     """Open MPI's daemon on a host was killed."""
 
     name: Name
@@ -176,14 +188,14 @@ class DaemonEnd:
 
 
 @message(frozen=True)
-class StopAsked:
+class StopAsked(Report, event="stop-asked"):
     """`fab stop` was called on a machine that is not the driver's. `by`: who called it."""
 
     by: Name
 
 
 @message(frozen=True)
-class Detached:
+class Detached(Report, event="detached"):
     """The driver of a detached job has started the ranks (`title`), or why it could not."""
 
     title: Text = ""
@@ -193,7 +205,7 @@ class Detached:
 
 
 @message(frozen=True)
-class CommandRan:
+class CommandRan(Report, event="ran"):
     """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
 
     `left`: its processes that not even SIGKILL has ended.
@@ -207,7 +219,7 @@ class CommandRan:
 
 
 @message(frozen=True)
-class StreamPart:
+class StreamPart(Report, event="stream-part"):
     """A part of a connection that is passed on (deploy/debug/forward.py); an empty one is the last."""
 
     stream: Count
@@ -215,21 +227,21 @@ class StreamPart:
 
 
 @message(frozen=True)
-class StreamTaken:
+class StreamTaken(Report, event="stream-taken"):
     """The host has written a part of a connection."""
 
     stream: Count
 
 
 @message(frozen=True)
-class StreamClosed:
+class StreamClosed(Report, event="stream-closed"):
     """A connection on the host takes no more."""
 
     stream: Count
 
 
 @message(frozen=True)
-class FileHave:
+class FileHave(Report, event="file-have"):
     """The bytes of a file that are on a host."""
 
     digest: Digest
@@ -237,7 +249,7 @@ class FileHave:
 
 
 @message(frozen=True)
-class FileGot:
+class FileGot(Report, event="file-got"):
     """A file is on a host; `error`: why its content could not be used.
 
     `wrong`: the content itself is wrong, from any sender.
@@ -249,7 +261,7 @@ class FileGot:
 
 
 @message(frozen=True)
-class FileStuck:
+class FileStuck(Report, event="file-stuck"):
     """No other host could give this host the rest of a file, or it was damaged on the way."""
 
     digest: Digest
@@ -258,7 +270,7 @@ class FileStuck:
 
 
 @message(frozen=True)
-class ImageLoaded:
+class ImageLoaded(Report, event="image-loaded"):
     """The engine of a host has an image, or why it does not."""
 
     id: Name = ""
@@ -268,7 +280,7 @@ class ImageLoaded:
 
 
 @message(frozen=True)
-class DataRead:
+class DataRead(Report, event="data-read"):
     """The bytes of a data set's source that are read or fetched."""
 
     done: Bytes
@@ -276,7 +288,7 @@ class DataRead:
 
 
 @message(frozen=True)
-class EnvironmentMade:
+class EnvironmentMade(Report, event="env-made"):
     """A host has made an environment, in so many seconds, or why it could not."""
 
     seconds: Seconds
@@ -285,7 +297,7 @@ class EnvironmentMade:
 
 
 @message(frozen=True)
-class FileSent:
+class FileSent(Report):
     """Not from a host: so much of a file the driver has sent to it; `error`: why it gets nothing more."""
 
     digest: str = ""
@@ -294,41 +306,10 @@ class FileSent:
 
 
 @message(frozen=True)
-class Lost:
+class Lost(Report):
     """Not from a host: the connection to it has ended, for this reason."""
 
     reason: HostError = field(compare=False)
-
-
-Report = (
-    RankStart
-    | RankOutput
-    | LogEnded
-    | InputTaken
-    | RankEnded
-    | ProgramOver
-    | Pulses
-    | Sampled
-    | LauncherLine
-    | CommandEnd
-    | ShellAsked
-    | ShellEnd
-    | DaemonEnd
-    | StopAsked
-    | Detached
-    | CommandRan
-    | StreamPart
-    | StreamTaken
-    | StreamClosed
-    | FileHave
-    | FileGot
-    | FileStuck
-    | ImageLoaded
-    | DataRead
-    | EnvironmentMade
-    | FileSent
-    | Lost
-)
 
 
 class Event(NamedTuple):

@@ -22,7 +22,7 @@ from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
 from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, LauncherLine, Lost, RankOutput, StopAsked
+from muster.deploy.connect.reports import KINDS, Event, LauncherLine, Lost, RankOutput, StopAsked
 from muster.deploy.connect.requests.files import FILE
 from muster.deploy.connect.requests.hosts import FACTS, HEALTH, OPEN_PORT, TIME
 from muster.deploy.connect.requests.launch import MISSING, STORE
@@ -95,9 +95,9 @@ def test_every_part_of_an_answer_has_a_bound(word: str) -> None:
     assert list(bounded(REQUESTS[word].answer, word)) == []
 
 
-@pytest.mark.parametrize("word", report_frames.KINDS)
+@pytest.mark.parametrize("word", KINDS)
 def test_every_part_of_a_report_has_a_bound(word: str) -> None:
-    assert list(bounded(report_frames.KINDS[word], word)) == []
+    assert list(bounded(KINDS[word], word)) == []
 
 
 def test_the_bounds_of_which_these_tests_know_are_all() -> None:
@@ -117,7 +117,7 @@ def test_an_answer_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> 
                 assert "\x1b" not in str(error)
 
 
-@pytest.mark.parametrize("word", report_frames.KINDS)
+@pytest.mark.parametrize("word", KINDS)
 def test_a_report_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> None:
     honest = {"event": word, **REPORTS[word]}
     report_frames.of_frame(honest)
