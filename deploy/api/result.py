@@ -26,9 +26,7 @@ class RankError(JobError):
     `type_name`: the name of the class of the exception; `text`: its message.
     """
 
-    def __init__(  # the parts of an exception
-        self, result: JobResult, rank: int, type_name: str, text: str, traceback: str
-    ) -> None:
+    def __init__(self, result: JobResult, rank: int, type_name: str, text: str, traceback: str) -> None:
         host = next((end.host for end in result.ranks if end.rank == rank), "")
         super().__init__(result, f"rank {rank} on {host}: {type_name}: {text}\n\n{traceback}".rstrip())
         self.rank, self.host = rank, host

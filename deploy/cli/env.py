@@ -33,18 +33,14 @@ class EnvList(HostOptions):
     def run(self) -> None:
         with cluster_of(self) as cluster:
             answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
-        environments = {host: answer.environments for host, answer in answers.items()}
+        hosts = {host: answer.environments for host, answer in answers.items()}
         if self.json:
             write_json(
-                {
-                    host: {key: asdict(made) for key, made in each.items()}
-                    for host, each in environments.items()
-                }
+                {host: {key: asdict(made) for key, made in each.items()} for host, each in hosts.items()}
             )
-            return
-        sys.stdout.write(
-            _listing(environments) or "no environments; muster launch --requirements FILE makes one\n"
-        )
+        else:
+            none = "no environments; muster launch --requirements FILE makes one\n"
+            sys.stdout.write(_listing(hosts) or none)
 
 
 @dataclass(frozen=True)

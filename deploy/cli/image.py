@@ -41,10 +41,7 @@ def compiler_cache(folder: str) -> Iterator[str]:
     if not folder:
         yield ""
         return
-    with (
-        CompilerCache(Path(expanded(folder)).resolve()) as cache,
-        tempfile.NamedTemporaryFile("w") as secret,
-    ):
+    with CompilerCache(Path(expanded(folder)).resolve()) as cache, tempfile.NamedTemporaryFile("w") as secret:
         secret.write(cache.address)
         secret.flush()
         yield secret.name
@@ -57,9 +54,7 @@ class ImageBuild(Command):
     interrupted = "interrupted; the next build continues from what is compiled"
 
     target: str = flag(
-        "cpu",
-        "cpu (default), cpu-source, cuda, cuda-debian; -devel: with compilers",
-        takes="positional",
+        "cpu", "cpu (default), cpu-source, cuda, cuda-debian; -devel: with compilers", takes="positional"
     )
     source: str = flag("", "a folder with source archives; what it has is not downloaded", "FOLDER")
     ca: str = flag(

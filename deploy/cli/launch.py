@@ -13,6 +13,8 @@ from ..connect.opener import connect_early
 from ..console.progress import Progress
 from ..console.screen import Screen
 from ..plan.launcher import place_ranks
+from ..plan.placement import Placement
+from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import launch_request as request
 from . import options as parse
@@ -75,16 +77,8 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         allocation=inventory.allocation,
         pythons=inventory.pythons,
     )
-    placement = place_ranks(hosts, spec) if hosts else None
-    used = placement.hosts if placement else ()
-    # With GPUs anywhere, the ranks of each host are not known yet.
-    placed = placement.size if placement and not spec.gpus_anywhere else 0
-    parse.require_ranks(options.rank, placed or options.np or spec.gpus or 0)
-    if placement:
-        parse.require_spares(spec.spares, placement)
-    if placement and spec.standby:
-        parse.require_standby(hosts, placement)
-    connected = placement.connected if placement else ()
+    placement = _placement(options, spec)
+    connected, used = (placement.connected, placement.hosts) if placement else ((), ())
     open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)
     if not is_queued:
         spec = request.with_code(spec, options, clock, progress.stage)
@@ -104,3 +98,16 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         slurm_options=slurm_options or (),
         wanted=wanted,
     ).handle()
+
+
+def _placement(options: LaunchOptions, spec: LaunchSpec) -> Placement | None:
+    """The placement of the ranks, or None without hosts; `UsageError` for options that do not fit to it."""
+    placement = place_ranks(spec.hosts, spec) if spec.hosts else None
+    # With GPUs anywhere, the ranks of each host are not known yet.
+    placed = placement.size if placement and not spec.gpus_anywhere else 0
+    parse.require_ranks(options.rank, placed or options.np or spec.gpus or 0)
+    if placement:
+        parse.require_spares(spec.spares, placement)
+        if spec.standby:
+            parse.require_standby(spec.hosts, placement)
+    return placement

@@ -79,10 +79,8 @@ def notes_of(program: Program, tree: Tree) -> Iterator[str]:
             and not any(_contains(tree.root / path, argument.partition("=")[0]) for path in sources)
         ):
             has_value = option.kind is not bool and "=" not in argument
-            name, text = (
-                program.script or program.module,
-                f"{argument} {following}" if has_value else argument,
-            )
+            name = program.script or program.module
+            text = f"{argument} {following}" if has_value else argument
             yield f"note: {text.rstrip()} goes to {name}; for Muster write it before {name}"
 
 

@@ -10,10 +10,7 @@ import pwd
 # The fault, and the remedy; {path} is the file or folder, {user} the user who tried, {mount} the mount point
 # of its file system.
 _TABLE = {
-    errno.ENOSPC: (
-        "no space left on the disk of {path}",
-        "make room there: df -h {mount}",
-    ),
+    errno.ENOSPC: ("no space left on the disk of {path}", "make room there: df -h {mount}"),
     errno.EDQUOT: (
         "{user}'s disk quota for {path} is used up",
         "remove files there, or have it raised (file system {mount})",

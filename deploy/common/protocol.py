@@ -29,10 +29,7 @@ EARLY = (
     Part("agent.main", "Agent", "", {"": "time load modules"}),
     Part("agent.host.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
     Part("agent.host.meter", "SampleHandler", "", {"": "sample"}),
-    Part(
-        *("agent.host.rendezvous", "RendezvousPort", ""),
-        {"": "open_port free_port port_thief reach"},
-    ),
+    Part("agent.host.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
     Part("common.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Part(
         *("agent.job.supervisor", "JobSupervisor", "home send"),
@@ -79,10 +76,7 @@ LATE = (
     Part("agent.job.arrivals", "ArrivalMeter", "home", {"cannot read where the ranks are": "arrivals"}),
     Part("agent.job.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
     Part("agent.container.look", "Containers", "home", {"cannot use the image": "container"}),
-    Part(
-        *("agent.image.images", "ImageLoader", "images send"),
-        {"": "image image_load"},
-    ),
+    Part("agent.image.images", "ImageLoader", "images send", {"": "image image_load"}),
     Part(
         *("agent.data.data", "Data", "data jobs send transfers"),
         {

@@ -55,12 +55,7 @@ class Progress:
     _open: ClassVar[list[Progress]] = []
 
     def __init__(
-        self,
-        what: Text = "",
-        *,
-        unit: str = "",
-        stream: TextIO | None = None,
-        patience: float | None = None,
+        self, what: Text = "", *, unit: str = "", stream: TextIO | None = None, patience: float | None = None
     ) -> None:
         """`patience`: the seconds without output before a terminal shows it, if not TERMINAL_SECONDS."""
         self._stream = own_stream(stream)

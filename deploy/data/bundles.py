@@ -38,9 +38,7 @@ class Bundle:
 
 
 def bundles(
-    lengths: Sequence[int],
-    lacking: Mapping[str, Collection[int]],
-    have: Mapping[str, Collection[int]],
+    lengths: Sequence[int], lacking: Mapping[str, Collection[int]], have: Mapping[str, Collection[int]]
 ) -> Iterator[Bundle]:
     """Every missing chunk, in the order of numbers, in bundles of at most CHUNK bytes.
 

@@ -17,13 +17,7 @@ from ..common.os_errors import explain
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.reports import DataRead, Report
-from ..connect.requests.data import (
-    DATA_BEGIN,
-    DATA_FETCH,
-    DATA_PUBLISH,
-    DATA_SCAN,
-    DataBegun,
-)
+from ..connect.requests.data import DATA_BEGIN, DATA_FETCH, DATA_PUBLISH, DATA_SCAN, DataBegun
 from ..connect.requests.transfers import BLOB_FORGET, FilesServed
 from ..connect.transfer.files import ANSWER_SECONDS, serve
 from ..connect.transfer.transfers import OnProgress, Transfers

@@ -58,7 +58,7 @@ def _shown(answer: Answer) -> tuple[str, str]:
     return (answer.error, answer.at) if answer.value is None else (answer.value, "")
 
 
-def gather(  # job, hosts and question
+def gather(
     job: str,
     channels: Mapping[str, Channel],
     hosts: Mapping[int, str],

@@ -107,10 +107,8 @@ def _resolve(wanted: Requirements, platform: Platform) -> str:
         files = [str(source)]
         if source.name == "uv.lock":
             exported, indexes = _exported(source, environment)
-            files, arguments = (
-                [_written(folder, "exported.txt", exported)],
-                [*arguments, "--no-deps", *indexes],
-            )
+            files = [_written(folder, "exported.txt", exported)]
+            arguments += ["--no-deps", *indexes]
         if platform.mpi:
             files.append(_written(folder, "mpi.txt", _MPI))
         if wanted.system_torch:
@@ -121,16 +119,8 @@ def _resolve(wanted: Requirements, platform: Platform) -> str:
 
 def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
     """The packages of a uv.lock as requirements, and uv's options for their indexes."""
-    arguments = [
-        "export",
-        "--quiet",
-        "--frozen",
-        "--no-emit-project",
-        "--no-header",
-        "--no-annotate",
-        "--no-dev",
-    ]
-    arguments += _ANY_PYTHON
+    flags = ["--quiet", "--frozen", "--no-emit-project", "--no-header", "--no-annotate", "--no-dev"]
+    arguments = ["export", *flags, *_ANY_PYTHON]
     text = uv.run(arguments, f"{source}: cannot be read", environment, source.parent)
     if problems := exported_problems(source, text):
         raise UsageError("\n".join(problems))

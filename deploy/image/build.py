@@ -65,12 +65,7 @@ class Recipe:
         ]
 
 
-def command(
-    target: str,
-    source: str = "",
-    ca: str = "",
-    recipe: Recipe = Recipe(),
-) -> list[str]:
+def command(target: str, source: str = "", ca: str = "", recipe: Recipe = Recipe()) -> list[str]:
     """The command line of the build. The archives in the folder `source` replace downloads."""
     arguments = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
     arguments += ["--set", f"{target}.context={FOLDER.parent}"]

@@ -37,11 +37,7 @@ PYTHON_FOR_TORCH = {
 }
 # github.com/pytorch/pytorch/blob/main/RELEASE.md: "Release Compatibility Matrix". CUDA 13 came with 2.9
 # (pytorch#164471), CUDA 12 leaves with 2.15 (pytorch#190385).
-CUDA_FOR_TORCH = {
-    "2.6": Range("11.8", "13"),
-    "2.9": Range("12.6", "14"),
-    "2.15": Range("13.0", "14"),
-}
+CUDA_FOR_TORCH = {"2.6": Range("11.8", "13"), "2.9": Range("12.6", "14"), "2.15": Range("13.0", "14")}
 # "Requires-Dist: torch" of torchvision's wheels on PyPI; from 0.29 on, Spack's package.py of py-torchvision.
 TORCH_FOR_TORCHVISION = {
     "0.21": Range("2.6.0", "2.6.1"),

@@ -151,9 +151,8 @@ def state_of(located: LocatedJob) -> JobState:
 def printed(located: LocatedJob, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[LogLine]:
     """The output of the ranks in the order of its arrival. With `follow`, until the job is over."""
     while True:
-        state = (
-            state_of(located) if follow else located.state
-        )  # before the output, so that the last read misses nothing
+        # The state comes before the output, so that the last read misses nothing.
+        state = state_of(located) if follow else located.state
         answer = located.records.ask(OUTPUT, job=located.state.job, rank=rank, skip=skip)
         skip = False
         yield from (line_of(state, name, text) for name, text in answer.output)

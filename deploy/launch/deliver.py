@@ -105,10 +105,7 @@ ARCHIVE_BYTES, ARCHIVES_KEPT = 1 << 22, 64
 
 
 def deliver(
-    plan: LaunchPlan,
-    cluster: Cluster,
-    contents: Sequence[Contents] = (),
-    on_stage: OnStage = show_no_stage,
+    plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = (), on_stage: OnStage = show_no_stage
 ) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed.
 

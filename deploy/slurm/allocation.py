@@ -105,10 +105,8 @@ def steps(
 ) -> OpenPipe:
     """Opens an agent as a step of the allocation. `look`: gives Slurm's reason for the end of the job."""
     why_ended = partial(look, allocation.job, allocation.restarts)
-    explain, command = (
-        partial(job_state.why_lost, allocation.job, look=why_ended),
-        from_home(python or "python3"),
-    )
+    explain = partial(job_state.why_lost, allocation.job, look=why_ended)
+    command = from_home(python or "python3")
     return lambda host: SrunPipe(allocation.job, host, command, explain)
 
 

@@ -36,10 +36,7 @@ def own_allocation(environ: Mapping[str, str]) -> Allocation:
 
 @contextlib.contextmanager
 def request_allocation(
-    options: Sequence[str],
-    environ: Mapping[str, str],
-    report: Callable[[str], None],
-    seconds: float | None,
+    options: Sequence[str], environ: Mapping[str, str], report: Callable[[str], None], seconds: float | None
 ) -> Iterator[Allocation]:
     """An allocation from salloc with these options; leaving the context releases it.
 

@@ -15,15 +15,7 @@ from typing import IO, Any
 from ...common.folders import make_private
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import JobPaths, MusterPaths
-from ..processes import (
-    Reaper,
-    below,
-    descendants,
-    die_with_agent,
-    end_all,
-    end_descendants,
-    process_table,
-)
+from ..processes import Reaper, below, descendants, die_with_agent, end_all, end_descendants, process_table
 from .engines import last_line
 
 START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 120.0, 5.0, 4.0

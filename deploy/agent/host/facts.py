@@ -58,12 +58,7 @@ def facts() -> Frame:
     }
     asking.join()
     looking.join(JOBS_SECONDS)
-    return {
-        **described,
-        "mpi": mpi[0][0],
-        "mpi_error": mpi[0][1],
-        "jobs": jobs[0] if jobs else [],
-    }
+    return {**described, "mpi": mpi[0][0], "mpi_error": mpi[0][1], "jobs": jobs[0] if jobs else []}
 
 
 def distribution_version(name: str) -> str | None:

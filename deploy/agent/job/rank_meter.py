@@ -26,9 +26,8 @@ class ProcessTrees:
     """The processes below a rank's wrapper, from the kernel's lists of children or the process table."""
 
     def __init__(self) -> None:
-        self._lists_children = os.path.exists(
-            f"/proc/self/task/{os.getpid()}/children"
-        )  # CONFIG_PROC_CHILDREN
+        # With CONFIG_PROC_CHILDREN.
+        self._lists_children = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
         self._below: dict[int, list[int]] = {}
         self._again = 0.0
 

@@ -55,11 +55,7 @@ class Sender:
         """Let a host fetch a file from the first of these hosts that can send it."""
         addresses = [address for source in sources for address in self._addresses(source)]
         self._cluster.channels[host].post(
-            BLOB_PULL,
-            digest=transfer.digest,
-            bytes=transfer.size,
-            sources=addresses,
-            **transfer.arguments,
+            BLOB_PULL, digest=transfer.digest, bytes=transfer.size, sources=addresses, **transfer.arguments
         )
 
     def _addresses(self, host: str) -> list[tuple[str, str, int]]:

@@ -180,11 +180,8 @@ def _public_part(path: Path) -> Iterator[bytes]:
             content = base64.b64decode(lines[0].partition("-----")[0])
             if content.startswith(_MAGIC):
                 message = paramiko.Message(content[len(_MAGIC) :])
-                (
-                    message.get_string(),
-                    message.get_string(),
-                    message.get_string(),
-                )  # cipher, KDF and its options
+                for _ in ("cipher", "KDF", "options of the KDF"):
+                    message.get_string()
                 if message.get_int():
                     yield message.get_string()
 

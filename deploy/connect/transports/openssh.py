@@ -106,10 +106,7 @@ class OpenSshPipe(ProcessPipe):
             return LostError(
                 f"the SSH connection broke: {lines[-1]}", "look at the host's console and its network"
             )
-        if status in (
-            KILLED,
-            SSH_FAILED,
-        ):  # after a signal sshd reports no status, and ssh prints nothing
+        if status in (KILLED, SSH_FAILED):  # after a signal sshd reports no status, and ssh prints nothing
             return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         if status == 127 and not bootstrap.is_swallowed("\n".join(lines)):
             return LostError(f"no {self._python} there", PYTHON_MISSING, kind="python.missing")

@@ -131,9 +131,7 @@ class LocalPipe(ProcessPipe):
             super().__init__([program, "-c", BOOTSTRAP])
         except OSError as error:
             raise HostError(
-                "python.missing",
-                f"--python {python}: {error.strerror}",
-                PYTHON_MISSING,
+                "python.missing", f"--python {python}: {error.strerror}", PYTHON_MISSING
             ) from None
 
     def last_words(self, printed: str = "") -> LostError:
@@ -142,7 +140,5 @@ class LocalPipe(ProcessPipe):
         if status == -signal.SIGKILL:
             return EndedError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         return EndedError(
-            f"the agent ended with status {status}: {reason}",
-            PYTHON_FAILED,
-            kind="python.failed",
+            f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
         )

@@ -126,16 +126,10 @@ class SshPipe:
         if status == KILLED:  # a login shell reports it so
             return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         if status == 127 and not is_swallowed(text):
-            return LostError(
-                f"no {self._python} there",
-                PYTHON_MISSING,
-                kind="python.missing",
-            )
+            return LostError(f"no {self._python} there", PYTHON_MISSING, kind="python.missing")
         reason = text.splitlines()[-1] if text else printed or "no message"
         return LostError(
-            f"the agent ended with status {status}: {reason}",
-            PYTHON_FAILED,
-            kind="python.failed",
+            f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
         )
 
     def _stderr(self) -> str:

@@ -76,10 +76,7 @@ def resolve(host: Host, ssh_config: Path | None) -> Route:
     options = ssh_options(host, ssh_config)
     try:
         done = subprocess.run(
-            ["ssh", "-G", *options, "--", host.name],
-            capture_output=True,
-            text=True,
-            check=False,
+            ["ssh", "-G", *options, "--", host.name], capture_output=True, text=True, check=False
         )
     except FileNotFoundError:
         raise UsageError("no ssh on PATH; install the OpenSSH client") from None

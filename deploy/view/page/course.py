@@ -11,6 +11,7 @@ from ...console.text import describe_code
 from .records import Records, RunRecord, list_of, number_of, records_of
 
 RankOutcome = Literal["done", "failed", "ended with it", "cut off", "running", "never started"]
+_OF_RANKS = frozenset({"rank.started", "rank.printed", "rank.ended", "rank.cut-off"})
 
 
 @dataclass
@@ -119,12 +120,7 @@ def _attempt(
 
 def _take(attempt: Attempt, event: RunRecord) -> None:
     kind, rank, at = event.get("type"), event.get("rank"), _time(event["at"])
-    if not isinstance(rank, int) or kind not in {
-        "rank.started",
-        "rank.printed",
-        "rank.ended",
-        "rank.cut-off",
-    }:
+    if not isinstance(rank, int) or kind not in _OF_RANKS:
         return
     row = attempt.ranks.setdefault(rank, RankCourse(rank, str(event.get("host"))))
     if kind == "rank.started":

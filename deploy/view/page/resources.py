@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...console.text import percent, size
 from .chart import path_of
-from .records import RunRecord, number_of
+from .records import RunRecord, number_of, records_of
 
 SPARK_WIDTH, SPARK_HEIGHT = 110, 22
 POINTS_IN_ALL = 24_000
@@ -66,12 +66,7 @@ def _share_of(used: str, total: str) -> Callable[[RunRecord], float | None]:
 
 def _of_gpus(name: str, join: Callable[[list[float]], float]) -> Callable[[RunRecord], float | None]:
     def value(sample: RunRecord) -> float | None:
-        gpus = sample.get("gpus")
-        values = (
-            [number_of(gpu.get(name)) for gpu in gpus if isinstance(gpu, dict)]
-            if isinstance(gpus, list)
-            else []
-        )
+        values = [number_of(gpu.get(name)) for gpu in records_of(sample.get("gpus"))]
         numbers = [number for number in values if number is not None]
         return join(numbers) if numbers else None
 

@@ -13,17 +13,7 @@ from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, own_times, slow_lines, step_times
-from .records import (
-    PRINTED,
-    Records,
-    RunRecord,
-    Tail,
-    commit_of,
-    list_of,
-    number_of,
-    plain,
-    records_of,
-)
+from .records import PRINTED, Records, RunRecord, Tail, commit_of, list_of, number_of, plain, records_of
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
 
@@ -190,11 +180,7 @@ def _rank_rows(attempts: Sequence[Attempt]) -> Sequence[tuple[str, RankCourse, s
 
 
 def _curves(records: Records) -> Sequence[Curves]:
-    files = (
-        ("metrics.jsonl", records.metrics),
-        ("steps.jsonl", records.steps),
-        (PRINTED, records.printed),
-    )
+    files = (("metrics.jsonl", records.metrics), ("steps.jsonl", records.steps), (PRINTED, records.printed))
     made = [(name, *curves(lines)) for name, lines in files if lines]
     return [Curves(name, tuple(charts), more) for name, charts, more in made if charts]
 
