@@ -45,3 +45,8 @@ def test_data(cluster: Cluster) -> None:
     said = benchmark(cluster, "data.py", *sizes, "--only", "muster")
     assert "| muster data push | " in said
     assert "nan" not in said
+
+
+def test_sharded_losses(cluster: Cluster) -> None:
+    """The exit status is 1 if a host that was deleted in a save cost a complete step, or a bit."""
+    assert "| 8 | 8 |" in benchmark(cluster, "sharded_losses.py", "--rounds", "8")
