@@ -59,7 +59,7 @@ class Timings:
     def note_at(self, name: str, began: float, ended: float) -> None:
         """A part lasted between these times, in seconds since the epoch."""
         zero = clock.now() - self.now()
-        self._noted.append(TimedPart(name, began - zero, ended - zero))
+        self._noted.append(TimedPart(name, began - zero, max(began, ended) - zero))
 
     def parts(self) -> tuple[TimedPart, ...]:
         """Each part once, by when it ended."""

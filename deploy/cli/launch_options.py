@@ -38,7 +38,7 @@ class LaunchOptions(SlurmOptions):
         "How many ranks": "per_host slots",
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
-        "Survive failures": "min_hosts spares grow standby start_timeout",
+        "Survive failures": "min_hosts spares preload grow standby start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
@@ -184,6 +184,11 @@ class LaunchOptions(SlurmOptions):
         False,
         "with --detach: a second driver waits on another host, and takes over when the first host fails; "
         "needs three hosts or more",
+    )
+    preload: bool = flag(
+        False,
+        "keep the imports of the ranks ready on each host while the job runs, so that a restart needs "
+        "none; takes the memory of one more rank for each host",
     )
     grow: bool = flag(
         False,

@@ -38,9 +38,13 @@ def refuse(options: LaunchOptions) -> None:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
     if options.standby and not (options.detach and not options.slurm):
         raise UsageError("--standby is for jobs with --detach, on hosts of a hosts file")
-    for name in ("spares", "grow", "standby"):
+    for name in ("spares", "grow", "preload", "standby"):
         if getattr(options, name) and not options.max_restarts:
             raise UsageError(f"--{name} is for restarts; add --max-restarts N")
+    if options.preload:
+        for name in ("no_record", "image", "slurm"):
+            if getattr(options, name):
+                raise UsageError(f"--preload does not work with --{name.replace('_', '-')}; leave one out")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)
     if (options.script or options.module) and not options.hosts and not options.slurm:
@@ -128,6 +132,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         may_restart=restarts,
         max_restarts=options.max_restarts,
         spares=options.spares,
+        preload=options.preload,
         grow=options.grow,
         standby=options.standby,
         max_log=parse.size("--max-log", options.max_log),

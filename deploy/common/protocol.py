@@ -39,7 +39,7 @@ EARLY = (
             "cannot start mpirun's daemon": "shell",
             "cannot start the container": "container_start",
             "cannot read the job's run": "fetch",
-            "": "shell_end stdin ping watch signal handled stop outputs",
+            "": "shell_end stdin ping watch signal handled stop outputs preload",
         },
     ),
     Part(
@@ -99,7 +99,7 @@ LATE = (
     ),
 )
 """The parts that most commands do not need: they travel before the first request to one of them."""
-LATE_IMPORTS = {"container_start": "agent.container.container"}
+LATE_IMPORTS = {"container_start": "agent.container.container", "preload": "agent.job.preload"}
 """Requests to early parts, each with a module that it imports and that travels late."""
 PARTS = {name: part for part in (*EARLY, *LATE) for name in part.names}
 ERRORS = {

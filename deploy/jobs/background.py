@@ -1,7 +1,7 @@
 """The background work of a job, besides the attempt that runs, so that it can heal.
 
-It holds spare hosts, seeks hosts that were lost, lets the job grow when they answer, and keeps a standby
-driver.
+It holds spare hosts, seeks hosts that were lost, lets the job grow when they answer, keeps the imports of the
+ranks ready, and keeps a standby driver.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from ..connect.requests.launch import HANDLED, SIGNAL, Handled
 from ..connect.reserve import Reserve
 from ..errors import MusterError, UsageError
 from ..hosts.hostfile import Host
+from ..launch.job_events import OnEvent, ignore
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from ..plan.launcher import place_ranks
 from ..plan.spec import LaunchSpec
 from . import fence
 from . import restart_policy as restart
+from .preload import Preloads
 from .repeated import PREEMPTED
 from .restart_policy import Policy
 from .standby import Standby
@@ -88,8 +90,11 @@ class Background:
         channels: Mapping[str, Channel],
         hosts: Sequence[Host],
         policy: Policy,
+        *,
+        on_event: OnEvent = ignore,
     ) -> None:
         """An attempt begins. `hosts`: those that it may use."""
+        self._preloads = Preloads(plan.spec, channels, on_event)
         self._spec, self._plan, self._policy = spec, plan, policy
         self._hosts, self._growth = tuple(hosts), Growth(channels)
         if not spec.allocation:  # Slurm has taken a lost node out of it
@@ -103,6 +108,7 @@ class Background:
 
     def turn(self) -> None:
         """Look after the standby driver, and after the hosts without ranks; let the job grow, if it can."""
+        self._preloads.turn()
         if self._standby:
             others = [host.host.name for host in self._plan.hosts[1:]]
             self._standby.ensure([self._host(name) for name in (*others, *self._plan.spares)])

@@ -249,7 +249,9 @@ class Attempts:
         self._history.began(the_plan)
         code = None if self._results else texts(the_plan.spec.tree)
         self.folder.keep_launched(launched(the_plan, cluster.facts), code)
-        self._background.begin(self.spec, the_plan, cluster.channels, hosts, self._policy)
+        self._background.begin(
+            self.spec, the_plan, cluster.channels, hosts, self._policy, on_event=self._on_event
+        )
         result = LaunchLoop(
             the_plan,
             cluster,

@@ -21,6 +21,7 @@ EventType = Literal[
     "rank.cut-off",
     "rank.failed",
     "host.lost",
+    "host.preloaded",
     "network.lost",
     "launcher.failed",
     "start.timeout",

@@ -136,6 +136,8 @@ def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
         env["PYTHONSAFEPATH"] = "1"
     if spec.record:
         env["MUSTER_RECORD"] = "1"
+        if spec.preload:
+            env["MUSTER_PRELOAD"] = "1"
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)
     return {**env, **dict(spec.env)}

@@ -123,6 +123,8 @@ class LaunchSpec:
     """Whether a second driver waits on another host, and takes the job over when the first one is gone."""
     term: int = 0
     """The number of its driver: each standby driver has a higher one (deploy/jobs/fence.py)."""
+    preload: bool = False
+    """Whether its hosts keep the imports of the ranks ready for the next attempt."""
     grow: bool = False
     """Whether its ranks are asked to save and end when lost hosts answer again."""
     max_log: int = MAX_LOG

@@ -25,6 +25,8 @@ of a launch writes the same lines to a file, a named pipe, or with `-` to standa
   `placement.wrong` (placement), `world.alone` (world), `job.stalled` (stall), `port.taken` (port),
   `driver.failed` (driver), `job.interrupted` (interrupted), `job.stopped` (stopped), `allocation.ended`
   (allocation: Slurm took the hosts away). Of several in one attempt, the verdict names the first.
+- `host.preloaded`: whether a host has the imports of the ranks ready for the next attempt, or whether the
+  ranks of this one have started with them (`--preload`); `text` has the reason why not.
 - `steps.stopped`: no rank makes progress ([stalls](../why.md#stalls)), with the cause in `text` and the time
   of the last progress in `since`; `steps.resumed`: the job continues.
 - `job.explained`: why a recorded job stalled, or failed in a collective ([muster why](../why.md)), in two

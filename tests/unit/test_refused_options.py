@@ -31,6 +31,10 @@ REFUSED = {
         "--min-hosts 1 a.py": "--min-hosts is for restarts; add --max-restarts N",
         "--standby --max-restarts 1 a.py": "--standby is for jobs with --detach, on hosts of a hosts file",
         "--grow a.py": "--grow is for restarts; add --max-restarts N",
+        "--preload a.py": "--preload is for restarts; add --max-restarts N",
+        "--preload --max-restarts 1 --no-record a.py": (
+            "--preload does not work with --no-record; leave one out"
+        ),
         "--spares 1 a.py": "--spares is for restarts; add --max-restarts N",
         "--torch-backend cpu a.py": "--torch-backend needs --requirements FILE",
         "--module=-c": "--module -c: a module name does not begin with a dash",

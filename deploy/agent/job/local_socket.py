@@ -28,6 +28,8 @@ class LocalSocket:
         """Talks to the first process of the job's container, if there is one."""
         self.gpus: Callable[[], Mapping[int, list[Frame]]] = dict
         """The GPUs that each rank uses, as far as they are known."""
+        self.preload: Callable[[Frame, socket.socket], object] = _not_ready
+        """Forks ranks from a process that has done their imports, if there is one."""
         self._shells: dict[int, Any] = {}
         self._wrappers: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -68,6 +70,7 @@ class LocalSocket:
                 hello, _ = received
                 answers = {
                     "rank": self._rank,
+                    "preload": lambda hello, stream: self.preload(hello, connection),
                     "shell": self._shell,
                     "stacks": self._stacks,
                     "why": self._why,
@@ -140,6 +143,11 @@ class LocalSocket:
     def _stop(self, hello: Frame, stream: Any) -> None:
         self._send({"event": "stop-asked", "by": hello["by"]})
         write_frame(stream, {})
+
+
+def _not_ready(hello: Frame, connection: socket.socket) -> None:
+    """Let the wrapper start its program itself."""
+    connection.sendall(b"{}\n")
 
 
 def _explained(frame: Frame) -> Frame:

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Union
 
 if TYPE_CHECKING or __package__:
     from .rank_log import TAIL_LINES, Log, pump
@@ -35,6 +35,7 @@ else:  # a separate program; the other file is beside it
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
 LAST_SECONDS = 10.0  # at the end, to pass on the rest of the output; children may print forever
+RELEASE_SECONDS = 5.0  # a process that is to fork answers at once
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -102,13 +103,18 @@ class AgentConnection:
                 take(self._stream.read(json.loads(line).get("size", 0)))
 
 
-def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, str]:
-    """The program's environment: the plan's, and torchrun's names for programs that need them."""
+def environment_of(
+    job: Mapping[str, Any], ranks: Mapping[str, int], outer: Mapping[str, str], programs: str
+) -> dict[str, str]:
+    """The program's environment: the plan's, and torchrun's names for programs that need them.
+
+    `outer`: that of this wrapper; `programs`: its folder.
+    """
     names = {name.upper(): str(value) for name, value in ranks.items()}
-    environment = {**os.environ, **names, **job["env"]}
+    environment = {**outer, **names, **job["env"]}
     # `import muster.train` works in every rank. Our library comes last: it must not hide the user's modules.
     # Only our sitecustomize comes first; it runs the user's, and removes its folder from the path.
-    hook = os.path.join(os.path.dirname(os.path.abspath(__file__)), "in_rank")
+    hook = os.path.join(programs, "in_rank")
     paths = [hook, environment.get("PYTHONPATH", ""), os.path.join(job["folder"], "lib")]
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -138,7 +144,102 @@ def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: AgentConnection) -
     agent.send({"event": "stdin", "still_read": False})
 
 
-def run(argv: list[str]) -> int:
+class Released:
+    """The program of this rank, whose imports were done before (in_rank/muster_preload.py).
+
+    This process became its parent before it became a wrapper, and not by the launcher. The process that the
+    launcher has started waits at the other end of `asking` for the status of the program.
+    """
+
+    stdin = None
+
+    def __init__(self, pid: int, asking: int, out: int, err: int) -> None:
+        self.pid, self._over = pid, False
+        for descriptor in (asking, out, err):
+            os.set_inheritable(descriptor, False)
+        self._asking = socket.socket(fileno=asking)
+        self.stdout, self.stderr = os.fdopen(out, "rb"), os.fdopen(err, "rb")
+        threading.Thread(target=self._end_with_launcher, daemon=True).start()
+
+    def _end_with_launcher(self) -> None:
+        with contextlib.suppress(OSError):
+            self._asking.recv(1)
+        self.kill()
+
+    def send_signal(self, number: int) -> None:
+        """Send the program a signal, unless it has ended."""
+        if not self._over:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End the program."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit code, negative for a signal."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._over = True  # from the next call on, another process may have its number
+        status = os.waitpid(self.pid, 0)[1]
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def report(self, status: int) -> None:
+        """Tell the process of the launcher how this wrapper ends."""
+        with contextlib.suppress(OSError):
+            self._asking.sendall(b"%d\n" % status)
+
+
+Program = Union["subprocess.Popen[bytes]", Released]
+
+
+def run_released(argv: list[str]) -> int | None:
+    """Let a process that has done the imports run the program, to its end; None if there is none.
+
+    Returns the status of its wrapper, for which this process stands in below the launcher.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.settimeout(RELEASE_SECONDS)
+            connection.connect(os.path.join(os.environ["MUSTER_AGENT"], "agent"))
+            hello = {"hello": "preload", "argv": argv, "env": dict(os.environ)}
+            connection.sendall(json.dumps(hello).encode() + b"\n")
+            stream = connection.makefile("rb")
+            wrapper: int = json.loads(stream.readline() or b"{}").get("wrapper", 0)
+        except (OSError, ValueError):
+            return None
+        if not wrapper:
+            return None
+
+        def forward(number: int, frame: object) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(wrapper, number)
+
+        for number in FORWARDED:
+            signal.signal(number, forward)
+        connection.settimeout(None)
+        connection.sendall(b"\n")
+        if not (status := stream.readline()):  # the wrapper was killed
+            os.kill(os.getpid(), signal.SIGKILL)
+        return int(status)
+
+
+def start(
+    argv: list[str], agent: AgentConnection, ranks: Mapping[str, int], *, reads: bool
+) -> subprocess.Popen[bytes]:
+    """Start Python with these arguments."""
+    programs = os.path.dirname(os.path.abspath(__file__))
+    return subprocess.Popen(
+        [sys.executable, *argv],
+        cwd=agent.job["cwd"],
+        env=environment_of(agent.job, ranks, os.environ, programs),
+        stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: prepare_child(agent.pid),  # no other thread runs yet
+    )
+
+
+def run(argv: list[str], released: Released | None = None) -> int:
     """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
     ranks = position_of(os.environ)
     if "MUSTER_STEP" in os.environ:
@@ -151,15 +252,7 @@ def run(argv: list[str]) -> int:
         "err": collections.deque(maxlen=TAIL_LINES),
     }
     try:
-        child = subprocess.Popen(
-            [sys.executable, *argv],
-            cwd=agent.job["cwd"],
-            env=environment_of(agent.job, ranks),
-            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            preexec_fn=lambda: prepare_child(agent.pid),  # no other thread runs yet
-        )
+        child = released or start(argv, agent, ranks, reads=reads)
     except OSError as error:
         agent.send({"event": "output", "stream": "err", "text": f"{error}\n"})
         return finish(agent, label, 127, [f"{error}\n"])
@@ -238,12 +331,27 @@ def finish(
     return code
 
 
-def end_with_agent(agent: AgentConnection, child: subprocess.Popen[bytes], parts: SimpleQueue[bytes]) -> None:
+def end_with_agent(agent: AgentConnection, child: Program, parts: SimpleQueue[bytes]) -> None:
     """End the program when the agent is gone; until then pass on its standard input."""
     agent.listen(parts.put)
     child.kill()
 
 
+def main(argv: list[str]) -> int:
+    """Run the program; returns the status of this process."""
+    if numbers := os.environ.pop("MUSTER_RELEASED", ""):
+        released = Released(*map(int, numbers.split()))
+        status = run(argv, released)
+        status = status if status >= 0 else 128 - status
+        released.report(status)
+        return status
+    if os.environ.get("MUSTER_PRELOAD") == "1" and "MUSTER_STEP" not in os.environ:
+        ended = run_released(argv)
+        if ended is not None:
+            return ended
+    status = run(argv)
+    return status if status >= 0 else 128 - status
+
+
 if __name__ == "__main__":
-    status = run(sys.argv[1:])
-    sys.exit(status if status >= 0 else 128 - status)
+    sys.exit(main(sys.argv[1:]))

@@ -31,7 +31,6 @@ from ..processes import (
     descendants,
     die_with_agent,
     end_all,
-    end_descendants,
     prctl,
     trees,
 )
@@ -64,10 +63,13 @@ class JobSupervisor:
         self._stopped = False
         self._sampler: Any = None
         self._container: Any = None
+        self._preload: Any = None
 
     def close(self) -> None:
         """End all processes of the job, and remove the private folders."""
         self._end()
+        if self._preload:
+            self._preload.close()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -105,6 +107,9 @@ class JobSupervisor:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = self.reaper or Reaper(self._adopted_killed)
         self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send)
+        if self._preload:
+            self._preload.job = request
+            self.local_socket.preload = self._preload.release
         write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), durable=False)
         return {}
 
@@ -112,7 +117,7 @@ class JobSupervisor:
         """Forget an earlier attempt of the job, of which no process may be left."""
         if not self.reaper or not self.local_socket:
             return
-        if self._container or not self._stopped or descendants():
+        if self._container or not self._stopped or self._processes():
             raise ValueError("an earlier attempt is not over here")
         self.reaper.settle()
         self.local_socket.close()
@@ -143,6 +148,16 @@ class JobSupervisor:
         self._container.start(self.reaper)
         self.ranks.memory_of(self._container.keeper)
         return {}
+
+    def do_preload(self, request: Frame, payload: bytes) -> Frame:
+        """Keep a process with the imports of the ranks for the next attempt; answers how far it is."""
+        from .preload import Preload  # noqa: PLC0415  # it travels late
+
+        if not self.reaper or not self.private:
+            raise ValueError("prepare comes before preload")
+        self._preload = self._preload or Preload(self.reaper, self.ranks)
+        answer: Frame = self._preload.look(self.job, self.ranks, self.private)
+        return answer
 
     def do_start(self, request: Frame, payload: bytes) -> Frame:
         """Start the job's command of this host."""
@@ -239,13 +254,18 @@ class JobSupervisor:
         hosts at once, and srun ends with the last of them: at a request to end, it kills them at once.
         """
         if not (self.job and "MUSTER_STEP" in self.job["env"]):
-            return end_descendants(self.ranks.any_running)
+            return end_all(self._processes, self.ranks.any_running)
         began = time.monotonic()
         roots = [*self.ranks.wrappers().values()]
         left = end_all(lambda: trees(roots))
         if self.reaper:
             self.reaper.until_idle(began + GRACE_SECONDS - time.monotonic())
-        return left + end_descendants(self.ranks.any_running)
+        return left + end_all(self._processes, self.ranks.any_running)
+
+    def _processes(self) -> list[int]:
+        """Every living process of the attempt. One with imports for the next attempt is none."""
+        kept = self._preload.pid if self._preload else 0
+        return [pid for pid in descendants() if pid != kept]
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
         """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Text
@@ -49,6 +49,21 @@ class Handled:
     """Whether the program of every rank of a host has a handler for a signal."""
 
     handled: bool
+
+
+@message(frozen=True)
+class Preloaded:
+    """How far a host is with the imports for the next attempt; `why`: why it will not have them.
+
+    Of the ranks of this attempt, `released` have started with them, and `cold` without, by the reason.
+    """
+
+    state: Literal["waiting", "importing", "ready", "cold"]
+    why: Text
+    memory: Bytes
+    modules: Count
+    released: Count
+    cold: Annotated[Mapping[Text, Count], AtMost(1 << 12)]
 
 
 @message(frozen=True)
@@ -98,6 +113,7 @@ SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
 HANDLED = Request("handled", Handled)
 STOP = Request("stop", Stopped)
+PRELOAD = Request("preload", Preloaded)
 OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, FETCHED)
 STACKS = Request("stacks", HostStacks, ranks=lambda answer: answer.stacks)

@@ -62,6 +62,8 @@ def _serve(connection: socket.socket) -> None:
             send(stream, {"frames": stack(request["code"])})
         elif request["do"] == "lock":
             send(stream, {"lock": import_module("muster_locks").holder()})
+        elif request["do"] == "modules":
+            send(stream, modules())
         elif request["do"] == "debug":
             import_module("muster_debug").serve(connection, stream, request)
         elif request["do"] == "dap":
@@ -77,6 +79,15 @@ def _ended(connection: socket.socket) -> Iterator[None]:
         finally:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def modules() -> dict[str, Any]:
+    """The file of each module that is loaded, empty for one without; and whether one is being imported."""
+    specs = {name: getattr(module, "__spec__", None) for name, module in list(sys.modules.items())}
+    return {
+        "modules": {name: str(getattr(spec, "origin", None) or "") for name, spec in specs.items()},
+        "importing": any(getattr(spec, "_initializing", False) for spec in specs.values()),
+    }
 
 
 def _user_of(connection: socket.socket) -> int:

@@ -67,8 +67,8 @@ class _Inside(threading.local):
 class Recorder:
     """Wraps the functions of `torch.distributed`; Muster's MPI backend calls it too."""
 
-    def __init__(self, folder: str, rank: str) -> None:
-        self._folder, self._rank = folder, rank
+    def __init__(self) -> None:
+        self._folder = self._rank = ""
         self._ring: Ring | None = None
         self._c10d: Any = None
         self._server: Any = None
@@ -78,6 +78,10 @@ class Recorder:
         self._works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """The works that calls have returned, each with its number in the record."""
         self._watched: set[type] = set()
+
+    def record_as(self, folder: str, rank: str) -> None:
+        """Write to the files of this rank in this folder."""
+        self._folder, self._rank = folder, rank
 
     def wrap(self, c10d: ModuleType) -> None:
         """Replace each function of torch.distributed by one that records."""
@@ -309,7 +313,13 @@ class _Quiet:
         self._level.value = self._before
 
 
-if __name__ == "muster_recorder":
+def begin() -> None:
+    """Record as the rank that the environment names now."""
     # torch reads it when it makes its own record; 2.13 also records Gloo.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-    recorder = Recorder(os.environ["MUSTER_AGENT"], os.environ["RANK"])
+    recorder.record_as(os.environ["MUSTER_AGENT"], os.environ["RANK"])
+
+
+if __name__ == "muster_recorder":
+    recorder = Recorder()
+    begin()

@@ -136,6 +136,16 @@ def _converse(descriptor: int) -> None:
     converse(descriptor)
 
 
+_kept: list[Listener] = []
+
+
+def begin() -> None:
+    """Open the console of this rank, and let the recorder write to its files."""
+    folder, rank = os.environ["MUSTER_AGENT"], os.environ["RANK"]
+    if "muster_recorder" in sys.modules:  # loaded before there was a rank (muster_preload.py)
+        sys.modules["muster_recorder"].begin()
+    _kept.append(Listener(folder, rank))
+
+
 if __name__ == "muster_start":
     sys.meta_path.insert(0, Finder())
-    listener = Listener(os.environ["MUSTER_AGENT"], os.environ["RANK"])

@@ -180,9 +180,11 @@ def _run_next() -> None:
 
 
 if __name__ == "sitecustomize":
+    if "MUSTER_PRELOAD_FD" in os.environ:
+        import_module("muster_preload").wait()  # returns in a rank of the next attempt
     with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
         if os.environ.pop("MUSTER_RECORD", "") == "1":  # no --no-record
-            import_module("muster_start")
+            import_module("muster_start").begin()
     the_over = import_module("muster_over").Over(dict(os.environ))
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
     if os.environ.get("USE_LIBUV") == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -1,0 +1,235 @@
+"""Keeps a process with the imports of the ranks ready on this host, from which the next ranks are forked.
+
+It runs in_rank/muster_preload.py, by the command line and with the environment of a rank that runs here. The
+modules are those that this rank has loaded from installed packages, when their number no longer grows.
+A new rank is forked only if it would be started in the same way; else its wrapper starts Python, and `cold`
+says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...common.frames import Frame
+from ...common.paths import JobPaths
+from ..processes import Reaper, die_with_agent, peek
+from .rank import environment_of, position_of
+from .ranks import Ranks, group_files
+from .records import ask_console
+
+MOST_MESSAGE = 200_000  # bytes: what a socket takes at once by default, without its overhead
+ASK_SECONDS = 10.0
+LAST_WORDS = 2000
+MIB = 1 << 20
+# Variables that differ from attempt to attempt or from rank to rank, and that no module reads at its import.
+_OWN = re.compile(
+    r"(GROUP_|ROLE_|LOCAL_)?(RANK|WORLD_SIZE)|GROUP_WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)|TMPDIR|"
+    r"(GLOO|NCCL|TP)_SOCKET_IFNAME|PWD|OLDPWD|SHLVL|_|(TORCHELASTIC|OMPI|PMIX|PMI|PRTE|ORTE|OPAL|MUSTER)_.*"
+)
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+class Preload:
+    """The process, from the first look at a rank until it has ended."""
+
+    def __init__(self, reaper: Reaper, ranks: Ranks) -> None:
+        self._reaper, self._ranks = reaper, ranks
+        self.state, self.why, self.memory, self.modules = "waiting", "", 0, 0
+        self.pid = 0
+        """The process; 0 before it is started, and after its end."""
+        self._looking: threading.Thread | None = None
+        self._seen: dict[str, str] = {}
+        self._settled = False
+        self._said = b""
+        self._argv: list[str] = []
+        self._env: dict[str, str] = {}
+        self._control: socket.socket | None = None
+        self.job: Frame = {}
+        self.cold: dict[str, int] = {}
+        """Why ranks have started without it, and how many."""
+        self.released = 0
+
+    def close(self) -> None:
+        """End the process."""
+        if self._control:
+            self._control.close()
+            self._control = None
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, 9)
+
+    def look(self, job: Frame, ranks: Ranks, private: Path) -> Frame:
+        """Start the process when the ranks have done their imports; answers how far it is."""
+        self.job, self._ranks = job, ranks
+        if self.state == "waiting" and not (self._looking and self._looking.is_alive()):
+            if self._settled:
+                self._start(private)
+            else:
+                self._looking = threading.Thread(target=self._look, args=(private,), daemon=True)
+                self._looking.start()
+        answer = {"state": self.state, "why": self.why, "memory": self.memory, "modules": self.modules}
+        return {**answer, "released": self.released, "cold": self.cold}
+
+    def _look(self, private: Path) -> None:
+        """Ask a rank for its modules; they are complete if there were as many the last time."""
+        consoles = sorted(private.glob("console-*"))
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            answer = ask_console(str(consoles[0]), {"do": "modules"}, ASK_SECONDS)
+            seen = {str(name): str(origin) for name, origin in answer["modules"].items()}
+            complete = not answer["importing"] and len(seen) == len(self._seen)
+            self._settled = complete and bool(_installed(seen))
+            self._seen = seen
+
+    def _start(self, private: Path) -> None:
+        """Start the process as the first rank that runs here was started."""
+        programs = self._ranks.programs()
+        if not programs:
+            return
+        pid = programs[min(programs)][0]
+        self._argv = _words(pid, "cmdline")
+        self._env = dict(word.partition("=")[::2] for word in _words(pid, "environ"))
+        if why := self._unfit(pid):
+            self.state, self.why = "cold", why
+            return
+        path = private / "preload.json"
+        path.write_text(json.dumps(self._seen))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = self._reaper.start(
+                self._argv,
+                self._ended,
+                cwd=self.job["cwd"],
+                env={**self._env, "MUSTER_PRELOAD_FD": str(theirs.fileno())},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                preexec_fn=die_with_agent,  # the child only calls prctl
+            )
+        self.pid, self.state, self._control = process.pid, "importing", ours
+        ours.send(json.dumps({"modules": str(path), "names": _installed(self._seen)}).encode())
+        threading.Thread(target=self._hear, args=(ours,), daemon=True).start()
+        threading.Thread(target=self._pump, args=(process.stdout,), daemon=True).start()
+
+    def _unfit(self, pid: int) -> str:
+        """Why no process is started; empty if it can be."""
+        if not self._argv or os.path.realpath(self._argv[0]) != os.path.realpath(f"/proc/{pid}/exe"):
+            return "the program is no Python program"
+        if self._env.get("USE_LIBUV") == "0":
+            return "its torch has no libuv"
+        need, free = 2 * _resident(pid), free_memory()
+        if free is not None and free < need:
+            return f"{free // MIB} MiB of memory are free, and it may need {need // MIB}"
+        return ""
+
+    def _hear(self, control: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            said = json.loads(control.recv(MOST_MESSAGE))
+            if said["ready"]:
+                self.memory, self.modules = _resident(self.pid), said["modules"]
+                self.state = "ready"
+            else:
+                self.state, self.why = "cold", said["why"]
+
+    def _pump(self, stream: Any) -> None:
+        while part := stream.read1(1 << 16):
+            self._said = (self._said + part)[-LAST_WORDS:]
+
+    def _ended(self, code: int) -> None:
+        self.pid = 0
+        if self.state != "cold":
+            self.state = "cold"
+            self.why = f"its process has ended ({code}): {self._said.decode(errors='replace').strip()[-300:]}"
+
+    # -- new ranks --
+
+    def release(self, hello: Frame, connection: socket.socket) -> None:
+        """Have a rank forked for the wrapper at this connection, or tell it to start its program itself."""
+        try:
+            self._release(hello, connection)
+            self.released += 1
+        except (_Cold, OSError, KeyError, ValueError, TypeError) as error:
+            why = str(error) if isinstance(error, _Cold) else repr(error)
+            self.cold[why] = self.cold.get(why, 0) + 1
+            connection.sendall(b"{}\n")
+
+    def _release(self, hello: Frame, connection: socket.socket) -> None:
+        if self.state != "ready" or self._control is None:
+            raise _Cold(self.why or "it is not ready")
+        peer = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        ranks = position_of(hello["env"])
+        programs = JobPaths(self.job["folder"]).programs
+        env = environment_of(self.job, ranks, hello["env"], programs)
+        reads = ranks["rank"] == 0 and self.job.get("stdin", False)
+        self._require_same(hello["argv"], env, peer, reads=reads)
+        request = {
+            "argv": hello["argv"],
+            "env": env,
+            "outer": hello["env"],
+            "cwd": self.job["cwd"],
+            "agent": os.getpid(),
+            "umask": int(_status(peer, "Umask"), 8),
+            "cores": sorted(os.sched_getaffinity(peer)),
+        }
+        message = json.dumps(request).encode()
+        socket.send_fds(self._control, [message], [connection.fileno()], socket.MSG_DONTWAIT)
+
+    def _require_same(self, argv: list[str], env: Mapping[str, str], peer: int, *, reads: bool) -> None:
+        """`_Cold` unless Python would be started here as the process was that did the imports."""
+        if argv != self._argv[1:]:
+            raise _Cold("the command line is another one")
+        if reads:
+            raise _Cold("the rank reads standard input")
+        names = sorted(name for name in env.keys() | self._env.keys() if env.get(name) != self._env.get(name))
+        if other := [name for name in names if not _OWN.fullmatch(name)]:
+            raise _Cold(f"{other[0]} has another value")
+        for name in ("limits", "cgroup"):
+            if peek(f"/proc/{peer}/{name}") != peek(f"/proc/{self.pid}/{name}"):
+                raise _Cold(f"its {name} differ")
+
+
+class _Cold(Exception):  # a reason, not an error
+    """Why a rank does its imports itself."""
+
+
+def _installed(modules: Mapping[str, str]) -> list[str]:
+    """The modules of installed packages, in the order in which the rank began to import them."""
+    return [name for name, origin in modules.items() if any(part in origin for part in _INSTALLED)]
+
+
+def _words(pid: int, name: str) -> list[str]:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
+        return [os.fsdecode(word) for word in file.read().rstrip(b"\0").split(b"\0")]
+    return []
+
+
+def _status(pid: int, name: str) -> str:
+    """A field of proc_pid_status(5)."""
+    return peek(f"/proc/{pid}/status").partition(f"{name}:")[2].partition("\n")[0].strip()
+
+
+def _resident(pid: int) -> int:
+    return int((_status(pid, "VmRSS") or "0").split()[0]) << 10
+
+
+def free_memory() -> int | None:
+    """Bytes that this host, and the memory group of this process, have free; None if unknown."""
+    free: list[int] = []
+    if available := peek("/proc/meminfo").partition("MemAvailable:")[2]:
+        free.append(int(available.split()[0]) << 10)
+    limits = group_files("memory.max", "memory.limit_in_bytes")
+    for limit, used in zip(limits, group_files("memory.current", "memory.usage_in_bytes")):
+        with contextlib.suppress(ValueError):  # "max", or no such file
+            free.append(int(peek(limit)) - int(peek(used)))
+    return min(free, default=None)
