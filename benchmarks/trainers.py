@@ -143,6 +143,27 @@ def by_training_loop(model: nn.Module, data: Data, batch: int) -> Iterator[Tenso
             yield loss.detach()
 
 
+def by_own_means(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
+    """Train in a TrainingLoop with the mean of each rank, as the loops without muster.train do."""
+    from muster.train import GlobalBatchSampler, TrainingLoop, process_group, synchronise  # noqa: PLC0415
+
+    job = JOINED.enter_context(process_group()) if not JOB else JOB[0]
+    model = synchronise(model, job)
+    optimizer = AdamW(model.parameters(), lr=1e-4)
+    sampler = GlobalBatchSampler(
+        samples=len(data), batch_size=batch, rank=job.rank, world_size=job.world_size
+    )
+    loader = DataLoader(data, batch_sampler=sampler, pin_memory=ON_GPU)
+    with TrainingLoop(job, {"model": model, "optimizer": optimizer}) as loop:
+        for inputs, targets in loop.batches(loader, steps=10**9):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            loop.log(loss=loss, lr=1e-4, samples=batch)
+            yield loss.detach()
+
+
 def by_accelerate(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
     """Train with accelerate."""
     from accelerate import Accelerator  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
@@ -182,6 +203,7 @@ LOOPS: dict[str, Callable[[nn.Module, Data, int], Iterator[Tensor]]] = {
     "DDP by hand": by_hand,
     "muster.train": by_muster,
     "its TrainingLoop": by_training_loop,
+    "TrainingLoop, mean of each rank": by_own_means,
     **({"accelerate": by_accelerate} if find_spec("accelerate") else {}),
     **({"Fabric": by_fabric} if find_spec("lightning_fabric") or find_spec("lightning") else {}),
 }
