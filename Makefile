@@ -61,7 +61,7 @@ slurm-cluster-down: ## remove the Slurm cluster
 # Tests that share something stay together (tests/parallel.py). Three workers, because tests of hosts and containers
 # wait for a quarter of their time; four in make soak, where more of them wait for what a fault brings about.
 PYTEST := $(BIN)/pytest --dist loadscope --no-loadscope-reorder --numprocesses
-unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile this project anew
+unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile this project again
 
 test-quick: .venv/installed ## short tests of the driver and of the agent: under a minute
 	$(PYTEST) 2 -m 'not soak and not slow' tests/unit tests/node
@@ -112,7 +112,7 @@ docs: .venv/docs-installed ## the site of docs/, in build/site; every link is ch
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python docs/scripts/check_site.py build/site
 
-reference: .venv/installed ## write the generated pages and pictures of docs/ anew
+reference: .venv/installed ## write the generated pages and pictures of docs/
 	$(BIN)/python docs/scripts/reference.py
 	$(BIN)/python docs/scripts/packages.py
 	$(BIN)/python docs/scripts/terminal.py
@@ -129,7 +129,7 @@ release-check: .venv/release-installed ## what RELEASING.md asks for: versions, 
 	$(BIN)/python .ci/release_check.py
 
 .PHONY: requirements
-requirements: ## pin what is installed with hashes: each .txt anew from its .in (needs uv)
+requirements: ## pin what is installed with hashes: each .txt from its .in (needs uv)
 	for file in docker/requirements/*.in tests/*.in; do \
 	  uv pip compile --quiet --universal --generate-hashes --no-annotate --python-version 3.12 \
 	    $$(grep -qx '# no-deps' "$$file" && echo --no-deps) --output-file "$${file%.in}.txt" "$$file" || exit; done

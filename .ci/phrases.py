@@ -53,6 +53,10 @@ PHRASES = {
     r"\bheed(s|ed)?\b": "apply, follow",
     r"\bas ever\b": "unchanged",
     r"\ba word about\b": "a message",
+    r"\banew\b": "again",
+    r"\b(stands?|stood) still\b": "stalls, makes no progress; did not run",
+    r"\bt(ells?|old) (\w+ ){0,4}apart\b": "distinguishes",
+    r"\bacts? upon\b": "uses",
 }
 """A regular expression, without regard to case, and what to write instead."""
 OWN = {".ci/phrases.py"}

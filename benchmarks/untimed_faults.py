@@ -13,7 +13,7 @@ UNTIMED = (
     ("a rank removes its job's folder", "the rank's own exit status", "tests/node/test_rank.py"),
     (
         "the driver's machine is suspended, or the driver stopped (Ctrl-Z)",
-        "below 10 s nothing; otherwise `this machine was suspended for 300 s …`, `this driver stood still"
+        "below 10 s nothing; otherwise `this machine was suspended for 300 s …`, `this driver did not run"
         " for 20 s …`",
         "tests/unit/test_suspension.py, tests/local/test_local_launch.py",
     ),
@@ -128,7 +128,7 @@ UNTIMED = (
     ),
     (
         "the driver of a detached job was stopped",
-        "`the driver on node1: the driver stood still for 21 s …`",
+        "`the driver on node1: the driver did not run for 21 s …`",
         "tests/unit/test_suspension.py",
     ),
     (
@@ -241,7 +241,7 @@ UNTIMED = (
         "tests/unit/test_standby.py, tests/cluster/test_healing.py",
     ),
     (
-        "a driver stands still for so long that its standby driver has the job",
+        "a driver does not run for so long that its standby driver has the job",
         "the hosts refuse it, and it ends",
         "tests/unit/test_fence.py, tests/cluster/test_healing.py",
     ),

@@ -100,7 +100,7 @@ class Agent:
         while self._at_work.wait():
             time.sleep(BUSY_SECONDS)
             if self._at_work.is_set():  # the same request, or a later one
-                # The processor time of the thread that answers: it stands still where a disk does not answer.
+                # The processor time of the thread that answers: constant where a disk does not answer.
                 self.send({"event": "busy", "cpu": time.clock_gettime(worker)})
 
     def answer(self, request: Frame, payload: bytes) -> Frame:

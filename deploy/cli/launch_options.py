@@ -193,7 +193,7 @@ class LaunchOptions(SlurmOptions):
     grow: bool = flag(
         False,
         "when a lost host answers again, send SIGUSR1 to a program that handles it: it saves and ends, and "
-        "the job goes on with more ranks",
+        "the job continues with more ranks",
     )
     start_timeout: int = flag(
         0,

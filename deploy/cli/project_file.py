@@ -157,7 +157,7 @@ def project_of(folder: Path = Path()) -> Project | None:
     """The defaults of a folder, or of its nearest parent that has some.
 
     In the folder, a file that others may write is refused. In a parent, another user's is passed by, as a
-    hosts file is: anybody can write a file to a folder such as /tmp.
+    hosts file is: any user can write a file to a folder such as /tmp.
     """
     for place in (folder, *_above(folder)):
         found = [project for name in NAMES if (project := _project(place / name, is_here=place == folder))]

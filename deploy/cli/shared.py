@@ -86,7 +86,7 @@ def hosts_file_of(hosts: str, folder: Path = Path(), *, has_defaults: bool = Tru
     """The value of `--hosts`; without it that of the project's own defaults; else a file hosts.txt.
 
     This is that of the folder, or of its nearest parent that has one.
-    Anybody can write a file to a folder such as /tmp, so a file of a parent must belong to this user.
+    Any user can write a file to a folder such as /tmp, so a file of a parent must belong to this user.
     """
     if hosts:
         return Path(hosts)

@@ -45,7 +45,7 @@ RECORD: dict[str, Any] = {
 DRIVER: dict[str, Any] = {"host": str, "boot": str, "pid": int}
 RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
 STOPS = frozenset({"interrupted", "stopped"})
-"""Kinds of the first failure of a job that somebody ended: by a signal, `muster stop` or `scancel`."""
+"""Kinds of the first failure of a job that a user ended: by a signal, `muster stop` or `scancel`."""
 _JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 ANSWER_SECONDS = 5.0
 

@@ -56,7 +56,7 @@ class Listener:
                     return None
 
     def look_at_clocks(self) -> None:
-        """Excuse all hosts if this process stood still. To be called at each turn of a loop."""
+        """Excuse all hosts if this process did not run. To be called at each turn of a loop."""
         last, self._clocks = self._clocks, _clocks()
         if standstill(last, self._clocks):
             for channel in self.channels.values():

@@ -90,7 +90,7 @@ class Access:
 def config_beside(hosts_file: Path) -> Path | None:
     """The SSH configuration that setup made for these hosts, if any.
 
-    `UsageError` if somebody else may have written it: it can name commands, which run as the user.
+    `UsageError` if another user may have written it: it can name commands, which run as the user.
     """
     return _made(hosts_file.parent / ".muster" / "ssh_config", RUNS_COMMANDS)
 
@@ -98,7 +98,7 @@ def config_beside(hosts_file: Path) -> Path | None:
 def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
     """The Python of each host for which setup chose one, from `.muster/pythons`: lines of a host and a path.
 
-    A relative path begins at the host's home folder. `UsageError` if somebody else may have written the file.
+    A relative path begins at the host's home folder. `UsageError` if another user may have written the file.
     """
     made = _made(hosts_file.parent / ".muster" / "pythons", "it names programs that run on the hosts as you")
     text = made.read_text(encoding="utf-8", errors="replace") if made else ""

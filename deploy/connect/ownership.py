@@ -22,7 +22,7 @@ MOST_NAMED = 10
 def require_own(paths: Iterable[Path], why: str) -> None:
     """`UsageError` for files and folders that another user owns or can write to. Absent ones pass.
 
-    `why`: the danger of a file that somebody else wrote.
+    `why`: the danger of a file that another user wrote.
     """
     problems = [problem for path in paths if path.exists() for problem in _open_to_others(path, why)]
     if problems:

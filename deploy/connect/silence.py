@@ -2,7 +2,7 @@
 
 A host is silent if it owes an answer and has sent nothing for a time. One host alone is frozen or cut off. If
 all hosts fall silent at about the same time, the cause is the network of this machine. The time in which this
-process stood still does not count.
+process did not run does not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GREETING_SECONDS = 30.0
 TOGETHER_SECONDS = 4.0
 """Hosts whose silence began within this time fell silent together: two rounds of pings."""
 STANDSTILL_SECONDS = 4.0
-"""A loop that turns every 2 s and did not turn for so long stood still."""
+"""A loop that turns every 2 s and did not turn for so long was not running."""
 
 SHARED = "this machine has lost its network, or what lies between it and them fails (VPN, switch, jump host)"
 FROZEN = "is it overloaded or frozen? look at its console"

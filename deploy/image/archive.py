@@ -108,7 +108,7 @@ class Archive:
         if (configuration := small.get(name)) is None:
             raise MusterError(
                 f"the container engine saved no configuration of the image ({name}), or one of more than "
-                f"{MOST_JSON >> 20} MiB; build it anew with shorter labels and variables"
+                f"{MOST_JSON >> 20} MiB; build it again with shorter labels and variables"
             )
         if absent := [diff_id for diff_id in missing if self.layer(diff_id) is None]:
             raise MusterError(f"the container engine did not save the layer {absent[0]}")

@@ -75,7 +75,7 @@ def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
 def load(path: Path = FILE) -> dict[str, Track]:
     """The tracks of a file. `UsageError` if it does not exist: every installation has Muster's own file."""
     if not path.is_file():
-        raise UsageError(f"{path}: not found; install Muster anew")
+        raise UsageError(f"{path}: not found; install Muster again")
     return parse(path.read_text(), str(path))
 
 

@@ -120,7 +120,7 @@ class Background:
         for name in self.reserve.arrived():
             self._say(f"{name} answers again; the next attempt can use it")
         if self._spec.grow and not self._growth.sent and self._could_grow() and self._growth.look():
-            self._say("SIGUSR1 was sent to every rank: after it has saved, the job goes on with more")
+            self._say("SIGUSR1 was sent to every rank: after it has saved, the job continues with more")
 
     def noted(self, result: LaunchResult) -> LaunchResult:
         """The result of the attempt; whether its ranks have saved so that more of them can start."""

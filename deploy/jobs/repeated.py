@@ -2,7 +2,7 @@
 
 A failure before the first step recurs at every start: a module that is missing, an argument that is wrong. A
 failure after the first step may recur too, but the attempt made progress. A rank whose peer is gone, or that
-somebody killed, is no evidence about the program.
+a user killed, is no evidence about the program.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def early_failure(result: LaunchResult) -> EarlyFailure | None:
         return None
     if failure.kind == "launcher":
         if failure.exit_status > SIGNALLED:
-            return None  # somebody killed it
+            return None  # it was killed
         elsewhere = {failure.host} - {None, result.plan.hosts[0].host.name}
         return EarlyFailure((failure.reason, *_last_line(failure.tail)), frozenset(map(str, elsewhere)))
     end = None if failure.rank is None else result.ends.get(failure.rank)

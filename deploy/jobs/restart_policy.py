@@ -18,7 +18,7 @@ from ..hosts.stuck import not_ended
 from ..launch.result import Failure, LaunchResult
 from .repeated import EarlyFailure, early_failure, failed_host
 
-# Failures that another attempt would not change: somebody ended the job, Slurm ended the allocation, or the
+# Failures that another attempt would not change: a user ended the job, Slurm ended the allocation, or the
 # launcher places ranks wrongly or cannot start this program.
 FINAL = STOPS | {"allocation", "placement", "world"}
 RANKS_FAILED = frozenset({"rank", "launcher", "stall"})

@@ -239,7 +239,7 @@ class RunFolder:
         """Write a file without which the run is still usable; if that fails, `problem` has the reason."""
         folder = (self.path / name).parent
         try:
-            if folder != self.path:  # which stays removed, if somebody has removed it
+            if folder != self.path:  # the folder of a run that was removed is not made again
                 folder.mkdir(exist_ok=True)
             self._write(name, content)
         except OSError as error:

@@ -183,7 +183,7 @@ class Attempts:
                 raise
             unfit, failure = dict(error.reasons), self._results[-1].failure
             if kept and not kept.taken.isdisjoint(unfit):
-                return hosts  # now all of them are connected anew
+                return hosts  # all of them are connected again now
             if restart.awaits_network(failure, unfit, now()) or self._policy.awaits(hosts, unfit, now()):
                 self._say(f"{count(len(unfit), 'host')} cannot be reached; trying again")
                 time.sleep(restart.RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Explains a job that stands still: the stacks of its ranks, why they wait (deploy/why), unreachable hosts.
+"""Explains a stalled job: the stacks of its ranks, why they wait (deploy/why), unreachable hosts.
 
 py-spy reads the stacks on the hosts (deploy/why/gather.py). Equal stacks are folded. Hosts are asked
 whether they reach each other where their ranks talk.
@@ -135,7 +135,7 @@ class Explanation:
 
 
 def needed(failure: Failure | None, spec: LaunchSpec) -> bool:
-    """Whether a job stands still, or a rank of a recorded job failed in a collective."""
+    """Whether a job stalls, or a rank of a recorded job failed in a collective."""
     if failure is None:
         return False
     return failure.kind in STUCK or (

@@ -61,7 +61,7 @@ class SampleCollector:
         ]
 
     def begin(self) -> None:
-        """Ask every host for samples; nobody waits for the answers."""
+        """Ask every host for samples, and do not wait for the answers."""
         if self._keep and self._every > 0:
             for channel in self._cluster.channels.values():
                 channel.post(WATCH, every=self._every)

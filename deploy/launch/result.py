@@ -149,7 +149,7 @@ class LaunchResult:
     stacks: str = ""
     """The stacks of the ranks when the job stalled or did not start."""
     why: Verdict | None = None
-    """Why a recorded job stood still."""
+    """Why a recorded job stalled."""
     late: tuple[Straggler, ...] = ()
     """The ranks of a recorded job that the others waited for, the latest first."""
     early: tuple[RankExit, ...] = ()

@@ -80,7 +80,7 @@ class Lingering:
 
     @property
     def reason(self) -> str:
-        """The same without the rank, for a job that stands still."""
+        """The same without the rank, for a stalled job."""
         return f"its program is over, but its process lives: {self._alive}"
 
     @property

@@ -83,7 +83,7 @@ class Job(NamedTuple):
         return taken[:1].isdecimal() and taken >= self.fields.get("StartTime", "")
 
     def was_suspended(self, at: float) -> bool:
-        """Whether the processes of the job stood still at about this time: `scontrol suspend`."""
+        """Whether the processes of the job did not run at about this time: `scontrol suspend`."""
         if self.state in FROZEN:
             return True
         with contextlib.suppress(ValueError):

@@ -26,7 +26,7 @@ SURE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a job stands still: two lines, the ranks that cause it, and the evidence of each rank.
+    """Why a job stalls: two lines, the ranks that cause it, and the evidence of each rank.
 
     `hang` is false if the job may well continue. `where`: the lines of the program in which culprits are.
     """

@@ -1,4 +1,4 @@
-"""Whether a job stands still: the one rule. Pure: signs of life in, judgement out.
+"""Whether a job stalls: the one rule. Pure: signs of life in, judgement out.
 
 A job stalls if, for long, no rank has printed, made a step or begun a collective, and each rank was idle or
 waited in one collective. A rank that computes, or that reads or writes files, is at work, unless it polls in

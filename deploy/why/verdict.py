@@ -150,7 +150,7 @@ class _Explanation(Case):
         return None
 
     def _unmet_calls(self) -> list[int]:
-        """The numbers of the calls in which a rank waits; in a job that stands still, also of failed ones.
+        """The numbers of the calls in which a rank waits; in a stalled job, also of failed ones.
 
         Only the last call of a rank counts: it may have tried again.
         """

@@ -64,6 +64,6 @@ case $1 in
   devel | runtime) [ -z "${CUDA_RELEASE:-}" ] || "$1" ;;
 esac
 if ((differences)); then
-  echo "==> name another base, or change docker/versions.json and write docker/docker-bake.json anew" >&2
+  echo "==> name another base, or change docker/versions.json and write docker/docker-bake.json again" >&2
   exit 1
 fi

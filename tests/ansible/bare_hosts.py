@@ -150,7 +150,7 @@ class Hosts:
         assert done.returncode == 0, done.stderr
 
     def start(self, *names: str, login: str = "root") -> None:
-        """Bring hosts up anew, and pin their host keys as one reads them off a console."""
+        """Bring hosts up again, and pin their host keys as one reads them off a console."""
         self.compose("up", "--detach", "--no-deps", "--force-recreate", "--timeout", "0", *names)
         for name in names:
             self.await_start(name)

@@ -43,7 +43,7 @@ def tc(cluster: Cluster, node: str, *commands: str) -> None:
 def limited(cluster: Cluster) -> Iterator[None]:
     """Every node sends with OTHERS, and node1 to node3 with LIMITED."""
     queues = (
-        "qdisc replace dev $card root handle 1: htb default 1",  # all that it does is to tell the two apart
+        "qdisc replace dev $card root handle 1: htb default 1",  # it only classifies packets
         *(f"class add dev $card parent 1: classid 1:{number} htb rate 10gbit" for number in (1, 2)),
         f"qdisc add dev $card parent 1:1 handle 10: tbf rate {OTHERS}mbit {QUEUE}",
         f"qdisc add dev $card parent 1:2 handle 20: tbf rate {LIMITED}mbit {QUEUE}",

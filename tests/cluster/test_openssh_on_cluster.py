@@ -67,7 +67,7 @@ def test_a_connection_that_is_shared_serves_every_command(
     try:
         assert project.fab("run", "--", "true").returncode == 0
         assert [master(node, "check") for node in nodes] == [0, 0, 0]
-        # Whoever logs in anew is refused: what follows goes through the connections that are there.
+        # Whoever logs in again is refused: what follows goes through the connections that are there.
         for identity in (project.path / ".muster").glob("id_*"):
             identity.unlink()
         launched = project.launch("program.py")

@@ -87,7 +87,7 @@ SETTINGS = ("gloo", "mpi", "torch 2.6")
 def in_setting(setting: str) -> list[Hang]:
     """The bugs that make soak has hang in a setting: one after the other of each kind, so that all kinds do.
 
-    tests/unit/test_why.py judges the records of all, which `python -m tests.hangs.capture` makes anew.
+    tests/unit/test_why.py judges the records of all, which `python -m tests.hangs.capture` makes again.
     """
     hanging = [hang for hang in HANGS if not hang.ends]
     by_kind = sorted((hang for hang in hanging if hang.backends == BOTH), key=lambda hang: hang.kind)

@@ -1,4 +1,4 @@
-"""Real jobs that stand still: the verdict of a launch says why, and `muster why` does while they run."""
+"""Real jobs that stall: the verdict of a launch says why, and `muster why` does while they run."""
 
 from __future__ import annotations
 

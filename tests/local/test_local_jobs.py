@@ -52,7 +52,7 @@ def test_a_job_that_failed_starts_again_under_the_same_id(project: Project, laun
     assert (logs / "rank-0001@localhost.restart-1.out").read_text() == "attempt 1\n"
     agents = Path(project.env["HOME"], ".muster/jobs", done.job, "out/agents").read_text().splitlines()
     assert len(agents) > 2  # rank 0 of the first attempt may be ended before
-    assert len({*agents}) == 1, "the host was connected anew"
+    assert len({*agents}) == 1, "the host was connected again"
 
 
 def test_the_last_failure_is_the_verdict(project: Project) -> None:

@@ -79,7 +79,7 @@ def word(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     with os.fdopen(writer, "w") as out, Path(os.devnull).open("w", encoding="ascii") as log:
-        # Not those of sys itself: pytest sets them anew for each phase of a test.
+        # Not those of sys itself: pytest sets them again for each phase of a test.
         monkeypatch.setattr(detached_main, "sys", SimpleNamespace(stdout=out, stderr=log))
         yield reader
     with suppress(OSError):  # a test may have closed it

@@ -40,7 +40,7 @@ def reference_pages() -> dict[Path, str]:
 )
 def test_what_is_generated_is_current(generate: Callable[[], Mapping[Path, str]]) -> None:
     old = [path.name for path, text in generate().items() if path.read_text() != text]
-    assert not old, "make reference writes them anew"
+    assert not old, "make reference writes them again"
 
 
 # -- packages --

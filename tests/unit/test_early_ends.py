@@ -42,7 +42,7 @@ NAMED = {
     "a victim that noticed first": (failed(GLOO), [end(3, at=113.1)], "", [3]),
     "a victim that was ended": (failed(GLOO, "SIGTERM (15)"), [end(3)], "", [3]),
     "mpirun ends the others": (failed("", "SIGTERM (15)"), [end(3), end(2)], MPIRUN, [3]),
-    "the job stands still": (failed("", "no rank has printed anything", "stall"), [end(3)], "", [3]),
+    "the job stalls": (failed("", "no rank has printed anything", "stall"), [end(3)], "", [3]),
 }
 NOT_NAMED = {
     "no failure": (None, [end(3)], ""),

@@ -1,4 +1,4 @@
-"""Hosts that do not reach each other, looked for when a job stands still."""
+"""Hosts that do not reach each other, looked for when a job stalls."""
 
 from __future__ import annotations
 

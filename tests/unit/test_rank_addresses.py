@@ -117,7 +117,7 @@ def cluster_of(case: Case) -> Cluster:
 
 
 def tried_by_pairs(case: Case, known: ClusterFacts) -> dict[str, list[str]]:
-    """The addresses of each host that the others try when a job stands still."""
+    """The addresses of each host that the others try when a job stalls."""
     cluster = cluster_of(case)
     made: LaunchPlan = make_plan(case.hosts)
     env = {"MASTER_ADDR": known.rendezvous.address, "MASTER_PORT": "20123"}

@@ -132,7 +132,7 @@ def test_the_verdict_is_first_and_the_first_failure_is_marked(tmp_path: Path) ->
 
 def test_why_a_job_stood_still_is_on_its_page(tmp_path: Path) -> None:
     folder = write_run(tmp_path, fails=True)
-    assert "Why it stood still" not in page_of(read(folder))
+    assert "Why it stalled" not in page_of(read(folder))
     result = json.loads((folder / "result.json").read_text())
     why = {
         "headline": "rank 0 waits in <all_reduce>",

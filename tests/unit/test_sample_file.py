@@ -55,7 +55,7 @@ def test_a_line_can_be_read_as_soon_as_it_is_written(path: Path) -> None:
 
 
 def test_a_file_may_be_closed_again(path: Path) -> None:
-    """A Ctrl-C while a run ends makes its end begin anew."""
+    """A Ctrl-C while a run ends makes its end begin again."""
     file = SampleFile(str(path), 1)
     file.add(sample(1))
     file.close()

@@ -112,7 +112,7 @@ def test_a_driver_whose_job_was_taken_over_ends_without_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, claims = make_plan("node[1-3] slots=2"), list[int]()
-    lost = Failure("driver", "this driver stood still for 30 s", 3)
+    lost = Failure("driver", "this driver did not run for 30 s", 3)
 
     def claim(cluster: object, spec: LaunchSpec, term: int) -> None:
         claims.append(term)

@@ -1,4 +1,4 @@
-"""Why a job stands still: verdicts on golden records of real runs, and on what no test can cause."""
+"""Why a job stalls: verdicts on golden records of real runs, and on what no test can cause."""
 
 from __future__ import annotations
 

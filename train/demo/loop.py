@@ -134,7 +134,7 @@ def show(loop: TrainingLoop, trainer: Trainer, loss: torch.Tensor, epochs: int, 
 
 
 def open_metrics(out: Path, after_epoch: int, terminal: Terminal) -> MetricsFile:
-    """Make the run's directory and open its metrics.jsonl: anew, or to continue after `after_epoch`."""
+    """Make the run's directory and open its metrics.jsonl: empty, or to continue after `after_epoch`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = MetricsFile(out / "metrics.jsonl", after=after_epoch)

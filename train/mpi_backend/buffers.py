@@ -15,7 +15,7 @@ from .library import MPI
 LIMIT = 2**30
 
 # Bytes in one reduction. Open MPI receives into temporary memory; for a large reduction the system maps and
-# clears that memory anew in each call: 8193 page faults at 64 MiB and two ranks, none at 4 MiB.
+# clears that memory in each call: 8193 page faults at 64 MiB and two ranks, none at 4 MiB.
 REDUCED_AT_ONCE = 2**22
 
 # To move data, MPI only needs the size of an element.

@@ -130,7 +130,7 @@ def _rest(url: str, part: Path, note: Path) -> Any:
         if answer.status == 206:
             raise OSError(f"the server sent another part of {url} than requested")
         part.write_bytes(b"")
-    # A weak mark (W/"...") does not promise the same bytes: then an interrupted attempt begins anew.
+    # A weak mark (W/"...") does not promise the same bytes: then an interrupted attempt begins again.
     tag = answer.headers.get("ETag") or ""
     write_sealed(note, {"mark": "" if tag.startswith("W/") else tag, "boot": identity()["boot"]})
     return answer

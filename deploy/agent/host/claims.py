@@ -2,7 +2,7 @@
 
 A lock (flock) is on a file for each device. The kernel releases it at any end of the process that holds it. A
 claim is a file with a lock of its own: whoever holds that lives. Its owner is the user, by the kernel; its
-text is that user's. The folder is one in which all users may add files and nobody may remove another's:
+text is that user's. The folder is one in which all users may add files and none may remove another's:
 `muster setup` makes it, and without that it is /tmp.
 """
 
@@ -26,7 +26,7 @@ LOCK, CLAIM, TURN = "muster-lease-", "muster-claim-", "muster-lease-turn"
 TURN_SECONDS, PAUSE_SECONDS = 10.0, 0.01
 MOST_CLAIM, MOST_CLAIMS, MOST_SHOWN, TRIES = 1 << 16, 1 << 12, 64, 100
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""No link is followed, and a pipe in place of a file does not make anybody wait."""
+"""No link is followed, and a pipe in place of a file makes no process wait."""
 
 
 def folder() -> str:

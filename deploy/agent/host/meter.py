@@ -29,7 +29,7 @@ class Rates:
         self._last: dict[str, tuple[float, float]] = {}
 
     def of(self, name: str, count: float, at: float) -> float | None:
-        """The rate since the last call; None at the first call, and for a counter that began anew."""
+        """The rate since the last call; None at the first call, and for a counter that began again."""
         earlier = self._last.get(name)
         self._last[name] = (count, at)
         if earlier is None or at <= earlier[1] or count < earlier[0]:

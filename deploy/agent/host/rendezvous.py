@@ -30,8 +30,8 @@ class ReservedPort:
     """A port of this host, reserved for one job, where others can prove that they reach this host.
 
     Hosts that connect read a nonce: every machine with a container engine has its own 172.17.0.1. The socket
-    holds the port as long as this process lives. While it listens, nobody else can bind there. After that,
-    only a socket with SO_REUSEADDR can: torch's socket has it, another ReservedPort does not.
+    holds the port as long as this process lives. While it listens, no other can bind there. After that, only
+    a socket with SO_REUSEADDR can: torch's socket has it, another ReservedPort does not.
     """
 
     def __init__(self, nonce: str) -> None:

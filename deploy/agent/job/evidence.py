@@ -1,4 +1,4 @@
-"""The stacks of this host's ranks, and the evidence about a job that stands still.
+"""The stacks of this host's ranks, and the evidence about a stalled job.
 
 py-spy reads the Python stack of a rank from outside while the rank runs. The evidence of a hang adds the
 process of each rank in proc(5), the collectives that it has recorded, and its end if it has ended. The driver

@@ -55,7 +55,7 @@ def sweep(temporary: Path) -> None:
 
 
 def _remove_if_left(folder: str) -> None:
-    """Remove a folder whose lock nobody holds. OSError for one that is not this user's, or is in use."""
+    """Remove a folder whose lock is free. OSError for one that is not this user's, or is in use."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         status = os.fstat(opened)

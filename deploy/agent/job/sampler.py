@@ -23,7 +23,7 @@ from ..host.meter import HostMeter
 from ..host.running_jobs import gpu_users
 from .rank_meter import RankMeter
 
-# Modules of the standard library that explain a job that stands still. They are loaded while the ranks start:
+# Modules of the standard library that explain a stalled job. They are loaded while the ranks start:
 # Python may be replaced while they run.
 NEEDED_LATER = ("concurrent.futures.thread", "http.client", "mmap")
 STEPS = "steps.jsonl"

@@ -45,7 +45,7 @@ class OpenPort:
 
 @message(frozen=True)
 class PortThief:
-    """The user who listens at the job's port after the job's end, if anybody does."""
+    """The user who listens at the job's port after the job's end, if one does."""
 
     port: Port | None = None
     user: Name | None = None

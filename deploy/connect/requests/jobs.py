@@ -50,7 +50,7 @@ class JobState:
 
     job: JobId
     state: Literal["waiting", "running", "done", "failed", "stopped", "lost"]
-    """`waiting`: in the queue of Slurm (deploy/slurm/batch_runs.py). `stopped`: somebody ended it."""
+    """`waiting`: in the queue of Slurm (deploy/slurm/batch_runs.py). `stopped`: a user ended it."""
     launcher: Name
     hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
     ranks: Rank

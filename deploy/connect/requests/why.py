@@ -1,4 +1,4 @@
-"""Requests about a job that stands still or is slow: the evidence and the arrivals of a host's ranks.
+"""Requests about a job that stalls or is slow: the evidence and the arrivals of a host's ranks.
 
 deploy/agent/job/evidence.py and deploy/agent/job/arrivals.py gather the answers.
 """

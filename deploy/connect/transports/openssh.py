@@ -137,7 +137,7 @@ class OpenSshPipe(ProcessPipe):
 
 # The remedies for hosts that are not reached, by the kind of the problem: the same for both SSH clients.
 _REMEDIES = {
-    "ssh.host-key-changed": "either the host was installed anew, or someone is in between; if you know why: "
+    "ssh.host-key-changed": "either the host was reinstalled, or someone is in between; if you know why: "
     "{forget}, then confirm the new key with: {login} (after muster setup: run it again)",
     "ssh.host-key-unknown": "compare the fingerprint with the host's own, and confirm it once with: {login}",
     "ssh.host-key-revoked": "do not log in there; give the host a new key, and pin that one",

@@ -49,7 +49,7 @@ class FirstFailure:
     rank: int | None
     text: str
     is_stop: bool = False
-    """Whether somebody ended the job."""
+    """Whether a user ended the job."""
 
     @property
     def headline(self) -> str:

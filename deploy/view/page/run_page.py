@@ -55,7 +55,7 @@ class RunPage:
     headline: str
     tail: tuple[str, ...]
     why: tuple[str, ...]
-    """Why a recorded job stood still: two lines, and the evidence of each rank."""
+    """Why a recorded job stalled: two lines, and the evidence of each rank."""
     facts: tuple[tuple[str, str], ...]
     timeline: Timeline | None
     attempts: tuple[Attempt, ...]

@@ -124,7 +124,7 @@ def check_layers_in_another_order_on_each_rank() -> None:
 
 
 class Twice(nn.Module):
-    """A block that is used twice, under checkpointing that computes it anew in a backward pass of its own."""
+    """A block that is used twice, under checkpointing that computes it again in its own backward pass."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ def serve(connection: socket.socket, stream: Any, request: dict[str, Any]) -> No
 
 
 def _is_free(pydevd: Any) -> bool:
-    """Whether no debugger is attached. That of an editor which attaches anew may still be leaving."""
+    """Whether no debugger is attached. That of an editor which attaches again may still be leaving."""
     if not debug.tracing.acquire(timeout=LEAVE_SECONDS):
         return False
     debug.tracing.release()

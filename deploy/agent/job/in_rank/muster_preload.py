@@ -209,7 +209,7 @@ def _become_rank(request: dict[str, Any], changes: dict[str, str]) -> None:
         if name not in environment:
             del os.environ[name]
     os.environ.update({**changes, **environment})
-    if "numpy.random" in sys.modules:  # Python's own random numbers are seeded anew after a fork
+    if "numpy.random" in sys.modules:  # Python's own random numbers are seeded again after a fork
         sys.modules["numpy.random"].seed()
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # TMPDIR is another one now
