@@ -11,7 +11,8 @@ from ..console.progress import OnStage, show_no_stage
 from ..hosts.hostfile import Host
 from ..jobs.hosts_record import HostsRecord, keep
 from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts, Blame, Observer
+from ..jobs.runner import Attempts, Blame
+from ..launch.events import Observer
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
 

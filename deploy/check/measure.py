@@ -94,9 +94,7 @@ class _Survey:
         """Measure the clock of every host, only some hosts at a time."""
         channels = self.cluster.channels
         measured = on_every(
-            self.names,
-            lambda name: Clock(*channels[name].measure_clock()),
-            at_once=CLOCKS_AT_ONCE,
+            self.names, lambda name: Clock(*channels[name].measure_clock()), at_once=CLOCKS_AT_ONCE
         )
         return self._note(measured)
 

@@ -21,10 +21,7 @@ COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clo
 
 
 def as_text(
-    hosts: Sequence[Host],
-    measurements: Measurements,
-    findings: Sequence[Finding],
-    width: int | None = None,
+    hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding], width: int | None = None
 ) -> str:
     """A line for each host, then each finding with its remedy. Equal findings of several hosts are one.
 

@@ -27,6 +27,7 @@ from ..console.text import count, duration
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..jobs.verdict import verdict
+from ..launch.events import Observer
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package
 from ..plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
@@ -84,7 +85,7 @@ SHORT = {
 }
 
 
-class FirstRank:
+class FirstRank(Observer):
     """A watcher that prints the standard output of rank 0 as it comes, without a label."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -96,14 +97,8 @@ class FirstRank:
             self._stream.write(harmless_lines(text))
             self._stream.flush()
 
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Ignored: it is in the launcher's log."""
 
-    def say(self, text: str) -> None:
-        """Ignored: the screen has it."""
-
-
-class ResultCount:
+class ResultCount(Observer):
     """A watcher that counts the results of the ranks, and shows the number after the stages of the launch."""
 
     def __init__(self, progress: Progress) -> None:
@@ -112,12 +107,6 @@ class ResultCount:
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Count the lines: a rank prints one for each result."""
         self._results += text.count("\n") if stream == "out" else 0
-
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Ignored: it is in the launcher's log."""
-
-    def say(self, text: str) -> None:
-        """Ignored: the screen has it."""
 
     def stage(self, what: Text) -> None:
         """Begin a stage of the launch. The last one has no text while the ranks measure."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..common.os_errors import explain
 from ..errors import MusterError, UsageError
+from ..launch.events import Observer
 from ..launch.job_events import JobEvent
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def address_of(text: str) -> tuple[str, int]:
     return match[1] or LOOPBACK, int(match[2])
 
 
-class Scrape:
+class Scrape(Observer):
     """An observer of a launch that keeps the figures of a scrape."""
 
     def __init__(self) -> None:
@@ -74,12 +75,6 @@ class Scrape:
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         self._bytes.labels(host).inc(len(text.encode(errors="surrogatepass")))
         self._last_output.labels(str(rank), host).set_to_current_time()
-
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Ignored: the line is not of a rank."""
-
-    def say(self, text: str) -> None:
-        """Ignored: the line is the driver's."""
 
 
 @contextlib.contextmanager

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..common.clock import now
+from ..launch.events import Watcher
 from ..launch.job_events import LONGEST_TEXT, EventType, JobEvent, OnEvent, of_failure
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 
 
-class FirstLines:
+class FirstLines(Watcher):
     """Notes when the first rank and when the last rank printed its first line."""
 
     def __init__(self, timings: Timings, ranks: int) -> None:
@@ -29,15 +30,12 @@ class FirstLines:
             if not self._missing:
                 self._timings.note("last rank's first line", self._began)
 
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Ignored: the line is not of a rank."""
-
 
 MOST_FAILURES = 64
 """Failures of an attempt that become events. Only the first counts, and a host may send any number."""
 
 
-class JobHistory:
+class JobHistory(Watcher):
     """Completes the events of a job and passes them on to every listener."""
 
     def __init__(self, job: str, listeners: Sequence[OnEvent]) -> None:
@@ -74,9 +72,6 @@ class JobHistory:
         self._printed[rank] = now()
         if first:
             self._pass_on(self._event("rank.printed", host=host, rank=rank))
-
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Ignored: the line is not of a rank."""
 
     def ended(self, result: LaunchResult) -> None:
         """The attempt has ended. Emit the failure event first if it is missing."""

@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from ..common.clock import now
 from ..connect.channel import Channel
@@ -24,7 +23,7 @@ from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..launch.cause import explain_port_conflict
 from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
-from ..launch.events import Watcher
+from ..launch.events import Observer
 from ..launch.job_events import JobEvent, OnEvent
 from ..launch.loop import LaunchLoop
 from ..launch.rank_io import StdinFeeder, outputs
@@ -53,15 +52,6 @@ from .returned import keep_returned
 from .run_folder import RunFolder
 from .standby import Standby
 from .verdict import verdict
-
-
-class Observer(Watcher, Protocol):
-    """A watcher that also gets the lines of the driver."""
-
-    def say(self, text: str) -> None:
-        """A line of the driver."""
-        ...
-
 
 Blame = Callable[[LaunchResult], LaunchResult]
 """Adds a cause to a result that the source of the hosts has: Slurm ended the allocation."""

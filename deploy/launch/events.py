@@ -44,15 +44,23 @@ LAUNCHER_EXIT_SECONDS = 10.0
 
 
 class Watcher(Protocol):
-    """Gets the output of a launch while it runs."""
+    """Gets the output of a launch while it runs. A subclass may leave methods out."""
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Output of a rank: whole lines, and at its end also a part of a line."""
-        ...
+        return
 
     def launcher(self, host: str, text: str, *, spawned: bool) -> None:
         """A line of mpirun or torchrun. `spawned`: of a process that MPI_Comm_spawn has started."""
-        ...
+        return
+
+
+class Observer(Watcher, Protocol):
+    """A watcher that also gets the lines of the driver."""
+
+    def say(self, text: str) -> None:
+        """A line of the driver."""
+        return
 
 
 class ReportHandlers:
