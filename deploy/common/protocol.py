@@ -58,6 +58,10 @@ EARLY = (
 """The parts that travel at the agent's start."""
 LATE = (
     Part("agent.host.health", "HealthHandler", "", {"cannot examine the host": "health"}),
+    Part(
+        *("agent.host.kernel_log", "KernelLog", ""),
+        {"cannot read the kernel's messages": "kernel_messages"},
+    ),
     Part("agent.host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}),
     Part("agent.host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}),
     Part(

@@ -42,6 +42,7 @@ from .background import Background
 from .fence import TakenOverError, claim
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
+from .kernel_log import with_kernel_messages
 from .launched import launched, texts
 from .leases import Leased, Leasing
 from .metrics import Metrics
@@ -259,6 +260,7 @@ class Attempts:
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)
+        result = with_kernel_messages(result, cluster, self._results[0].started)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)

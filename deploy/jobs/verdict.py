@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..common.kernel_messages import meaning_of
 from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
@@ -15,7 +16,7 @@ from ..console.text import QUOTE, clip, count, duration, ranges, size, span
 from ..errors import MusterError, lines_of
 from ..hosts.stuck import REMEDY, not_ended
 from ..launch.cause import LAUNCHER_SIGNALS, early_lines
-from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
+from ..launch.result import TERMINATED, Failure, KernelLine, Kind, LaunchResult, interruption, stopped_by
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..timings import OF_THE_END
@@ -37,6 +38,7 @@ _PARTS = {
     "delivery": "delivery",
 }
 """The parts of a start that may be long (deploy/timings.py), and their names in the verdict."""
+MOST_KERNEL_LINES = 4
 LEAST_SECONDS, LEAST_SHARE = 2.0, 0.1
 """A part is named from this time on, and from this share of the whole time."""
 
@@ -71,6 +73,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        left out: {line}" for line in lines_of(result.left_out.items())]
+    lines += [f"        kernel: {line}" for line in _of_kernels(result.kernel)]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
     if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_printed:
@@ -86,6 +89,19 @@ def _first_line(result: LaunchResult, failure: Failure) -> str:
         hosts = "; the job was ended on every host" if result.plan.hosts else ""
         return f"STOPPED by {failure.reason}{hosts}"
     return f"FAILED  {failure.headline if result.plan.hosts else failure.reason}"
+
+
+def _of_kernels(lines: Sequence[KernelLine]) -> Iterator[str]:
+    """`node2, 14:03:11: the GPU has fallen off the bus: NVRM: Xid ...`, a line for each kind and host."""
+    kinds: dict[tuple[str, str], list[KernelLine]] = {}
+    for line in lines:
+        kinds.setdefault((line.host, meaning_of(line.kind, line.text)), []).append(line)
+    for (host, meaning), (first, *others) in [*kinds.items()][:MOST_KERNEL_LINES]:
+        clock = time.strftime("%H:%M:%S", time.localtime(first.at))
+        more = f" (and {len(others)} more)" if others else ""
+        yield f"{host}, {clock}: {meaning}: {clip(harmless(first.text), LONGEST_REASON)}{more}"
+    if len(kinds) > MOST_KERNEL_LINES:
+        yield f"{count(len(kinds) - MOST_KERNEL_LINES, 'kind')} more in result.json"
 
 
 def _explanation(why: Verdict, failure: Failure) -> list[str]:

@@ -115,6 +115,17 @@ class RankExit:
         )
 
 
+@dataclass(frozen=True)
+class KernelLine:
+    """A message of a host's kernel during the job, of a kind of deploy/common/kernel_messages.py."""
+
+    host: str
+    at: float
+    """On the driver's clock, seconds since the epoch."""
+    kind: str
+    text: str
+
+
 _ALONE_BY = {
     "mpirun": "it loads another MPI than mpirun's",
     "torchrun": "torchrun starts no MPI ranks; use --launcher mpirun",
@@ -143,6 +154,8 @@ class LaunchResult:
     """The hosts whose agent has said that no process of the job is left."""
     last_line: str = ""
     """The last line of rank 0 on stdout."""
+    kernel: tuple[KernelLine, ...] = ()
+    """The messages of the hosts' kernels, if the job failed: those of the failed host first."""
     notes: tuple[str, ...] = ()
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
     """The files of a successful job in $MUSTER_OUT, by host."""
@@ -209,6 +222,7 @@ class LaunchResult:
                 {"host": host, **asdict(process)} for host, left in self.left.items() for process in left
             ],
             "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
+            "kernel": [asdict(line) for line in self.kernel],
             "started": self.started,
             "ended": self.ended,
             "exit_status": self.exit_status,

@@ -58,6 +58,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "waiting": [{"user": "bob", "job": "x", "since": 1000.0, "number": 2}],
         "problem": "",
     },
+    "kernel_messages": {
+        "messages": [{"ago": 3.5, "kind": "xid", "text": "NVRM: Xid (PCI:0000:3b:00): 79, pid=7"}],
+        "unread": "",
+    },
     "open_port": {"port": 20123},
     "port_thief": {"port": 20123, "user": "bob"},
     "reach": {"reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}},

@@ -65,7 +65,9 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
     assert {
         path
         for path in listed - found
-        if not path.startswith(("first_failure.", "why.", "late[", "left[", "left_out[", "ended_early["))
+        if not path.startswith(
+            ("first_failure.", "why.", "late[", "left[", "left_out[", "ended_early[", "kernel[")
+        )
     } == set()
     assert bool(deed) == ("first_failure.reason" in found)
     status = project.fab("status", "--json")

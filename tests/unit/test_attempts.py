@@ -17,7 +17,9 @@ import pytest
 
 from docs.scripts.json_fields import DOCUMENTS
 from muster.deploy.common.runs import RESERVES, JobFolders
+from muster.deploy.connect.pipe import SilentError
 from muster.deploy.connect.requests.hosts import PORT_THIEF, PortThief
+from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES, KernelMessages
 from muster.deploy.connect.requests.launch import FETCH, OUTPUTS, Outputs
 from muster.deploy.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.connect.reserve import Reserve
@@ -98,6 +100,7 @@ class Head:
     """An agent that may be unable to say what is asked, or be asked at a bad moment."""
 
     host = "node1"
+    ended = False
     error: BaseException | None = None
 
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
@@ -105,6 +108,8 @@ class Head:
             raise self.error
         if request is PORT_THIEF:
             return PortThief()
+        if request is KERNEL_MESSAGES:
+            return KernelMessages((), "")
         return Payload(b"{}") if request is FETCH else Nothing()
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
@@ -122,6 +127,7 @@ class Connected:
 
     def __init__(self, *ignored: object, **options: object) -> None:
         self.channels = {"node1": Head()}
+        self.silent: dict[str, SilentError] = {}
         self.facts: dict[str, Facts] = {}
         self.hosts: tuple[Any, ...] = ()
 

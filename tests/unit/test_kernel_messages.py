@@ -1,0 +1,140 @@
+"""The kernel's messages that join a verdict: which ones, how they are read, and what the user sees."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.agent.host import kernel_log
+from muster.deploy.agent.host.kernel_log import KernelLog, read_kmsg
+from muster.deploy.common.kernel_messages import kind_of, meaning_of
+from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.verdict import verdict
+from muster.deploy.launch.result import Failure, KernelLine, LaunchResult
+from tests.unit.plans import make_plan
+
+PLAN = make_plan("node[1-3] slots=2")
+FAILED = LaunchResult(PLAN, 1.0, 2.0, Failure("rank", "exit status 1", 1, "node2", 2), {})
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "meaning"),
+    [
+        (XID, "xid", "the GPU has fallen off the bus; power the host off and on"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python", "xid", "often an error of the program"),
+        ("NVRM: Xid (PCI:0000:3b:00): 999, no such number", "xid", "an error of the GPU or its driver"),
+        ("amdgpu 0000:c1:00.0: amdgpu: ring sdma0 timeout, signaled seq=1", "amdgpu", "an error of the GPU"),
+        ("mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 5", "memory", "memory or processor"),
+        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "memory", "memory or processor"),
+        ("pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received", "pcie", "an error on PCIe"),
+        ("mlx5_core 0000:5e:00.0 ens1f0: Link down", "link", "a network link went down"),
+        ("ixgbe 0000:01:00.0 eno1: NIC Link is Down", "link", "a network link went down"),
+        ("Out of memory: Killed process 812 (python) total-vm:1kB", "oom", "the out-of-memory killer"),
+        ("Memory cgroup out of memory: Killed process 812 (python)", "oom", "the out-of-memory killer"),
+        ("blk_update_request: I/O error, dev sdb, sector 2048", "disk", "a disk failed"),
+        ("EXT4-fs error (device sda1): ext4_find_entry:1455", "filesystem", "a damaged file system"),
+        ("nfs: server filer not responding, still trying", "server", "a file server did not answer"),
+        ("INFO: task python:812 blocked for more than 120 seconds.", "hung", "waits for a disk"),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 23s!", "lockup", "a processor made no progress"),
+        ("CPU4: Core temperature above threshold, cpu clock throttled", "heat", "too hot"),
+        ("python[812]: segfault at 0 ip 00007f sp 00007f error 4 in libx.so", "crash", "native code"),
+    ],
+)
+def test_a_message_has_a_kind_and_a_meaning(text: str, kind: str, meaning: str) -> None:
+    found = kind_of(text)
+    assert found
+    assert found.name == kind
+    assert meaning in meaning_of(kind, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "br-7fb4: port 1(veth60ec7e9) entered disabled state",
+        "ixgbe 0000:01:00.0 eno1: NIC Link is Up 10 Gbps",
+        "audit: type=1400 apparmor=ALLOWED",
+        "nfs: server filer OK",
+        "pcieport 0000:00:1c.0: AER: enabled with IRQ 122",
+    ],
+)
+def test_what_happens_on_every_host_is_no_message(text: str) -> None:
+    assert kind_of(text) is None
+
+
+def record(ago: float, text: str, number: int = 1) -> bytes:
+    """As the kernel writes it, with a line of properties."""
+    at = int((time.monotonic() - ago) * 1e6)
+    return f"4,{number},{at},-;{text}\n SUBSYSTEM=pci\n".encode()
+
+
+def test_only_messages_since_the_beginning_of_the_job_count() -> None:
+    ours, kernels = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)  # a packet for each read, as of /dev/kmsg
+    for each in (record(500.0, "before"), record(20.0, XID), record(1.0, "with; a semicolon")):
+        os.write(kernels, each)
+    (first, text), (_, other) = read_kmsg(ours, 30.0)
+    assert (round(first), text, other) == (20, XID, "with; a semicolon")
+    os.close(ours)
+    os.close(kernels)
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journalctl in place of the host's, and no /dev/kmsg."""
+    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    path = tmp_path / "journalctl"
+    path.write_text("#!/bin/sh\ncat <<END\n\nEND\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_without_the_right_to_read_kmsg_the_journal_is_read(journal: Path) -> None:
+    at = int((time.time() - 3.0) * 1e6)
+    entries = [
+        f'{{"__REALTIME_TIMESTAMP": "{at}", "MESSAGE": "{XID}"}}',
+        f'{{"__REALTIME_TIMESTAMP": "{at}", "MESSAGE": [1, 2]}}',  # not UTF-8
+        "not JSON",
+    ]
+    journal.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(entries) + "\nEND\n")
+    answer = KERNEL_MESSAGES.read(KernelLog().do_kernel_messages({"seconds": 10}, b""))
+    assert [(round(each.ago), each.kind, each.text) for each in answer.messages] == [(3, "xid", XID)]
+    assert answer.unread == ""
+
+
+def test_a_log_that_may_not_be_read_is_not_an_empty_one(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 1000)
+    monkeypatch.setattr(os, "getgroups", lambda: [1000])
+    assert KernelLog().do_kernel_messages({"seconds": 10}, b"") == {
+        "messages": [],
+        "unread": "needs root, the group adm or systemd-journal, or kernel.dmesg_restrict=0",
+    }
+    journal.unlink()
+    monkeypatch.setenv("PATH", str(journal.parent))
+    assert KernelLog().do_kernel_messages({"seconds": 10}, b"")["unread"]
+
+
+def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
+    lines = (
+        KernelLine("node2", 1000.0, "xid", XID),
+        KernelLine("node2", 1001.0, "xid", XID),
+        KernelLine("node1", 999.0, "link", "mlx5_core 0000:5e:00.0: Link down\x1b[2J"),
+    )
+    folder = RunFolder(tmp_path, PLAN.spec.job)
+    text = verdict(replace(FAILED, kernel=lines), folder)
+    shown = [line.strip() for line in text.splitlines() if line.strip().startswith("kernel:")]
+    clock = time.strftime("%H:%M:%S", time.localtime(1000.0))
+    assert shown[0].startswith(f"kernel: node2, {clock}: the GPU has fallen off the bus; power")
+    assert shown[0].endswith("GPU has fallen off the bus. (and 1 more)")
+    assert "node1" in shown[1]
+    assert "\x1b" not in text
+    many = tuple(KernelLine(f"node{number}", 1.0, "xid", XID) for number in range(9))
+    assert "        kernel: 5 kinds more in result.json" in verdict(replace(FAILED, kernel=many), folder)
