@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +37,14 @@ RESERVED_BYTES = 1 << 17
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 LIKE = 0.1
 """A lateness that differs by no larger share from the noted one is not noted again."""
+
+
+@contextlib.contextmanager
+def _beginning() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MusterError(f"cannot begin the run's folder: {explain(error)}") from None
 
 
 class RunFolder:
@@ -69,32 +77,22 @@ class RunFolder:
         self._pending: list[str] = []
         """Lines of the driver before the folder exists: a refused launch leaves none."""
 
+    @_beginning()
     def wait(self, spec: LaunchSpec, why: str) -> None:
         """Make the folder before the plan, for a job that waits for its hosts. `why`: the reason."""
-        try:
-            if self._lock is None:
-                self._create()
-            self._wait(spec, why)
-        except OSError as error:
-            raise MusterError(f"cannot begin the run's folder: {explain(error)}") from None
-
-    def _wait(self, spec: LaunchSpec, why: str) -> None:
+        if self._lock is None:
+            self._create()
         self.waits = True
         record = record_without_hosts(spec, self.path.resolve(), detached=self.detached)
         self.record = {**record, "waiting": why, "started": self.record.get("started", record["started"])}
         self._record("job.json", self.record)
 
+    @_beginning()
     def begin(self, plan: LaunchPlan, left_out: Mapping[str, str] | None = None) -> None:
         """Make the folder, for the first attempt, and write the plan and job.json.
 
         `left_out`: the hosts that have left the job, each with the reason.
         """
-        try:
-            self._begin(plan, left_out or {})
-        except OSError as error:
-            raise MusterError(f"cannot begin the run's folder: {explain(error)}") from None
-
-    def _begin(self, plan: LaunchPlan, left_out: Mapping[str, str]) -> None:
         if self._lock is None:
             self._create()
         self._attempt = plan.spec.attempt
@@ -111,7 +109,7 @@ class RunFolder:
             "placed": [len(host.ranks) for host in plan.hosts],
             "spares": list(plan.spares),
             "gpus": numbers_of(plan.leases),
-            "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
+            "left_out": [{"host": host, "why": why} for host, why in (left_out or {}).items()],
             "attempt": plan.spec.attempt,
             "term": plan.spec.term,
             "started": self.record.get("started", time.time()),
@@ -221,14 +219,9 @@ class RunFolder:
             result = dataclasses.replace(result, notes=(*result.notes, self._shares.note))
         if result.stacks:
             self.keep(f"stacks{self._suffix}.txt", result.stacks)
-        order = self.path / "stop.json"
-        if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
-            return result
-        try:
-            by = json.loads(order.read_text())["by"]
-        except (OSError, ValueError, LookupError):  # the name of the user is optional
-            return result
-        return dataclasses.replace(result, failure=stopped(by, result.exit_status, result.failure.at))
+        if result.failure and result.failure.kind == "interrupted" and (by := caller_of_stop(self.path)):
+            return dataclasses.replace(result, failure=stopped(by, result.exit_status, result.failure.at))
+        return result
 
     def kept(self, name: str) -> str | None:
         """The text of a file that an earlier driver of the job kept; None without one."""
@@ -298,6 +291,14 @@ class RunFolder:
         if path.name not in self._open:
             self._open[path.name] = path.open("ab", buffering=0)
         return self._open[path.name]
+
+
+def caller_of_stop(folder: Path) -> str:
+    """Who has called `muster stop` for the job of this folder; empty without a call, or if it is unknown."""
+    try:
+        return str(json.loads((folder / "stop.json").read_text())["by"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def record_without_hosts(spec: LaunchSpec, folder: Path, *, detached: bool) -> dict[str, Any]:

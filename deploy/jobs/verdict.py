@@ -22,7 +22,7 @@ from ..plan.spec import LaunchSpec
 from ..timings import OF_THE_END
 from ..why import stragglers
 from .repeated import first_alike
-from .run_folder import RunFolder
+from .run_folder import RunFolder, caller_of_stop
 
 if TYPE_CHECKING:
     from ..why.verdict import Verdict
@@ -198,8 +198,6 @@ def why_unstarted(error: MusterError | KeyboardInterrupt, folder: Path) -> tuple
     """The kind, reason and exit status of the failure of a job that this error kept from starting."""
     if isinstance(error, MusterError):
         return "driver", str(error), error.exit_status or 1
-    try:
-        by = json.loads((folder / "stop.json").read_text())["by"]
-    except (OSError, ValueError, LookupError):
-        return "interrupted", f"{interruption(error, 0.0).reason} before it started", TERMINATED
-    return "stopped", stopped_by(by), TERMINATED
+    if by := caller_of_stop(folder):
+        return "stopped", stopped_by(by), TERMINATED
+    return "interrupted", f"{interruption(error, 0.0).reason} before it started", TERMINATED
