@@ -17,7 +17,7 @@ from typing import IO, Any
 from ..common.durable import write_atomically
 from ..common.os_errors import explain, naming
 from ..common.rank_logs import RankLog, restart_suffix, spawned_log
-from ..common.runs import RESERVES, identity
+from ..common.runs import RESERVES
 from ..connect.requests.jobs import MOST_LATE
 from ..connect.requests.why import Straggler
 from ..errors import MusterError, UsageError
@@ -25,9 +25,9 @@ from ..hosts.samples import HostSample
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
-from ..plan.leases import numbers_of
 from ..plan.spec import MAX_LOG, LaunchSpec
 from ..why.lateness import Pace
+from .job_record import caller_of_stop, record_of, record_without_hosts
 from .log_shares import LogShares
 from .sample_file import PACE, SAMPLES, SampleFile, pace_line
 
@@ -100,23 +100,8 @@ class RunFolder:
         if self._samples is None:
             self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
         self._write(f"plan{self._suffix}.txt", str(plan))
-        self.record = {
-            "job": plan.spec.job,
-            "user": plan.spec.user,
-            "launcher": plan.spec.launcher,
-            "hosts": [host.host.name for host in plan.hosts],
-            "ranks": len(plan.ranks),
-            "placed": [len(host.ranks) for host in plan.hosts],
-            "spares": list(plan.spares),
-            "gpus": numbers_of(plan.leases),
-            "left_out": [{"host": host, "why": why} for host, why in (left_out or {}).items()],
-            "attempt": plan.spec.attempt,
-            "term": plan.spec.term,
-            "started": self.record.get("started", time.time()),
-            "detached": self.detached,
-            "driver": identity(),
-            "driver_folder": str(self.path.resolve()),
-        }
+        started = self.record.get("started", time.time())
+        self.record = record_of(plan, left_out or {}, self.path.resolve(), started, detached=self.detached)
         self._record("job.json", self.record)
         self.waits = False
 
@@ -291,23 +276,6 @@ class RunFolder:
         if path.name not in self._open:
             self._open[path.name] = path.open("ab", buffering=0)
         return self._open[path.name]
-
-
-def caller_of_stop(folder: Path) -> str:
-    """Who has called `muster stop` for the job of this folder; empty without a call, or if it is unknown."""
-    try:
-        return str(json.loads((folder / "stop.json").read_text())["by"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
-
-
-def record_without_hosts(spec: LaunchSpec, folder: Path, *, detached: bool) -> dict[str, Any]:
-    """The content of job.json for a job whose hosts are not known yet."""
-    return {
-        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
-        **{"attempt": 0, "started": time.time(), "detached": detached, "driver": identity()},
-        "driver_folder": str(folder),
-    }
 
 
 def _write_all(file: IO[bytes], content: bytes) -> None:

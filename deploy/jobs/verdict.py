@@ -21,8 +21,9 @@ from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..timings import OF_THE_END
 from ..why import stragglers
+from .job_record import caller_of_stop
 from .repeated import first_alike
-from .run_folder import RunFolder, caller_of_stop
+from .run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ..why.verdict import Verdict

@@ -25,7 +25,7 @@ from ..common.variables import for_slurm
 from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
-from ..jobs.run_folder import record_without_hosts
+from ..jobs.job_record import record_without_hosts
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec, is_secret
 from .allocation import from_home

@@ -1,0 +1,54 @@
+"""The record of a job that has no result yet, job.json; and who has called `muster stop`, by stop.json."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..common.runs import identity
+from ..plan.launch_plan import LaunchPlan
+from ..plan.leases import numbers_of
+from ..plan.spec import LaunchSpec
+
+
+def caller_of_stop(folder: Path) -> str:
+    """Who has called `muster stop` for the job of this folder; empty without a call, or if it is unknown."""
+    try:
+        return str(json.loads((folder / "stop.json").read_text())["by"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def record_without_hosts(spec: LaunchSpec, folder: Path, *, detached: bool) -> dict[str, Any]:
+    """The content of job.json for a job whose hosts are not known yet."""
+    return {
+        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
+        **{"attempt": 0, "started": time.time(), "detached": detached, "driver": identity()},
+        "driver_folder": str(folder),
+    }
+
+
+def record_of(
+    plan: LaunchPlan, left_out: Mapping[str, str], folder: Path, started: float, *, detached: bool
+) -> dict[str, Any]:
+    """The content of job.json for an attempt. `left_out`: why hosts have left the job."""
+    return {
+        "job": plan.spec.job,
+        "user": plan.spec.user,
+        "launcher": plan.spec.launcher,
+        "hosts": [host.host.name for host in plan.hosts],
+        "ranks": len(plan.ranks),
+        "placed": [len(host.ranks) for host in plan.hosts],
+        "spares": list(plan.spares),
+        "gpus": numbers_of(plan.leases),
+        "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
+        "attempt": plan.spec.attempt,
+        "term": plan.spec.term,
+        "started": started,
+        "detached": detached,
+        "driver": identity(),
+        "driver_folder": str(folder),
+    }
