@@ -28,7 +28,12 @@ EXPECTED = {
 
 @pytest.mark.soak
 def test_on_three_ranks_of_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
-    checks = ("--module", "tests.train.mpi_checks.run", "--args", "collectives messages training")
+    checks = (
+        "--module",
+        "tests.train.mpi_checks.run",
+        "--args",
+        "collectives layouts sizes messages training",
+    )
     hosts = ("--hosts", str(cluster.hosts_file), "--np", "3", "--runs", str(tmp_path))
     command = (str(FAB), "launch", *hosts, *checks)
     done = subprocess.run(

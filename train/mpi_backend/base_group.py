@@ -123,18 +123,24 @@ class BaseGroup(ProcessGroup):
     # --- how a collective starts
 
     def _ran(
-        self, name: str, opts: Any, call: Callable[..., tuple[Any, ...] | None], *arguments: Any
+        self,
+        name: str,
+        inputs: Tensors,
+        opts: Any,
+        call: Callable[..., tuple[Any, ...] | None],
+        *arguments: Any,
     ) -> bool:
         """Run what plain.py makes of a collective, and return True; False if it needs `_start`.
 
-        That is so if the caller does not block, tensors need more, or someone checks or records collectives.
+        That is so if the caller does not block, tensors need more, or someone checks or profiles collectives.
         """
         if self._coalescing is not None or self._checks_agreement or not caller.blocks(opts):
             return False
-        if profiling.enabled() or recording.module() is not None:
+        if profiling.enabled() or (made := call(self._ranks, *arguments)) is None:
             return False
-        made = call(self._ranks, *arguments)
-        return made is not None and self._queue.run_now(name, self._seconds(opts), *made)
+        if notes := recording.recorder():
+            made = (recording.run_recorded, notes, self, name, inputs, *made)
+        return self._queue.run_now(name, self._seconds(opts), *made)
 
     def _start(
         self,

@@ -22,7 +22,7 @@ def blocks(opts: Any) -> bool:
     if asynchronous is not None:
         return not asynchronous
     frame: FrameType | None = sys._getframe(1)
-    for _ in range(4):
+    for _ in range(6):  # the methods of the group, and their wrappers
         if frame is None:
             break
         if frame.f_globals is _C10D:

@@ -31,7 +31,7 @@ class MpiProcessGroup(BaseGroup):
     # --- collectives
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
-        if self._ran("broadcast", opts, plain.broadcast, tensors, opts.rootRank):
+        if self._ran("broadcast", tensors, opts, plain.broadcast, tensors, opts.rootRank):
             return self._finished
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
@@ -42,7 +42,7 @@ class MpiProcessGroup(BaseGroup):
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         opts = opts or dist.AllreduceOptions()
-        if self._ran("all_reduce", opts, plain.all_reduce, tensors, opts.reduceOp):
+        if self._ran("all_reduce", tensors, opts, plain.all_reduce, tensors, opts.reduceOp):
             return self._finished
         if tensors[0].is_sparse:
             return self._all_reduce_sparse(tensors, opts)
@@ -77,7 +77,7 @@ class MpiProcessGroup(BaseGroup):
         )
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
-        if self._ran("reduce", opts, plain.reduce, tensors, opts.reduceOp, opts.rootRank):
+        if self._ran("reduce", tensors, opts, plain.reduce, tensors, opts.reduceOp, opts.rootRank):
             return self._finished
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
@@ -106,7 +106,7 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather", run, tensors, result, opts, same_type=tensors)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        if self._ran("all_gather_into_tensor", opts, plain.all_gather_single, output, tensor):
+        if self._ran("all_gather_into_tensor", [tensor], opts, plain.all_gather_single, output, tensor):
             return self._finished
         arguments.whole_from_parts([output], [tensor], self._size)
         run = partial(dense.all_gather_single, self._comm, output, tensor)
@@ -118,7 +118,7 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather_into_tensor", run, tensors, list(outputs), opts, same_size=tensors)
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Work:
-        if self._ran("gather", opts, plain.gather, outputs, tensors, opts.rootRank):
+        if self._ran("gather", tensors, opts, plain.gather, outputs, tensors, opts.rootRank):
             return self._finished
         arguments.root(opts.rootRank, self._size)
         mine = list(outputs[0]) if outputs and self._rank == opts.rootRank else []
@@ -137,10 +137,10 @@ class MpiProcessGroup(BaseGroup):
         return self.gather([list(output.view(self._size, -1))], [tensor], opts)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
-        if self._ran("scatter", opts, plain.scatter, outputs, inputs, opts.rootRank):
+        parts = list(inputs[0]) if inputs and self._rank == opts.rootRank else []
+        if self._ran("scatter", parts, opts, plain.scatter, outputs, [parts], opts.rootRank):
             return self._finished
         arguments.root(opts.rootRank, self._size)
-        parts = list(inputs[0]) if inputs and self._rank == opts.rootRank else []
         if self._rank == opts.rootRank:
             arguments.scattered(parts, outputs[0], self._size)
         arguments.written(outputs[0])
@@ -165,7 +165,13 @@ class MpiProcessGroup(BaseGroup):
 
     def _reduce_scatter(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Work:
         if self._ran(
-            "reduce_scatter_tensor", opts, plain.reduce_scatter_single, outputs, tensors, opts.reduceOp
+            "reduce_scatter_tensor",
+            tensors,
+            opts,
+            plain.reduce_scatter_single,
+            outputs,
+            tensors,
+            opts.reduceOp,
         ):
             return self._finished
         arguments.parts_of_whole(outputs, tensors, self._size)
@@ -190,7 +196,7 @@ class MpiProcessGroup(BaseGroup):
         opts: Any = None,
     ) -> Work:
         equal = not (output_sizes or input_sizes)
-        if equal and self._ran("all_to_all", opts, plain.all_to_all_single, output, tensor):
+        if equal and self._ran("all_to_all", [tensor], opts, plain.all_to_all_single, output, tensor):
             return self._finished
         arguments.rows_exchanged(output, tensor, output_sizes, input_sizes, self._size)
         run = partial(exchange.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)

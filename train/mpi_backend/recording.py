@@ -8,31 +8,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 
-def module() -> Any:
-    """Return the launcher's module, if this rank was launched with `--record`."""
-    return sys.modules.get("muster_recorder")
+def recorder() -> Any:
+    """Return the recorder, if this rank was launched with `--record`; else None."""
+    return getattr(sys.modules.get("muster_recorder"), "recorder", None)
 
 
 def recorded(
     run: Callable[[], None], group: Any, name: str, inputs: Sequence[torch.Tensor]
 ) -> Callable[[], None]:
     """Note a collective that has been called; returns `run`, which also notes its end."""
-    recorder: Any = getattr(module(), "recorder", None)
-    if recorder is None:
-        return run
-    place = recorder.begin_work(group, name, inputs)
+    notes = recorder()
+    return partial(_run, notes, notes.begin_work(group, name, inputs), run) if notes else run
 
-    def run_and_note() -> None:
-        failed = True
-        try:
-            run()
-            failed = False
-        finally:
-            recorder.end_work(place, failed=failed)
 
-    return run_and_note
+def run_recorded(
+    notes: Any, group: Any, name: str, inputs: Sequence[torch.Tensor], run: Callable[..., object], *of: Any
+) -> None:
+    """Run a collective with the arguments `of`, and note its begin and its end."""
+    _run(notes, notes.begin_work(group, name, inputs), run, *of)
+
+
+def _run(notes: Any, place: int, run: Callable[..., object], *of: Any) -> None:
+    failed = True
+    try:
+        run(*of)
+        failed = False
+    finally:
+        notes.end_work(place, failed=failed)
