@@ -390,6 +390,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     texts = [path.read_text() for path in sources]
     used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z-]+)"', text)}
     no_ids = {
+        "drained.json",
         "hosts.json",
         "hosts.txt",
         "mpi4py.run",
