@@ -123,7 +123,7 @@ def _watch(host: Host, open_pipe: OpenPipe, take: Callable[[HostReading], None])
             time.sleep(PAUSE_SECONDS)
 
 
-def _watch_without_end(host: Host, open_pipe: OpenPipe, collector: HostCollector) -> None:
+def _keep_watching(host: Host, open_pipe: OpenPipe, collector: HostCollector) -> None:
     """The same, with a new connection after each error. Each change is a line on stderr."""
     name, readings, is_lost = host.name, collector.readings, False
 
@@ -154,5 +154,5 @@ def answer_scrapes(text: str, hosts: Sequence[Host], open_pipe: OpenPipe) -> Non
         print_note(f"answering scrapes of {count(len(hosts), 'host')} at http://{shown}:{port}/metrics")
         Progress.close_all()  # it runs without an end
         for host in hosts:
-            threading.Thread(target=_watch_without_end, args=(host, open_pipe, collector), daemon=True).start()
+            threading.Thread(target=_keep_watching, args=(host, open_pipe, collector), daemon=True).start()
         threading.Event().wait()

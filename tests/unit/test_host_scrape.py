@@ -103,7 +103,7 @@ def test_a_host_is_read_again_after_each_lost_connection(
     monkeypatch.setattr(host_scrape, "Cluster", hosts)
     monkeypatch.setattr(host_scrape, "time", SimpleNamespace(sleep=sleep))
     with pytest.raises(KeyboardInterrupt):
-        host_scrape._watch_for_ever(Host("node1"), lambda host: None, collector)  # type: ignore[arg-type, return-value]
+        host_scrape._keep_watching(Host("node1"), lambda host: None, collector)  # type: ignore[arg-type, return-value]
     assert seen == [None, 1, 1, None, 1, 1]
     again = "node1: answers again\n"
     assert capsys.readouterr().err == f"node1: no route\n{again}node1: it is silent\n{again}"
