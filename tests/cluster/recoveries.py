@@ -90,6 +90,13 @@ RECOVERIES: Mapping[str, Recovery] = {
         strike=partial(on_node3, "kill -9 $(pgrep -nf '[r]ecovers.py')"),
         ranks=6,
     ),
+    "preloaded": Recovery(
+        title="a rank is killed (SIGKILL), with `--preload`",
+        # The newest process has the imports for the next attempt.
+        strike=partial(on_node3, "kill -9 $(pgrep -f '[r]ecovers.py' | sort -n | tail -2 | head -1)"),
+        ranks=6,
+        words=("--preload",),
+    ),
     "host": Recovery(
         title="a host is gone", strike=partial(at_once, "kill", "node3"), ranks=4, struck="node3"
     ),

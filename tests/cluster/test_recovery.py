@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.recoveries import PROGRAM, READY, RECOVERIES, recovered, torchruns_own
 from tests.cluster.test_faults import RECORD, record
 from tests.launching import ONE_THREAD, Project
-from tests.waiting import PATIENCE, read_until
+from tests.waiting import PATIENCE, read_until, wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -23,6 +23,13 @@ FAULTS = [
 ]
 
 
+def preloaded(project: Project) -> list[str]:
+    """What each host says of the imports for the next attempt."""
+    lines = [path.read_text() for path in (project.path / "runs").glob("*/events.jsonl")]
+    events = [json.loads(line) for line in "".join(lines).splitlines()]
+    return [event["text"] for event in events if event["type"] == "host.preloaded"]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("name", "launcher"), FAULTS)
 def test_a_job_trains_on_after_a_fault(name: str, launcher: str, project: Project, cluster: Cluster) -> None:
@@ -32,6 +39,9 @@ def test_a_job_trains_on_after_a_fault(name: str, launcher: str, project: Projec
     with project.start(*words, *ONE_THREAD, *recovery.words) as driver:
         try:
             read_until(driver, READY, 1)
+            if "--preload" in recovery.words:
+                wait_until(lambda: len(preloaded(project)) == 3, "the imports on three hosts")
+                assert all(text.startswith("ready ") for text in preloaded(project)), preloaded(project)
             struck_at = recovery.strike(cluster)
             assert driver.stdout is not None
             output = driver.stdout.read()

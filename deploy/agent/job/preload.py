@@ -126,8 +126,6 @@ class Preload:
         """Why no process is started; empty if it can be."""
         if not self._argv or os.path.realpath(self._argv[0]) != os.path.realpath(f"/proc/{pid}/exe"):
             return "the program is no Python program"
-        if self._env.get("USE_LIBUV") == "0":
-            return "its torch has no libuv"
         need, free = 2 * _resident(pid), free_memory()
         if free is not None and free < need:
             return f"{free // MIB} MiB of memory are free, and it may need {need // MIB}"
@@ -148,6 +146,7 @@ class Preload:
 
     def _ended(self, code: int) -> None:
         self.pid = 0
+        self._ranks.explained({"code": code})  # a kill for lack of memory must not explain the end of a rank
         if self.state != "cold":
             self.state = "cold"
             self.why = f"its process has ended ({code}): {self._said.decode(errors='replace').strip()[-300:]}"

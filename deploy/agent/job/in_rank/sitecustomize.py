@@ -180,6 +180,8 @@ def _run_next() -> None:
 
 
 if __name__ == "sitecustomize":
+    if os.environ.get("USE_LIBUV") == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        sys.meta_path.insert(0, _WithoutLibuv())
     if "MUSTER_PRELOAD_FD" in os.environ:
         import_module("muster_preload").wait()  # returns in a rank of the next attempt
     with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
@@ -187,8 +189,6 @@ if __name__ == "sitecustomize":
             import_module("muster_start").begin()
     the_over = import_module("muster_over").Over(dict(os.environ))
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
-    if os.environ.get("USE_LIBUV") == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        sys.meta_path.insert(0, _WithoutLibuv())
     the_end = _End(dict(os.environ), the_over)
     atexit.register(the_end.judge)
     with contextlib.suppress(Exception):  # the program reports an error of mpi4py itself
