@@ -205,4 +205,6 @@ def _late(rank: FailedRank, line: str) -> str:
 def _nccl(rank: FailedRank, line: str) -> str:
     if not _NCCL.search(line) or rank.variable("NCCL_DEBUG"):
         return ""
-    return "--env NCCL_DEBUG=INFO has NCCL print the cause"
+    several = len(rank.result.plan.hosts) > 1
+    bisect = "; muster check --bisect finds a host or link with which NCCL fails" if several else ""
+    return f"--env NCCL_DEBUG=INFO has NCCL print the cause{bisect}"

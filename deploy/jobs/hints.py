@@ -41,7 +41,16 @@ def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str
         or port_of_torchrun(result)
         or (left_behind(result) if here else "")
         or sent_elsewhere(result)
+        or unexplained_stall(result)
     )
+
+
+def unexplained_stall(result: LaunchResult) -> str:
+    """A hint about a job of several hosts that stalled, if no rank is the cause; else empty."""
+    explained = result.why and result.why.culprits
+    if not result.failure or result.failure.kind != "stall" or explained or len(result.plan.hosts) < 2:
+        return ""
+    return "muster check --bisect finds a host or link with which collectives fail"
 
 
 def refused_option(result: LaunchResult) -> str:

@@ -60,7 +60,9 @@ REFUSED = {
     "launch --slurm-login gate": {
         "a.py": '--slurm-login needs options for salloc: --slurm "-N 2 -t 60"',
     },
-    "check": {"--runs mine": "--runs mine is for the jobs of --bench; leave it out, or add --bench"},
+    "check": {
+        "--runs mine": "--runs mine is for the jobs of --bench and --bisect; leave it out, or add one of them"
+    },
     "check --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "bench links --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "run": {
