@@ -37,7 +37,7 @@ class HostsDrain(Command):
     gpu: tuple[str, ...] = flag((), GPUS, "NUMBER")
     why: str = flag(
         "",
-        "the reason, for everybody who misses the host",
+        "the reason, which launches and muster free show",
         "TEXT",
         required="give the reason with --why TEXT:",
     )
