@@ -14,7 +14,7 @@ from ..console.columns import cut, width_of
 from ..console.terminal import harmless
 from ..errors import UnfitError
 from ..hosts import drained
-from ..jobs.free import all_slots, free_table
+from ..jobs.free import all_slots, drained_line, free_table
 from .command import flag
 from .inventory import hosts_or_this_machine
 from .shared import JSON, HostOptions, write_json
@@ -33,7 +33,10 @@ class Free(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        """Ask every host, and print the table. A host that cannot be asked is an error with status 3."""
+        """Ask every host, and print the table.
+
+        A host that cannot be asked is an error with status 3, unless it is drained.
+        """
         inventory = hosts_or_this_machine(self)
         cluster = Cluster(inventory.hosts, inventory.open_pipe, facts=False)
         with contextlib.closing(cluster):
@@ -41,6 +44,7 @@ class Free(HostOptions):
             asked = ask_every(cluster.channels, LEASES, ASK_SECONDS)
         errors, leases, now = {**errors, **asked.errors}, asked.results, time.time()
         entries = drained.load(self.hosts_file)
+        away = [entry for entry in entries if entry.gpu is None and entry.host in errors]
         if self.json:
             by_name = {host.name: host for host in inventory.hosts}
             write_json(
@@ -55,7 +59,9 @@ class Free(HostOptions):
             )
         else:
             width = width_of(sys.stdout)
-            for line in map(harmless, free_table(inventory.hosts, leases, now, entries)):
+            lines = free_table(inventory.hosts, leases, now, entries)
+            for line in map(harmless, [*lines, *(drained_line(entry, now) for entry in away)]):
                 sys.stdout.write(f"{cut(line, width) if width else line}\n")
-        if errors:
-            raise UnfitError(errors.items())
+        known = {entry.host for entry in away}
+        if missing := {host: error for host, error in errors.items() if host not in known}:
+            raise UnfitError(missing.items())

@@ -123,9 +123,7 @@ class Channel:
         # The reader's thread notices a connection that is gone or closed (ValueError).
         with self._posting, contextlib.suppress(OSError, ValueError):
             write_frame(self.writer, {"do": request.name, "id": number, **arguments}, payload)
-        if (
-            payload
-        ):  # a host answers in order: the time of a long write is no silence, but what came before is
+        if payload:  # a host that still receives cannot answer: the time of the write is no silence
             self._asked = max(self._asked, since + time.monotonic() - began)
         if self.lost:
             self._fail_all(self.lost)

@@ -11,6 +11,7 @@ import pytest
 from muster.deploy.cli.check import Check
 from muster.deploy.cli.command import Command, Exit, execute
 from muster.deploy.cli.drain import HostsDrain, HostsDrained, HostsUndrain
+from muster.deploy.cli.free import Free
 from muster.deploy.cli.inventory import OnDrained, inventory_or_this_machine
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts import drained, hostfile
@@ -150,3 +151,17 @@ def test_the_table_of_free_gpus_shows_who_drained_one() -> None:
     assert rows[1][4:7] == ["bob", "Xid", "79"]
     all_of_it = free_table([host], leases, 1_000_060.0, (replace(FAN, host="node1"),))[1:]
     assert [line.split()[3] for line in all_of_it] == ["drained", "leased"]
+
+
+def test_a_drained_host_that_does_not_answer_is_no_error_of_free(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("localhost slots=2\nnode2.invalid slots=8\n")
+    with pytest.raises(Exit) as raised:
+        execute(Free())
+    assert raised.value.code == 3
+    drained.change(file, lambda entries: (replace(FAN, host="node2.invalid"),))
+    capsys.readouterr()
+    out = run(Free(), capsys)
+    assert "node2.invalid is drained since 1970-01-12" in out
+    assert "localhost" in out
