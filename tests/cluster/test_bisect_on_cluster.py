@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 pytestmark = pytest.mark.soak  # each all_reduce that fails takes its 20 s
+Plant = Callable[[str, str], None]
 SITE = "$(python3 -m site --user-site)"
 HANGS = """
 import os, sys, time
@@ -23,7 +24,7 @@ if int(os.environ.get("RANK", "-1")) >= 0 and "sweep" in " ".join(sys.orig_argv)
 
 
 @pytest.fixture
-def plant(cluster: Cluster) -> Iterator[object]:
+def plant(cluster: Cluster) -> Iterator[Plant]:
     """Lets the ranks of a node hang before they join, under a condition on the world."""
 
     def hang(node: str, when: str) -> None:
@@ -44,10 +45,7 @@ def test_healthy_hosts_are_not_accused(project: Project) -> None:
 
 
 @pytest.mark.parametrize("node", ["node1", "node2", "node3"])
-def test_a_host_with_which_every_collective_hangs_is_named(
-    project: Project, plant: object, node: str
-) -> None:
-    assert callable(plant)
+def test_a_host_with_which_every_collective_hangs_is_named(project: Project, plant: Plant, node: str) -> None:
     plant(node, "True")
     done = project.fab("check", "--bisect", timeout=600)
     assert done.returncode == 3, done.stdout + done.stderr
@@ -55,8 +53,7 @@ def test_a_host_with_which_every_collective_hangs_is_named(
     assert accused == [node], done.stdout + done.stderr
 
 
-def test_a_pair_that_fails_together_is_named(project: Project, plant: object) -> None:
-    assert callable(plant)
+def test_a_pair_that_fails_together_is_named(project: Project, plant: Plant) -> None:
     plant("node3", "os.environ['MASTER_ADDR'] == __import__('socket').gethostbyname('node1')")
     done = project.fab("check", "--bisect", timeout=600)
     assert done.returncode == 3, done.stdout + done.stderr
