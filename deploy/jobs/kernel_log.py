@@ -18,7 +18,7 @@ OWN = frozenset({*STOPS, "port", "placement"})
 
 
 def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -> LaunchResult:
-    """The result with the messages since this time, of the hosts that answer and let them be read.
+    """The result with the messages since this time, and the hosts that do not let them be read.
 
     Those of the host that failed first come first; then in the order of time.
     """
@@ -39,4 +39,7 @@ def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -
                 yield KernelLine(host, now() - message.ago, message.kind, message.text)
 
     found = sorted(lines(), key=lambda line: (line.host != failure.host, line.at))
-    return dataclasses.replace(result, kernel=tuple(found))
+    unread = {host: answer.unread for host, answer in answers.results.items() if answer.unread}
+    unread |= {host: error.reason for host, error in answers.errors.items()}
+    unread |= dict.fromkeys(cluster.channels.keys() - channels.keys(), "it does not answer")
+    return dataclasses.replace(result, kernel=tuple(found), kernel_unread=unread)

@@ -260,7 +260,10 @@ class Attempts:
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)
-        result = with_kernel_messages(result, cluster, self._results[0].started)
+        # Reading a journal takes seconds, for which no restart should wait.
+        again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
+        if result.warned or not again:
+            result = with_kernel_messages(result, cluster, self._results[0].started)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)

@@ -156,6 +156,8 @@ class LaunchResult:
     """The last line of rank 0 on stdout."""
     kernel: tuple[KernelLine, ...] = ()
     """The messages of the hosts' kernels, if the job failed: those of the failed host first."""
+    kernel_unread: Mapping[str, str] = field(default_factory=dict)
+    """The hosts whose messages could not be read, each with the reason."""
     notes: tuple[str, ...] = ()
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
     """The files of a successful job in $MUSTER_OUT, by host."""
@@ -223,6 +225,7 @@ class LaunchResult:
             ],
             "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
             "kernel": [asdict(line) for line in self.kernel],
+            "kernel_unread": [{"host": host, "why": why} for host, why in self.kernel_unread.items()],
             "started": self.started,
             "ended": self.ended,
             "exit_status": self.exit_status,

@@ -66,7 +66,16 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
         path
         for path in listed - found
         if not path.startswith(
-            ("first_failure.", "why.", "late[", "left[", "left_out[", "ended_early[", "kernel[")
+            (
+                "first_failure.",
+                "why.",
+                "late[",
+                "left[",
+                "left_out[",
+                "ended_early[",
+                "kernel[",
+                "kernel_unread[",
+            )
         )
     } == set()
     assert bool(deed) == ("first_failure.reason" in found)

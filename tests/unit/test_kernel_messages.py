@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from muster.deploy.agent.host import kernel_log
 from muster.deploy.agent.host.kernel_log import KernelLog, read_kmsg
 from muster.deploy.common.kernel_messages import kind_of, meaning_of
 from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES
+from muster.deploy.jobs.kernel_log import with_kernel_messages
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, KernelLine, LaunchResult
@@ -120,6 +124,35 @@ def test_a_log_that_may_not_be_read_is_not_an_empty_one(
     journal.unlink()
     monkeypatch.setenv("PATH", str(journal.parent))
     assert KernelLog().do_kernel_messages({"seconds": 10}, b"")["unread"]
+
+
+def test_a_host_that_cannot_be_read_is_named_and_a_stopped_job_asks_none() -> None:
+    class Channel:
+        ended = False
+
+        def __init__(self, answer: dict[str, Any]) -> None:
+            self.answer = answer
+
+        def post(self, request: Any, **words: object) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_result(request.read(self.answer))
+            return future
+
+        def wait(self, future: Future[Any], seconds: float, since: float) -> Any:
+            return future.result()
+
+    xid = {"ago": 1.0, "kind": "xid", "text": XID}
+    channels = {
+        "node1": Channel({"messages": [], "unread": "needs root"}),
+        "node2": Channel({"messages": [xid], "unread": ""}),
+        "node3": Channel({}),
+    }
+    cluster: Any = SimpleNamespace(channels=channels, silent={"node3": "frozen"})
+    read = with_kernel_messages(FAILED, cluster, 0.0)
+    assert [(line.host, line.kind) for line in read.kernel] == [("node2", "xid")]
+    assert read.kernel_unread == {"node1": "needs root", "node3": "it does not answer"}
+    stopped = replace(FAILED, failure=Failure("interrupted", "SIGINT (2)", 130))
+    assert with_kernel_messages(stopped, cluster, 0.0) is stopped
 
 
 def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
