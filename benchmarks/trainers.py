@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import count
@@ -122,8 +123,11 @@ def by_muster(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
             yield loss.detach()
 
 
-def by_training_loop(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
-    """Train with muster.train, in its TrainingLoop."""
+def by_training_loop(model: nn.Module, data: Data, batch: int, *, own_mean: bool = False) -> Iterator[Tensor]:
+    """Train with muster.train, in its TrainingLoop.
+
+    `own_mean`: with the mean of each rank, as the loops without muster.train do.
+    """
     from muster.train import GlobalBatchSampler, TrainingLoop, process_group, synchronise  # noqa: PLC0415
 
     job = JOINED.enter_context(process_group()) if not JOB else JOB[0]
@@ -136,29 +140,9 @@ def by_training_loop(model: nn.Module, data: Data, batch: int) -> Iterator[Tenso
     with TrainingLoop(job, {"model": model, "optimizer": optimizer}) as loop:
         for inputs, targets in loop.batches(loader, steps=10**9):
             optimizer.zero_grad()
-            loss = job.global_mean(cross_entropy(model(inputs), targets, reduction="none"))
+            losses = cross_entropy(model(inputs), targets, reduction="none")
+            loss = losses.mean() if own_mean else job.global_mean(losses)
             loss.backward()
-            optimizer.step()
-            loop.log(loss=loss, lr=1e-4, samples=batch)
-            yield loss.detach()
-
-
-def by_own_means(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
-    """Train in a TrainingLoop with the mean of each rank, as the loops without muster.train do."""
-    from muster.train import GlobalBatchSampler, TrainingLoop, process_group, synchronise  # noqa: PLC0415
-
-    job = JOINED.enter_context(process_group()) if not JOB else JOB[0]
-    model = synchronise(model, job)
-    optimizer = AdamW(model.parameters(), lr=1e-4)
-    sampler = GlobalBatchSampler(
-        samples=len(data), batch_size=batch, rank=job.rank, world_size=job.world_size
-    )
-    loader = DataLoader(data, batch_sampler=sampler, pin_memory=ON_GPU)
-    with TrainingLoop(job, {"model": model, "optimizer": optimizer}) as loop:
-        for inputs, targets in loop.batches(loader, steps=10**9):
-            optimizer.zero_grad()
-            loss = cross_entropy(model(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loop.log(loss=loss, lr=1e-4, samples=batch)
             yield loss.detach()
@@ -203,7 +187,7 @@ LOOPS: dict[str, Callable[[nn.Module, Data, int], Iterator[Tensor]]] = {
     "DDP by hand": by_hand,
     "muster.train": by_muster,
     "its TrainingLoop": by_training_loop,
-    "TrainingLoop, mean of each rank": by_own_means,
+    "TrainingLoop, mean of each rank": partial(by_training_loop, own_mean=True),
     **({"accelerate": by_accelerate} if find_spec("accelerate") else {}),
     **({"Fabric": by_fabric} if find_spec("lightning_fabric") or find_spec("lightning") else {}),
 }
