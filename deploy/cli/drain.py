@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -9,7 +10,6 @@ from dataclasses import asdict, dataclass
 
 from ..common.os_errors import explain
 from ..common.users import own_name
-from ..console.terminal import harmless
 from ..console.text import nearest
 from ..errors import UsageError
 from ..hosts import drained, hostfile
@@ -25,7 +25,7 @@ NAMES = "a host, or a range node[01-16]"
 
 @dataclass(frozen=True)
 class HostsDrain(Command):
-    """Put hosts or GPUs aside: no launch uses them. Running jobs go on.
+    """Put hosts or GPUs aside: no launch uses them. Running jobs continue.
 
     A drained GPU takes one slot of its host. The record is drained.json, beside the hosts file.
 
@@ -49,7 +49,7 @@ class HostsDrain(Command):
         listed = hostfile.load(path)
         names = sorted({name for each in self.name for name in hostfile.named(each, listed, "hosts drain")})
         gpus: list[int] | list[None] = [_gpu(text) for text in self.gpu] or [None]
-        now, by, why = time.time(), own_name(), harmless(" ".join(self.why.split()))
+        now, by, why = time.time(), own_name(), " ".join(self.why.split())
         new = [Drained(name, gpu, by, now, why) for name in names for gpu in gpus]
         _change(self.hosts, lambda entries: drained.with_drained(entries, new))
         for entry in new:
@@ -71,16 +71,19 @@ class HostsUndrain(Command):
         """Remove their entries; it is an error if one is not drained."""
         hostfile.load(hosts_file_of(self.hosts))  # another folder has another record
         names = sorted({name for each in self.name for name in hostfile.expanded(each, "hosts undrain")})
-        gpus = {_gpu(text) for text in self.gpu}
+        gpus = [_gpu(text) for text in self.gpu]
         removed: list[Drained] = []
 
         def edit(entries: Entries) -> Entries:
             removed[:] = [e for e in entries if e.host in names and (not gpus or e.gpu in gpus)]
-            for name in names:
-                if name not in {entry.host for entry in removed}:
-                    others = [entry.host for entry in entries]
-                    has = f"; drained are {', '.join(e.what for e in entries)}" if entries else "; nothing is"
-                    raise UsageError(f"{_named(name, gpus)} is not drained{has}{nearest(name, others)}")
+            wanted: list[int] | list[None] = gpus or [None]
+            found = {(entry.host, entry.gpu if gpus else None) for entry in removed}
+            for name, gpu in itertools.product(names, wanted):
+                if (name, gpu) not in found:
+                    what = name if gpu is None else f"GPU {gpu} of {name}"
+                    has = f"drained are {', '.join(e.what for e in entries)}" if entries else "nothing is"
+                    hint = nearest(name, [entry.host for entry in entries])
+                    raise UsageError(f"{what} is not drained; {has}{hint}")
             return tuple(entry for entry in entries if entry not in removed)
 
         _change(self.hosts, edit)
@@ -104,7 +107,7 @@ class HostsDrained(Command):
             write_json([asdict(entry) for entry in entries])
             return
         for entry in entries:
-            sys.stdout.write(f"{harmless(drained_line(entry, now))}\n")
+            sys.stdout.write(f"{drained_line(entry, now)}\n")
         if not entries:
             sys.stdout.write("no host is drained\n")
 
@@ -117,12 +120,7 @@ def _change(hosts: str, edit: Callable[[Entries], Entries]) -> None:
 
 
 def _gpu(text: str) -> int:
-    if not (
-        text.isascii() and text.isdecimal() and len(text) < len(str(MOST_GPUS)) + 1 and int(text) < MOST_GPUS
-    ):
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_GPUS))
+    if not is_number or int(text) >= MOST_GPUS:
         raise UsageError(f"--gpu {text}: write the number of a GPU, from 0 to {MOST_GPUS - 1}")
     return int(text)
-
-
-def _named(name: str, gpus: set[int]) -> str:
-    return f"GPU {', '.join(map(str, sorted(gpus)))} of {name}" if gpus else name

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # most commands launch nothing
     from ..connect.cluster import Cluster
     from ..launch.result import LaunchResult
 
-OnDrained = Literal["stay", "go", "go unless named"]
+OnDrained = Literal["keep", "leave out", "leave out unless named"]
 """What a command does with hosts that `muster hosts drain` has put aside. A launch leaves them out. A command
 that measures takes one that --include names, so that a repair is proved before the host comes back."""
 RANKS_WITHOUT_GPUS = 2
@@ -77,12 +77,14 @@ class Inventory:
         return HostsRecord(tuple(spec.hosts), self.access, detached, root, spec.standby)
 
 
-def of_file(options: HostOptions, drained: OnDrained = "stay") -> Inventory:
-    """The hosts of a hosts file. `drained`: what happens to drained hosts."""
+def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:
+    """The hosts of a hosts file. `drained`: what to do with drained hosts."""
     path = options.hosts_file
     listed = hostfile.select(hostfile.load(path), options.include, options.exclude)
-    if drained != "stay":
-        listed = _without_drained(listed, path, options.include if drained == "go unless named" else "")
+    if drained != "keep":
+        listed = _without_drained(
+            listed, path, options.include if drained == "leave out unless named" else ""
+        )
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
     access = access_beside(path, options.python)
@@ -201,7 +203,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
 
 @contextlib.contextmanager
 def inventory_of(
-    options: SlurmOptions, seconds: float | None = None, drained: OnDrained = "go unless named"
+    options: SlurmOptions, seconds: float | None = None, drained: OnDrained = "leave out unless named"
 ) -> Iterator[Inventory]:
     """The hosts that Slurm gives for `--slurm`, within these seconds; without it, those of the hosts file."""
     if options.slurm:
@@ -217,7 +219,7 @@ def inventory_or_this_machine(
     launcher: str,
     rule: SlotRule | None,
     seconds: float | None = None,
-    drained: OnDrained = "go unless named",
+    drained: OnDrained = "leave out unless named",
 ) -> Iterator[Inventory]:
     """The same; if the user names no hosts and no hosts file exists, this machine.
 

@@ -86,7 +86,7 @@ def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
     rule = rule or parse.gpus(options.gpus)[0]
     brings_mpi = options.requirements or options.image
     launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
-    return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "go")
+    return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "leave out")
 
 
 def packages_of(options: LaunchOptions) -> Requirements | None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from ..console.terminal import harmless
 from ..console.text import count, duration, ranges, table
 from ..hosts.drained import Drained, Entries
 from ..hosts.hostfile import Host
@@ -36,7 +37,7 @@ def all_slots(host: Host, leases: HostLeases) -> list[Device]:
 
 def drained_line(entry: Drained, now: float) -> str:
     """`node7 is drained since 14:05 by alice: fan broken`."""
-    return f"{entry.what} is drained since {_clock(entry.at, now)} by {entry.by}: {entry.why}"
+    return harmless(f"{entry.what} is drained since {_clock(entry.at, now)} by {entry.by}: {entry.why}")
 
 
 def _rows(host: Host, leases: HostLeases, now: float, drained: Entries) -> Iterator[tuple[str, ...]]:

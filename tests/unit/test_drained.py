@@ -76,6 +76,10 @@ def test_a_drained_host_is_named_with_the_user_and_the_reason(
         (HostsDrain(name=("node1",), gpu=("x",), why="x"), "--gpu x: write the number of a GPU, from 0 to"),
         (HostsUndrain(name=("node1",)), "node1 is not drained; drained are GPU 3 of node3"),
         (
+            HostsUndrain(name=("node3",), gpu=("3", "4")),
+            "GPU 4 of node3 is not drained; drained are GPU 3 of node3",
+        ),
+        (
             HostsUndrain(name=("node3",), gpu=("4",)),
             "GPU 4 of node3 is not drained; drained are GPU 3 of node3",
         ),
@@ -95,25 +99,25 @@ def test_a_damaged_record_is_an_error_and_not_an_empty_one(file: Path) -> None:
         with pytest.raises(UsageError, match=r"drained\.json is damaged .* drain the hosts again"):
             drained.load(file)
         with pytest.raises(UsageError, match="is damaged"):
-            chosen("go")
+            chosen("leave out")
 
 
 def test_a_launch_leaves_drained_hosts_out_and_a_check_takes_those_that_are_named(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drained.change(file, lambda entries: (FAN, XID))
-    assert chosen("go") == {"node1": 7, "node3": 1}
+    assert chosen("leave out") == {"node1": 7, "node3": 1}
     notes = capsys.readouterr().err
     assert "note: node2 is drained since 1970-01-12" in notes
     assert "by alice: fan broken\n" in notes
-    assert chosen("go", "node[1-2]") == {"node1": 7}
-    assert chosen("go unless named") == {"node1": 7, "node3": 1}
-    assert chosen("go unless named", "node2") == {"node2": 8}
-    assert chosen("stay") == {"node1": 8, "node2": 8, "node3": 1}
+    assert chosen("leave out", "node[1-2]") == {"node1": 7}
+    assert chosen("leave out unless named") == {"node1": 7, "node3": 1}
+    assert chosen("leave out unless named", "node2") == {"node2": 8}
+    assert chosen("keep") == {"node1": 8, "node2": 8, "node3": 1}
     with pytest.raises(
         UsageError, match=r"fan broken; no host is left\. Take one back: muster hosts undrain node2"
     ):
-        chosen("go", "node2")
+        chosen("leave out", "node2")
 
 
 def test_a_drained_gpu_takes_a_slot_and_the_last_one_takes_the_host() -> None:
