@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +39,14 @@ from tests.unit.test_attempts import DONE, FAILED
 NAME = "20261122-120000-abcd"
 URL = "https://chat.example.org/hook"
 TWO = Allocation("7", (Host("n1", slots=2), Host("n2", slots=1)))
+
+
+@pytest.fixture(autouse=True)
+def sigterm_stays() -> Iterator[None]:
+    """A batch job that is queued again ignores SIGTERM; later tests, and their processes, must not."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -432,11 +440,7 @@ def test_a_job_goes_on_when_slurm_starts_it_again_or_should(
     down = failure is not None and failure.kind in {"host", "launcher", "stopped"}
     slurm(scontrol=f'case "$1 $2" in {cases} esac', srun=f"exit {int(down)}")
     result = dataclasses.replace(FAILED, failure=failure, warned=warned)
-    monkey = signal.getsignal(signal.SIGTERM)
-    try:
-        assert batch_main._Start("7", 1).is_followed(result) is goes_on
-    finally:
-        signal.signal(signal.SIGTERM, monkey)
+    assert batch_main._Start("7", 1).is_followed(result) is goes_on
 
 
 def test_a_requeued_job_is_the_next_attempt_in_the_same_folder(
