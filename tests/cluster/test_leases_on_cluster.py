@@ -34,6 +34,13 @@ print("holds", own, "of", seen, "process", os.getpid(), flush=True)
 time.sleep(float(sys.argv[1]))
 """
 
+# The barrier lets every rank print before the first one fails: the launcher kills the rest.
+FAILS_ONCE = """
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+sys.exit(os.environ["MUSTER_RESTART"] == "0")
+"""
+
 
 @pytest.fixture
 def gpus(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
@@ -123,7 +130,7 @@ def test_after_kill_9_of_a_part_of_a_job_its_gpus_are_free(
 def test_gpus_anywhere_are_those_that_are_free_and_a_restart_keeps_them(
     holding: Project, gpus: Cluster
 ) -> None:
-    (holding.path / "fails.py").write_text(HOLDS + "sys.exit(os.environ['MUSTER_RESTART'] == '0')")
+    (holding.path / "fails.py").write_text(HOLDS + FAILS_ONCE)
     with races.agents(gpus) as racer:
         spec = LaunchSpec(job="20261126-080000-0001", hosts=racer.hosts[:1], gpus=7)
         racer.lease(spec.job, spec)
