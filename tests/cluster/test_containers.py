@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -61,7 +62,12 @@ if deed and rank == "1":
         while not pathlib.Path(os.environ["MUSTER_OUT"], "limit").exists():
             time.sleep(0.05)
         eaten = [bytearray(os.urandom(1 << 20)) * 4 for _ in range(1 << 10)]
-if deed:
+    if deed == "twice":
+        attempt = os.environ["MUSTER_RESTART"]
+        while not pathlib.Path(os.environ["MUSTER_OUT"], f"end-{attempt}").exists():
+            time.sleep(0.05)
+        os._exit(attempt == "0")
+if deed and deed != "twice":
     time.sleep(300)
 """
 
@@ -225,6 +231,24 @@ def test_a_job_inside_that_fails_starts_again(project: Project, image: str) -> N
     assert done.status == 3, done.output
     assert "restart 1 of 1" in done.output
     require_nothing_left(done.job)
+
+
+def test_a_restart_inside_keeps_its_leases(project: Project, image: str) -> None:
+    """A lease that began later would show that another job could have had the slots in between."""
+    words = ("--env", "GREETING=x", "--script", "program.py", "--args=twice", "--max-restarts", "1")
+    leases = []
+    with project.start("--image", image, *words, "--exclusive", "--wait") as started:
+        for attempt in (0, 1):
+            lines = read_until(started, "inside yes", 2)
+            job = next(line.split()[1].rstrip(":,") for line in lines if line.startswith("job "))
+            slots = json.loads(project.fab("free", "--json").stdout)["localhost"]["slots"]
+            leases.append([(slot["index"], slot["since"]) for slot in slots if slot["job"] == job])
+            Path(project.env["HOME"], ".muster", "jobs", job, "out", f"end-{attempt}").touch()
+        output, _ = started.communicate(timeout=PATIENCE)
+    assert started.returncode == 0, output
+    assert [index for index, _ in leases[0]] == [0, 1]
+    assert leases[1] == leases[0]
+    require_nothing_left(job)
 
 
 @soak

@@ -196,7 +196,11 @@ class Host:
         self.events, self.folder = Inbox(), folder
         self.pipe = LocalPipe(None)
         self.channel = Channel("here", self.pipe, self.events)
-        programs = {**tools(inside=True).container}
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Prepare an attempt of the job."""
+        folder, programs = self.folder, {**tools(inside=True).container}
         self.channel.ask(
             PREPARE,
             host="here",
@@ -316,6 +320,20 @@ def test_at_the_end_nothing_is_left_not_even_what_ignores_sigterm(host: Host, en
     assert not is_alive(daemon)
     assert host.processes() == []
     assert "rm" not in asked(engine)  # it went on its own
+
+
+def test_an_agent_has_one_container_after_the_other(host: Host) -> None:
+    """So it can hold its leases from one attempt to the next. The second has temporary files of its own."""
+    folders = []
+    for number in (1, 2):
+        host.begin()
+        program = f"import os, sys; print(os.environ['TMPDIR'], flush=True); sys.exit({number})"
+        code, text = host.start(PYTHON, "-c", program)
+        assert code == number
+        folders.append(text)
+        assert host.channel.ask(STOP, seconds=60).left == ()
+        host.prepare()
+    assert folders[0] != folders[1]
 
 
 @pytest.mark.soak

@@ -41,6 +41,8 @@ class Container:
         """Set when the keeper has connected, or the engine's command has ended."""
         self._client: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
+        self._heard_out = threading.Event()
+        """Set when the keeper has ended, and all that it reported has been passed on."""
         self._keeper = 0
         """The process of the keeper; 0 before its start and after its end."""
         self._stream: Any = None
@@ -49,6 +51,11 @@ class Container:
     def keeper(self) -> int:
         """The process below which everything in the container runs; 0 without one."""
         return self._keeper
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and will report nothing more."""
+        return self._ended.is_set() and self._heard_out.is_set()
 
     def start(self, reaper: Reaper) -> None:
         """Start the container; OSError with the engine's message if it does not start."""
@@ -86,6 +93,7 @@ class Container:
                 frame, _ = received
                 self._on_adopted_killed(frame["adopted"], frame["code"])
         self._keeper = 0
+        self._heard_out.set()
 
     def entered(self, argv: list[str]) -> list[str]:
         """The command that runs a command in the container."""
@@ -110,6 +118,8 @@ class Container:
                 remove = self._request["remove"]
                 subprocess.run(remove, timeout=REMOVE_SECONDS, capture_output=True, check=False)
             self._ended.wait(1.0)
+        if self._ended.is_set() and self._stream:
+            self._heard_out.wait(1.0)
         self._client = None
 
     def _living(self) -> list[int]:

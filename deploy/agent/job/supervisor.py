@@ -114,11 +114,13 @@ class JobSupervisor:
         return {}
 
     def _leave_attempt(self) -> None:
-        """Forget an earlier attempt of the job, of which no process may be left."""
+        """Forget an earlier attempt of the job, of which no process and no container may be left."""
         if not self.reaper or not self.local_socket:
             return
-        if self._container or not self._stopped or self._processes():
+        contained = self._container and not self._container.is_over
+        if contained or not self._stopped or self._processes():
             raise ValueError("an earlier attempt is not over here")
+        self._container = None
         self.reaper.settle()
         self.local_socket.close()
         self.send.end()
