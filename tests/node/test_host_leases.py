@@ -216,6 +216,18 @@ def test_a_folder_that_is_not_roots_is_not_the_folder_of_setup(
         assert claims.folder() == str(made)
 
 
+def test_a_job_that_leased_before_setup_keeps_its_gpus(
+    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setup then makes the folder for leases, and the job holds its locks in the other one."""
+    assert numbers(take("before", 2)) == [0, 1]
+    (tmp_path / "setup").mkdir()
+    monkeypatch.setattr(claims, "folder", lambda: str(tmp_path / "setup"))
+    assert numbers(take("after", 6)) == [2, 3, 4, 5, 6, 7]
+    assert take("more", 1)["ready"] is False
+    assert numbers(take("before", 2)) == [0, 1]
+
+
 def test_mig_instances_belong_to_their_gpu() -> None:
     text = "GPU 0: H (UUID: GPU-a)\n  MIG 1g Device 0: (UUID: MIG-x)\nGPU 1: H (UUID: GPU-b)\n"
     assert devices._mig_parts(text) == {"GPU-a": ("MIG-x",)}

@@ -3,7 +3,7 @@
 A lock (flock) is on a file for each device. The kernel releases it at any end of the process that holds it. A
 claim is a file with a lock of its own: whoever holds that lives. Its owner is the user, by the kernel; its
 text is that user's. The folder is one in which all users may add files and none may remove another's:
-`muster setup` makes it, and without that it is /tmp.
+`muster setup` makes it, and without that it is /tmp. Locks that jobs took in /tmp before setup count too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def folder() -> str:
 
 def lock(name: str) -> int | None:
     """The descriptor of a lock that is held until it is closed; None if another process has the lock."""
-    path = os.path.join(folder(), LOCK + name)
+    place = folder()
+    path = os.path.join(place, LOCK + name)
     for _ in range(TRIES):
         descriptor = _open(path)
         try:
@@ -49,9 +50,25 @@ def lock(name: str) -> int | None:
             os.close(descriptor)
             return None
         if _is_at(descriptor, path):
-            return descriptor
+            if place == WITHOUT_SETUP or not _is_locked(os.path.join(WITHOUT_SETUP, LOCK + name)):
+                return descriptor
+            os.close(descriptor)
+            return None
         os.close(descriptor)  # the file was removed meanwhile
     raise OSError(f"{path} is removed again and again")
+
+
+def _is_locked(path: str) -> bool:
+    """Whether a process holds a lock on this file, if there is one."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, READ)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _open(path: str) -> int:
