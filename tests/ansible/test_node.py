@@ -23,6 +23,7 @@ CHECKS = {
     *("ssh_trust.driver", "ssh_trust.finished"),
     *("time_sync.synchronised", "time_sync.spread", "time_sync.alone"),
     *("container_engine.answers", "container_engine.packages", "node.container", "node.unit"),
+    "leases.folder",
 }
 
 pytestmark = [

@@ -34,6 +34,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_leases_need_a_folder_of_root_that_every_user_can_reach(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)  # but its parent is this user's alone
+    found = [observe.shared(str(folder)) for folder in ("/tmp", "/usr", "/none", tmp_path)]
+    assert found == [True, False, False, False]
+
+
 DOCKER = """
 case "$*" in
   --version) echo "Docker version 28.2.2, build e6534b4" ;;

@@ -95,6 +95,6 @@ def test_verify_proves_that_nothing_is_left(hosts: Hosts, tmp_path: Path) -> Non
     done = hosts.play("verify", verify_state="absent", verify_json=str(report))
     assert done.status == 0, done.text
     outcome = json.loads(report.read_text())
-    assert (outcome["ok"], outcome["state"], len(outcome["checks"])) == (True, "absent", 4 * len(hosts.names))
+    assert (outcome["ok"], outcome["state"], len(outcome["checks"])) == (True, "absent", 5 * len(hosts.names))
     parts = ["ssh_trust", "time_sync"]
     assert hosts.play("verify", "--limit", "node1", verify_roles=parts).status != 0

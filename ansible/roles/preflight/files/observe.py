@@ -402,6 +402,19 @@ def private(folder: str) -> bool:
     return Path(folder).is_dir() and not Path(folder).stat().st_mode & 0o077
 
 
+def shared(folder: str) -> bool:
+    """Whether all users may make files in this folder of root, and none may remove another's."""
+    place = Path(folder)
+    if not place.is_dir():
+        return False
+    status = place.stat()
+    return (
+        not status.st_uid
+        and stat.S_IMODE(status.st_mode) == 0o1777
+        and all(parent.stat().st_mode & stat.S_IXOTH for parent in place.parents)
+    )
+
+
 def pinned_host_keys() -> str:
     """Return the digest of Muster's block in the known_hosts file; "" without such a block."""
     block = re.search(
@@ -492,6 +505,7 @@ def main() -> None:
                 "files": {path: file(path) for path in asked["files"]},
                 "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
                 "private_folders": [folder for folder in asked["folders"] if private(folder)],
+                "shared_folders": [folder for folder in asked["folders"] if shared(folder)],
                 "units": units(asked["units"]),
                 "new_packages": records,
             }
