@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -64,9 +65,11 @@ if deed and rank == "1":
         eaten = [bytearray(os.urandom(1 << 20)) * 4 for _ in range(1 << 10)]
     if deed == "twice":
         attempt = os.environ["MUSTER_RESTART"]
-        while not pathlib.Path(os.environ["MUSTER_OUT"], f"end-{attempt}").exists():
+        pathlib.Path(os.environ["MUSTER_OUT"], f"began-{attempt}").touch()
+        for _ in range(6000):
+            if pathlib.Path(os.environ["MUSTER_OUT"], f"end-{attempt}").exists():
+                os._exit(attempt == "0")
             time.sleep(0.05)
-        os._exit(attempt == "0")
 if deed and deed != "twice":
     time.sleep(300)
 """
@@ -233,19 +236,29 @@ def test_a_job_inside_that_fails_starts_again(project: Project, image: str) -> N
     require_nothing_left(done.job)
 
 
-def test_a_restart_inside_keeps_its_leases(project: Project, image: str) -> None:
+@pytest.mark.parametrize("place", ["here", pytest.param("detached", marks=soak)])
+def test_a_restart_inside_keeps_its_leases(project: Project, image: str, place: str) -> None:
     """A lease that began later would show that another job could have had the slots in between."""
-    words = ("--env", "GREETING=x", "--script", "program.py", "--args=twice", "--max-restarts", "1")
+    program = ("--env", "GREETING=x", "--script", "program.py", "--args=twice", "--max-restarts", "1")
+    words = ("--image", image, "--exclusive", "--wait", *program)
     leases = []
-    with project.start("--image", image, *words, "--exclusive", "--wait") as started:
+    with contextlib.ExitStack() as stack:
+        if place == "detached":
+            job = project.detach(*words)
+        else:
+            started = stack.enter_context(project.start(*words))
+            job = read_until(started, "job ", 1)[-1].split()[1].rstrip(":,")
+        out = Path(project.env["HOME"], ".muster", "jobs", job, "out")
         for attempt in (0, 1):
-            lines = read_until(started, "inside yes", 2)
-            job = next(line.split()[1].rstrip(":,") for line in lines if line.startswith("job "))
+            wait_until((out / f"began-{attempt}").exists, f"attempt {attempt}")
             slots = json.loads(project.fab("free", "--json").stdout)["localhost"]["slots"]
             leases.append([(slot["index"], slot["since"]) for slot in slots if slot["job"] == job])
-            Path(project.env["HOME"], ".muster", "jobs", job, "out", f"end-{attempt}").touch()
-        output, _ = started.communicate(timeout=PATIENCE)
-    assert started.returncode == 0, output
+            (out / f"end-{attempt}").touch()
+        if place == "detached":
+            assert project.fab("attach", job).returncode == 0
+        else:
+            output, _ = started.communicate(timeout=PATIENCE)
+            assert started.returncode == 0, output
     assert [index for index, _ in leases[0]] == [0, 1]
     assert leases[1] == leases[0]
     require_nothing_left(job)
