@@ -46,6 +46,7 @@ class RunFlags(TypedDict, total=False):
     mount: str | Sequence[str]
     min_hosts: int
     spares: int
+    gate: int
     preload: bool
     grow: bool
     standby: bool

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from ..check.bisect import culprits, of_culprit
 from ..check.finding import Finding
-from ..common.runs import STOPS
 from ..console.fold import fold_names
 from ..console.terminal import harmless
 from ..console.text import clip
 from ..errors import UnfitError
 from ..hosts.hostfile import Host
 from ..plan.spec import LauncherName
-from .bench_job import SWEEP, BenchOptions, require_done, run_benchmark, spec_of
+from .bench_job import NOT_OF_HOSTS, SWEEP, BenchOptions, require_done, run_benchmark, spec_of
 from .inventory import Inventory
 from .shared import print_note
 
@@ -26,9 +25,6 @@ ARGS = (
     *("--operations=all_reduce", "--minbytes=8", "--maxbytes=8M", "--stepfactor=1024"),
     *("--iters=3", f"--timeout={PATIENCE}"),
 )
-
-NOT_OF_HOSTS = frozenset({*STOPS, "driver", "port", "allocation"})
-"""Failures that say nothing about a host: Ctrl-C, an error of this machine, the end of Slurm's allocation."""
 
 
 def bisected(

@@ -55,6 +55,12 @@ def test_each_host_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [*(tmp_path / "out").iterdir()] == []
 
 
+def test_a_rank_measures_its_own_device_only() -> None:
+    config = HostConfig(compute=0.01, mebibytes=1, matrix=8)
+    figures = list(host_speed.of_device(config, torch.device("cpu")))
+    assert [figure.name for figure in figures] == ["memory copy", "matmul float32"]
+
+
 def test_waits_for_a_gpu_hardly_count(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
 

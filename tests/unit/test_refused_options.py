@@ -35,6 +35,9 @@ REFUSED = {
         "--preload --max-restarts 1 --no-record a.py": (
             "--preload does not work with --no-record; leave one out"
         ),
+        "--gate 5 --gpus 3@any a.py": (
+            "--gate needs the hosts of the job, and --gpus 3@any chooses them later"
+        ),
         "--spares 1 a.py": "--spares is for restarts; add --max-restarts N",
         "--torch-backend cpu a.py": "--torch-backend needs --requirements FILE",
         "--module=-c": "--module -c: a module name does not begin with a dash",

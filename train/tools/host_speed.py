@@ -15,8 +15,8 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,6 +35,8 @@ TYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+TIMED_PART = 1.75  # seconds that `rate` takes for each second, with those that do not count
+GPU_TYPES = ("float32", "bfloat16")  # a CPU without instructions for the latter takes seconds for one product
 SIDE_OF_IMAGE, IMAGES_OF_BATCH = 224, 16
 
 
@@ -48,12 +50,16 @@ class HostConfig(RankOptions):
     matrix: int = option(OUTPUT, 0, "rows of the matrices; 0: 1024 on a CPU, 8192 on a GPU")
     folder: str = option(OUTPUT, "", "where to write and read a file (default: the folder for results)")
     in_turn: bool = option(OUTPUT, False, "one host at a time, for hosts that are one machine")
+    compute: float = option(
+        OUTPUT, 0.0, "seconds; measure only memory and matrices, on the device of this rank; 0: everything"
+    )
 
     def wrong(self) -> list[str]:
         rules = (
             ("--seconds", self.seconds, 0 < self.seconds <= 60, "above 0 and at most 60"),
             ("--mebibytes", self.mebibytes, 1 <= self.mebibytes <= 65536, "from 1 to 65536"),
             ("--matrix", self.matrix, 0 <= self.matrix <= 65536, "from 0 to 65536"),
+            ("--compute", self.compute, 0 <= self.compute <= 3600, "from 0 to 3600"),
         )
         return [*broken(rules), *RankOptions.wrong(self)]
 
@@ -77,7 +83,9 @@ def show(group: Group, config: HostConfig) -> int:
     group.barrier()
     for turn in range(group.world_size if config.in_turn else 1):
         if not config.in_turn or turn == group.rank:
-            for figure in figures(config, out_folder(os.environ)):
+            for figure in (
+                of_device(config, group.device) if config.compute else figures(config, out_folder(os.environ))
+            ):
                 line = {"bench": "host", "name": figure.name, "value": figure.value, "unit": figure.unit}
                 sys.stdout.write(json.dumps(line) + "\n")
                 sys.stdout.flush()
@@ -97,6 +105,15 @@ def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
     if SHM.is_dir():
         yield from _files("/dev/shm", config, SHM)  # noqa: S108
     yield _loads(config)
+
+
+def of_device(config: HostConfig, device: torch.device) -> Iterator[Figure]:
+    """Memory and matrices of one device, in about `config.compute` seconds."""
+    on_cpu = device.type == "cpu"
+    prefix, rows, types = ("", 1024, ("float32",)) if on_cpu else (f"gpu{device.index} ", 8192, GPU_TYPES)
+    each = replace(config, seconds=min(60.0, config.compute / (1 + len(types)) / TIMED_PART))
+    yield copies(f"{prefix}memory copy", each, device)
+    yield from _matrices(prefix, each, device, config.matrix or rows, types)
 
 
 def rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
@@ -131,9 +148,11 @@ def copies(name: str, config: HostConfig, device: torch.device) -> Figure:
     return Figure(name, 2 * source.numel() * per_second / 1e9, "GB/s")
 
 
-def _matrices(prefix: str, config: HostConfig, device: torch.device, rows: int) -> Iterator[Figure]:
+def _matrices(
+    prefix: str, config: HostConfig, device: torch.device, rows: int, types: Iterable[str] = TYPES
+) -> Iterator[Figure]:
     """Multiply square matrices of each type."""
-    for name in TYPES:
+    for name in types:
         try:
             yield product(prefix, name, config, device, rows)
         except RuntimeError:  # a type that this device cannot multiply

@@ -1,0 +1,186 @@
+"""`muster launch --gate SECONDS`: measures the hosts of a job before its ranks start, and drains bad ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..bench import gate, kept
+from ..bench.hosts import Speeds
+from ..bench.hosts import read as read_speeds
+from ..bench.links import Links
+from ..bench.links import read as read_links
+from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
+from ..common.users import own_name
+from ..console.fold import fold_names
+from ..console.terminal import harmless
+from ..console.text import clip, duration
+from ..envs.present import Packages
+from ..errors import UnfitError
+from ..hosts import drained
+from ..hosts.drained import Drained
+from ..hosts.hostfile import Host
+from ..plan.launcher import place_ranks
+from ..plan.placement import Placement
+from ..plan.program import Program
+from ..plan.source_tree import Tree
+from ..plan.spec import LaunchSpec
+from .bench_job import HOSTS, LINKS, NOT_OF_HOSTS, made, require_done, run_benchmark
+from .inventory import Inventory
+from .options import new_job, require_standby
+from .shared import TRAIN, print_note
+
+MEBIBYTES = "32"
+"""Of memory that a rank copies: each slot of a host has a rank, and they do it at the same time."""
+LARGE, TRIPS = "1048576", "50"
+"""Bytes of a message for bandwidth, and round trips for latency. Baselines depend on them."""
+LEAST_SECONDS = 0.02
+"""For one direction of a link, however many links there are."""
+PATIENCE = 60
+"""Seconds that ranks wait for others, beyond the time of the measurement."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """How to measure. `seconds`: of both measurements together, without their start."""
+
+    seconds: int
+    hosts_file: Path
+    runs: Path
+    inventory: Inventory
+    packages: Packages | None = None
+
+    def passed(self, spec: LaunchSpec, placement: Placement) -> tuple[LaunchSpec, Placement]:
+        """The request and its placement without hosts that fail; `UnfitError` if too few are left.
+
+        Measures the hosts that get ranks, and the spare hosts that are made ready for a failure. A host that
+        takes the place of another one is measured too.
+        """
+        began = time.monotonic()
+        measured: set[str] = set()
+        while not {host.name for host in placement.connected} <= measured:
+            failed = self._failing(spec, placement)
+            measured = {host.name for host in placement.connected} - failed.keys()
+            if failed:
+                self._drain(failed)
+                spec = _without(spec, failed)
+                placement = place_ranks(spec.hosts, spec)
+                if spec.standby:
+                    require_standby(spec.hosts, placement)
+        names = fold_names([host.name for host in placement.connected])
+        print_note(f"note: --gate: {names} passed after {duration(time.monotonic() - began)}")
+        return spec, placement
+
+    def _failing(self, spec: LaunchSpec, placement: Placement) -> dict[str, str]:
+        """The hosts that fail twice, with the reason of the second time; once can be chance."""
+        hosts = [
+            replace(host, slots=placement.counts.get(host.name, host.slots), slots_by_default=False)
+            for host in placement.connected
+        ]
+        if not (once := self._measured(spec, hosts)):
+            return {}
+        print_note(f"note: --gate measures again: {'; '.join(_lines(once))}")
+        twice = self._measured(spec, hosts)
+        return {host: reason for host, reason in twice.items() if host in once}
+
+    def _measured(self, spec: LaunchSpec, hosts: list[Host]) -> dict[str, str]:
+        """The hosts that fail one measurement. A measurement in which a host fails ends there."""
+        links: Links | None = None
+        problems: dict[str, str] = {}
+        if len(hosts) > 1:
+            ran = self._run(spec, one_rank_each(hosts), LINKS, self._link_args(len(hosts)))
+            if failed := _failed(ran):
+                return failed
+            links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
+        args = ("--mebibytes", MEBIBYTES, "--compute", f"{self.seconds / 2}")
+        ran = self._run(spec, hosts, HOSTS, args)
+        if failed := _failed(ran):
+            return failed
+        speeds, more = read_speeds(ran.job, made(), ran.hosts, ran.printed)
+        measured = gate.Measured(gate.of_hosts(speeds), links, {**problems, **more})
+        return self._judged(measured)
+
+    def _judged(self, now: gate.Measured) -> dict[str, str]:
+        """The hosts that fail, by the others and by the baseline, which gets the figures of new hosts."""
+        if self.inventory.access is None:  # the hosts of Slurm differ from job to job
+            return gate.failing(now, None, None)
+        folder = kept.folder_beside(self.hosts_file)
+        path = kept.baseline_of(folder, "gate-hosts")
+        before = kept.read(path, Speeds)
+        link_path = kept.baseline_of(folder, f"gate-links-{now.links.backend}") if now.links else None
+        links_before = kept.read(link_path, Links) if link_path else None
+        failing = gate.failing(now, before, links_before)
+        kept.keep(path, gate.with_new_hosts(before, now.speeds, failing).as_json())
+        if link_path and now.links:
+            kept.keep(link_path, gate.with_new_links(links_before, now.links, failing).as_json())
+        return failing
+
+    def _link_args(self, hosts: int) -> tuple[str, ...]:
+        rounds = hosts - 1 + hosts % 2  # of a tournament
+        seconds = max(LEAST_SECONDS, self.seconds / 2 / rounds / 2)
+        return ("--large", LARGE, "--trips", TRIPS, "--seconds", f"{min(60.0, seconds):.4f}")
+
+    def _run(self, spec: LaunchSpec, hosts: Sequence[Host], tool: str, args: tuple[str, ...]) -> BenchmarkRun:
+        """Run a tool as the ranks of the job would run: with its environment, image, leases and network."""
+        timeout = self.seconds + PATIENCE
+        bench = replace(
+            spec,
+            job=new_job(),
+            program=Program(module=f"{TOOLS}.{tool}", args=(*args, f"--timeout={timeout}")),
+            tree=Tree(TRAIN, ".", ()),
+            hosts=tuple(hosts),
+            np=None,
+            stdin=False,
+            stall_timeout=float(timeout + PATIENCE),
+            may_restart=False,
+            max_restarts=0,
+            min_hosts=1,
+            spares=0,
+            preload=False,
+            grow=False,
+            record=False,
+            notify="",
+        )
+        return run_benchmark(bench, self.inventory, self.runs, packages=self.packages)
+
+    def _drain(self, failed: Mapping[str, str]) -> None:
+        """Put the hosts aside, and say so."""
+        for line in _lines(failed):
+            print_note(f"note: --gate: {line}")
+        if self.inventory.access is None or not self.hosts_file.exists():
+            return
+        now, by = time.time(), own_name()
+        new = [Drained(host, None, by, now, f"--gate: {why}") for host, why in failed.items()]
+        drained.change(self.hosts_file, lambda entries: drained.with_drained(entries, new))
+        for entry in new:
+            print_note(f"note: {entry.host} is drained; after a repair: {entry.undrain}")
+
+
+def _failed(ran: BenchmarkRun) -> dict[str, str]:
+    """The host with which a measurement failed; exits with the verdict if it was no host."""
+    failure = ran.result.failure
+    if failure is None:
+        return {}
+    if failure.kind in NOT_OF_HOSTS or not failure.host:
+        require_done(ran)  # exits
+    return {failure.host or "": harmless(clip(" ".join(failure.headline.split()), 300))}
+
+
+def _without(spec: LaunchSpec, failed: Mapping[str, str]) -> LaunchSpec:
+    """The request without hosts that failed; `UnfitError` if that is too few hosts for it."""
+    hosts = tuple(host for host in spec.hosts if host.name not in failed)
+    if sum(host.slots for host in hosts) < spec.np if spec.np else len(hosts) < max(1, spec.min_hosts):
+        raise UnfitError((host, f"it fails --gate: {why}") for host, why in failed.items())
+    used = place_ranks(hosts, replace(spec, spares=0)).hosts
+    return replace(
+        spec,
+        hosts=hosts,
+        spares=min(spec.spares, len(hosts) - len(used)),
+        min_hosts=min(spec.min_hosts, len(used)),
+    )
+
+
+def _lines(reasons: Mapping[str, str]) -> list[str]:
+    return [harmless(f"{host}: {why}") for host, why in reasons.items()]
