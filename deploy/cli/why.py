@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ..connect.channel import Channel
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
+from ..jobs.kernel_log import kernel_messages
+from ..jobs.verdict import kernel_lines
 from ..launch.diagnosis import gather_stacks
 from ..why.case import LONG_WITHOUT_HISTORY, Verdict
 from ..why.gather import gather, gather_stragglers, with_missing
@@ -65,17 +67,21 @@ class Why(RunningJobOptions):
             if verdict.kind == "stacks" and not verdict.hang:
                 verdict = _seen_twice(name, channels, ranks) or verdict
             late = [] if verdict.hang else list(state.late) or gather_stragglers(name, channels)
+            kernel, unread = kernel_messages(channels, state.started) if verdict.hang else ([], {})
             silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if self.json:
             fields = {
                 **verdict.as_json(),
                 "late": [straggler.as_json() for straggler in late],
+                "kernel": [asdict(line) for line in kernel],
+                "kernel_unread": [{"host": host, "why": why} for host, why in unread.items()],
                 "silent": silent,
             }
             write_json({"job": name, **fields})
         else:
             slow = "".join(f"{line}\n" for line in lines(late, time.time()))
-            sys.stdout.write(harmless_lines(slow + str(verdict)))
+            of_kernels = "".join(f"    kernel: {line}\n" for line in kernel_lines(kernel))
+            sys.stdout.write(harmless_lines(slow + str(verdict) + of_kernels))
         exit_if_silent(silent)
         if verdict.hang:
             raise Exit(code=1)

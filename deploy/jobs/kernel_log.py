@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..common.clock import now
 from ..common.runs import STOPS
+from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.requests.kernel import KERNEL_MESSAGES
@@ -20,7 +21,7 @@ OWN = frozenset({*STOPS, "port", "placement"})
 def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -> LaunchResult:
     """The result with the messages since this time, and the hosts that do not let them be read.
 
-    Those of the host that failed first come first; then in the order of time.
+    Those of the host that failed first come first.
     """
     failure = result.failure
     if failure is None or failure.kind in OWN:
@@ -30,6 +31,14 @@ def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -
         for name, channel in cluster.channels.items()
         if name not in cluster.silent and not channel.ended
     }
+    lines, unread = kernel_messages(channels, since)
+    unread |= dict.fromkeys(cluster.channels.keys() - channels.keys(), "it does not answer")
+    found = sorted(lines, key=lambda line: line.host != failure.host)
+    return dataclasses.replace(result, kernel=tuple(found), kernel_unread=unread)
+
+
+def kernel_messages(channels: Mapping[str, Channel], since: float) -> tuple[list[KernelLine], dict[str, str]]:
+    """The messages of hosts since this time, the oldest first; and why those of other hosts are missing."""
     seconds = now() - since
     answers = ask_every(channels, KERNEL_MESSAGES, ASK_SECONDS, lambda host: {"seconds": seconds})
 
@@ -38,8 +47,6 @@ def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -
             for message in answer.messages:
                 yield KernelLine(host, now() - message.ago, message.kind, message.text)
 
-    found = sorted(lines(), key=lambda line: (line.host != failure.host, line.at))
     unread = {host: answer.unread for host, answer in answers.results.items() if answer.unread}
     unread |= {host: error.reason for host, error in answers.errors.items()}
-    unread |= dict.fromkeys(cluster.channels.keys() - channels.keys(), "it does not answer")
-    return dataclasses.replace(result, kernel=tuple(found), kernel_unread=unread)
+    return sorted(lines(), key=lambda line: line.at), unread

@@ -74,7 +74,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        left out: {line}" for line in lines_of(result.left_out.items())]
-    lines += [f"        kernel: {line}" for line in _of_kernels(result.kernel)]
+    lines += [f"        kernel: {line}" for line in kernel_lines(result.kernel)]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
     if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_printed:
@@ -92,7 +92,7 @@ def _first_line(result: LaunchResult, failure: Failure) -> str:
     return f"FAILED  {failure.headline if result.plan.hosts else failure.reason}"
 
 
-def _of_kernels(lines: Sequence[KernelLine]) -> Iterator[str]:
+def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:
     """`node2, 14:03:11: the GPU has fallen off the bus: NVRM: Xid ...`, a line for each kind and host."""
     kinds: dict[tuple[str, str], list[KernelLine]] = {}
     for line in lines:

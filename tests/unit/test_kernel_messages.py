@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 from concurrent.futures import Future
@@ -14,12 +16,15 @@ import pytest
 
 from muster.deploy.agent.host import kernel_log
 from muster.deploy.agent.host.kernel_log import KernelLog, read_kmsg
+from muster.deploy.cli import why
+from muster.deploy.cli.command import Exit
 from muster.deploy.common.kernel_messages import kind_of, meaning_of
 from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES
 from muster.deploy.jobs.kernel_log import with_kernel_messages
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, KernelLine, LaunchResult
+from muster.deploy.why.case import Verdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
@@ -171,3 +176,31 @@ def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
     assert "\x1b" not in text
     many = tuple(KernelLine(f"node{number}", 1.0, "xid", XID) for number in range(9))
     assert "        kernel: 5 kinds more in result.json" in verdict(replace(FAILED, kernel=many), folder)
+
+
+def test_a_hang_is_shown_with_the_messages_of_its_hosts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`muster why`, with a gathered hang and a message of a kernel in place of hosts."""
+    state = SimpleNamespace(job="j", hosts_by_rank={}, late=(), started=5.0)
+    hang = Verdict("absent", "ranks 0-1 wait", "rank 2 never came", hang=True)
+    asked: list[float] = []
+
+    def messages(channels: Any, since: float) -> Any:
+        asked.append(since)
+        return [KernelLine("node2", 1000.0, "xid", XID)], {"node1": "needs root"}
+
+    monkeypatch.setattr(why, "running", lambda options: contextlib.nullcontext((state, {}, {})))
+    monkeypatch.setattr(why, "gather", lambda *_: (["a rank"], {}))
+    monkeypatch.setattr(why, "with_missing", lambda ranks, *_: ranks)
+    monkeypatch.setattr(why, "explain", lambda ranks: hang)
+    monkeypatch.setattr(why, "kernel_messages", messages)
+    with pytest.raises(Exit):
+        why.Why().run()
+    assert "rank 2 never came\n    kernel: node2, " in capsys.readouterr().out
+    with pytest.raises(Exit):
+        why.Why(json=True).run()
+    printed = json.loads(capsys.readouterr().out)
+    assert [(line["host"], line["kind"]) for line in printed["kernel"]] == [("node2", "xid")]
+    assert printed["kernel_unread"] == [{"host": "node1", "why": "needs root"}]
+    assert asked == [5.0, 5.0]
