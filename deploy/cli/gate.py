@@ -12,7 +12,7 @@ from ..bench.hosts import Speeds
 from ..bench.hosts import read as read_speeds
 from ..bench.links import Links
 from ..bench.links import read as read_links
-from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
+from ..bench.run import TOOLS, BenchmarkRun
 from ..common.users import own_name
 from ..console.fold import fold_names
 from ..console.terminal import harmless
@@ -27,24 +27,18 @@ from ..plan.placement import Placement
 from ..plan.program import Program
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
-from .bench_job import HOSTS, LINKS, NOT_OF_HOSTS, made, require_done, run_benchmark
+from .bench_job import NOT_OF_HOSTS, made, require_done, run_benchmark
 from .inventory import Inventory
 from .options import new_job, require_standby
 from .shared import TRAIN, print_note
 
-MEBIBYTES = "32"
-"""Of memory that a rank copies: each slot of a host has a rank, and they do it at the same time."""
-LARGE, TRIPS = "1048576", "50"
-"""Bytes of a message for bandwidth, and round trips for latency. Baselines depend on them."""
-LEAST_SECONDS = 0.02
-"""For one direction of a link, however many links there are."""
 PATIENCE = 60
 """Seconds that ranks wait for others, beyond the time of the measurement."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """How to measure. `seconds`: of both measurements together, without their start."""
+    """How to measure. `seconds`: of a measurement, without the start of its job."""
 
     seconds: int
     hosts_file: Path
@@ -85,22 +79,19 @@ class Gate:
         twice = self._measured(spec, hosts)
         return {host: reason for host, reason in twice.items() if host in once}
 
-    def _measured(self, spec: LaunchSpec, hosts: list[Host]) -> dict[str, str]:
-        """The hosts that fail one measurement. A measurement in which a host fails ends there."""
+    def _measured(self, spec: LaunchSpec, hosts: Sequence[Host]) -> dict[str, str]:
+        """The hosts that fail one measurement: a job with the ranks of the launch, which runs a tool."""
+        ran = self._run(spec, hosts)
+        if failed := _failed(ran):
+            return failed
         links: Links | None = None
         problems: dict[str, str] = {}
         if len(hosts) > 1:
-            ran = self._run(spec, one_rank_each(hosts), LINKS, self._link_args(len(hosts)))
-            if failed := _failed(ran):
-                return failed
-            links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
-        args = ("--mebibytes", MEBIBYTES, "--compute", f"{self.seconds / 2}")
-        ran = self._run(spec, hosts, HOSTS, args)
-        if failed := _failed(ran):
-            return failed
+            first = {host: ran.hosts.index(host) for host in dict.fromkeys(ran.hosts)}
+            printed = {number: ran.printed.get(rank, "") for number, rank in enumerate(first.values())}
+            links, problems = read_links(ran.job, made(), [*first], printed)
         speeds, more = read_speeds(ran.job, made(), ran.hosts, ran.printed)
-        measured = gate.Measured(gate.of_hosts(speeds), links, {**problems, **more})
-        return self._judged(measured)
+        return self._judged(gate.Measured(gate.of_hosts(speeds), links, {**problems, **more}))
 
     def _judged(self, now: gate.Measured) -> dict[str, str]:
         """The hosts that fail, by the others and by the baseline, which gets the figures of new hosts."""
@@ -117,18 +108,15 @@ class Gate:
             kept.keep(link_path, gate.with_new_links(links_before, now.links, failing).as_json())
         return failing
 
-    def _link_args(self, hosts: int) -> tuple[str, ...]:
-        rounds = hosts - 1 + hosts % 2  # of a tournament
-        seconds = max(LEAST_SECONDS, self.seconds / 2 / rounds / 2)
-        return ("--large", LARGE, "--trips", TRIPS, "--seconds", f"{min(60.0, seconds):.4f}")
-
-    def _run(self, spec: LaunchSpec, hosts: Sequence[Host], tool: str, args: tuple[str, ...]) -> BenchmarkRun:
-        """Run a tool as the ranks of the job would run: with its environment, image, leases and network."""
+    def _run(self, spec: LaunchSpec, hosts: Sequence[Host]) -> BenchmarkRun:
+        """Run the tool as the ranks of the job would run: with its environment, image, leases and network."""
         timeout = self.seconds + PATIENCE
         bench = replace(
             spec,
             job=new_job(),
-            program=Program(module=f"{TOOLS}.{tool}", args=(*args, f"--timeout={timeout}")),
+            program=Program(
+                module=f"{TOOLS}.gate", args=(f"--seconds={self.seconds}", f"--timeout={timeout}")
+            ),
             tree=Tree(TRAIN, ".", ()),
             hosts=tuple(hosts),
             np=None,

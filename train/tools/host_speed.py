@@ -50,16 +50,12 @@ class HostConfig(RankOptions):
     matrix: int = option(OUTPUT, 0, "rows of the matrices; 0: 1024 on a CPU, 8192 on a GPU")
     folder: str = option(OUTPUT, "", "where to write and read a file (default: the folder for results)")
     in_turn: bool = option(OUTPUT, False, "one host at a time, for hosts that are one machine")
-    compute: float = option(
-        OUTPUT, 0.0, "seconds; measure only memory and matrices, on the device of this rank; 0: everything"
-    )
 
     def wrong(self) -> list[str]:
         rules = (
             ("--seconds", self.seconds, 0 < self.seconds <= 60, "above 0 and at most 60"),
             ("--mebibytes", self.mebibytes, 1 <= self.mebibytes <= 65536, "from 1 to 65536"),
             ("--matrix", self.matrix, 0 <= self.matrix <= 65536, "from 0 to 65536"),
-            ("--compute", self.compute, 0 <= self.compute <= 3600, "from 0 to 3600"),
         )
         return [*broken(rules), *RankOptions.wrong(self)]
 
@@ -72,6 +68,12 @@ class Figure:
     value: float
     unit: str
 
+    def show(self) -> None:
+        """Print it as a line for programs."""
+        line = {"bench": "host", "name": self.name, "value": self.value, "unit": self.unit}
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
 
 def main() -> None:
     """Run the tool."""
@@ -83,12 +85,8 @@ def show(group: Group, config: HostConfig) -> int:
     group.barrier()
     for turn in range(group.world_size if config.in_turn else 1):
         if not config.in_turn or turn == group.rank:
-            for figure in (
-                of_device(config, group.device) if config.compute else figures(config, out_folder(os.environ))
-            ):
-                line = {"bench": "host", "name": figure.name, "value": figure.value, "unit": figure.unit}
-                sys.stdout.write(json.dumps(line) + "\n")
-                sys.stdout.flush()
+            for figure in figures(config, out_folder(os.environ)):
+                figure.show()
         group.barrier()
     return 0
 
@@ -107,11 +105,11 @@ def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
     yield _loads(config)
 
 
-def of_device(config: HostConfig, device: torch.device) -> Iterator[Figure]:
-    """Memory and matrices of one device, in about `config.compute` seconds."""
+def of_device(config: HostConfig, device: torch.device, seconds: float) -> Iterator[Figure]:
+    """Memory and matrices of one device, in about as many seconds."""
     on_cpu = device.type == "cpu"
     prefix, rows, types = ("", 1024, ("float32",)) if on_cpu else (f"gpu{device.index} ", 8192, GPU_TYPES)
-    each = replace(config, seconds=min(60.0, config.compute / (1 + len(types)) / TIMED_PART))
+    each = replace(config, seconds=seconds / (1 + len(types)) / TIMED_PART)
     yield copies(f"{prefix}memory copy", each, device)
     yield from _matrices(prefix, each, device, config.matrix or rows, types)
 

@@ -20,7 +20,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ class LinksConfig(RankOptions):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A link from this rank to rank `to`: seconds, bytes per second, and in how many messages of a size."""
+    """A link from this rank to `to`: seconds, bytes per second, and in how many messages of a size."""
 
     to: int
     latency_s: float
@@ -75,30 +75,40 @@ def main() -> None:
 
 def show(group: Group, config: LinksConfig) -> int:
     """Meet every other rank; returns the exit status."""
-    if group.rank == 0:
-        _print("links", ranks=group.world_size, backend=group.backend, device=group.device.type)
-    schedule = rounds(group.world_size)
-    for pairs in one_at_a_time(schedule) if config.in_turn else schedule:
-        for first, second in pairs:
-            if group.rank in {first, second}:
-                _meet(group, config, first, second)
-        if config.in_turn:
-            group.barrier()
-    group.barrier()  # a rank that left early would break the connections of the others
+    print_about(group, group.world_size)
+    measure_links(group, config, range(group.world_size))
     return 0
 
 
-def _meet(group: Group, config: LinksConfig, first: int, second: int) -> None:
+def print_about(group: Group, ranks: int) -> None:
+    """Rank 0 prints the line about the job: how many ranks are measured, and with what."""
+    if group.rank == 0:
+        _print("links", ranks=ranks, backend=group.backend, device=group.device.type)
+
+
+def measure_links(group: Group, config: LinksConfig, ranks: Sequence[int]) -> None:
+    """Measure the links between some ranks; all ranks call it. Their lines count these ranks from 0."""
+    schedule = rounds(len(ranks))
+    for pairs in one_at_a_time(schedule) if config.in_turn else schedule:
+        for first, second in pairs:
+            if group.rank in {ranks[first], ranks[second]}:
+                _meet(group, config, ranks, first, second)
+        if config.in_turn:
+            group.barrier()
+    group.barrier()  # a rank that left early would break the connections of the others
+
+
+def _meet(group: Group, config: LinksConfig, ranks: Sequence[int], first: int, second: int) -> None:
     """Measure both directions between two ranks, of which this is one; each prints its direction."""
     for sender, receiver in ((first, second), (second, first)):
-        if group.rank == sender:
-            end = End(receiver, group.device)
+        if group.rank == ranks[sender]:
+            end = End(ranks[receiver], group.device)
             latency = end.ask(config.trips)
             bandwidth, messages = end.send(config.large, config.seconds)
             link = Measured(receiver, latency, bandwidth, messages, config.large)
             _print("link", **asdict(link))
         else:
-            end = End(sender, group.device)
+            end = End(ranks[sender], group.device)
             end.answer(config.trips)
             end.receive(config.large)
 
