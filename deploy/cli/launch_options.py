@@ -195,7 +195,7 @@ class LaunchOptions(SlurmOptions):
     preload: bool = flag(
         False,
         "keep the imports of the ranks ready on each host while the job runs, so that a restart needs "
-        "none; takes the memory of one more rank for each host",
+        "none; takes the memory of one more rank for each host, with torchrun of two",
     )
     grow: bool = flag(
         False,

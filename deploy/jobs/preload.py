@@ -40,7 +40,8 @@ class Preloads:
                     self._take(host, future.result())
         if self._channels and not self._answers and time.monotonic() - self._asked >= EVERY_SECONDS:
             self._asked = time.monotonic()
-            self._answers = {host: channel.post(PRELOAD) for host, channel in self._channels.items()}
+            last = self._spec.attempt >= self._spec.max_restarts
+            self._answers = {host: each.post(PRELOAD, last=last) for host, each in self._channels.items()}
 
     def _take(self, host: str, answer: Preloaded) -> None:
         if answer.state not in {"ready", "cold"}:

@@ -157,3 +157,58 @@ def test_the_process_ends_with_its_agent(project: Project, tmp_path: Path) -> No
         wait_until_gone(pid)
         driver.kill()
     assert not is_alive(pid)
+
+
+# Each attempt ends when its file is there, with the status that the file has.
+WAITS = """
+import os, sys, time
+import numpy
+attempt, seen = int(os.environ["MUSTER_RESTART"]), os.environ["SEEN"]
+print("attempt", attempt, flush=True)
+name = os.path.join(seen, f"end-{attempt}")
+while not os.path.exists(name):
+    time.sleep(0.05)
+if os.environ["RANK"] == "1":
+    sys.exit(int(open(name).read()))
+time.sleep(300)
+"""
+
+
+def waiting_torchruns(seen: Path) -> list[int]:
+    """The processes of this test that wait as the next torchrun."""
+    return [
+        pid
+        for pid in process_table()
+        if "muster_torchrun.py" in arguments(pid) and str(seen).encode() in environ_of(pid)
+    ]
+
+
+def arguments(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_torchruns_of_restarts_have_done_their_imports(project: Project, tmp_path: Path) -> None:
+    (project.path / "waits.py").write_text(WAITS)
+    words = ("--np", "2", "--env", f"SEEN={tmp_path}", "--max-restarts", "2", "--preload")
+    with project.start(*words, "--launcher", "torchrun", "--script", "waits.py") as driver:
+        wait_until(lambda: preloaded(project), "the imports to be ready")
+        (second,) = waiting_torchruns(tmp_path)
+        (tmp_path / "end-0").write_text("7")
+        wait_until(lambda: len(waiting_torchruns(tmp_path)) == 2, "the torchrun of a third attempt")
+        (third,) = {*waiting_torchruns(tmp_path)} - {second}
+        wait_until(lambda: len(preloaded(project)) == 2, "the imports to be ready again")
+        (tmp_path / "end-1").write_text("8")
+        wait_until_gone(second)
+        wait_until(lambda: len(preloaded(project)) == 3, "the start of the third attempt")
+        assert waiting_torchruns(tmp_path) == [third]
+        (tmp_path / "end-2").write_text("9")
+        output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 9, output
+    assert "exit status 9" in output
+    assert "RuntimeWarning" not in output
+    assert preloaded(project)[1:] == ["ranks started with their imports done"] * 2
+    assert waiting_torchruns(tmp_path) == []
+    assert not is_alive(third)

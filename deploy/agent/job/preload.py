@@ -23,6 +23,7 @@ from typing import Any
 from ...common.frames import Frame
 from ...common.paths import JobPaths
 from ..processes import Reaper, die_with_agent, peek
+from .preload_launcher import LauncherPreload
 from .rank import environment_of, position_of
 from .ranks import Ranks, group_files
 from .records import ask_console
@@ -54,6 +55,7 @@ class Preload:
         self._argv: list[str] = []
         self._env: dict[str, str] = {}
         self._control: socket.socket | None = None
+        self.launcher = LauncherPreload(reaper, _differing)
         self.job: Frame = {}
         self.cold: dict[str, int] = {}
         """Why ranks have started without it, and how many."""
@@ -61,6 +63,7 @@ class Preload:
 
     def close(self) -> None:
         """End the process."""
+        self.launcher.close()
         if self._control:
             self._control.close()
             self._control = None
@@ -77,7 +80,9 @@ class Preload:
             else:
                 self._looking = threading.Thread(target=self._look, args=(private,), daemon=True)
                 self._looking.start()
-        answer = {"state": self.state, "why": self.why, "memory": self.memory, "modules": self.modules}
+        state = "importing" if self.state == "ready" and self.launcher.imports else self.state
+        memory = self.memory + (_resident(self.launcher.pid) if self.launcher.pid else 0)
+        answer = {"state": state, "why": self.why, "memory": memory, "modules": self.modules}
         return {**answer, "released": self.released, "cold": self.cold}
 
     def _look(self, private: Path) -> None:
@@ -190,8 +195,7 @@ class Preload:
             raise _Cold("the command line is another one")
         if reads:
             raise _Cold("the rank reads standard input")
-        names = sorted(name for name in env.keys() | self._env.keys() if env.get(name) != self._env.get(name))
-        if other := [name for name in names if not _OWN.fullmatch(name)]:
+        if other := _differing(env, self._env):
             raise _Cold(f"{other[0]} has another value")
         for name in ("limits", "cgroup"):
             if peek(f"/proc/{peer}/{name}") != peek(f"/proc/{self.pid}/{name}"):
@@ -200,6 +204,12 @@ class Preload:
 
 class _Cold(Exception):  # a reason, not an error
     """Why a rank does its imports itself."""
+
+
+def _differing(env: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """The variables that differ, without those that differ from attempt to attempt."""
+    names = sorted(name for name in env.keys() | other.keys() if env.get(name) != other.get(name))
+    return [name for name in names if not _OWN.fullmatch(name)]
 
 
 def _installed(modules: Mapping[str, str]) -> list[str]:

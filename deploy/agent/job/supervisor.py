@@ -64,6 +64,8 @@ class JobSupervisor:
         self._sampler: Any = None
         self._container: Any = None
         self._preload: Any = None
+        self._argv: list[str] = []
+        """The command of this host."""
 
     def close(self) -> None:
         """End all processes of the job, and remove the private folders."""
@@ -152,13 +154,20 @@ class JobSupervisor:
         return {}
 
     def do_preload(self, request: Frame, payload: bytes) -> Frame:
-        """Keep a process with the imports of the ranks for the next attempt; answers how far it is."""
+        """Keep the imports of ranks and torchrun ready for the next attempt; answers how far they are.
+
+        `last`: there will be no next attempt.
+        """
         from .preload import Preload  # noqa: PLC0415  # it travels late
 
         if not self.reaper or not self.private:
             raise ValueError("prepare comes before preload")
         self._preload = self._preload or Preload(self.reaper, self.ranks)
         answer: Frame = self._preload.look(self.job, self.ranks, self.private)
+        if answer["state"] == "ready" and not request["last"]:
+            programs = JobPaths(self.job["folder"]).programs
+            self._preload.launcher.prepare(self._argv, self._environment(), programs, **self._options)
+            answer = self._preload.look(self.job, self.ranks, self.private)
         return answer
 
     def do_start(self, request: Frame, payload: bytes) -> Frame:
@@ -169,7 +178,8 @@ class JobSupervisor:
             end = {"event": "command-end", "code": code, "time": steady()}  # before it is explained
             send(ranks.explained(end))
 
-        self._spawn(request["argv"], on_end)
+        self._argv = request["argv"]
+        self._spawn(self._argv, on_end)
         return {}
 
     def do_shell(self, request: Frame, payload: bytes) -> Frame:
@@ -265,9 +275,9 @@ class JobSupervisor:
         return left + end_all(self._processes, self.ranks.any_running)
 
     def _processes(self) -> list[int]:
-        """Every living process of the attempt. One with imports for the next attempt is none."""
-        kept = self._preload.pid if self._preload else 0
-        return [pid for pid in descendants() if pid != kept]
+        """Every living process of the attempt. Those with imports for the next one do not count."""
+        kept = {self._preload.pid, self._preload.launcher.pid} if self._preload else {0}
+        return [pid for pid in descendants() if pid not in kept]
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
         """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""
@@ -292,19 +302,25 @@ class JobSupervisor:
     def _spawn(self, argv: list[str], on_end: Callable[[int], None]) -> None:
         if not self.reaper:
             raise ValueError("prepare comes before start")
-        process = self.reaper.start(
-            self._container.entered(argv) if self._container else argv,
-            on_end,
-            cwd=self.job["folder"],  # not the project's: `python -m` would load its torch.py for torchrun
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=_prepare_launcher,  # the child only calls prctl and sigaction
+        options, env = self._options, self._environment()
+        process = self._preload.launcher.release(argv, env, options["cwd"], on_end) if self._preload else None
+        process = process or self.reaper.start(
+            self._container.entered(argv) if self._container else argv, on_end, env=env, **options
         )
         for name, stream in (("out", process.stdout), ("err", process.stderr)):
             threading.Thread(target=self.send.pump, args=(name, stream), daemon=True).start()
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """How launchers are started here."""
+        return {
+            "cwd": self.job["folder"],  # not the project's: `python -m` would load its torch.py for torchrun
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+            "preexec_fn": _prepare_launcher,  # the child only calls prctl and sigaction
+        }
 
     def _environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
