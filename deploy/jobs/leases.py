@@ -117,7 +117,8 @@ class Leasing:
 
     def _ask(self, wishes: Mapping[str, Wish], *, take: bool) -> dict[str, Lease]:
         channels = {name: self._cluster.channels[name] for name in wishes}
-        same = {"job": self._spec.job, "queued": self._queued, "take": take}
+        spec = self._spec
+        same = {"job": spec.job, "user": spec.user, "queued": self._queued, "take": take}
         asked = ask_every(channels, LEASE, ASK_SECONDS, lambda host: {**same, **wishes[host].as_request()})
         answers = self._answers = asked.require_all()
         self._require_possible(wishes)

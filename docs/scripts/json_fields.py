@@ -385,7 +385,7 @@ MEANINGS = {
     "Drained.why": "the reason",
     "Device.index": "its number",
     "Device.name": "its UUID, or another name that is always the same",
-    "Device.user": "the user who has it",
+    "Device.user": "the user who has it; `alice (shared)` if she has launched a job as the account `shared`",
     "Device.job": "the job that leases it",
     "Device.since": "the time at which it was leased; 0 if it is not",
     "Device.process": "a process that uses it without a lease",

@@ -14,6 +14,7 @@ import pytest
 
 from muster.deploy.agent.host import claims, devices, leases
 from muster.deploy.agent.host.devices import Device, Devices
+from muster.deploy.common.users import name_of
 from tests.waiting import wait_until
 
 Take = Callable[..., dict[str, Any]]
@@ -34,8 +35,8 @@ folder, job, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 chance, got = random.Random(job), 0
 for turn in range(rounds):
     agent, number = leases.Leases(), chance.randint(1, 8)
-    request = {"job": f"{job}-{turn}", "queued": turn, "take": True, "gpus": number, "chosen": None,
-               "slots": 0, "all_slots": 0, "partial": False, "drained": []}
+    request = {"user": "", "job": f"{job}-{turn}", "queued": turn, "take": True, "gpus": number,
+               "chosen": None, "slots": 0, "all_slots": 0, "partial": False, "drained": []}
     if agent.do_lease(request, b"")["ready"]:
         names = [device["name"] for device in agent.do_lease(request, b"")["got"]]
         for name in names:  # FileExistsError if another process has it
@@ -58,7 +59,7 @@ def wanted(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, A
         "partial": False,
         "drained": [],
     }
-    return {"job": job, "gpus": gpus, "queued": queued, **plain, **more}
+    return {"job": job, "user": "", "gpus": gpus, "queued": queued, **plain, **more}
 
 
 def numbers(answer: dict[str, Any]) -> list[int]:
@@ -99,6 +100,17 @@ def test_two_jobs_get_different_gpus_and_a_third_learns_whose_they_are(take: Tak
     holders = {(device["job"], device["index"]) for device in refused["taken"]}
     assert holders == {("a", 0), ("a", 1), ("a", 2), ("b", 3), ("b", 4), ("b", 5)}
     assert numbers(take("d", 2, queued=0.5)) == [6, 7]  # nothing is kept for a job that was refused
+
+
+def test_a_shared_account_is_shown_with_the_user_who_launched(take: Take) -> None:
+    account = name_of(os.getuid())
+    for number, user in enumerate(("alice", account, "", "x" * 100)):
+        take(f"job {number}", 1, user=user)
+    take("waits", 8, queued=9.0, user="bob")
+    answer = leases.Leases().do_leases({}, b"")
+    shown = [f"alice ({account})", account, account, f"{'x' * claims.MOST_NAME} ({account})"]
+    assert [device["user"] for device in answer["gpus"]] == [*shown, "", "", "", ""]
+    assert [waiting["user"] for waiting in answer["waiting"]] == [f"bob ({account})"]
 
 
 def test_a_restart_keeps_its_gpus_and_may_have_more(take: Take) -> None:

@@ -24,6 +24,7 @@ from ...common.users import name_of
 SETUP, WITHOUT_SETUP = "/var/lib/muster/leases", "/tmp"  # noqa: S108  # sticky, and root's
 LOCK, CLAIM, TURN = "muster-lease-", "muster-claim-", "muster-lease-turn"
 TURN_SECONDS, PAUSE_SECONDS = 10.0, 0.01
+MOST_NAME = 64
 MOST_CLAIM, MOST_CLAIMS, MOST_SHOWN, TRIES = 1 << 16, 1 << 12, 64, 100
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """No link is followed, and a pipe in place of a file makes no process wait."""
@@ -130,13 +131,22 @@ class Claim:
     has: list[str] = field(default_factory=list)
     wants: list[Want] = field(default_factory=list)
     order: tuple[float, str] = (0.0, "")
-    user: str = ""
+    account: str = ""
+    """The owner of its file."""
     gpus: list[int] = field(default_factory=list)
     """The numbers of its GPUs, for people."""
+    launched_by: str = ""
+    """The user on the launching machine, as the claim itself says."""
+
+    @property
+    def user(self) -> str:
+        """`alice`; `alice (shared)` if the claim is of the account `shared`, which several people may use."""
+        is_known = self.launched_by in {"", self.account}
+        return self.account if is_known else f"{self.launched_by[:MOST_NAME]} ({self.account})"
 
     @staticmethod
-    def parse(text: bytes, user: str) -> Claim:
-        """A claim from a user's file; ValueError, TypeError or LookupError if it is none."""
+    def parse(text: bytes, account: str) -> Claim:
+        """A claim from the file of an account; ValueError, TypeError or LookupError if it is none."""
         value = json.loads(text)
         wants = [
             Want(int(number), [*map(str, devices)], bool(partial))
@@ -144,12 +154,13 @@ class Claim:
         ]
         job, since, queued = str(value["job"]), float(value["since"]), float(value["queued"])
         gpus = [int(number) for number in value["gpus"]]
-        return Claim(job, since, [*map(str, value["has"])], wants, (queued, job), user, gpus)
+        by = str(value.get("by", ""))  # agents of older versions write none
+        return Claim(job, since, [*map(str, value["has"])], wants, (queued, job), account, gpus, by)
 
     def text(self) -> bytes:
         """The content of its file."""
         wants = [(want.number, want.devices, want.partial) for want in self.wants]
-        known = {"job": self.job, "since": self.since, "queued": self.order[0]}
+        known = {"job": self.job, "since": self.since, "queued": self.order[0], "by": self.launched_by}
         return json.dumps({**known, "has": self.has, "gpus": self.gpus, "wants": wants}).encode()
 
 

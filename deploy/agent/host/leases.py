@@ -56,7 +56,7 @@ class Leases:
 
         `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES; `slots` of `all_slots`. `partial`:
         fewer GPUs than the number are welcome. `drained`: the numbers of GPUs that no job may use.
-        `queued`: the time at which the job began to wait.
+        `queued`: the time at which the job began to wait. `user`: who launched it.
         """
         with self._using:
             return self._lease(request)
@@ -105,7 +105,7 @@ class Leases:
             names = {device.name for got in found for device in got.devices}
             kept = (names if ready else before) if take else set()
             self._release([name for name in self._locks if name not in kept])
-            self._note([] if ready and take else wanted, order)
+            self._note([] if ready and take else wanted, order, str(request["user"]))
         return {
             "kind": self._devices.kind,
             "ready": ready,
@@ -160,7 +160,7 @@ class Leases:
             ]
         return Found([device for device in free if device.name in left][: want.number], taken)
 
-    def _note(self, wanted: list[Wanted], order: tuple[float, str]) -> None:
+    def _note(self, wanted: list[Wanted], order: tuple[float, str], user: str) -> None:
         """Write what this process has, and what it waits for."""
         wants = [
             Want(want.number, [device.name for device in want.devices], want.partial)
@@ -172,7 +172,7 @@ class Leases:
             return
         since = self._claim.since if self._claim.has and self._locks else time.time()
         gpus = sorted(device.number for device in self._devices.listed if device.name in self._locks)
-        self._claim = Claim(order[1], since, sorted(self._locks), wants, order, gpus=gpus)
+        self._claim = Claim(order[1], since, sorted(self._locks), wants, order, gpus=gpus, launched_by=user)
         self._own.write(self._claim)
 
     def _release(self, names: list[str]) -> None:
