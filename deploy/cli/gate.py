@@ -55,8 +55,12 @@ class Gate:
         began = time.monotonic()
         measured: set[str] = set()
         while not {host.name for host in placement.connected} <= measured:
-            failed = self._failing(spec, placement)
-            measured = {host.name for host in placement.connected} - failed.keys()
+            hosts = [
+                replace(host, slots=placement.counts.get(host.name, host.slots), slots_by_default=False)
+                for host in placement.connected
+            ]
+            failed, passed = self._failing(spec, hosts)
+            measured |= passed
             if failed:
                 self._drain(failed)
                 spec = _without(spec, failed)
@@ -67,35 +71,40 @@ class Gate:
         print_note(f"note: --gate: {names} passed after {duration(time.monotonic() - began)}")
         return spec, placement
 
-    def _failing(self, spec: LaunchSpec, placement: Placement) -> dict[str, str]:
-        """The hosts that fail twice, with the reason of the second time; once can be chance."""
-        hosts = [
-            replace(host, slots=placement.counts.get(host.name, host.slots), slots_by_default=False)
-            for host in placement.connected
-        ]
-        if not (once := self._measured(spec, hosts)):
-            return {}
-        print_note(f"note: --gate measures again: {'; '.join(_lines(once))}")
-        twice = self._measured(spec, hosts)
-        return {host: reason for host, reason in twice.items() if host in once}
+    def _failing(self, spec: LaunchSpec, hosts: Sequence[Host]) -> tuple[dict[str, str], set[str]]:
+        """The hosts that fail twice, with the reason of the second time, and those that pass.
 
-    def _measured(self, spec: LaunchSpec, hosts: Sequence[Host]) -> dict[str, str]:
-        """The hosts that fail one measurement: a job with the ranks of the launch, which runs a tool."""
+        Once can be chance. If the job itself fails, its host fails if all others work without it.
+        """
         ran = self._run(spec, hosts)
-        if failed := _failed(ran):
-            return failed
+        if failure := ran.result.failure:
+            others = [host for host in hosts if host.name != failure.host]
+            if failure.kind in NOT_OF_HOSTS or not others or len(others) == len(hosts):
+                require_done(ran)  # exits
+            print_note(f"note: --gate measures again without {failure.host}: {_clipped(failure.headline)}")
+            require_done(self._run(spec, others))
+            return {str(failure.host): _clipped(failure.headline)}, set()
+        names = {host.name for host in hosts}
+        once = self._judged(ran)
+        if not once:
+            return {}, names
+        print_note(f"note: --gate measures again: {'; '.join(_lines(once))}")
+        ran = self._run(spec, hosts)
+        require_done(ran)
+        twice = {host: reason for host, reason in self._judged(ran).items() if host in once}
+        return twice, names - twice.keys()
+
+    def _judged(self, ran: BenchmarkRun) -> dict[str, str]:
+        """The hosts that fail, by the others and by the baseline, which gets the figures of new hosts."""
         links: Links | None = None
         problems: dict[str, str] = {}
-        if len(hosts) > 1:
+        if len({*ran.hosts}) > 1:
             first = {host: ran.hosts.index(host) for host in dict.fromkeys(ran.hosts)}
             printed = {number: ran.printed.get(rank, "") for number, rank in enumerate(first.values())}
             links, problems = read_links(ran.job, made(), [*first], printed)
         speeds, more = read_speeds(ran.job, made(), ran.hosts, ran.printed)
-        return self._judged(gate.Measured(gate.of_hosts(speeds), links, {**problems, **more}))
-
-    def _judged(self, now: gate.Measured) -> dict[str, str]:
-        """The hosts that fail, by the others and by the baseline, which gets the figures of new hosts."""
-        if self.inventory.access is None:  # the hosts of Slurm differ from job to job
+        now = gate.Measured(gate.of_hosts(speeds), links, {**problems, **more})
+        if not self._has_record:
             return gate.failing(now, None, None)
         folder = kept.folder_beside(self.hosts_file)
         path = kept.baseline_of(folder, "gate-hosts")
@@ -133,27 +142,22 @@ class Gate:
         )
         return run_benchmark(bench, self.inventory, self.runs, packages=self.packages)
 
+    @property
+    def _has_record(self) -> bool:
+        """Whether there is a hosts file to keep records beside; hosts of Slurm differ from job to job."""
+        return self.inventory.access is not None and self.hosts_file.exists()
+
     def _drain(self, failed: Mapping[str, str]) -> None:
         """Put the hosts aside, and say so."""
         for line in _lines(failed):
             print_note(f"note: --gate: {line}")
-        if self.inventory.access is None or not self.hosts_file.exists():
+        if not self._has_record:
             return
         now, by = time.time(), own_name()
         new = [Drained(host, None, by, now, f"--gate: {why}") for host, why in failed.items()]
         drained.change(self.hosts_file, lambda entries: drained.with_drained(entries, new))
         for entry in new:
             print_note(f"note: {entry.host} is drained; after a repair: {entry.undrain}")
-
-
-def _failed(ran: BenchmarkRun) -> dict[str, str]:
-    """The host with which a measurement failed; exits with the verdict if it was no host."""
-    failure = ran.result.failure
-    if failure is None:
-        return {}
-    if failure.kind in NOT_OF_HOSTS or not failure.host:
-        require_done(ran)  # exits
-    return {failure.host or "": harmless(clip(" ".join(failure.headline.split()), 300))}
 
 
 def _without(spec: LaunchSpec, failed: Mapping[str, str]) -> LaunchSpec:
@@ -172,3 +176,7 @@ def _without(spec: LaunchSpec, failed: Mapping[str, str]) -> LaunchSpec:
 
 def _lines(reasons: Mapping[str, str]) -> list[str]:
     return [harmless(f"{host}: {why}") for host, why in reasons.items()]
+
+
+def _clipped(text: str) -> str:
+    return harmless(clip(" ".join(text.split()), 300))

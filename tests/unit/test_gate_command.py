@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from muster.deploy.cli import gate as gate_module
+from muster.deploy.cli.command import Exit
 from muster.deploy.cli.gate import Gate
 from muster.deploy.cli.inventory import Inventory
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import drained, hostfile
+from muster.deploy.launch.result import Failure
 from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.spec import LaunchSpec
 
@@ -20,23 +25,32 @@ SLOW = {"node2": "matmul float32 3 GFLOP/s; the others have 40 GFLOP/s"}
 
 
 class Measurements:
-    """The reasons that each measurement finds, in their order; none after the last."""
+    """What each measurement finds, in their order: reasons by host, or the failure of its job."""
 
-    def __init__(self, *found: dict[str, str]) -> None:
+    def __init__(self, *found: dict[str, str] | Failure) -> None:
         self._found = list(found)
         self.measured: list[list[str]] = []
 
-    def __call__(self, hosts: Sequence[hostfile.Host]) -> dict[str, str]:
+    def run(self, hosts: Sequence[hostfile.Host]) -> Any:
         self.measured.append([host.name for host in hosts])
-        return self._found.pop(0) if self._found else {}
+        found = self._found.pop(0) if self._found else {}
+        failure = found if isinstance(found, Failure) else None
+        return SimpleNamespace(result=SimpleNamespace(failure=failure), found=found)
 
 
 def passed(
     monkeypatch: pytest.MonkeyPatch, folder: Path, measurements: Measurements, **options: Any
 ) -> tuple[LaunchSpec, list[str]]:
     """The request after the gate, and the hosts that get ranks."""
+
+    def require_done(ran: Any) -> None:
+        if failure := ran.result.failure:
+            raise Exit(code=failure.exit_status)
+
     (folder / "hosts.txt").write_text(LINES + "\n")
-    monkeypatch.setattr(Gate, "_measured", lambda gate, spec, hosts: measurements(hosts))
+    monkeypatch.setattr(Gate, "_run", lambda gate, spec, hosts: measurements.run(hosts))
+    monkeypatch.setattr(Gate, "_judged", lambda gate, ran: ran.found)
+    monkeypatch.setattr(gate_module, "require_done", require_done)
     access: Any = object()
     unused: Any = None
     inventory = Inventory((), unused, access)
@@ -108,3 +122,34 @@ def test_a_job_that_lacks_hosts_does_not_start(
         with pytest.raises(UnfitError, match="node2: it fails --gate: matmul float32 3"):
             passed(monkeypatch, tmp_path, Measurements(SLOW, SLOW), **options)
     assert [entry.host for entry in drained.load(tmp_path / "hosts.txt")] == ["node2"]
+
+
+BROKEN = Failure("rank", "exit status 1", 1, "node2", 2)
+
+
+def test_a_host_on_which_the_measurement_fails_is_drained_if_the_others_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measurements = Measurements(BROKEN)
+    _, used = passed(monkeypatch, tmp_path, measurements, np=4)
+    assert measurements.measured == [["node1", "node2"], ["node1"], ["node1", "node3"]]
+    assert used == ["node1", "node3"]
+    assert [entry.host for entry in drained.load(tmp_path / "hosts.txt")] == ["node2"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        (BROKEN, replace(BROKEN, host="node1", rank=0)),
+        (Failure("interrupted", "SIGINT (2)", 1),),
+        (Failure("stall", "no rank has printed anything for 80 s", 1),),
+        (SLOW, BROKEN),
+    ],
+)
+def test_a_measurement_that_fails_without_a_host_drains_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: Sequence[Any]
+) -> None:
+    with pytest.raises(Exit) as raised:
+        passed(monkeypatch, tmp_path, Measurements(*found), np=4)
+    assert raised.value.code == 1
+    assert drained.load(tmp_path / "hosts.txt") == ()
