@@ -16,6 +16,7 @@ memory is the peak of the GPU's. "Lines" are those of the loop: without model, d
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import json
 import os
@@ -199,7 +200,9 @@ JOB: list[Any] = []  # the job that all loops share, where they train in one
 
 def lines_of(loop: Callable[..., object]) -> int:
     """Count the lines of a loop that a user writes."""
-    body = inspect.getsource(loop).splitlines()[2:]  # without its head and docstring
+    source = inspect.getsource(loop.func if isinstance(loop, partial) else loop)
+    function: Any = ast.parse(source).body[0]
+    body = source.splitlines()[function.body[1].lineno - 1 :]  # without its head and docstring
     return sum(bool(line.strip()) and "noqa: PLC0415" not in line for line in body)
 
 
