@@ -40,5 +40,5 @@ def test_a_detached_job_never_runs_a_damaged_program(project: Project, kind: str
     job = project.detach("--launcher", "torchrun", "--script", "said.py")
     attached = project.fab("attach", job)
     assert attached.returncode == 0, attached.stdout + attached.stderr
-    assert "[0 localhost] the real program" in attached.stdout
+    assert "the real program" in attached.stdout
     assert kept.read_text() == PROGRAM
