@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from typing import IO
 
 from ..common.frames import Frame
 from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
@@ -53,7 +54,8 @@ class _RunningCommand:
             preexec_fn=die_with_agent,  # the child only calls prctl
         )
         assert process.stdout is not None  # noqa: S101  # stdout=PIPE
-        pump = threading.Thread(target=self._pump, args=(process.stdout.fileno(),), daemon=True)
+        # The thread owns the pipe: its last owner closes it, even with output still in it.
+        pump = threading.Thread(target=self._pump, args=(process.stdout,), daemon=True)
         pump.start()
         threading.Thread(target=self._finish, args=(pump,), daemon=True).start()
 
@@ -67,9 +69,9 @@ class _RunningCommand:
         self._code = code
         self._ended.set()
 
-    def _pump(self, descriptor: int) -> None:
-        with contextlib.suppress(OSError):
-            while chunk := os.read(descriptor, 1 << 16):
+    def _pump(self, stream: IO[bytes]) -> None:
+        with stream, contextlib.suppress(OSError):
+            while chunk := os.read(stream.fileno(), 1 << 16):
                 room = MOST_OUTPUT - len(self._output)
                 self._output += chunk[:room]
                 self._cut += max(0, len(chunk) - room)
