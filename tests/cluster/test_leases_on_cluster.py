@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from muster.deploy.common.users import own_name
 from muster.deploy.connect.fanout import ask_every
 from muster.deploy.connect.requests.leases import LEASES
 from muster.deploy.jobs import leases as leasing
@@ -116,7 +117,9 @@ def test_after_kill_9_of_a_part_of_a_job_its_gpus_are_free(
         assert leased == {"node1": [0, 1], "node2": [0, 1], "node3": []}
         refused = holding.launch("--gpus", "8", "--script", "holds.py", "--args=0")
         assert refused.status == 3
-        assert f"GPUs 0-1: job {listed['node1']['gpus'][0]['job']} of muster" in refused.output
+        gpu = listed["node1"]["gpus"][0]
+        assert gpu["user"] == f"{own_name()} (muster)"
+        assert f"GPUs 0-1: job {gpu['job']} of {gpu['user']} for" in refused.output
         if victim == "driver":
             os.kill(launch.pid, signal.SIGKILL)
         else:
