@@ -14,6 +14,8 @@ from tests.launching import ONE_THREAD, Project
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
+pytestmark = pytest.mark.soak
+
 SITE = "$(python3 -m site --user-site)"
 # The clock of the measuring programs advances by the same step at each reading: their figures have no noise.
 STEPS = """
@@ -64,7 +66,6 @@ def test_a_slow_host_is_drained_and_a_spare_host_takes_its_place(project: Projec
     assert "node2 is drained since" in again.output
 
 
-@pytest.mark.soak
 def test_a_job_that_needs_every_host_does_not_start(project: Project, plant: Plant) -> None:
     plant("node3", SLOW_STEP)
     ran = project.launch(*ONE_THREAD, "--gate", "1", "program.py")
@@ -80,7 +81,6 @@ def test_a_job_that_needs_every_host_does_not_start(project: Project, plant: Pla
     assert "note: --gate: node[1-3] passed after" in ran.output
 
 
-@pytest.mark.soak
 def test_a_host_that_became_slower_than_its_baseline_fails(project: Project, plant: Plant) -> None:
     words = (*ONE_THREAD, "--gate", "1", "--include", "node1", "--np", "1", "program.py")
     assert project.launch(*words).status == 0
