@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,7 @@ def _json_type(written: str, inner: str) -> str:
     return plain.get(written.split(" |", maxsplit=1)[0], "string") + optional
 
 
+@cache
 def dataclasses_of(package: Path) -> dict[str, dict[str, str]]:
     """Return the fields, with types, of each dataclass in WRITTEN_OUT, by class name."""
     plain = _WithoutBounds(_bounded(package / "hosts" / "bounds.py"))
