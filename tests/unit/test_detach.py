@@ -160,10 +160,11 @@ def test_a_job_whose_launcher_is_gone_when_it_could_start_leaves_nothing(
 
 
 def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path) -> None:
-    for file, (name, *_) in zip(own_code().files, own_code().listing(), strict=True):
+    code = own_code()
+    for file, (name, *_) in zip(code.files, code.listing(), strict=True):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes((own_code().root / file.path).read_bytes())
+        path.write_bytes((code.root / file.path).read_bytes())
     starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import muster.deploy.jobs.detached_main"
     done = subprocess.run([sys.executable, "-ISc", starts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
