@@ -16,7 +16,10 @@ from tests.ansible.bare_hosts import HAS_TORCH, PROJECT, ROOT, Hosts, run
 from tests.ansible.test_setup import RANKS, launch
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="the package is made of Debian 13's")
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(not HAS_TORCH, reason="the package is made of Debian 13's"),
+]
 
 MAKE_DOCKER_CE = r"""
 set -eu
@@ -123,7 +126,6 @@ def test_teardown_leaves_an_engine_that_was_there_before(owner: Hosts, before: t
     assert (before[1] - after, after - before[1]) == (set(), set())
 
 
-@pytest.mark.soak  # test_problems.py has its obstacle, and the last test here a setup that is stopped
 def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
     before = owner.traces("node6")
     owner.on("node6", "systemctl", "stop", "docker.socket", "docker.service")
@@ -135,7 +137,6 @@ def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(o
     assert owner.traces("node6") == before
 
 
-@pytest.mark.soak  # test_values.py has the list of roles whose values are checked
 def test_a_value_that_a_role_does_not_take_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
     done = owner.play("setup", time_sync_mode="chrony")
     assert done.status != 0
@@ -143,7 +144,6 @@ def test_a_value_that_a_role_does_not_take_stops_setup_before_anything_is_change
     assert done.changed == 0, done.text
 
 
-@pytest.mark.soak
 def test_a_private_registry_is_asked_as_the_engine_asks_it(owner: Hosts, tmp_path: Path) -> None:
     """Its certificate is the engine's to trust, its login is root's; what lacks is said before any change."""
     image = f"{registry.NAME}/team/node:1"

@@ -321,5 +321,5 @@ TESTED = [case for case in CASES if case not in {(name, "torchrun") for name in 
 # The rows that `make test` runs, without limits of time; the other rows are for `make soak`.
 IN_EVERY_TEST = {
     *(("kill", "mpirun"), ("memory", "mpirun"), ("daemon", "mpirun"), ("agent", "torchrun")),
-    *(("sigint", "torchrun"), ("sigkill", "mpirun"), ("power", "mpirun"), ("frozen", "mpirun")),
+    *(("sigkill", "mpirun"), ("power", "mpirun"), ("frozen", "mpirun")),
 }

@@ -40,7 +40,7 @@ def make(project: Project, deed: str, floor: str) -> tuple[str, ...]:
     return ("--script", "train.py", f"--args={deed} '{project.path}'")
 
 
-@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize("detached", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_launch_status_and_top_name_a_stall_and_its_end(project: Project, *, detached: bool) -> None:
     received = project.path / "received"
     words = (*make(project, "wait", "3"), "--notify", f"tee -a '{received}'")
@@ -70,12 +70,14 @@ def test_launch_status_and_top_name_a_stall_and_its_end(project: Project, *, det
     assert f"s: {CAUSE}" in messages[0]["text"]
 
 
+@pytest.mark.soak
 def test_a_rank_that_computes_while_the_others_wait_is_not_accused(project: Project) -> None:
     launched = project.launch(*make(project, "compute", "2"))
     assert launched.status == 0, launched.output
     assert "no step for" not in launched.output
 
 
+@pytest.mark.soak
 def test_a_verdict_has_the_stall_in_which_the_job_was_interrupted(project: Project) -> None:
     with project.start(*make(project, "wait", "3")) as driver:
         read_until(driver, "note: no step for", 1)
