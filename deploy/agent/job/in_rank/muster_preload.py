@@ -50,7 +50,7 @@ def wait() -> None:
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             score = file.read()
-            file.write("1000")  # of all processes of the job, this is the one that can be missed
+            file.write("1000")  # the OOM killer takes this process first: the job runs without it
         before = dict(os.environ)
         _tell(control, {"ready": True, "modules": _prepare(json.loads(control.recv(MOST_REQUEST)))})
     except Exception as error:  # noqa: BLE001  # whatever it is, the ranks start without this process

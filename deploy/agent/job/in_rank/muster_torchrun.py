@@ -27,7 +27,7 @@ def wait(control: socket.socket) -> None:
     """Import torchrun, wait for its arguments, and run it; ends the process if none come."""
     with open(SCORE, "r+", encoding="ascii") as file:
         score = file.read()
-        file.write("1000")  # of all processes of the job, this is one that can be missed
+        file.write("1000")  # the OOM killer takes this process first: the job runs without it
     errors: list[str] = []
     thread = threading.Thread(target=_import, args=(errors,))
     thread.start()
