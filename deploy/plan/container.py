@@ -63,7 +63,7 @@ def passwd(facts: Facts, image: HostImage) -> str | None:
 
 
 def _engine(spec: LaunchSpec, name: str, facts: Facts, image: HostImage) -> tuple[str, ...]:
-    """The options of `docker run` and `podman run`, which are the same but for users and limits."""
+    """The options of `docker run` and `podman run`, which differ only in users and limits."""
     paths = JobPaths.of(facts.home, spec.job)
     own = ("--name", name, "--label", f"muster.home={image.home}", "--label", f"muster.folder={paths.folder}")
     host = ("--network", "host", "--pid", "host", "--ipc", "host", "--security-opt", "label=disable")

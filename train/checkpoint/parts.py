@@ -128,7 +128,7 @@ def copied(tree: Any, rank: int) -> tuple[list[Part], dict[str, Any]]:
     """Copy what this rank writes of a state to host memory; the training may then change it.
 
     The second value is the contents of its file: its tensors, and the whole tree. There, tensors have only a
-    shape and a type, but for small ones that are not sharded, such as an optimizer's count of steps: every
+    shape and a type, except small ones that are not sharded, such as an optimizer's count of steps: every
     rank needs these, and needs no file of another rank for them then.
     """
     parts, tensors = [], []
