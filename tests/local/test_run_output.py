@@ -25,7 +25,7 @@ print(reports.get(timeout=30))
 
 
 def test_the_output_of_a_command_that_ends_before_it_is_read_is_kept() -> None:
-    # In a process of its own: the agent waits for every child of its process.
+    # A separate process, because the agent reaps every child of its process.
     argv = [sys.executable, "-c", READS_LATE]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "b'hello\\n'\n", done.stderr
