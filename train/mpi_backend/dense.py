@@ -106,11 +106,11 @@ def reduce_scatter_single(
         mine = host_memory((output.numel(),), output, reduction.accumulate)
     if overlap(mine, whole):
         whole = whole.clone()
-    wait_for_all_ranks(comm, whole.nbytes)
-    if mine.numel() <= buffers.LIMIT:
-        _reduce_scatter(comm, mine, whole, reduction)
+    if large.suits(comm, whole):
+        large.reduce_scatter(comm, mine, whole, reduction)
     else:
-        columns = whole.view(comm.size, -1).split(buffers.LIMIT, dim=1)
+        wait_for_all_ranks(comm, whole.nbytes)
+        columns = whole.view(comm.size, mine.numel()).split(buffers.LIMIT, dim=1)
         for column, piece in zip(columns, pieces(mine), strict=True):
             _reduce_scatter(comm, piece, column.contiguous(), reduction)
     reduction.returned()

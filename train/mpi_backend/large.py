@@ -2,7 +2,8 @@
 
 MPI's own reduction is many small exchanges, and MPI polls in each. Where other programs use the cores, every
 exchange costs a turn of the scheduler. Here there are two: each rank adds up its part of the tensor from all
-ranks, then sends it to all. Between hosts MPI knows the network, and keeps its way.
+ranks, then sends it to all; reduce_scatter is the first of them. Between hosts MPI knows the network, and
+keeps its way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _on_one_host = MPI.Comm.Create_keyval()  # of a communicator: whether its ranks 
 
 
 def suits(comm: MPI.Intracomm, flat: torch.Tensor) -> bool:
-    """Return whether `all_reduce` here is the faster one; the ranks of `comm` ask it together."""
+    """Return whether a reduction of `flat` is faster here; the ranks of `comm` ask it together."""
     return flat.nbytes >= LARGE and comm.size > 1 and flat.is_cpu and _one_host(comm)
 
 
@@ -40,6 +41,20 @@ def all_reduce(comm: MPI.Intracomm, flat: torch.Tensor, reduction: Reduction) ->
         parts = piece.tensor_split(comm.size)
         _reduce(comm, parts, reduction)
         _spread(comm, parts)
+
+
+def reduce_scatter(
+    comm: MPI.Intracomm, mine: torch.Tensor, whole: torch.Tensor, reduction: Reduction
+) -> None:
+    """Fill `mine` with this rank's part of the reduction of `whole`, whose parts are as large as `mine`."""
+    of_ranks = whole.view(comm.size, -1).split(AT_ONCE // comm.size // whole.element_size(), dim=1)
+    at = 0
+    for columns in of_ranks:
+        room = mine[at : at + columns.size(1)]
+        at += columns.size(1)
+        room.copy_(columns[comm.rank])
+        parts = [room if rank == comm.rank else columns[rank] for rank in range(comm.size)]
+        _reduce(comm, parts, reduction)
 
 
 def _reduce(comm: MPI.Intracomm, parts: Sequence[torch.Tensor], reduction: Reduction) -> None:

@@ -48,6 +48,17 @@ def check_a_large_average_and_a_large_maximum() -> None:
 
 
 @less_is_large()
+def check_large_sums_of_which_each_rank_keeps_a_part() -> None:
+    for dtype in SUMS:
+        given = of_rank(me(), dtype, COUNT * world())
+        before, part = given.clone(), torch.empty(COUNT, dtype=dtype)
+        dist.reduce_scatter_tensor(part, given)
+        whole = fold(torch.add, of_all(dtype, COUNT * world()))
+        same(part, whole[me() * COUNT : (me() + 1) * COUNT], dtype)
+        same(given, before)
+
+
+@less_is_large()
 def check_groups_that_share_a_rank_have_memory_of_their_own() -> None:
     groups = [dist.new_group(), dist.new_group()]
     tensors = [of_rank(me(), torch.float32, COUNT) * (number + 1) for number in range(2)]
@@ -70,9 +81,11 @@ def check_ranks_of_one_host_reduce_large_tensors_by_messages() -> None:
     dist.all_gather_object(names, platform.node())
     with patch.object(dense, "wait_for_all_ranks") as before_mpi:
         dist.all_reduce(of_rank(me(), torch.float32, COUNT))
+        dist.reduce_scatter_tensor(torch.empty(COUNT), of_rank(me(), torch.float32, COUNT * world()))
     assert before_mpi.called == (len(set(names)) > 1), names
 
 
 def check_ranks_of_several_hosts_leave_large_tensors_to_mpi() -> None:
     with patch.object(large, "suits", return_value=False):
         check_large_sums()
+        check_large_sums_of_which_each_rank_keeps_a_part()
