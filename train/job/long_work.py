@@ -20,6 +20,7 @@ from .group import Group
 
 BEATS = 10  # signs of life of a rank that works, in the time after which the others give up
 SHORTEST, LONGEST = 0.005, 0.5  # seconds between two looks of a rank that waits
+SHARE = 0.1  # of the time for which it has waited: its last pause adds no more than that
 
 
 @contextmanager
@@ -60,7 +61,8 @@ def _beat(store: Store, name: str, timeout: timedelta, left: threading.Event) ->
 
 def _wait(store: Store, name: str, timeout: timedelta) -> None:
     """Wait for the last rank while other ranks still count; ask less and less often."""
-    pause, seen, seen_at = SHORTEST, -1, time.monotonic()
+    began = seen_at = time.monotonic()
+    seen = -1
     while not store.check([f"{name}/all-done"]):
         alive = store.add(f"{name}/alive", 0)
         if alive != seen:
@@ -70,5 +72,4 @@ def _wait(store: Store, name: str, timeout: timedelta) -> None:
                 f"waiting for other ranks, none of which has shown a sign of life for "
                 f"{timeout.total_seconds():.0f} s: look for a host that is frozen or unreachable"
             )
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST)
+        time.sleep(min(max(SHORTEST, SHARE * (time.monotonic() - began)), LONGEST))
