@@ -42,7 +42,7 @@ def refuse(options: LaunchOptions) -> None:
         if getattr(options, name) and not options.max_restarts:
             raise UsageError(f"--{name} is for restarts; add --max-restarts N")
     if options.preload:
-        for name in ("no_record", "image", "slurm"):
+        for name in ("no_record", "image"):
             if getattr(options, name):
                 raise UsageError(f"--preload does not work with --{name.replace('_', '-')}; leave one out")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}

@@ -141,6 +141,11 @@ class LaunchSpec:
                 "--launcher srun cannot start ranks in a container (--image); "
                 "use --launcher torchrun or mpirun"
             )
+        if self.launcher == "srun" and self.preload:
+            raise UsageError(
+                "--preload does not work with --launcher srun, whose ranks are in a step of their own; "
+                "use --launcher torchrun or mpirun"
+            )
 
     def for_attempt(self, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
         """The request of an attempt of one driver. With fewer hosts there may be fewer ranks than before."""

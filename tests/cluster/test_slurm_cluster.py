@@ -20,11 +20,20 @@ print("rank", os.environ["RANK"], "on", socket.gethostname(), variables, flush=T
 if sys.argv[1:] == ["wait"]:
     time.sleep(600)
 """
+# numpy is an installed module, of which a restart has the import done.
+RESTARTS = """
+import os, time
+import numpy
+restart = os.environ["MUSTER_RESTART"]
+print("rank", os.environ["RANK"], "is", os.getpid(), flush=True)
+if restart == "0":
+    time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
 def slurm(node_image: None) -> Iterator[Slurm]:
-    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM) as made:
+    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM, restarts=RESTARTS) as made:
         yield made
 
 
@@ -86,7 +95,6 @@ def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.soak
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_benchmarks_take_hosts_from_slurm_and_give_them_back(slurm: Slurm, launcher: str) -> None:
     slurm.until_idle()
@@ -109,6 +117,30 @@ def test_a_driver_that_is_killed_leaves_no_allocation(slurm: Slurm) -> None:
         slurm.run("pkill", "-9", "-f", "launch --slurm")
     wait_until(lambda: not slurm.jobs(), "the end of Slurm's job")
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_restart_has_the_imports_done(slurm: Slurm, launcher: str) -> None:
+    slurm.until_idle()
+    policy = ("--max-restarts", "1", "--preload", "--launcher", launcher)
+    with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", *policy, "restarts.py") as process:
+        lines = until_all_wait(process, 3)
+        (run,) = re.findall(r"job (\S+):", "".join(lines))
+        wait_until(lambda: preloaded(slurm, run).count("ready for the next attempt") == 3, "the imports")
+        (victim,) = re.findall(r"rank 2 is (\d+)", "".join(lines))
+        slurm.run("kill", "-9", victim, node="slurm3")
+        assert process.stdout is not None
+        output = "".join([*lines, *process.stdout])
+    assert process.returncode == 0, output
+    said = preloaded(slurm, run)
+    assert said.count("ranks started with their imports done") == 3, said
+
+
+def preloaded(slurm: Slurm, run: str) -> str:
+    """What the hosts of a run say of the imports for the next attempt."""
+    lines = slurm.run("cat", f"runs/{run}/events.jsonl").stdout.splitlines()
+    return "\n".join(line for line in lines if "host.preloaded" in line)
 
 
 @pytest.mark.soak

@@ -35,6 +35,9 @@ REFUSED = {
         "--preload --max-restarts 1 --no-record a.py": (
             "--preload does not work with --no-record; leave one out"
         ),
+        "--preload --max-restarts 1 --image muster:cpu a.py": (
+            "--preload does not work with --image; leave one out"
+        ),
         "--gate 5 --gpus 3@any a.py": (
             "--gate needs the hosts of the job, and --gpus 3@any chooses them later"
         ),

@@ -579,6 +579,11 @@ def test_srun_and_an_image_are_refused_together() -> None:
         make_plan("node1 slots=2", launcher="srun", allocation="17", image="pytorch:1")
 
 
+def test_srun_and_preload_are_refused_together() -> None:
+    with pytest.raises(UsageError, match=r"--preload does not work with --launcher srun, .*; use --launcher"):
+        make_plan("node1 slots=2", launcher="srun", allocation="17", preload=True, max_restarts=1)
+
+
 def test_inside_of_an_allocation_srun_means_that_allocation(
     slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
