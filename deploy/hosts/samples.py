@@ -99,6 +99,8 @@ class HostSample:
     memory: SampleBytes | None = None
     memory_total: SampleBytes | None = None
     swap: SampleBytes | None = None
+    preloaded: SampleBytes | None = None
+    """Resident bytes of the processes that `--preload` keeps for the next attempt."""
     net_in: Rate | None = None
     net_out: Rate | None = None
     disk_read: Rate | None = None

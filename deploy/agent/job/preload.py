@@ -45,7 +45,7 @@ class Preload:
 
     def __init__(self, reaper: Reaper, ranks: Ranks) -> None:
         self._reaper, self._ranks = reaper, ranks
-        self.state, self.why, self.memory, self.modules = "waiting", "", 0, 0
+        self.state, self.why, self.modules = "waiting", "", 0
         self.pid = 0
         """The process; 0 before it is started, and after its end."""
         self._looking: threading.Thread | None = None
@@ -71,6 +71,10 @@ class Preload:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, 9)
 
+    def resident(self) -> int:
+        """Bytes that it and the torchrun of the next attempt take now; what they share counts for both."""
+        return sum(_resident(pid) for pid in (self.pid, self.launcher.pid) if pid)
+
     def look(self, job: Frame, ranks: Ranks, private: Path) -> Frame:
         """Start the process when the ranks have done their imports; answers how far it is."""
         self.job, self._ranks = job, ranks
@@ -81,8 +85,7 @@ class Preload:
                 self._looking = threading.Thread(target=self._look, args=(private,), daemon=True)
                 self._looking.start()
         state = "importing" if self.state == "ready" and self.launcher.imports else self.state
-        memory = self.memory + (_resident(self.launcher.pid) if self.launcher.pid else 0)
-        answer = {"state": state, "why": self.why, "memory": memory, "modules": self.modules}
+        answer = {"state": state, "why": self.why, "memory": self.resident(), "modules": self.modules}
         return {**answer, "released": self.released, "cold": self.cold}
 
     def _look(self, private: Path) -> None:
@@ -140,8 +143,7 @@ class Preload:
         with contextlib.suppress(OSError, ValueError):
             said = json.loads(control.recv(MOST_MESSAGE))
             if said["ready"]:
-                self.memory, self.modules = _resident(self.pid), said["modules"]
-                self.state = "ready"
+                self.state, self.modules = "ready", said["modules"]
             else:
                 self.state, self.why = "cold", said["why"]
 

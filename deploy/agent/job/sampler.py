@@ -38,13 +38,19 @@ MOST_SECONDS = 8.0  # between two samples: a longer gap would look like a lost h
 class Sampler:
     """Measures in a thread, until it is closed.
 
-    `wrappers` returns the process of each rank's wrapper; `out` is the job's folder for outputs.
+    `wrappers` returns the process of each rank's wrapper; `out` is the job's folder for outputs;
+    `preloaded` returns the bytes that `--preload` takes, None without it.
     """
 
     def __init__(
-        self, wrappers: Callable[[], Mapping[int, int]], out: str, every: float, send: Callable[[Frame], None]
+        self,
+        wrappers: Callable[[], Mapping[int, int]],
+        out: str,
+        every: float,
+        send: Callable[[Frame], None],
+        preloaded: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._wrappers, self._every, self._send = wrappers, every, send
+        self._wrappers, self._every, self._send, self._preloaded = wrappers, every, send, preloaded
         self._host, self._gpus, self._ranks = HostMeter(), GpuMeter(), RankMeter()
         self._training = TrainingMeter(out)
         self._gpu_users: Mapping[int, set[str]] = {}
@@ -64,6 +70,7 @@ class Sampler:
         return {
             **self._host.read(at),
             **self._gpus.fields(),
+            "preloaded": self._preloaded(),
             "ranks": [
                 {**entry, "gpus": self._gpus_of(wrappers[entry["rank"]])}
                 for entry in self._ranks.read(wrappers, at)

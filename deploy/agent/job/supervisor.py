@@ -217,10 +217,13 @@ class JobSupervisor:
         self._end_sampling()
         if self.job:
             out = JobPaths(self.job["folder"]).out
-            self._sampler = Sampler(self.ranks.wrappers, out, request["every"], self.send)
+            self._sampler = Sampler(self.ranks.wrappers, out, request["every"], self.send, self._preloaded)
             if self.local_socket:
                 self.local_socket.gpus = self._sampler.gpus
         return {}
+
+    def _preloaded(self) -> int | None:
+        return self._preload.resident() if self._preload else None
 
     def _end_sampling(self) -> None:
         if self._sampler:

@@ -38,6 +38,7 @@ def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int
         "CPU": f"{bar(last.cpu, 20)} {short_percent(last.cpu)} of {last.cpus} cores, load {last.load}",
         "history": spark([sample.cpu for sample in track.samples], 60, 1.0),
         "memory": f"{_filled(last.memory, last.memory_total)}, swap {size(last.swap or 0)}",
+        "preloaded": f"{size(last.preloaded)} for the next attempt" if last.preloaded else "",
         "/dev/shm": _filled(last.shm, last.shm_total),  # noqa: S108  # a name to read
         "network": f"in {short_rate(last.net_in or 0)}, out {short_rate(last.net_out or 0)}",
         "disks": f"read {short_rate(last.disk_read or 0)}, written {short_rate(last.disk_write or 0)}",
