@@ -100,6 +100,13 @@ RECOVERIES: Mapping[str, Recovery] = {
     "host": Recovery(
         title="a host is gone", strike=partial(at_once, "kill", "node3"), ranks=4, struck="node3"
     ),
+    "host-preloaded": Recovery(
+        title="a host is gone, with `--preload`",
+        strike=partial(at_once, "kill", "node3"),
+        ranks=4,
+        struck="node3",
+        words=("--preload",),
+    ),
     "head": Recovery(
         title="the first host is gone", strike=partial(at_once, "kill", "node1"), ranks=4, struck="node1"
     ),
@@ -124,6 +131,13 @@ RECOVERIES: Mapping[str, Recovery] = {
     ),
     "frozen": Recovery(
         title="a host freezes", strike=partial(at_once, "pause", "node3"), ranks=4, struck="node3"
+    ),
+    "frozen-preloaded": Recovery(
+        title="a host freezes, with `--preload`",
+        strike=partial(at_once, "pause", "node3"),
+        ranks=4,
+        struck="node3",
+        words=("--preload",),
     ),
 }
 
