@@ -60,8 +60,8 @@ class ImageBuild(Command):
     ca: str = flag(
         "", "a file of CA certificates for downloads, for a site behind an inspecting proxy", "FILE"
     )
-    profile: str = flag(
-        "", "proof: leave out attention and the CPU's AVX kernels, which take longest (default: full)", "NAME"
+    proof: bool = flag(
+        False, "leave out attention and the CPU's AVX kernels, which take longest, to try the recipe"
     )
     gpus: str = flag(
         "",
@@ -85,7 +85,7 @@ class ImageBuild(Command):
         """Build with the cache that is served at this address."""
         target = self.target
         track = building.find(target, list(load().values()))
-        recipe = building.Recipe(self.profile, self.gpus, address)
+        recipe = building.Recipe(self.proof, self.gpus, address)
         bases = building.base_commands(track, self.ca)
         main = building.command(target, self.source, self.ca, recipe)
         durations = building.Durations(cache_folder() / "builds.json")

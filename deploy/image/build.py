@@ -35,8 +35,8 @@ def find(target: str, tracks: Sequence[Track]) -> Track:
 class Recipe:
     """The differences of a build from the target's own recipe; the empty string changes nothing."""
 
-    profile: str = ""
-    """`proof` leaves out the kernels that take longest (docs/image.md); `full` is the default."""
+    proof: bool = False
+    """Leave out the kernels that take longest (docs/image.md)."""
     gpus: str = ""
     """Compute capabilities in place of the track's, in PyTorch's form: `9.0` or `8.0;9.0+PTX`."""
     cache: str = ""
@@ -44,16 +44,16 @@ class Recipe:
 
     def settings(self, target: str) -> list[str]:
         """The options of `docker buildx bake`. `UsageError` for values that no build takes."""
-        if self.profile not in {"", "full", "proof"}:
-            raise UsageError(f"--profile must be full or proof, got '{self.profile}'")
         if self.gpus and not re.fullmatch(r"\d+\.\d+[a-z]?(\+PTX)?(;\d+\.\d+[a-z]?(\+PTX)?)*", self.gpus):
             raise UsageError(
                 f"--gpus must be compute capabilities, such as 9.0 or 8.0;9.0+PTX, got '{self.gpus}'"
             )
-        if (self.profile or self.gpus) and not target.startswith("cuda"):
-            raise UsageError(f"--profile and --gpus are for targets with CUDA, and {target} has none")
+        if self.proof and target.removesuffix("-devel") == "cpu":
+            raise UsageError(f"--proof is for targets that are compiled, and {target} is not")
+        if self.gpus and not target.startswith("cuda"):
+            raise UsageError(f"--gpus is for targets with CUDA, and {target} has none")
         values = {
-            "args.PROFILE": self.profile,
+            "args.PROFILE": "proof" if self.proof else "",
             "args.TORCH_CUDA_ARCH_LIST": self.gpus,
             "secrets": f"id=ccache,src={self.cache}" if self.cache else "",
         }

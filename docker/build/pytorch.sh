@@ -41,22 +41,19 @@ settings_for_cuda() {
   export CUDACXX=$CUDA_HOME/bin/nvcc CMAKE_CUDA_COMPILER_LAUNCHER=ccache
   export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:?}
   export TORCH_NVCC_FLAGS="-Xfatbin -compress-all"
-  case ${PROFILE:-full} in
-    full) ;;
-    # A proof that the recipe compiles, links and starts, without the kernels that take longest: attention, and the
-    # CPU's for AVX2 and AVX512, each a compilation of the same files again; and without CUTLASS's two files for sm_90a
-    # alone, at which ptxas 12.4 crashes with the options below.
-    proof)
-      export USE_FLASH_ATTENTION=0 USE_MEM_EFF_ATTENTION=0 USE_PRECOMPILED_HEADERS=1
-      # What ccache's manual asks for with GCC ("Precompiled headers").
-      export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      export CXXFLAGS="${CXXFLAGS:-} -fpch-preprocess"
-      TORCH_NVCC_FLAGS+=" -Xcicc -O1 -Xptxas -O1" # an eighth to a quarter of a kernel's compilation
-      sed -i 's/if(CXX_AVX\(2\|512\)_FOUND)$/if(FALSE)/' cmake/Codegen.cmake
-      sed -i 's/ MATCHES "\.\*compute_90\.\*")$/ MATCHES "none")/' cmake/Codegen.cmake caffe2/CMakeLists.txt
-      ;;
-    *) say "PROFILE is full or proof, got $PROFILE"; return 1 ;;
-  esac
+}
+
+# A proof that the recipe compiles, links and starts, without the kernels that take longest: the CPU's for AVX2 and
+# AVX512, each a compilation of the same files again; attention; and CUTLASS's two files for sm_90a alone, at which
+# ptxas 12.4 crashes with the options below.
+settings_for_a_proof() {
+  export USE_FLASH_ATTENTION=0 USE_MEM_EFF_ATTENTION=0 USE_PRECOMPILED_HEADERS=1
+  # What ccache's manual asks for with GCC ("Precompiled headers").
+  export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+  export CXXFLAGS="${CXXFLAGS:-} -fpch-preprocess"
+  export TORCH_NVCC_FLAGS="${TORCH_NVCC_FLAGS:-} -Xcicc -O1 -Xptxas -O1" # an eighth to a quarter of a kernel's time
+  sed -i 's/if(CXX_AVX\(2\|512\)_FOUND)$/if(FALSE)/' cmake/Codegen.cmake
+  sed -i 's/ MATCHES "\.\*compute_90\.\*")$/ MATCHES "none")/' cmake/Codegen.cmake caffe2/CMakeLists.txt
 }
 
 gib=2 promised=(USE_DISTRIBUTED USE_MPI USE_GLOO)
@@ -76,6 +73,11 @@ else
   # Not upstream's requirements-build.txt, which would take any version and any file.
   requirements pytorch-build
 fi
+case ${PROFILE:-full} in
+  full) ;;
+  proof) settings_for_a_proof ;;
+  *) say "PROFILE is full or proof, got $PROFILE"; exit 1 ;;
+esac
 MAX_JOBS=$(jobs "$gib")
 export MAX_JOBS
 if [ -n "${CONFIGURE_ONLY:-}" ]; then

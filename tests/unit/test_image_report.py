@@ -110,8 +110,8 @@ def test_the_estimate_is_the_last_build_here_or_a_measured_one(tmp_path: Path) -
     assert durations.estimate("cpu") == "the last build of cpu took 75 s here"
 
 
-def test_a_recipe_sets_profile_gpus_and_cache_of_its_target_alone() -> None:
-    words = build.command("cuda-debian", recipe=build.Recipe("proof", "9.0", "/tmp/address"))
+def test_a_recipe_sets_proof_gpus_and_cache_of_its_target_alone() -> None:
+    words = build.command("cuda-debian", recipe=build.Recipe(proof=True, gpus="9.0", cache="/tmp/address"))
     assert words[words.index("--set") + 2 :] == [
         "--set",
         "cuda-debian.args.PROFILE=proof",
@@ -125,7 +125,7 @@ def test_a_recipe_sets_profile_gpus_and_cache_of_its_target_alone() -> None:
 @pytest.mark.parametrize(
     ("target", "recipe", "reason"),
     [
-        ("cuda-debian", build.Recipe(profile="quick"), "--profile must be full or proof, got 'quick'"),
+        ("cpu-devel", build.Recipe(proof=True), "--proof is for targets that are compiled, and cpu-devel"),
         ("cuda-debian", build.Recipe(gpus="hopper"), "--gpus must be compute capabilities"),
         ("cuda-debian", build.Recipe(gpus="9.0 --help"), "--gpus must be compute capabilities"),
         ("cpu", build.Recipe(gpus="9.0"), "cpu has none"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.command import Source
+from muster.deploy.cli.command import NO_DEFAULTS, PROFILE, Source
 from muster.deploy.cli.commands import commands
 from muster.deploy.cli.jobs import Status
 from muster.deploy.cli.launch_options import LaunchOptions
@@ -126,6 +126,11 @@ def test_the_command_line_wins_over_the_profile_and_that_over_the_rest(
     (here / "muster.toml").write_text(TEXT)
     expected = {name: value for name, value in {**COMMON, **changed}.items() if name not in gone}
     assert read(line)[0] == expected
+
+
+def test_no_command_gives_the_flag_of_profiles_another_meaning() -> None:
+    for name, command in COMMANDS.items():
+        assert (PROFILE in command.flags) == (NO_DEFAULTS in command.flags), name
 
 
 def test_a_launch_without_defaults_takes_none(here: Path) -> None:
