@@ -212,11 +212,11 @@ class Attempts:
     def _keep(self, cluster: Cluster) -> None:
         """Let the next attempt, if there is one, take over the hosts where nothing of this one is left.
 
-        Their agents hold the leases meanwhile. Steps of Slurm end with their connection.
+        Their agents hold the leases meanwhile.
         """
         result = self._results[-1]
         if self.spec.may_restart and result.failure:
-            self._kept = cluster.hand_on(frozenset() if self.spec.allocation else result.cleared)
+            self._kept = cluster.hand_on(result.cleared)
             self._background.hand_to(self._kept)
 
     def _let_go(self) -> None:
