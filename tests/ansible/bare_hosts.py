@@ -213,8 +213,10 @@ class Hosts:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = run(*self.command(book, *args, **variables), timeout=timeout, cwd=BOOKS, env=self.env)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        output = done.stdout + done.stderr
+        assert "[WARNING]: The loop variable" not in output, output  # a role's loop hides that of its caller
         cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Outcome(done.returncode, done.stdout + done.stderr, cpu_seconds, recap(done.stdout))
+        return Outcome(done.returncode, output, cpu_seconds, recap(done.stdout))
 
     def play_until(self, marker: str, book: str, *args: str, **variables: object) -> None:
         """Play a book, and kill Ansible with all that it started here as soon as it announces a task."""
