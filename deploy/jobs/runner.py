@@ -231,11 +231,16 @@ class Attempts:
     ) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
         self._on_stage(f"starting {the_plan.spec.launcher}")
-        self.folder.begin(the_plan, self._policy.left_out)
-        self._record(head, "job.json", self.folder.record, wait=False)
-        self._background.record(self.folder.record)
-        self._on_start(the_plan)
-        self._announced = the_plan
+        # Whoever has seen job.json may stop the job, and expects a result.
+        announced, self._announced = self._announced, the_plan
+        try:
+            self.folder.begin(the_plan, self._policy.left_out)
+            self._record(head, "job.json", self.folder.record, wait=False)
+            self._background.record(self.folder.record)
+            self._on_start(the_plan)
+        except MusterError:
+            self._announced = announced
+            raise
         self._history.began(the_plan)
         code = None if self._results else texts(the_plan.spec.tree)
         self.folder.keep_launched(launched(the_plan, cluster.facts), code)

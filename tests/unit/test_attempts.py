@@ -208,6 +208,20 @@ def test_what_was_announced_has_an_end(
     assert carry_out(error)["exit_status"] == status
 
 
+def test_an_interrupt_as_soon_as_others_can_see_the_job_leaves_a_result(
+    carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = RunFolder._record
+
+    def interrupted(self: RunFolder, name: str, content: Any) -> None:
+        record(self, name, content)
+        if name == "job.json":
+            raise KeyboardInterrupt(15)
+
+    monkeypatch.setattr(RunFolder, "_record", interrupted)
+    assert carry_out(DONE)["exit_status"] == 143
+
+
 def test_an_interrupt_while_the_end_of_a_job_is_explained_changes_nothing(
     carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
