@@ -47,14 +47,13 @@ def reduce_scatter(
     comm: MPI.Intracomm, mine: torch.Tensor, whole: torch.Tensor, reduction: Reduction
 ) -> None:
     """Fill `mine` with this rank's part of the reduction of `whole`, whose parts are as large as `mine`."""
-    of_ranks = whole.view(comm.size, -1).split(AT_ONCE // comm.size // whole.element_size(), dim=1)
-    at = 0
-    for columns in of_ranks:
-        room = mine[at : at + columns.size(1)]
-        at += columns.size(1)
-        room.copy_(columns[comm.rank])
-        parts = [room if rank == comm.rank else columns[rank] for rank in range(comm.size)]
-        _reduce(comm, parts, reduction)
+    count = AT_ONCE // comm.size // whole.element_size()
+    pieces = whole.view(comm.size, -1).split(count, dim=1)
+    for result, parts in zip(mine.split(count), pieces, strict=True):
+        result.copy_(parts[comm.rank])
+        of_ranks = [parts[rank] for rank in range(comm.size)]
+        of_ranks[comm.rank] = result
+        _reduce(comm, of_ranks, reduction)
 
 
 def _reduce(comm: MPI.Intracomm, parts: Sequence[torch.Tensor], reduction: Reduction) -> None:
