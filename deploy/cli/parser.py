@@ -20,6 +20,7 @@ from typing import Any
 from ..console.text import nearest
 from ..errors import UsageError
 from .command import PROFILE, Declaration, Flag
+from .removed import replacement
 
 HELP, LIST = ("--help", "-h"), ("--list", "-l")
 ALL, DRY = "--all", "--dry"
@@ -75,6 +76,8 @@ def _command(argv: list[str], commands: Mapping[str, Declaration], program: str)
         return first, argv[1:]
     if both in commands:
         return both, argv[2:]
+    if gone := replacement(first) or replacement(" ".join(argv[:2])):
+        raise UsageError(f"{program} {gone}")
     if family := _family(first, commands):
         raise UsageError(f"{program} {first}: which of {', '.join(family)}?")
     if first.endswith(".py"):
@@ -240,6 +243,8 @@ class _CommandLine:
             raise UsageError(f"{missing[0].required} {self._called} {self._command.arguments}")
 
     def _unknown(self, flag: str) -> str:
+        if gone := replacement(f"{self._name.replace('.', ' ')} --{_name(flag)}"):
+            return f"{self._called.split()[0]} {gone}"
         message = f"{self._called}: unknown option {flag}"
         if self._is_program(flag):
             return f"{message}; to launch the file of this name: {self._called} ./{flag}"

@@ -23,6 +23,7 @@ from ..connect.ownership import require_own
 from ..console.text import nearest
 from ..errors import UsageError
 from .command import NO_DEFAULTS, PROFILE, Declaration, Flag
+from .removed import replacement
 
 NAMES = ("muster.toml", "pyproject.toml")
 PROFILES = "profiles"
@@ -105,6 +106,8 @@ class Project:
         name = _flag_name(key)
         if name in command.flags and name not in {PROFILE, NO_DEFAULTS}:
             return command.flags[name]
+        if gone := replacement(f"launch {name}"):
+            raise UsageError(f"{self._place(header, key)}: {gone}")
         names = [each.removeprefix("--") for each in command.flags if each not in {PROFILE, NO_DEFAULTS}]
         known = command.flag(name)
         hint = (

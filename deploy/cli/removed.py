@@ -1,0 +1,17 @@
+"""What this release removed: commands, flags and values of flags, each with its replacement.
+
+An entry stays for one release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REMOVED: Mapping[str, str] = {}
+"""`launch --gate` or `compare`, and one sentence that names what to use instead."""
+
+
+def replacement(what: str) -> str:
+    """The message about a removed command or flag; empty for anything else."""
+    instead = REMOVED.get(what, "")
+    return instead and f"{what} was removed: {instead}"

@@ -1,0 +1,24 @@
+"""Removed commands and flags: one sentence names the replacement."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.deploy.cli.commands import commands
+from muster.deploy.cli.program import run
+from muster.deploy.cli.removed import REMOVED
+
+
+def test_a_removed_command_or_flag_names_its_replacement(capfd: pytest.CaptureFixture[str]) -> None:
+    for what, instead in REMOVED.items():
+        command, _, flag = what.partition(" --")
+        argv = [*command.split(), *([f"--{flag}", "1"] if flag else [])]
+        assert run(argv) == 2, what
+        assert capfd.readouterr().err.replace("\n", " ").split() == f"muster {what} was removed: {instead}".split()
+
+
+def test_nothing_that_is_there_is_listed_as_removed() -> None:
+    for what in REMOVED:
+        command, _, flag = what.partition(" --")
+        declared = commands().get(command.replace(" ", "."))
+        assert declared is None if not flag else declared and f"--{flag}" not in declared.flags, what
