@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -66,41 +67,60 @@ def package(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
-def test_every_module_of_deploy_is_in_a_package() -> None:
-    assert {package(name) for name in modules("deploy")} == {*DEPLOY, ""}
-
-
 DRIVER = modules("deploy")
 TRAINING = modules("train")
+Imported = Mapping[str, set[str]]
+"""What each module imports."""
 
 
-@pytest.mark.parametrize("name", DRIVER)
-def test_in_deploy_a_package_imports_only_what_is_below_it(name: str) -> None:
-    if package(name) in DEPLOY:
-        allowed = DEPLOY[DEPLOY.index(package(name)) :]
-        used = {package(one) for one in imports(DRIVER[name]) if one.startswith("deploy.")}
-        assert used & set(DEPLOY) <= set(allowed)
+@pytest.fixture(scope="module")
+def driver() -> Imported:
+    return {name: imports(path) for name, path in DRIVER.items()}
 
 
-@pytest.mark.parametrize("package", ["deploy", "train"])
-def test_no_two_modules_import_each_other(package: str) -> None:
-    own = modules(package)
-    graph = {name: (imports(path) & own.keys()) - {name} for name, path in own.items()}
+@pytest.fixture(scope="module")
+def training() -> Imported:
+    return {name: imports(path) for name, path in TRAINING.items()}
+
+
+def offenders(imported: Imported, is_wrong: Callable[[str, str], bool]) -> list[str]:
+    """`deploy.plan.spec imports torch`, for each import that breaks a rule."""
+    return [f"{name} imports {one}" for name, used in imported.items() for one in used if is_wrong(name, one)]
+
+
+def is_above(order: Sequence[str], name: str, other: str) -> bool:
+    """Whether a module's package lies above that of another, in an order from the top."""
+    own, its = package(name), package(other)
+    return own in order and its in order and order.index(its) < order.index(own)
+
+
+def test_every_module_of_deploy_is_in_a_package() -> None:
+    assert {package(name) for name in DRIVER} == {*DEPLOY, ""}
+
+
+def test_in_deploy_a_package_imports_only_what_is_below_it(driver: Imported) -> None:
+    assert not offenders(driver, lambda name, one: one.startswith("deploy.") and is_above(DEPLOY, name, one))
+
+
+def test_in_train_a_package_imports_only_what_is_below_it(training: Imported) -> None:
+    apart = {name: used for name, used in training.items() if package(name) != "mpi_backend"}
+    assert not offenders(apart, lambda name, one: one.startswith("train.") and is_above(TRAIN, name, one))
+    assert {package(name) for name in TRAINING} == {*TRAIN, ""}
+
+
+@pytest.mark.parametrize("which", ["deploy", "train"])
+def test_no_two_modules_import_each_other(which: str, request: pytest.FixtureRequest) -> None:
+    imported: Imported = request.getfixturevalue({"deploy": "driver", "train": "training"}[which])
+    own = {"deploy": DRIVER, "train": TRAINING}[which]
+    graph = {name: (used & own.keys()) - {name} for name, used in imported.items()}
     for name in [name for name, path in own.items() if path.name == "__init__.py"]:
         graph[name] = set()  # a package's face is imported before and after what it shows
     assert tuple(TopologicalSorter(graph).static_order())
 
 
-@pytest.mark.parametrize("name", DRIVER)
-def test_deploy_runs_without_torch_and_without_train(name: str) -> None:
-    assert not {one for one in imports(DRIVER[name]) if one.split(".")[0] in {"torch", "train", "mpi4py"}}
-
-
-@pytest.mark.parametrize("name", [name for name in TRAINING if package(name) not in {"mpi_backend", ""}])
-def test_in_train_a_package_imports_only_what_is_below_it(name: str) -> None:
-    allowed = TRAIN[TRAIN.index(package(name)) :]
-    used = {package(one) for one in imports(TRAINING[name]) if one.startswith("train.")}
-    assert used <= {*allowed, ""}
+def test_the_driver_and_the_training_run_without_each_other(driver: Imported, training: Imported) -> None:
+    assert not offenders(driver, lambda _, one: one.split(".")[0] in {"torch", "train", "mpi4py"})
+    assert not offenders(training, lambda _, one: one.split(".")[0] == "deploy")
 
 
 def test_no_two_modules_of_train_have_one_name() -> None:
@@ -109,35 +129,31 @@ def test_no_two_modules_of_train_have_one_name() -> None:
     assert [stem for stem, count in stems.items() if count > 1 and not stem.startswith("__")] == []
 
 
-@pytest.mark.parametrize("name", TRAINING)
-def test_train_runs_without_deploy(name: str) -> None:
-    assert not {one for one in imports(TRAINING[name]) if one.split(".")[0] == "deploy"}
-
-
-@pytest.mark.parametrize("name", [name for name in DRIVER if package(name) in {"agent", "common"}])
-def test_what_runs_on_a_host_needs_the_standard_library_alone(name: str) -> None:
+def test_what_runs_on_a_host_needs_the_standard_library_alone(driver: Imported) -> None:
     beside = {path.stem for path in (ROOT / "deploy" / "agent").rglob("*.py")}  # in the folder of a job
-    for one in imports(DRIVER[name]):
-        ours = package(one) in {"agent", "common"}
-        assert ours or one.split(".")[0] in {*sys.stdlib_module_names, *beside, "__future__"}, one
+    known = {*sys.stdlib_module_names, *beside, "__future__"}
+    on_hosts = {name: used for name, used in driver.items() if package(name) in {"agent", "common"}}
+    assert not offenders(
+        on_hosts, lambda _, one: package(one) not in {"agent", "common"} and one.split(".")[0] not in known
+    )
 
 
-def test_an_agent_has_every_module_that_its_parts_import() -> None:
+def test_an_agent_has_every_module_that_its_parts_import(driver: Imported) -> None:
     """And it imports none of the late ones at its start. bootstrap.py reads imports without `ast`."""
     early = {name.removeprefix("muster.") for name in early_modules()}
     late = {name.removeprefix("muster.") for name in late_modules()}
     own = {name for name, path in DRIVER.items() if path.name != "__init__.py"}
-    needed_early = set.union(*(imports(DRIVER[name]) & own for name in early))
-    needed_late = set.union(*(imports(DRIVER[name]) & own for name in late))
+    needed_early = set.union(*(driver[name] & own for name in early))
+    needed_late = set.union(*(driver[name] & own for name in late))
     assert needed_early - early == {f"deploy.{module}" for module in LATE_IMPORTS.values()}
     assert needed_late <= early | late
 
 
-@pytest.mark.parametrize("name", [name for name in DRIVER if package(name) not in {"agent", ""}])
-def test_the_driver_never_imports_the_agent(name: str) -> None:
-    assert not {one for one in imports(DRIVER[name]) if one.startswith("deploy.agent")}
+def test_the_driver_never_imports_the_agent(driver: Imported) -> None:
+    own = {name: used for name, used in driver.items() if package(name) not in {"agent", ""}}
+    assert not offenders(own, lambda _, one: one.startswith("deploy.agent"))
 
 
-@pytest.mark.parametrize("name", [name for name in DRIVER if package(name) in PURE and name not in GATHERERS])
-def test_what_judges_and_describes_touches_nothing(name: str) -> None:
-    assert not imports(DRIVER[name]) & IMPURE
+def test_what_judges_and_describes_touches_nothing(driver: Imported) -> None:
+    pure = {name: used for name, used in driver.items() if package(name) in PURE and name not in GATHERERS}
+    assert not offenders(pure, lambda _, one: one in IMPURE)

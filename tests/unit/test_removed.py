@@ -14,7 +14,10 @@ def test_a_removed_command_or_flag_names_its_replacement(capfd: pytest.CaptureFi
         command, _, flag = what.partition(" --")
         argv = [*command.split(), *([f"--{flag}", "1"] if flag else [])]
         assert run(argv) == 2, what
-        assert capfd.readouterr().err.replace("\n", " ").split() == f"muster {what} was removed: {instead}".split()
+        assert (
+            capfd.readouterr().err.replace("\n", " ").split()
+            == f"muster {what} was removed: {instead}".split()
+        )
 
 
 def test_nothing_that_is_there_is_listed_as_removed() -> None:
