@@ -35,6 +35,14 @@ def _image_name(measured: Measured) -> str | None:
     return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
 
 
+def _mtu(measured: Measured) -> str | None:
+    return None if measured.health.mtu is None else str(measured.health.mtu)
+
+
+def _variables(measured: Measured) -> str:
+    return measured.health.variables or "none"
+
+
 def _usable_mpi(measured: Measured) -> str | None:
     """The version of a host's Open MPI; None if it has an error that names the host already."""
     return None if launcher_of("mpirun").unfit(measured.facts) else measured.facts.mpi
@@ -50,6 +58,7 @@ class _Same(NamedTuple):
     remedy: str = "install one version on all hosts"
 
 
+_VARIABLES = "take them out of that login, or set them for all ranks: muster launch --env"
 _PUSH = "muster image push brings one image to all hosts"
 _ALIKE = (
     _Same("torch.version-differs", "error", "torch", lambda host: host.facts.torch),
@@ -57,6 +66,11 @@ _ALIKE = (
     _Same("cuda.version-differs", "warning", "torch for CUDA", lambda host: host.health.torch_cuda),
     _Same("driver.version-differs", "warning", "NVIDIA driver", lambda host: host.health.driver),
     _Same("python.version-differs", "warning", "Python", lambda host: minor(host.facts.python)),
+    _Same("numpy.version-differs", "warning", "numpy", lambda host: host.health.numpy),
+    _Same("kernel.version-differs", "warning", "kernel", lambda host: host.health.kernel),
+    _Same("glibc.version-differs", "warning", "glibc", lambda host: host.health.glibc),
+    _Same("mtu.differs", "warning", "MTU", _mtu, "set one MTU on the interfaces of all hosts: ip link"),
+    _Same("nccl.variables-differ", "warning", "variables of NCCL", _variables, _VARIABLES),
     _Same("image.differs", "warning", "image", _image_name, _PUSH),
     _Same("user.differs", "warning", "user", lambda host: host.health.user, "set user= in the hosts file"),
 )

@@ -71,7 +71,6 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Packages": {
         "env.list": ("env", "List the environments of packages on the hosts (launch --requirements)."),
         "env.remove": ("env", "Remove an environment of packages from the hosts, or all that no job uses."),
-        "env.diff": ("env", "Name what differs between hosts: packages, driver, limits, variables, ..."),
     },
     "The node image": {
         "image.build": ("image", "Build a target of docker/docker-bake.json, after a check of its versions."),

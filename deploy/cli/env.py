@@ -1,4 +1,4 @@
-"""`muster env list`, `env remove` and `env diff`: the packages of the hosts."""
+"""`muster env list` and `env remove`: the packages of the hosts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ..connect.fanout import ask_every, ask_in_turn
-from ..connect.requests.packages import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
+from ..connect.requests.packages import ENVIRONMENT_REMOVE, ENVIRONMENTS
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count, size
-from ..envs.diff import as_text, differences
 from ..errors import UsageError
 from ..hosts.facts import KEY, Environment
 from .command import flag
@@ -70,34 +69,6 @@ class EnvRemove(HostOptions):
             in_use = f", {len(removal.kept)} in use" if removal.kept else ""
             freed = f"{count(len(removal.removed), 'environment')} removed{in_use}"
             sys.stdout.write(f"{host}: {freed}, {size(removal.freed)} freed\n")
-
-
-@dataclass(frozen=True)
-class EnvDiff(HostOptions):
-    """Name what differs between hosts: packages, driver, limits, variables, ..."""
-
-    environment: str = flag(
-        "",
-        "compare this environment's packages (default: those of the hosts' own Python)",
-        takes="positional",
-    )
-    json: bool = flag(False, JSON)
-
-    def run(self) -> None:
-        """Ask every host for its packages and settings, and compare them."""
-        _require_name(self.environment)
-        cluster = cluster_of(self)
-        if len(cluster.hosts) < 2:
-            raise UsageError("env diff compares hosts, got only one")
-        with cluster:
-            fields = {"key": self.environment}
-            outcomes = ask_every(cluster.channels, ENVIRONMENT_FACTS, SECONDS, lambda host: fields)
-        different = differences({host: answer.facts for host, answer in outcomes.require_all().items()})
-        if self.json:
-            write_json([asdict(difference) for difference in different])
-        else:
-            text = as_text(different, len(cluster.hosts))
-            sys.stdout.write("".join(f"{harmless(line)}\n" for line in text.splitlines()))
 
 
 def _require_name(environment: str) -> None:

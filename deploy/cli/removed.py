@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-REMOVED: Mapping[str, str] = {}
+REMOVED: Mapping[str, str] = {
+    "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
+}
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 
 

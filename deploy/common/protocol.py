@@ -98,7 +98,7 @@ LATE = (
         {
             "cannot look at the environments of packages": "envs",
             "cannot remove environments of packages": "env_remove",
-            "": "env_reach env_make env_facts",
+            "": "env_reach env_make",
         },
     ),
 )

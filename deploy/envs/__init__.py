@@ -1,1 +1,1 @@
-"""Environments of packages: locked here, made once on every host, and the differences between hosts."""
+"""Environments of packages: locked here, made once on every host."""

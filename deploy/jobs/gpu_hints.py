@@ -134,7 +134,7 @@ _REMEDIES = {
     "Cuda failure 2 ": _FULL_FOR_NCCL,
     "Cuda failure 'out of memory'": _FULL_FOR_NCCL,
     "CUDA error: out of memory": "a GPU of {host} is full: nvidia-smi there shows the processes that use it",
-    "no kernel image is available": "torch on {host} is built for other GPUs; muster env diff has versions",
+    "no kernel image is available": "torch on {host} is built for other GPUs; muster check compares versions",
     "device(s) is/are busy or unavailable": "a process has a GPU of {host} alone: nvidia-smi there shows it",
     "uncorrectable ECC error": "the memory of a GPU of {host} is damaged: muster check names it",
     "system not yet initialized": "the Fabric Manager of {host} does not run: muster check has the remedy",
@@ -165,7 +165,7 @@ def _hidden(rank: FailedRank, line: str) -> str:
     of = "the GPU" if rank.gpus == 1 else f"the {rank.gpus} GPUs"
     sees = f"rank {rank.number} does not see {of} of {rank.host}"
     if "not compiled with CUDA" in line:
-        return f"{sees}: its torch is built for CPUs; muster env diff compares versions"
+        return f"{sees}: its torch is built for CPUs; muster check compares versions"
     spec = rank.result.plan.spec
     if spec.gpus == 0:
         return f"{sees}: the launch has --gpus 0"

@@ -172,7 +172,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "env_reach": {"refusal": "no route to the index"},
     "env_remove": {"removed": ["ab" * 10], "kept": [], "freed": 7},
-    "env_facts": {"facts": {"glibc": "2.41"}},
 }
 _END = {"code": 1, "time": 1000.0}
 REPORTS: dict[str, dict[str, Any]] = {

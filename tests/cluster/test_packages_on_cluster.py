@@ -37,6 +37,5 @@ def test_hosts_without_an_index_get_the_packages_from_here_once(packaged: Projec
     second = packaged.launch(*words)
     assert second.status == 0, second.output
     assert [node for node in NODES if f"{node}: 1 package, made in" in second.output] == ["node2"]
-    assert packaged.fab("env.diff").stdout == "nothing differs between 3 hosts\n"
     removed = packaged.fab("env.remove")
     assert removed.stdout.count("1 environment removed") == 3, removed.stderr

@@ -64,7 +64,6 @@ HOSTS = {
     "bench.hosts": "--short",
     "env.list": "--json",
     "env.remove": "",
-    "env.diff": "",
     "run": "-- echo hello",
     "put": "program.py",
     "get": "/etc/hostname got",

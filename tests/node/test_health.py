@@ -21,10 +21,14 @@ from muster.deploy.connect.requests.hosts import HostHealth
 from muster.deploy.decode import from_json
 
 
-def test_everything_of_this_host_is_what_the_driver_reads() -> None:
+def test_everything_of_this_host_is_what_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
     known = from_json(HostHealth, json.loads(json.dumps(health.health())))
     assert [folder.path for folder in known.folders] == [str(Path.home() / ".muster"), tempfile.gettempdir()]
     assert known.nofile > 0
+    assert known.kernel == Path("/proc/sys/kernel/osrelease").read_text().strip()
+    assert known.numpy == importlib.metadata.version("numpy")
+    assert "NCCL_DEBUG=INFO" in known.variables.split()
     assert known.shm_free is None or known.shm_free > 0
 
 

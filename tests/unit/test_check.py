@@ -124,6 +124,11 @@ def one_host(**changes: Any) -> dict[str, Any]:
     return {"health": {"node2": changes}}
 
 
+def differing(what: str, others: Any, node2: Any) -> dict[str, Any]:
+    """One value of health on every host, and another on node2."""
+    return {"health": {"*": {what: others}, "node2": {what: node2}}}
+
+
 def gpus(node2: Change, **facts: Any) -> dict[str, Any]:
     """Two good GPUs on every host, and something else on node2."""
     return {
@@ -175,6 +180,18 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, gpus({"driver": "550.5"})),
     ("driver.too-old", "error", "node2", "the driver runs CUDA up to 11.8", "install driver 525.60.13",
      THREE, gpus({"driver_cuda": "11.8"})),
+    ("numpy.version-differs", "warning", "node2", "numpy 1.26.4, where 2 hosts have 2.3.1", "install",
+     THREE, differing("numpy", "2.3.1", "1.26.4")),
+    ("kernel.version-differs", "warning", "node2", "kernel 6.8.0-31, where 2 hosts have 6.1.0-39", "install",
+     THREE, differing("kernel", "6.1.0-39", "6.8.0-31")),
+    ("glibc.version-differs", "warning", "node2", "glibc 2.36, where 2 hosts have 2.41", "install",
+     THREE, differing("glibc", "2.41", "2.36")),
+    ("mtu.differs", "warning", "node2", "MTU 1500, where 2 hosts have 9000", "ip link",
+     THREE, differing("mtu", 9000, 1500)),
+    ("nccl.variables-differ", "warning", "node2", "variables of NCCL NCCL_IB_DISABLE=1, where 2 hosts",
+     "--env", THREE, one_host(variables="NCCL_IB_DISABLE=1")),
+    ("nccl.variables-differ", "warning", "node2", "none, where 2 hosts have NCCL_DEBUG=INFO",
+     "--env", THREE, differing("variables", "NCCL_DEBUG=INFO", "")),
     ("image.differs", "warning", "node2", "image cpu-source of track cpu, where 2 hosts have cpu of",
      "muster image push", THREE, image({"flavor": "cpu-source"})),
     ("image.unknown", "warning", "node2", "its image is cpu of track old, which docker/versions.json",

@@ -139,7 +139,7 @@ FULL_FOR_NCCL = "no memory is left for NCCL on a GPU of node1: a smaller batch, 
         ),
         (
             ("RuntimeError: CUDA error: no kernel image is available for execution on the device\n", *HELP),
-            "torch on node1 is built for other GPUs; muster env diff has versions",
+            "torch on node1 is built for other GPUs; muster check compares versions",
         ),
         (
             ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n", *HELP),
@@ -204,7 +204,7 @@ CHOOSE = "start a rank for each GPU with --slots gpus, or choose by LOCAL_RANK %
             "AssertionError: Torch not compiled with CUDA enabled\n",
             1,
             None,
-            f"{SEES} the GPU of node1: its torch is built for CPUs; muster env diff compares versions",
+            f"{SEES} the GPU of node1: its torch is built for CPUs; muster check compares versions",
         ),
         (
             "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!\n",

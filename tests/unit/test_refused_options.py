@@ -104,7 +104,7 @@ REFUSED = {
     "data push a.py": {
         "--most 1G": "--most limits a download, and a.py is not a URL; leave it out",
     },
-    "env diff": {
+    "env remove": {
         "word": "word: not an environment name; muster env list has the names",
     },
     "put": {"no.txt": "no.txt: no such file or folder here"},

@@ -1,9 +1,8 @@
-"""Lists, makes, removes and describes the environments of packages on this host."""
+"""Lists, makes and removes the environments of packages on this host."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import re
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from pathlib import Path
 from ...common.folders import identity_of_folder, make_private
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
-from .folders import complete_in, is_key, record, remove
+from ..host.facts import glibc_version
+from .folders import complete_in, is_key, remove
 
 _DRIVERS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
 
@@ -30,7 +30,7 @@ class Environments:
         return {
             "home": identity_of_folder(self._root / "home"),
             "machine": platform.machine(),
-            "glibc": _glibc(),
+            "glibc": glibc_version(),
             "driver": _driver(),
             "environments": dict(complete_in(self._root)),
         }
@@ -56,23 +56,6 @@ class Environments:
         removed = {key: size for key, size in sizes.items() if size is not None}
         kept = [key for key in sizes if key not in removed and (self._root / key).is_dir()]
         return {"removed": list(removed), "kept": kept, "freed": sum(removed.values())}
-
-    def do_env_facts(self, request: Frame, payload: bytes) -> Frame:
-        """The values that should be equal on all hosts of a job, by name."""
-        from .describe import describe  # noqa: PLC0415
-
-        if not request["key"]:
-            return {"facts": describe("")}
-        if not is_key(request["key"]) or record(self._root / request["key"]) is None:
-            raise FileNotFoundError(f"there is no environment {request['key']}; see muster env list")
-        return {"facts": describe(str(self._root / request["key"]))}
-
-
-def _glibc() -> str:
-    with contextlib.suppress(ValueError, OSError):
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        return version if name == "glibc" else ""
-    return ""
 
 
 def _driver() -> str:

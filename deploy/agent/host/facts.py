@@ -89,6 +89,14 @@ def _version_in(path: str) -> str | None:
     return None
 
 
+def glibc_version() -> str:
+    """The version of the C library, `2.36`; empty if it is not glibc."""
+    with contextlib.suppress(ValueError, OSError):
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        return version if name == "glibc" else ""
+    return ""
+
+
 def find_mpirun() -> str | None:
     """mpirun beside this Python (a virtual environment), else on PATH, else where vendors put it.
 

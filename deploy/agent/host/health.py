@@ -21,7 +21,7 @@ from ...common.limits import is_noexec, open_files
 from ...common.paths import MusterPaths
 from ...common.users import own_name
 from ..processes import read_stat
-from .facts import distribution_version
+from .facts import distribution_version, glibc_version
 from .gpus import survey
 
 # A name server that does not answer can make a look-up wait for long.
@@ -56,6 +56,11 @@ def health() -> Frame:
         "nccl": nccl_version(),
         "jobs": job_processes(),
         "image": image(),
+        "kernel": os.uname().release,
+        "glibc": glibc_version() or None,
+        "numpy": distribution_version("numpy"),
+        "mtu": mtu(),
+        "variables": variables(),
     }
 
 
@@ -108,6 +113,25 @@ def has_rdma() -> bool:
     with contextlib.suppress(OSError):
         return bool(os.listdir("/sys/class/infiniband"))
     return False
+
+
+# -- the network and its variables --
+
+
+def mtu() -> int | None:
+    """The MTU of the interface with the default route; None without one."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/net/route").read_text().splitlines():
+            interface, target, *_, mask, _, _, _ = line.split()
+            if target == mask == "00000000":
+                return int(Path(f"/sys/class/net/{interface}/mtu").read_text())
+    return None
+
+
+def variables() -> str:
+    """The variables of NCCL that jobs inherit from the login, as `NAME=value` in order of the names."""
+    pairs = sorted(pair for pair in os.environ.items() if pair[0].startswith("NCCL_"))
+    return " ".join(map("=".join, pairs))[:4096]
 
 
 # -- the stack --

@@ -119,6 +119,13 @@ class HostHealth:
     """The parts that its GPUs depend on."""
     image: Annotated[Mapping[Name, Name], AtMost(256)] = field(default_factory=dict)
     """The record of the node image: flavor, track, the version of each part; empty without one."""
+    kernel: Name | None = None
+    glibc: Version | None = None
+    numpy: Version | None = None
+    mtu: Number | None = None
+    """Of the interface with the default route."""
+    variables: Text = ""
+    """Those of NCCL in the login: `NCCL_DEBUG=INFO NCCL_IB_HCA=mlx5`."""
 
 
 TIME = Request("time", Time)
