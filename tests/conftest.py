@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import resource
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -25,7 +26,8 @@ os.environ["MUSTER_PROGRESS"] = "off"
 
 HERE = Path(__file__).parent
 SOAK_TABLE = HERE.parent / "build" / "soak.txt"
-FIGURE, DURATION = "figure", "duration"  # properties of a report, which xdist's workers pass on
+TIMES_TABLE = HERE.parent / "build" / "times.txt"
+FIGURE, DURATION, PROCESSOR = "figure", "duration", "processor"  # properties, which xdist's workers pass on
 
 # With REQUIRE_CLUSTER=1 a skipped test fails, except for these reasons.
 MAY_BE_SKIPPED = (
@@ -61,10 +63,22 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+def processor_seconds() -> float:
+    """Return the processor time of this process and of its ended children. Containers are not in it."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+used = [processor_seconds()]
+"""The processor time at the last report. The first test of a file has that of its imports and collection."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     fail_if_skipped(report)
+    before, used[0] = used[0], processor_seconds()
+    report.user_properties.append((PROCESSOR, used[0] - before))
     if report.passed and load.taken and not {"soak", "timed"} & {mark.name for mark in item.iter_markers()}:
         report.outcome = "failed"
         report.longrepr = f"mark it timed: make soak would never hold the limit of {load.taken[0].what!r}"
@@ -101,6 +115,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 # ---- limits of time ---------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass
+class Times:
+    """The cost of the tests of a file: seconds, with those of their fixtures."""
+
+    processor: float = 0.0
+    wall: float = 0.0
+    tests: int = 0
+
+
 class Figures:
     """Gathers the figures of every report, and shows them at the end."""
 
@@ -108,13 +131,19 @@ class Figures:
         self.began = time.monotonic()
         self.rows: list[tuple[str, load.Figure]] = []
         self.durations: list[tuple[str, str, float, float]] = []
+        self.files = dict[str, Times]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        times = self.files.setdefault(report.nodeid.partition("::")[0], Times())
+        times.wall += report.duration
+        times.tests += report.when == "call"
         for name, value in report.user_properties:
             if name == FIGURE:
                 self.rows.append((report.nodeid, load.Figure(**cast(dict[str, Any], value))))
             elif name == DURATION:
                 self.durations.append((report.nodeid, report.outcome, report.duration, cast(float, value)))
+            elif name == PROCESSOR:
+                times.processor += cast(float, value)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         shown = [(test, figure) for test, figure in self.rows if figure.bound > figure.limit]
@@ -128,11 +157,25 @@ class Figures:
             terminalreporter.line(f"{len(over)} figures are over their limit, which only make soak holds")
         # Not for a worker's part of the run, nor for a test whose ranks are pytests, which have no -m.
         tests = terminalreporter.config.option.markexpr
-        if load.SOAK and self.durations and tests and not hasattr(terminalreporter.config, "workerinput"):
-            SOAK_TABLE.parent.mkdir(exist_ok=True)
+        if not (self.durations and tests) or hasattr(terminalreporter.config, "workerinput"):
+            return
+        SOAK_TABLE.parent.mkdir(exist_ok=True)
+        TIMES_TABLE.write_text(self.times(tests))
+        terminalreporter.line(f"processor time of each file: {TIMES_TABLE}")
+        if load.SOAK:
             with SOAK_TABLE.open("a") as table:  # make soak runs pytest twice, and removes the earlier table
                 table.write(self.table(tests))
             terminalreporter.line(f"figures, limits and loads: {SOAK_TABLE}")
+
+    def times(self, tests: str) -> str:
+        """Return the processor and wall time of each file, the dearest first."""
+        took = time.monotonic() - self.began
+        total = sum(times.processor for times in self.files.values())
+        lines = [f"# {tests}: {len(self.durations)} tests, {total:.0f} s of processor time, {took:.0f} s"]
+        lines.append("# processor seconds, wall seconds, tests, file")
+        for file, times in sorted(self.files.items(), key=lambda each: -each[1].processor):
+            lines.append(f"{times.processor:>9.1f} {times.wall:>9.1f} {times.tests:>6}  {file}")
+        return "\n".join(lines) + "\n"
 
     def table(self, tests: str) -> str:
         """Return every figure that has a limit, then every test with its seconds and the load at its end."""
