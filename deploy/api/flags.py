@@ -46,7 +46,6 @@ class RunFlags(TypedDict, total=False):
     mount: str | Sequence[str]
     min_hosts: int
     spares: int
-    gate: int
     preload: bool
     grow: bool
     standby: bool

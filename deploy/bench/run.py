@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..connect.pipe import OpenPipe
 from ..console.progress import OnStage, show_no_stage
-from ..envs.present import Packages
 from ..hosts.hostfile import Host
 from ..jobs.hosts_record import HostsRecord, keep
 from ..jobs.run_folder import RunFolder
@@ -50,7 +49,6 @@ def run(  # noqa: PLR0917  # the parts of a job
     blame: Blame,
     record: HostsRecord | None = None,
     on_stage: OnStage = show_no_stage,
-    packages: Packages | None = None,
 ) -> BenchmarkRun:
     """Run the job to its end. Its folder in `runs` is like that of any other job.
 
@@ -65,7 +63,6 @@ def run(  # noqa: PLR0917  # the parts of a job
         lambda plan: keep(record, folder.path),
         blame=blame,
         on_stage=on_stage,
-        packages=packages,
     )
     result = attempts.run()
     placement = sorted((place.rank, host.host.name) for host in result.plan.hosts for place in host.ranks)

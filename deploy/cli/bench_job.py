@@ -19,13 +19,11 @@ from ..bench.links import read as read_links
 from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
 from ..bench.run import run as run_to_end
 from ..check.finding import Finding
-from ..common.runs import STOPS
 from ..common.users import own_name
 from ..console.progress import Progress, Text
 from ..console.screen import Screen
 from ..console.terminal import harmless_lines
 from ..console.text import count, duration
-from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..jobs.verdict import verdict
@@ -79,8 +77,6 @@ class KeptOptions(BenchOptions):
     short: bool = flag(False, "a tenth of the time and of the bytes")
 
 
-NOT_OF_HOSTS = frozenset({*STOPS, "driver", "port", "allocation"})
-"""Failures that say nothing about a host: Ctrl-C, an error of this machine, the end of Slurm's allocation."""
 LINKS, SWEEP, HOSTS = "links", "sweep", "host_speed"
 """The modules of muster.train.tools that the benchmarks run."""
 SHORT = {
@@ -152,19 +148,13 @@ def spec_of(
     )
 
 
-def run_benchmark(  # the parts of a job
-    spec: LaunchSpec,
-    inventory: Inventory,
-    runs: Path,
-    *,
-    out: bool = False,
-    table: bool = False,
-    packages: Packages | None = None,
+def run_benchmark(
+    spec: LaunchSpec, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False
 ) -> BenchmarkRun:
     """Run a benchmark's job to its end, with its folder and page. It may have failed.
 
     The driver's own lines go to standard error, so that standard output has only the result; with `out`, they
-    go to standard output. `table`: print the output of rank 0. `packages`: for its ranks.
+    go to standard output. `table`: print the output of rank 0.
     """
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
@@ -178,7 +168,6 @@ def run_benchmark(  # the parts of a job
                 inventory.blame,
                 inventory.record(spec),
                 results.stage,
-                packages,
             )
     finally:
         screen.close()
@@ -228,14 +217,14 @@ def benched(
 
     with _noted(findings):
         if len(hosts) > 1 and (done := ran(LINKS)):
-            links, problems = read_links(done.result.plan.spec.job, made(), done.hosts, done.printed)
+            links, problems = read_links(done.job, made(), done.hosts, done.printed)
             slow = worst_first(partial(outliers, links))
             findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
             texts += [*links_text.matrix(links, "bandwidth"), ""]
             values["links"], measured = links.as_json(), (links,)
     with _noted(findings):
         if hosts and (done := ran(HOSTS)):
-            speeds, problems = by_host.read(done.result.plan.spec.job, made(), done.hosts, done.printed)
+            speeds, problems = by_host.read(done.job, made(), done.hosts, done.printed)
             findings += of_hosts(by_host.slow_hosts(speeds))
             findings += [failed(host, reason) for host, reason in problems.items()]
             texts += by_host.figures_table(speeds)

@@ -59,9 +59,6 @@ class Check(SlurmOptions):
     bench: bool = flag(
         False, "also measure links and hosts in a short form, each as a job; slow ones are warnings"
     )
-    bisect: bool = flag(
-        False, "after a hang: run a small all_reduce on all hosts, then on halves, and name the host or link"
-    )
     runs: str = flag(
         RUNS_FOLDER, "the folder in which to make the folders of these jobs (default: runs)", "FOLDER"
     )
@@ -75,9 +72,8 @@ class Check(SlurmOptions):
     def run(self) -> None:
         """Examine the hosts, print the findings, and exit with 3 if one is not fit."""
         require_one_source(self)
-        if self.runs != RUNS_FOLDER and not (self.bench or self.bisect):
-            text = "is for the jobs of --bench and --bisect; leave it out, or add one of them"
-            raise UsageError(f"--runs {self.runs} {text}")
+        if self.runs != RUNS_FOLDER and not self.bench:
+            raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
         rule = slot_rule(self.slots) if self.slots else None
         launcher = self.launcher or DEFAULT_LAUNCHER
         site = _judge_site(self.slurm, launcher) if self.slurm else ()
@@ -88,8 +84,6 @@ class Check(SlurmOptions):
                 checkup = examined(inventory, self.launcher or inventory.launcher, rule, site)
                 if self.bench:
                     checkup = _with_bench(checkup, inventory, self.python, runs_of(self.runs))
-                if self.bisect:
-                    checkup = _bisected(checkup, inventory, self.python, runs_of(self.runs))
         if self.html:
             checkup.write_page(Path(self.html), self.hosts_file)
         if self.json:
@@ -166,14 +160,6 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
 
     measured = benched(inventory, checkup.fit, checkup.launcher, python, runs)
     return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
-
-
-def _bisected(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:
-    """The same with the hosts and links that let an all_reduce fail, of the hosts that are fit."""
-    from .bisect import bisected  # noqa: PLC0415  # 170 ms, only with --bisect
-
-    found = bisected(inventory, checkup.fit, checkup.launcher, python, runs)
-    return replace(checkup, findings=(*checkup.findings, *found))
 
 
 def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:

@@ -41,7 +41,6 @@ _INSTEAD = {
     "exclude": '--slurm "... -x node3" leaves hosts out',
     "per_host": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
     "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
-    "gate": "launch without --detach, or inside of a batch script",
     "spares": "ask for more nodes with -N than --np needs, and launch inside of a batch script",
     "requirements": "launch without --detach, or inside of a batch script",
 }

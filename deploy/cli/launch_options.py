@@ -38,7 +38,7 @@ class LaunchOptions(SlurmOptions):
         "How many ranks": "per_host slots",
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
-        "Survive failures": "min_hosts spares gate preload grow standby start_timeout",
+        "Survive failures": "min_hosts spares preload grow standby start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
@@ -173,13 +173,6 @@ class LaunchOptions(SlurmOptions):
         "N",
         least=1,
         also=("--min-np",),
-    )
-    gate: int = flag(
-        0,
-        "first measure arithmetic, memory and links of the hosts for about this many seconds; drain those "
-        "that fail twice, and use others (default: 0, measure nothing)",
-        "SECONDS",
-        least=1,
     )
     spares: int = flag(
         0,

@@ -64,8 +64,6 @@ def _refuse_leases(options: LaunchOptions) -> None:
             raise UsageError(f'--{name}: Slurm assigns GPUs and hosts; its options: --slurm "--gpus 4"')
     number, anywhere = parse.gpus(options.gpus)
     parse.lease_wait(options.wait)
-    if anywhere and options.gate:
-        raise UsageError(f"--gate needs the hosts of the job, and --gpus {options.gpus} chooses them later")
     fixed = {"np": options.np, "per-host": options.per_host, "slots": options.slots}
     fixed |= {"exclusive": options.exclusive}
     if anywhere and (other := next((name for name, value in fixed.items() if value), "")):
@@ -77,7 +75,7 @@ def _refuse_leases(options: LaunchOptions) -> None:
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
     """The options for Slurm of a launch whose driver runs under Slurm; None for any other launch."""
     # Hosts of a batch job are known only when it starts.
-    needing = ("include", "exclude", "per_host", "slots", "spares", "gate", "requirements")
+    needing = ("include", "exclude", "per_host", "slots", "spares", "requirements")
     values = {name: getattr(options, name) for name in needing}
     return batch_options(options.slurm, options.slurm_login, detach=options.detach, **values)
 

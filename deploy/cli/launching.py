@@ -63,18 +63,7 @@ class PreparedLaunch:
     """The packages for the ranks."""
 
     def handle(self) -> None:
-        """Show, detach or run it. With `--gate` its hosts are measured first."""
-        if self.placement and self.options.gate and not self.options.dry_run:
-            from .gate import Gate  # noqa: PLC0415  # 90 ms, only with --gate
-
-            hosts_file = self.options.hosts_file
-            gate = Gate(self.options.gate, hosts_file, self._runs, self.inventory, self._packages())
-            spec, placement = gate.passed(self.spec, self.placement)
-            replace(self, spec=spec, placement=placement)._handle()
-        else:
-            self._handle()
-
-    def _handle(self) -> None:
+        """Show, detach or run it."""
         spec, screen, dry = self.spec, self.screen, self.options.dry_run
         if self.placement is None and self.options.slurm_login:
             login, show = self.options.slurm_login, self.progress.stage

@@ -206,5 +206,5 @@ def _nccl(rank: FailedRank, line: str) -> str:
     if not _NCCL.search(line) or rank.variable("NCCL_DEBUG"):
         return ""
     several = len(rank.result.plan.hosts) > 1
-    bisect = "; muster check --bisect finds a host or link with which NCCL fails" if several else ""
-    return f"--env NCCL_DEBUG=INFO has NCCL print the cause{bisect}"
+    bench = "; muster check --bench measures every link and host" if several else ""
+    return f"--env NCCL_DEBUG=INFO has NCCL print the cause{bench}"

@@ -50,7 +50,7 @@ def unexplained_stall(result: LaunchResult) -> str:
     explained = result.why and result.why.culprits
     if not result.failure or result.failure.kind != "stall" or explained or len(result.plan.hosts) < 2:
         return ""
-    return "muster check --bisect finds a host or link with which collectives fail"
+    return "muster check --bench measures every link and host"
 
 
 def refused_option(result: LaunchResult) -> str:

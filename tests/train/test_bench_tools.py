@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import torch.distributed as dist
 
 from muster.deploy.bench import collectives, hosts, links
 from muster.train.job.group import Group
-from muster.train.tools import gate, host_speed, sweep
+from muster.train.tools import host_speed, sweep
 from muster.train.tools import links as links_tool
-from muster.train.tools.gate import GateConfig
 from muster.train.tools.host_speed import HostConfig
 from muster.train.tools.links import LinksConfig
 from muster.train.tools.sweep import SweepConfig, size
@@ -55,26 +53,6 @@ def test_each_host_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names = {name for name, _ in found.rows()}
     assert {"memory copy", "matmul float32", "disk write", "disk read", "loader"} <= names
     assert [*(tmp_path / "out").iterdir()] == []
-
-
-def printed_gate(group: Group) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        assert gate.show(group, GateConfig(seconds=0.02, matrix=8)) == 0
-    return text.getvalue()
-
-
-def test_before_a_job_every_rank_measures_its_device_and_one_rank_of_each_host_its_links(
-    tmp_path: Path,
-) -> None:
-    printed = on_hosts(tmp_path, 2, printed_gate)
-    found, problems = links.read("job", "today", NAMES[:2], dict(enumerate(printed)))
-    assert problems == {}
-    assert {(link.source, link.target) for link in found.links} == {("host0", "host1"), ("host1", "host0")}
-    for text in printed:
-        assert [json.loads(line).get("name") for line in text.splitlines() if '"host"' in line] == [
-            "memory copy",
-            "matmul float32",
-        ]
 
 
 def test_waits_for_a_gpu_hardly_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -425,7 +425,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     elsewhere = (
         *("gpu.few", "slots.few"),  # test_leases.py
         *("container.gpus", "slots.no-gpu", "agent.killed", "python.missing", "python.failed"),
-        *("bench.", "bisect.", "ssh.", "slurm.", "host."),
+        *("bench.", "ssh.", "slurm.", "host."),
     )
     golden = "\n".join(path.read_text() for path in (ROOT / "tests/golden/gpus").glob("*.txt"))
     judged = {row[0] for row in TABLE} | set(re.findall(r"^\w+ \[(\S+)\]", golden, re.MULTILINE))

@@ -38,9 +38,6 @@ REFUSED = {
         "--preload --max-restarts 1 --image muster:cpu a.py": (
             "--preload does not work with --image; leave one out"
         ),
-        "--gate 5 --gpus 3@any a.py": (
-            "--gate needs the hosts of the job, and --gpus 3@any chooses them later"
-        ),
         "--spares 1 a.py": "--spares is for restarts; add --max-restarts N",
         "--torch-backend cpu a.py": "--torch-backend needs --requirements FILE",
         "--module=-c": "--module -c: a module name does not begin with a dash",
@@ -66,9 +63,7 @@ REFUSED = {
     "launch --slurm-login gate": {
         "a.py": '--slurm-login needs options for salloc: --slurm "-N 2 -t 60"',
     },
-    "check": {
-        "--runs mine": "--runs mine is for the jobs of --bench and --bisect; leave it out, or add one of them"
-    },
+    "check": {"--runs mine": "--runs mine is for the jobs of --bench; leave it out, or add --bench"},
     "check --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "bench links --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "run": {

@@ -15,8 +15,8 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -35,8 +35,6 @@ TYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-TIMED_PART = 1.75  # seconds that `rate` takes for each second, with those that do not count
-GPU_TYPES = ("float32", "bfloat16")  # a CPU without instructions for the latter takes seconds for one product
 SIDE_OF_IMAGE, IMAGES_OF_BATCH = 224, 16
 
 
@@ -105,15 +103,6 @@ def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
     yield _loads(config)
 
 
-def of_device(config: HostConfig, device: torch.device, seconds: float) -> Iterator[Figure]:
-    """Memory and matrices of one device, in about as many seconds."""
-    on_cpu = device.type == "cpu"
-    prefix, rows, types = ("", 1024, ("float32",)) if on_cpu else (f"gpu{device.index} ", 8192, GPU_TYPES)
-    each = replace(config, seconds=seconds / (1 + len(types)) / TIMED_PART)
-    yield copies(f"{prefix}memory copy", each, device)
-    yield from _matrices(prefix, each, device, config.matrix or rows, types)
-
-
 def rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
     """Return how often `work` is done in a second.
 
@@ -146,11 +135,9 @@ def copies(name: str, config: HostConfig, device: torch.device) -> Figure:
     return Figure(name, 2 * source.numel() * per_second / 1e9, "GB/s")
 
 
-def _matrices(
-    prefix: str, config: HostConfig, device: torch.device, rows: int, types: Iterable[str] = TYPES
-) -> Iterator[Figure]:
+def _matrices(prefix: str, config: HostConfig, device: torch.device, rows: int) -> Iterator[Figure]:
     """Multiply square matrices of each type."""
-    for name in types:
+    for name in TYPES:
         try:
             yield product(prefix, name, config, device, rows)
         except RuntimeError:  # a type that this device cannot multiply

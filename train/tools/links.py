@@ -20,7 +20,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -75,40 +75,30 @@ def main() -> None:
 
 def show(group: Group, config: LinksConfig) -> int:
     """Meet every other rank; returns the exit status."""
-    print_about(group, group.world_size)
-    measure_links(group, config, range(group.world_size))
-    return 0
-
-
-def print_about(group: Group, ranks: int) -> None:
-    """Rank 0 prints the line about the job: how many ranks are measured, and with what."""
     if group.rank == 0:
-        _print("links", ranks=ranks, backend=group.backend, device=group.device.type)
-
-
-def measure_links(group: Group, config: LinksConfig, ranks: Sequence[int]) -> None:
-    """Measure the links between some ranks; all ranks call it. Their lines count these ranks from 0."""
-    schedule = rounds(len(ranks))
+        _print("links", ranks=group.world_size, backend=group.backend, device=group.device.type)
+    schedule = rounds(group.world_size)
     for pairs in one_at_a_time(schedule) if config.in_turn else schedule:
         for first, second in pairs:
-            if group.rank in {ranks[first], ranks[second]}:
-                _meet(group, config, ranks, first, second)
+            if group.rank in {first, second}:
+                _meet(group, config, first, second)
         if config.in_turn:
             group.barrier()
     group.barrier()  # a rank that left early would break the connections of the others
+    return 0
 
 
-def _meet(group: Group, config: LinksConfig, ranks: Sequence[int], first: int, second: int) -> None:
+def _meet(group: Group, config: LinksConfig, first: int, second: int) -> None:
     """Measure both directions between two ranks, of which this is one; each prints its direction."""
     for sender, receiver in ((first, second), (second, first)):
-        if group.rank == ranks[sender]:
-            end = End(ranks[receiver], group.device)
+        if group.rank == sender:
+            end = End(receiver, group.device)
             latency = end.ask(config.trips)
             bandwidth, messages = end.send(config.large, config.seconds)
             link = Measured(receiver, latency, bandwidth, messages, config.large)
             _print("link", **asdict(link))
         else:
-            end = End(ranks[sender], group.device)
+            end = End(sender, group.device)
             end.answer(config.trips)
             end.receive(config.large)
 
