@@ -27,7 +27,6 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "attach": ("jobs", "Show the output of a job from now on, until its end and verdict."),
         "stop": ("jobs", "End a job on every host. A job that is over stays as it is."),
         "report": ("view", "Write the page of a job: verdict, time line, metrics, resources, last lines."),
-        "compare": ("view", "Compare jobs: code, arguments, environment, versions, hosts and results."),
     },
     "A job that runs": {
         "top": ("top", "Show live what every host and rank does: of a job, or of hosts (--hosts)."),

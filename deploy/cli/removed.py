@@ -11,6 +11,7 @@ REMOVED: Mapping[str, str] = {
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",
+    "compare": "use any diff of runs/*/launch.json, and TensorBoard or W&B for curves",
 }
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 

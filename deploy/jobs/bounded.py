@@ -58,17 +58,6 @@ def content_of(path: Path, most: int = MOST_TEXT) -> bytes:
     return content
 
 
-def unzipped_content_of(path: Path) -> bytes:
-    """The content of a gzip file. TooLargeError if it has more than MOST_TEXT bytes; else as `unzipped`."""
-    content = bytearray()
-    with path.open("rb") as file:
-        for piece in unzipped(file):
-            if len(content) + len(piece) > MOST_TEXT:
-                raise TooLargeError(f"it has more than {MOST_TEXT >> 20} MiB")
-            content += piece
-    return bytes(content)
-
-
 def value_of(content: bytes) -> Any:
     """The value of a JSON text. ValueError for invalid JSON, TooLargeError for too many values."""
     if values_in(content) > MOST_VALUES:

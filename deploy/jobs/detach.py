@@ -46,7 +46,7 @@ def detach(
 
 def own_code() -> Tree:
     """The code of this driver without its commands and pages. It needs only the standard library."""
-    return of_package(Path(__file__).parents[1], leave_out=("api", "cli", "view", "page", "compare"))
+    return of_package(Path(__file__).parents[1], leave_out=("api", "cli", "view", "page"))
 
 
 def _require_python(head: str, version: str) -> None:

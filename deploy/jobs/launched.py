@@ -1,30 +1,20 @@
-"""The record of a launch: launch.json, and code.json.gz with the texts of the program.
-
-`muster report` shows it and `muster compare` compares it. It has no secrets: see `hidden_values`.
-"""
+"""The record of a launch, launch.json. `muster report` shows it. It has no secrets: see `hidden_values`."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import platform
 import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
 from importlib import metadata
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..hosts.facts import Facts
 from ..plan.launch_plan import LaunchPlan
-from ..plan.source_tree import Tree
 from ..plan.spec import is_secret
 
 HIDDEN = "***"
-# Texts are kept so that two runs can be compared line by line. Larger files differ by their hash alone.
-TEXTS = frozenset({".py", ".sh", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".txt", ".md"})
-MOST_OF_FILE, MOST_TEXT = 1 << 17, 1 << 21
 # The name of an option that takes a secret: --hf-token, --api_key. --tokenizer and --max-tokens take none.
 # A dash inside a word begins no option: trying each dash of a text from a host would take quadratic time.
 _LAST_WORD = "token|secret|password|passwd|passphrase|credentials?|auth|(?:api|access|private|secret)[-_]?key"
@@ -73,27 +63,6 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
             "files": {file.path: file.link or file.digest for file in plan.spec.tree.files},
         },
     }
-
-
-def texts(tree: Tree) -> bytes:
-    """The content of code.json.gz: the text of each small source file, by its SHA-256."""
-    kept: dict[str, str] = {}
-    left = MOST_TEXT
-    for file in tree.files:
-        if PurePosixPath(file.path).suffix in TEXTS and file.size <= min(MOST_OF_FILE, left):
-            text = _read(tree.source(file), file.size)
-            if text is not None:
-                kept[file.digest] = text
-                left -= file.size
-    return gzip.compress(json.dumps(kept).encode(), compresslevel=1, mtime=0)
-
-
-def _read(path: Path, size: int) -> str | None:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(size).decode()
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def _facts(facts: Facts) -> dict[str, Any]:

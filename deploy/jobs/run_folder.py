@@ -179,11 +179,9 @@ class RunFolder:
             self._record("job.json", self.record)
         return True
 
-    def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:
-        """Write the record of this attempt (deploy/jobs/launched.py); with the first one, also `texts`."""
+    def keep_launched(self, launched: dict[str, Any]) -> None:
+        """Write the record of this attempt (deploy/jobs/launched.py)."""
         self.keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
-        if texts is not None:
-            self.keep("code.json.gz", texts)
 
     def event(self, event: JobEvent) -> None:
         if not self._full:

@@ -43,7 +43,7 @@ from .fence import TakenOverError, claim
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .kernel_log import with_kernel_messages
-from .launched import launched, texts
+from .launched import launched
 from .leases import Leased, Leasing
 from .metrics import Metrics
 from .notify import StallNotifier
@@ -242,8 +242,7 @@ class Attempts:
             self._announced = announced
             raise
         self._history.began(the_plan)
-        code = None if self._results else texts(the_plan.spec.tree)
-        self.folder.keep_launched(launched(the_plan, cluster.facts), code)
+        self.folder.keep_launched(launched(the_plan, cluster.facts))
         self._background.begin(
             self.spec, the_plan, cluster.channels, hosts, self._policy, on_event=self._on_event
         )

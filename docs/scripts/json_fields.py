@@ -33,7 +33,6 @@ of a launch writes the same lines to a file, a named pipe, or with `-` to standa
   lines.
 
 Fields that do not apply to a type are `null`."""
-COMPARE = "`muster compare --json` prints the differences between jobs, and the figures of each."
 DRAINED = (
     """`muster hosts drained --json` prints a list with an entry for each host or GPU that is drained."""
 )
@@ -169,20 +168,6 @@ DOCUMENTS = (
         "events.jsonl",
         EVENTS,
         (("{}", "JobEvent"),),
-    ),
-    (
-        "compare",
-        COMPARE,
-        (
-            ("jobs", "tuple[str, ...]"),
-            ("differences", "tuple[RunDifference, ...]"),
-            ("figures[].job", "str"),
-            ("figures[].state", "str"),
-            ("figures[].rates", "Mapping[str, StepRate]"),
-            ("figures[].last", "Mapping[str, str]"),
-            ("figures[].rates_file", "str"),
-            ("figures[].last_file", "str"),
-        ),
     ),
     (
         "eval",
@@ -565,23 +550,6 @@ MEANINGS = {
     "TimedPart.ended": "the same, on the last host that ended",
     "TimedPart.slowest": "that host; empty if the part concerns only one",
     "earlier_attempts": "the results of attempts before a restart, with the fields above",
-    "jobs": "the jobs that are compared",
-    "differences": "all differences between the launches",
-    "RunDifference.section": "code, arguments, environment, launch, versions, hosts, options or other",
-    "RunDifference.name": "the file, option, variable or property",
-    "RunDifference.values": "its value in each job; `-` if it has none",
-    "RunDifference.diff": "changed lines of a stored file: a unified diff to the first job",
-    "figures[].job": "the job",
-    "figures[].state": "`running`, `done`, `failed`, `stopped` or `lost`",
-    "figures[].rates": "those of tokens_per_second, samples_per_second and step_seconds that the job has",
-    "StepRate.name": "its name",
-    "StepRate.middle": "the median of the steps, without the first tenth",
-    "StepRate.low": "the tenth percentile",
-    "StepRate.high": "the ninetieth percentile",
-    "StepRate.change": "the median divided by that of the first job, less 1; null for the first job",
-    "figures[].last": "the last value of each metric, as text",
-    "figures[].rates_file": "the file that the rates are from; empty without any",
-    "figures[].last_file": "the file that the last values are from, or `the output of rank 0`",
     "HOST": "the GPUs and slots of a host",
     "HOST.removed": "jobs whose folder was removed",
     "HOST.kept": "jobs whose folder stays",

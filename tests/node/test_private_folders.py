@@ -57,7 +57,7 @@ def test_the_folder_of_a_killed_agent_is_removed_and_that_of_a_living_one_stays(
 def test_what_no_agent_has_left_is_not_touched(place: Path, tmp_path: Path) -> None:
     old = place / "muster-abcdefgh"  # of a version that holds no lock
     old.mkdir(0o700)
-    other = place / "muster-compare-abcdefgh"
+    other = place / "muster-report-abcdefgh"
     other.mkdir(0o700)
     (other / "lock").touch()
     open_to_others = place / "muster-12345678"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.deploy.jobs.launched import MOST_OF_FILE, hidden_values, launched, texts
+from muster.deploy.jobs.launched import hidden_values, launched
 from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import scan
 from tests.unit.plans import NODE, make_plan
 
 
@@ -54,12 +50,3 @@ def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() 
     assert record["hosts"][0]["torch"] == "2.6.0"
     assert record["hosts"][1] == {"name": "node2", "ranks": [2, 3]}
     assert record["code"]["files"] == {"train/__main__.py": "ab" * 32}
-
-
-def test_texts_of_small_source_files_are_kept_by_their_hash(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1\n")
-    (tmp_path / "large.py").write_text("#" * (MOST_OF_FILE + 1))
-    (tmp_path / "weights.bin").write_bytes(b"\0\1")
-    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
-    kept = json.loads(gzip.decompress(texts(scan(tmp_path))))
-    assert kept == {hashlib.sha256(b"x = 1\n").hexdigest(): "x = 1\n"}

@@ -79,7 +79,7 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("data.push --name, data.verify --name, data.pull --name, data.remove --name", NAMES, "a data set"),
     ("status --hosts, logs --hosts, attach --hosts, stop --hosts", ODD, "the record of the job is here"),
     ("stacks --include, stacks --exclude", ODD, "the record of the job has its hosts"),
-    ("report --hosts, compare --hosts, top --hosts", ODD, "the record of the job is here"),
+    ("report --hosts, top --hosts", ODD, "the record of the job is here"),
 )
 """Other options, values that they take, and what these mean. Every other value is refused."""
 MEANT = {option: values for options, values, _ in MEANINGFUL for option in options.split(", ")}
@@ -87,7 +87,6 @@ JOB = RECORD["job"]
 ARGUMENTS = {
     **dict.fromkeys(("status", "logs", "stop", "attach", "report"), JOB),
     "launch": "a.py",
-    "compare": f"{JOB} {JOB}",
     "top": f"--once {JOB}",
     "eval": f"{JOB} x",
     "forward": f"{JOB} 22",
@@ -169,7 +168,6 @@ def test_an_empty_word_names_what_is_missing() -> None:
         "status ''": "JOB",
         "env remove ''": "ENVIRONMENT",
         "init ''": "FOLDER",
-        "compare a ''": "JOB",
     }.items():
         with pytest.raises(UsageError, match=f"^muster [a-z ]+: {named} is empty; give it a value"):
             parse(shlex.split(line), COMMANDS, "muster")

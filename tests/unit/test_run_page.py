@@ -180,7 +180,7 @@ def test_a_page_of_a_running_job_says_how_far_it_has_come(tmp_path: Path) -> Non
 
 def test_a_job_of_an_older_version_has_a_page_without_events(tmp_path: Path) -> None:
     folder = write_run(tmp_path, fails=True)
-    for name in ("events.jsonl", "launch.json", "samples.jsonl.gz", "steps.jsonl", "code.json.gz"):
+    for name in ("events.jsonl", "launch.json", "samples.jsonl.gz", "steps.jsonl"):
         (folder / name).unlink(missing_ok=True)
     page = run_page(read(folder), AT)
     assert page.timeline is not None
@@ -203,7 +203,7 @@ MALFORMED = (
     "name",
     [
         *("events.jsonl", "metrics.jsonl", "steps.jsonl", "samples.jsonl.gz", "launch.json", "job.json"),
-        *("result.json", "plan.txt", "verdict.txt", "code.json.gz", "pace.jsonl"),
+        *("result.json", "plan.txt", "verdict.txt", "pace.jsonl"),
     ],
 )
 def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: str) -> None:

@@ -13,65 +13,52 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 360, 150
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 20
 MOST_POINTS = 240
-SERIES = 6
-"""Number of colours in style.css; further series repeat them."""
 
 
 @dataclass(frozen=True)
-class Series:
-    """A series of a chart: its path, and the figures of the table behind it."""
+class Chart:
+    """One chart: its curve, and the figures of the table behind it. A tick is a coordinate and a text."""
 
-    name: str
-    colour: int
+    title: str
+    x_name: str
     path: str
     first: str
     last: str
     least: str
     most: str
-    dot: Point | None = None
-    """The position of the only point of a series, which a path would not show."""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One chart. A tick is a coordinate in the view box and a text."""
-
-    title: str
-    x_name: str
-    lines: tuple[Series, ...]
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
+    dot: Point | None = None
+    """The position of a single point, which a path would not show."""
 
     @property
     def summary(self) -> str:
         """The chart in a sentence, for a screen reader."""
-        parts = [
-            f"{line.name or self.title} from {line.first} to {line.last}, lowest {line.least}, "
-            f"highest {line.most}"
-            for line in self.lines
-        ]
-        return f"{self.title} over {self.x_name}: {'; '.join(parts)}"
+        course = f"from {self.first} to {self.last}, lowest {self.least}, highest {self.most}"
+        return f"{self.title} over {self.x_name}: {course}"
 
 
-def chart(title: str, x_name: str, series: Sequence[tuple[str, Sequence[Point]]]) -> Chart | None:
-    """The chart of some series; None without a finite point."""
-    finite = [(name, [p for p in points if all(map(math.isfinite, p))]) for name, points in series]
-    every = [point for _, points in finite for point in points]
-    if not every:
+def chart(title: str, x_name: str, points: Sequence[Point]) -> Chart | None:
+    """The chart of some points; None without a finite one."""
+    finite = [point for point in points if all(map(math.isfinite, point))]
+    if not finite:
         return None
-    x_low, x_high = _range([x for x, _ in every], 0.0)
-    y_low, y_high = _range([y for _, y in every], 0.06)
+    values = [y for _, y in finite]
+    x_low, x_high = _range([x for x, _ in finite], 0.0)
+    y_low, y_high = _range(values, 0.06)
     scale = _Scale(x_low, x_high, y_low, y_high)
+    drawn = [(scale.x(x), scale.y(y)) for x, y in thinned(finite, MOST_POINTS)]
     return Chart(
         title=title,
         x_name=x_name,
-        lines=tuple(
-            _line(name, number % SERIES, points, scale)
-            for number, (name, points) in enumerate(finite)
-            if points
-        ),
+        path=path_of(drawn),
+        first=number(values[0]),
+        last=number(values[-1]),
+        least=number(min(values)),
+        most=number(max(values)),
         x_ticks=tuple((scale.x(tick), number(tick)) for tick in ticks(x_low, x_high, 4)),
         y_ticks=tuple((scale.y(tick), number(tick)) for tick in ticks(y_low, y_high, 3)),
+        dot=drawn[0] if len(drawn) == 1 else None,
     )
 
 
@@ -89,21 +76,6 @@ class _Scale:
     def y(self, value: float) -> float:
         share = (value - self.y_low) / (self.y_high - self.y_low)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
-
-
-def _line(name: str, colour: int, points: Sequence[Point], scale: _Scale) -> Series:
-    drawn = [(scale.x(x), scale.y(y)) for x, y in thinned(points, MOST_POINTS)]
-    values = [y for _, y in points]
-    return Series(
-        name=name,
-        colour=colour,
-        path=path_of(drawn),
-        first=number(values[0]),
-        last=number(values[-1]),
-        least=number(min(values)),
-        most=number(max(values)),
-        dot=drawn[0] if len(drawn) == 1 else None,
-    )
 
 
 def path_of(points: Sequence[Point]) -> str:

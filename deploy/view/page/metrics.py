@@ -69,7 +69,7 @@ def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
     charts = [
         made
         for key in keys[:MOST_CHARTS]
-        if (made := chart(key, axis, [("", points_of(drawn, key, axis))])) is not None
+        if (made := chart(key, axis, points_of(drawn, key, axis))) is not None
     ]
     return charts, max(0, len(keys) - MOST_CHARTS)
 

@@ -7,7 +7,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from ...jobs.bounded import (
     memory_of,
     pieces_of,
     unzipped,
-    unzipped_content_of,
     value_of,
 )
 
@@ -78,8 +77,6 @@ class Records:
     """The pace of the ranks of a recorded job, a line for each look."""
     samples: tuple[RunRecord, ...]
     tails: tuple[Tail, ...]
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """Texts of source files by their SHA-256."""
     notes: tuple[str, ...] = ()
     """Files that could not be read, and parts that were left out."""
 
@@ -138,7 +135,6 @@ def read(folder: Path) -> Records:
         pace=tuple(_lines(folder / "pace.jsonl", room, notes)),
         samples=tuple(_samples(folder / "samples.jsonl.gz", notes)),
         tails=tuple(_tails(folder / "logs", room, notes)),
-        texts=_texts(folder / "code.json.gz", notes),
         notes=tuple(notes),
     )
 
@@ -184,15 +180,6 @@ def _object(path: Path, room: Room, notes: list[str]) -> RunRecord:
         notes.append(f"{path.name} cannot be read: {error}")
         return {}
     return loaded if isinstance(loaded, dict) else {}
-
-
-def _texts(path: Path, notes: list[str]) -> Mapping[str, str]:
-    try:
-        loaded = value_of(unzipped_content_of(path)) if path.is_file() else {}
-    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
-        notes.append(f"{path.name} cannot be read: {error}")
-        return {}
-    return {str(digest): str(text) for digest, text in loaded.items()} if isinstance(loaded, dict) else {}
 
 
 def _lines(path: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:

@@ -1,1 +1,0 @@
-"""The comparison of runs: their differences, then their results."""
