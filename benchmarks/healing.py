@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TITLES = {"healing": "launched here, {launcher}", "standby": "detached with --standby, {launcher}"}
 
 
 def main(rounds: int) -> int:
@@ -33,13 +32,12 @@ def main(rounds: int) -> int:
 
 
 def table(entries: Sequence[dict[str, object]]) -> str:
-    """The seconds of each kind of job: median and maximum."""
-    lines = ["| job | rounds | a host is lost, s | it is back, s |", "| --- | --- | --- | --- |"]
-    for kind in dict.fromkeys((entry["name"], entry["launcher"]) for entry in entries):
-        of_kind = [entry for entry in entries if (entry["name"], entry["launcher"]) == kind]
-        title = TITLES[str(kind[0])].format(launcher=kind[1])
-        figures = " | ".join(_figures(of_kind, name) for name in ("lost", "back"))
-        lines.append(f"| {title} | {len(of_kind)} | {figures} |")
+    """The seconds with each launcher: median and maximum."""
+    lines = ["| launcher | rounds | a host is lost, s | it is back, s |", "| --- | --- | --- | --- |"]
+    for launcher in dict.fromkeys(entry["launcher"] for entry in entries):
+        rounds = [entry for entry in entries if entry["launcher"] == launcher]
+        figures = " | ".join(_figures(rounds, name) for name in ("lost", "back"))
+        lines.append(f"| {launcher} | {len(rounds)} | {figures} |")
     return "\n".join(lines) + "\n"
 
 

@@ -236,16 +236,6 @@ UNTIMED = (
         "tests/unit/test_kept.py",
     ),
     (
-        "the first host of a detached job with `--standby` is lost",
-        "its standby driver starts the next attempt, on the hosts that are left",
-        "tests/unit/test_standby.py, tests/cluster/test_healing.py",
-    ),
-    (
-        "a driver does not run for so long that its standby driver has the job",
-        "the hosts refuse it, and it ends",
-        "tests/unit/test_fence.py, tests/cluster/test_healing.py",
-    ),
-    (
         "a lost host answers again while the job runs without it",
         "it takes part in the next attempt; with `--grow` the ranks save at once, and more of them continue",
         "tests/unit/test_return.py, tests/unit/test_growth.py",

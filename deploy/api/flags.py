@@ -48,7 +48,6 @@ class RunFlags(TypedDict, total=False):
     spares: int
     preload: bool
     grow: bool
-    standby: bool
     start_timeout: int
     rank: str | int
     no_record: bool

@@ -74,7 +74,7 @@ class Inventory:
         if self.access is None:
             return None
         root = str(spec.tree.root)
-        return HostsRecord(tuple(spec.hosts), self.access, detached, root, spec.standby)
+        return HostsRecord(tuple(spec.hosts), self.access, detached, root)
 
 
 def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:

@@ -130,7 +130,7 @@ def _routes(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], 
     record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
     if record:
         _note_own_hosts(job, record, hosts)
-        is_head = record.detached and bool(job) and not record.standby
+        is_head = record.detached and bool(job)
         yield record.with_runs, _with(record.access, python), is_head
     file = options.hosts_file
     if (hosts or file.is_file()) and not (record and job):

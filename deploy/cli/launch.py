@@ -108,6 +108,4 @@ def _placement(options: LaunchOptions, spec: LaunchSpec) -> Placement | None:
     parse.require_ranks(options.rank, placed or options.np or spec.gpus or 0)
     if placement:
         parse.require_spares(spec.spares, placement)
-        if spec.standby:
-            parse.require_standby(spec.hosts, placement)
     return placement

@@ -38,7 +38,7 @@ class LaunchOptions(SlurmOptions):
         "How many ranks": "per_host slots",
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
-        "Survive failures": "min_hosts spares preload grow standby start_timeout",
+        "Survive failures": "min_hosts spares preload grow start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
@@ -179,11 +179,6 @@ class LaunchOptions(SlurmOptions):
         "connect, check and supply this many hosts beyond --np too, to replace hosts that fail (default: 0)",
         "N",
         least=1,
-    )
-    standby: bool = flag(
-        False,
-        "with --detach: a second driver waits on another host, and takes over when the first host fails; "
-        "needs three hosts or more",
     )
     preload: bool = flag(
         False,

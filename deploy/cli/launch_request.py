@@ -36,9 +36,7 @@ def refuse(options: LaunchOptions) -> None:
     require_one_source(options)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
-    if options.standby and not (options.detach and not options.slurm):
-        raise UsageError("--standby is for jobs with --detach, on hosts of a hosts file")
-    for name in ("spares", "grow", "preload", "standby"):
+    for name in ("spares", "grow", "preload"):
         if getattr(options, name) and not options.max_restarts:
             raise UsageError(f"--{name} is for restarts; add --max-restarts N")
     if options.preload:
@@ -134,7 +132,6 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         spares=options.spares,
         preload=options.preload,
         grow=options.grow,
-        standby=options.standby,
         max_log=parse.size("--max-log", options.max_log),
         sample_every=float(options.sample_every),
         notify=options.notify,

@@ -113,16 +113,6 @@ def require_spares(number: int, placement: Placement) -> None:
         raise UsageError(f"--spares {number}: {few} of the hosts file would have no rank; {remedy}")
 
 
-def require_standby(hosts: Sequence[Host], placement: Placement) -> None:
-    """`UsageError` if the connected hosts could not stay more than half of all when one is lost."""
-    if len(hosts) < 3 or 2 * (len(placement.connected) - 1) <= len(hosts):
-        connected = count(len(placement.connected), "host")
-        raise UsageError(
-            f"--standby: the job would use {connected} of {len(hosts)}; it needs three or more, and without "
-            "one of them more than half of all: give --include or --spares"
-        )
-
-
 def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     """The hosts with this number of slots each. With 0, the slots of the hosts file stay."""
     if not number:

@@ -12,6 +12,8 @@ REMOVED: Mapping[str, str] = {
     "check --bisect": "use `check --bench`, which measures every link and host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",
     "compare": "use any diff of runs/*/launch.json, and TensorBoard or W&B for curves",
+    "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "
+    "ends, and the next `muster launch` resumes from the newest checkpoint of any host",
 }
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 

@@ -123,10 +123,6 @@ class JobPaths(NamedTuple):
         """The lock that a host's agent holds as long as the job runs there; hosts may share a home."""
         return posixpath.join(self.folder, f"lock.{host}")
 
-    def term(self, host: str) -> str:
-        """A file with the term of the newest driver that has claimed a host (deploy/agent/job/fence.py)."""
-        return posixpath.join(self.folder, f"term.{host}")
-
     def agent(self, host: str) -> str:
         """A file with the path of the folder of the local socket of a host's agent."""
         return posixpath.join(self.folder, f"agent.{host}")

@@ -76,7 +76,6 @@ LATE = (
             "": "stream_part stream_taken stream_close",
         },
     ),
-    Part("agent.job.fence", "Fence", "home", {"cannot claim the host": "claim"}),
     Part("agent.job.arrivals", "ArrivalMeter", "home", {"cannot read where the ranks are": "arrivals"}),
     Part("agent.job.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
     Part("agent.container.look", "Containers", "home", {"cannot use the image": "container"}),

@@ -1,7 +1,7 @@
 """The background work of a job, besides the attempt that runs, so that it can heal.
 
-It holds spare hosts, seeks hosts that were lost, lets the job grow when they answer, keeps the imports of the
-ranks ready, and keeps a standby driver.
+It holds spare hosts, seeks hosts that were lost, lets the job grow when they answer, and keeps the imports of
+the ranks ready.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from ..plan.launcher import place_ranks
 from ..plan.spec import LaunchSpec
-from . import fence
 from . import restart_policy as restart
 from .preload import Preloads
 from .repeated import PREEMPTED
 from .restart_policy import Policy
-from .standby import Standby
 
 NAME = "SIGUSR1"
 ASK_SECONDS = 5.0
@@ -75,8 +73,8 @@ def _is_handled(answer: Future[Handled]) -> bool:
 class Background:
     """Does its work in turns of the driver's loop. `say` gets lines for the user."""
 
-    def __init__(self, open_pipe: OpenPipe, say: Callable[[str], None], standby: Standby | None) -> None:
-        self._open_pipe, self._say, self._standby = open_pipe, say, standby
+    def __init__(self, open_pipe: OpenPipe, say: Callable[[str], None]) -> None:
+        self._open_pipe, self._say = open_pipe, say
         self.reserve = Reserve()
         """The connected hosts without ranks."""
         self.answering: frozenset[str] = frozenset()
@@ -101,19 +99,9 @@ class Background:
             for name in policy.away - {host.name for host in hosts}:
                 self._seek(name)
 
-    def record(self, record: Mapping[str, object]) -> None:
-        """Let the standby driver have the record of the job too."""
-        if self._standby:
-            self._standby.record("job.json", record)
-
     def turn(self) -> None:
-        """Look after the standby driver, and after the hosts without ranks; let the job grow, if it can."""
+        """Look after the hosts without ranks; let the job grow, if it can."""
         self._preloads.turn()
-        if self._standby:
-            others = [host.host.name for host in self._plan.hosts[1:]]
-            self._standby.ensure([self._host(name) for name in (*others, *self._plan.spares)])
-            for line in self._standby.lines():
-                self._say(line)
         for name, why in self.reserve.lost().items():
             self._say(f"{name}, which has no rank: {why}")
             self._seek(name)
@@ -131,13 +119,6 @@ class Background:
         """The attempt is over, and another one may take over the hosts without ranks."""
         self.answering = frozenset(self.reserve.channels)
         self.reserve.hand_to(kept)
-
-    def over(self, spec: LaunchSpec, result: LaunchResult) -> None:
-        """The job is over: no driver may start it again."""
-        if self._standby:
-            fence.end(spec, self._open_pipe)
-            self._standby.record("result.json", result.as_json())
-            self._standby.end()
 
     def _could_grow(self) -> bool:
         """Whether more ranks could run with the hosts that answer again."""

@@ -94,12 +94,10 @@ def jobs_at(
 
 
 def merged(listed: Iterable[LocatedJob]) -> list[LocatedJob]:
-    """Each job once, oldest first: of its newest driver, the first source that has it counts."""
+    """Each job once, oldest first. The first source of a job counts."""
     by_job: dict[str, LocatedJob] = {}
     for located in listed:
-        known = by_job.get(located.state.job)
-        if known is None or located.state.term > known.state.term:
-            by_job[located.state.job] = located
+        by_job.setdefault(located.state.job, located)
     return sorted(by_job.values(), key=lambda located: (located.state.started, located.state.job))
 
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -35,11 +35,9 @@ from ..launch.result import TERMINATED
 from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree, TreeFile
 from ..plan.spec import LaunchSpec
-from .fence import TakenOverError
 from .notify import notify
 from .run_folder import RunFolder
 from .runner import Attempts, Blame
-from .standby import Standby
 from .verdict import end_unstarted, why_unstarted
 
 END_SECONDS = 20.0
@@ -113,8 +111,6 @@ def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -
     try:
         with (take_hosts or _own_hosts)(spec, run, report.waits) as hosts:
             result = _attempts(hosts, run, report).run()
-    except TakenOverError as error:
-        run.say(str(error))
     except (MusterError, KeyboardInterrupt) as error:
         if report.is_sent and run.waits:
             _warn(notify(spec.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
@@ -134,35 +130,16 @@ def _attempts(hosts: Hosts, run: RunFolder, report: _StartReport) -> Attempts:
         run.wait(spec, line)
         report.waits(f"job {spec.job}: {line}")
 
-    return attempts_of(
-        spec, hosts.open_pipe, run, on_start=report.started, blame=hosts.blame, on_wait=on_wait
-    )
-
-
-def attempts_of(
-    spec: LaunchSpec,
-    open_pipe: OpenPipe,
-    run: RunFolder,
-    *,
-    on_start: Callable[[LaunchPlan], None] = lambda plan: None,
-    blame: Blame = lambda result: result,
-    on_wait: Callable[[str], None] = lambda line: None,
-    unreached: Mapping[str, str] | None = None,
-) -> Attempts:
-    """The attempts of a detached job. `unreached`: the hosts that the first attempt cannot use, and why."""
     packages = Present(spec.environment, spec.packages) if spec.environment else None
-    standby = Standby(spec, open_pipe) if spec.standby else None
     return Attempts(
         spec,
-        open_pipe,
+        hosts.open_pipe,
         run,
         (run,),
-        on_start,
-        blame=blame,
+        report.started,
+        blame=hosts.blame,
         packages=packages,
         on_wait=on_wait,
-        standby=standby,
-        unreached=unreached,
     )
 
 

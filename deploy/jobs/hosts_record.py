@@ -45,13 +45,11 @@ class HostsRecord:
     """Whether the first host has the job's driver, and the folder of its run."""
     root: str = ""
     """The folder here of the files that it was launched with; empty in a record of an older version."""
-    standby: bool = False
-    """Whether another host may have them by now."""
 
     @property
     def with_runs(self) -> tuple[Host, ...]:
         """The hosts that may have the folder of the run."""
-        return self.hosts[:1] if self.detached and not self.standby else self.hosts
+        return self.hosts[:1] if self.detached else self.hosts
 
     def require_planned(self, state: JobState) -> None:
         """`MusterError` for a state with ranks that the launch cannot have placed so.
@@ -79,13 +77,12 @@ class _Written:
     access: Access
     detached: bool
     root: PathText = ""
-    standby: bool = False
 
 
 def write(folder: Path, record: HostsRecord) -> None:
     """Write the record of a run into its folder. May raise OSError."""
     lines = tuple(lines_of([(host, "") for host in record.hosts]))
-    written = _Written(VERSION, lines, record.access, record.detached, record.root, record.standby)
+    written = _Written(VERSION, lines, record.access, record.detached, record.root)
     write_atomically(folder / NAME, (json.dumps(asdict(written), indent=2) + "\n").encode(), 0o600)
 
 
@@ -147,7 +144,7 @@ def _read(path: Path) -> HostsRecord:
     try:
         written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
         hosts = hostfile.parse("\n".join(written.hosts), str(path))
-        record = HostsRecord(hosts, written.access, written.detached, written.root, written.standby)
+        record = HostsRecord(hosts, written.access, written.detached, written.root)
     except (OSError, MusterError, RecursionError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"{path}: {why}; remove this file, and give the job's hosts with --hosts") from None

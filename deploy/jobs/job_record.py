@@ -46,7 +46,6 @@ def record_of(
         "gpus": numbers_of(plan.leases),
         "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
         "attempt": plan.spec.attempt,
-        "term": plan.spec.term,
         "started": started,
         "detached": detached,
         "driver": identity(),

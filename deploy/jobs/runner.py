@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..common.clock import now
@@ -39,7 +39,6 @@ from ..why.lateness import Pace
 from ..why.stall import stall_text
 from . import restart_policy as restart
 from .background import Background
-from .fence import TakenOverError, claim
 from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .kernel_log import with_kernel_messages
@@ -51,7 +50,6 @@ from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .returned import keep_returned
 from .run_folder import RunFolder
-from .standby import Standby
 from .verdict import verdict
 
 Blame = Callable[[LaunchResult], LaunchResult]
@@ -77,12 +75,8 @@ class Attempts:
         on_wait: Callable[[str], None] = lambda line: None,
         on_stage: OnStage = show_no_stage,
         placement: Placement | None = None,
-        standby: Standby | None = None,
-        unreached: Mapping[str, str] | None = None,
     ) -> None:
-        """`placement`: of the first attempt, if it is known. `standby`: the standby driver of the job.
-
-        `unreached`: the hosts that the first attempt cannot use, each with the reason.
+        """`placement`: of the first attempt, if it is known.
 
         `on_wait` gets the reason why the job waits before its first start, if that may take long.
         """
@@ -96,10 +90,8 @@ class Attempts:
         self._stdin = StdinFeeder(stdin) if spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
         other_ports = 0 if self._stdin else restart.OTHER_PORTS
-        away = unreached or {}
         self._policy = Policy(spec.max_restarts, spec.min_hosts, other_ports, spec.hosts)
-        self._policy = dataclasses.replace(self._policy, away=frozenset(away), left_out=away)
-        self._background = Background(open_pipe, self._say, standby)
+        self._background = Background(open_pipe, self._say)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
@@ -112,12 +104,10 @@ class Attempts:
 
         After an attempt was announced, it always returns a result.
         """
-        hosts = tuple(host for host in self.spec.hosts if host.name not in self._policy.away)
+        hosts = tuple(self.spec.hosts)
         try:
             while hosts:
                 hosts = self._attempt(hosts, len(self._results))
-        except TakenOverError:
-            raise
         except (MusterError, KeyboardInterrupt) as error:
             if not self._results and not self._announced:
                 raise
@@ -146,8 +136,6 @@ class Attempts:
                 connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
             ) as cluster:
                 self._let_go()  # hosts that this attempt does not need
-                if spec.standby:
-                    claim(cluster, spec, spec.term)
                 leased = self._lease(spec, placement, cluster)
                 spec, hosts = leased.spec, leased.spec.hosts if spec.gpus_anywhere else hosts
                 the_plan = make_plan(
@@ -236,7 +224,6 @@ class Attempts:
         try:
             self.folder.begin(the_plan, self._policy.left_out)
             self._record(head, "job.json", self.folder.record, wait=False)
-            self._background.record(self.folder.record)
             self._on_start(the_plan)
         except MusterError:
             self._announced = announced
@@ -336,7 +323,6 @@ class Attempts:
         notes = [*result.notes, *notes, *self._metrics.missing()]
         earlier, left_out = tuple(self._results[:-1]), self._policy.left_out
         result = dataclasses.replace(result, notes=tuple(notes), earlier=earlier, left_out=left_out)
-        self._background.over(self.spec, result)
         self._history.verdict(result)
         if why := self.folder.finish(result, verdict(result, self.folder)):
             ended = "" if result.failure else "every rank ended with 0; "

@@ -119,10 +119,6 @@ class LaunchSpec:
     min_hosts: int = 1
     spares: int = 0
     """The number of hosts beyond those with ranks that are made ready for the next attempt."""
-    standby: bool = False
-    """Whether a second driver waits on another host, and takes the job over when the first one is gone."""
-    term: int = 0
-    """The number of its driver: each standby driver has a higher one (deploy/jobs/fence.py)."""
     preload: bool = False
     """Whether its hosts keep the imports of the ranks ready for the next attempt."""
     grow: bool = False
@@ -148,9 +144,9 @@ class LaunchSpec:
             )
 
     def for_attempt(self, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
-        """The request of an attempt of one driver. With fewer hosts there may be fewer ranks than before."""
+        """The request of an attempt. With fewer hosts there may be fewer ranks than before."""
         ranks = self.np
-        if ranks and (attempt or self.term):
+        if ranks and attempt:
             ranks = min(ranks, sum(host.slots for host in hosts))
         return replace(self, np=ranks, attempt=self.attempt + attempt)
 

@@ -464,7 +464,6 @@ MEANINGS = {
     "JobState.late": "the ranks that its driver has named as late ([who is slow](../why.md#who-is-slow))",
     "JobState.placed": "number of ranks on each of its hosts, the first ranks on the first host",
     "JobState.gpus": "the numbers of the GPUs that it leases, by host",
-    "JobState.term": "higher for each standby driver that has taken the job over",
     "JobState.spares": "spare hosts that are ready for the next attempt",
     "JobState.left_out": "hosts that have left the job",
     "LeftOut.host": "its name",

@@ -136,7 +136,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "data_remove": {"freed": 7},
     "signal": {},
     "handled": {"handled": True},
-    "claim": {"newer": 0},
     "envs": {
         "home": "ef" * 16,
         "machine": "x86_64",

@@ -6,7 +6,6 @@ resumed job shows from which step it goes on.
 
 from __future__ import annotations
 
-import json
 import queue
 import random
 import re
@@ -16,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -127,61 +126,3 @@ def rounds(cluster: Cluster, driver: subprocess.Popen[str], number: int, seed: i
         _, back = job.until_resumed(len(cluster.nodes))
         done.append(Round(host, at - struck, back - started, step, saved))
     return done
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt of a job by the log of its rank 0: its steps and times."""
-
-    ranks: int
-    resumed: int
-    began: float
-    saved: int
-    last: float
-
-
-class Detached:
-    """A detached job, by the logs that its ranks have on the hosts."""
-
-    def __init__(self, cluster: Cluster, job: str) -> None:
-        self.cluster, self.folder = cluster, f"/home/muster/.muster/jobs/{job}"
-        self.down: set[str] = set()
-
-    def on(self, host: str, command: str) -> str:
-        """The output of a shell command in the job's folder on a host."""
-        return self.cluster.exec(host, ("sh", "-c", f"cd {self.folder} && {command}")).stdout
-
-    def attempts(self) -> list[Attempt]:
-        """All attempts that made a step, in their order."""
-        found = list[Attempt]()
-        for host in (host for host in self.cluster.nodes if host not in self.down):
-            text = self.on(host, "for log in logs/rank-0000@*.out; do echo next; cat $log; done")
-            for log in text.split("next\n"):
-                if resumed := RESUMED.search(log):
-                    step, ranks, began = int(resumed[1]), int(resumed[2]), float(resumed[3])
-                    *_, last = [(step, began), *((int(at[0]), float(at[1])) for at in SAVED.findall(log))]
-                    found.append(Attempt(ranks, step, began, *last))
-        return sorted(found, key=lambda attempt: attempt.began)
-
-    def driver(self) -> tuple[str, int]:
-        """The host of the newest driver of the job, and its process."""
-        records = [
-            json.loads(text)
-            for host in self.cluster.nodes
-            if host not in self.down
-            if (text := self.on(host, "cat run/job.json"))
-        ]
-        newest = max(records, key=lambda record: record["term"])
-        return newest["driver"]["host"], newest["driver"]["pid"]
-
-    def until_resumed(self, after: float, ranks: int) -> Attempt:
-        """The first attempt after this time that has so many ranks and has saved."""
-
-        def found() -> Attempt | None:
-            fitting = (each for each in self.attempts() if each.began > after and each.ranks == ranks)
-            return next((each for each in fitting if each.last > each.began), None)
-
-        what = f"an attempt with {ranks} ranks"
-        attempt = wait_until(found, what, patience=RESTART_PATIENCE, pause=0.5)
-        assert attempt
-        return attempt

@@ -30,7 +30,6 @@ FRAMES = {
     "deploy/agent/host/gpus.py",
     "deploy/agent/job/in_rank/muster_over.py",
     "deploy/jobs/detached_main.py",
-    "deploy/jobs/standby_main.py",
     "deploy/slurm/batch_main.py",
     "deploy/image/bake.py",
 }

@@ -25,8 +25,6 @@ class Detaching:
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
         self._paths, self.send = MusterPaths(str(home)), send
         self.store = Store(Path(self._paths.store))
-        self._drivers: list[subprocess.Popen[bytes]] = []
-        """A standby driver notices by its standard output that this agent has ended."""
 
     def do_detach(self, request: Frame, payload: bytes) -> Frame:
         """Start a driver, which reads the job from its stdin: the job's environment may hold secrets.
@@ -45,7 +43,6 @@ class Detaching:
                 stderr=log,
                 start_new_session=True,
             )
-        self._drivers.append(process)
         threading.Thread(target=self._converse, args=(process, request["job"], paths), daemon=True).start()
         return {}
 

@@ -66,8 +66,6 @@ class JobState:
     driver_folder: Path
     placed: Annotated[tuple[Rank, ...], AtMost(MOST_HOSTS)] = ()
     """The number of ranks of each host; the first ranks are on the first host."""
-    term: Count = 0
-    """Higher for each driver that has taken the job over."""
     spares: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)] = ()
     """The hosts without ranks that are ready for the next attempt."""
     gpus: Annotated[Mapping[Name, _Numbers], AtMost(MOST_HOSTS)] = field(default_factory=dict)
@@ -129,13 +127,6 @@ class Told:
 
 
 @message(frozen=True)
-class Claimed:
-    """The term of a newer driver of the job; 0 if the host is claimed."""
-
-    newer: Count
-
-
-@message(frozen=True)
 class RunFiles:
     """The files of a run with their sizes, in bytes."""
 
@@ -144,7 +135,6 @@ class RunFiles:
 
 JOBS = Request("jobs", JobList)
 OUTPUT = Request("output", JobOutput)
-CLAIM = Request("claim", Claimed)
 RECORD = Request("record", Nothing)
 END_DRIVER = Request("end_driver", Told)
 FILES = Request("files", RunFiles)
