@@ -43,8 +43,6 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
     },
     "Hosts": {
-        "hosts.scan": ("host_list", "Show which hosts answer, and what they have."),
-        "hosts.add": ("host_list", "Add hosts to the hosts file, with slots from what they have."),
         "hosts.drain": ("drain", "Put hosts or GPUs aside: no launch uses them. Running jobs continue."),
         "hosts.undrain": ("drain", "Take drained hosts or GPUs back."),
         "hosts.drained": ("drain", "Show which hosts and GPUs are drained, by whom, since when and why."),

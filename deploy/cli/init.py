@@ -51,7 +51,7 @@ class Init(Command):
 
 
 NEXT = """
-next, with your hosts in hosts.txt (muster hosts add NAME ... writes them):
+next, with your hosts in hosts.txt:
     muster check                # is every host fit, and if not, which one and what fixes it
     muster launch SCRIPT.py     # your program on every host; without SCRIPT.py, Muster's own
 """

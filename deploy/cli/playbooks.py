@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..connect.opener import config_beside
+from ..connect.ownership import require_own, within
 from ..console.progress import Progress
 from ..console.text import clip
 from ..errors import UsageError
 from ..hosts import hostfile, setup_record
 from ..hosts.hostfile import Host
 from ..hosts.name_patterns import InvalidValue, all_names
-from ..roster.sources import ansible_program, require_own_variables
 from .command import Command, flag
 from .shared import HOSTS, HOSTS_ALSO, MUSTER, hosts_file_of
 
@@ -49,7 +50,7 @@ class PlaybookOptions(Command):
         """Check the hosts file, and start ansible-playbook."""
         hosts_file = hosts_file_of(self.hosts)
         hostfile.load(hosts_file)  # report mistakes in it before Ansible does
-        require_own_variables(hosts_file)
+        _require_own_variables(hosts_file.parent)
         config_beside(hosts_file)  # the playbooks log in with it
         try:
             options = shlex.split(self.ansible)
@@ -69,7 +70,7 @@ class PlaybookOptions(Command):
         sys.stdout.flush()
         Progress.close_all()
         if not self.dry_run:
-            path = ansible_program(argv[0], "runs playbooks")
+            path = _ansible_playbook()
             os.execve(path, argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606
 
 
@@ -156,6 +157,24 @@ class Teardown(PlaybookOptions):
     """Bring the hosts back to how they were before setup."""
 
     book = "teardown"
+
+
+def _require_own_variables(folder: Path) -> None:
+    """`UsageError` if another user may have written the variables beside a hosts file."""
+    files = (path for name in ("group_vars", "host_vars") for path in within(folder / name))
+    require_own(files, "Ansible's lookups run commands here")
+
+
+def _ansible_playbook() -> str:
+    """The program beside this Python, else on PATH: a virtual environment need not be active."""
+    name = "ansible-playbook"
+    path = shutil.which(str(Path(sys.executable).parent / name)) or shutil.which(name)
+    if not path:
+        raise UsageError(
+            f"no {name} here, which runs playbooks; pip install 'ansible-core>=2.19' "
+            "(with Python 3.11 or newer)"
+        )
+    return path
 
 
 def limit(hosts: Sequence[Host], names: str, folder: Path) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 REMOVED: Mapping[str, str] = {
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
+    "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",
+    "hosts scan": "use `check`, which shows slots, cores and GPUs of each host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",
     "compare": "use any diff of runs/*/launch.json, and TensorBoard or W&B for curves",
     "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "

@@ -27,7 +27,6 @@ MUSTER = Path(__file__).parents[2]
 TRAIN = MUSTER / "train"
 
 HOSTS = "the hosts file (default: hosts.txt, in this folder or the nearest parent that has one)"
-NEW_HOSTS = "the hosts file (default: hosts.txt)"
 HOSTS_ALSO = ("-H", "--hostfile")
 INCLUDE = "only these hosts: node[1-3],gpu-a"
 EXCLUDE = "not these hosts"

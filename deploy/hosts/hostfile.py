@@ -88,11 +88,6 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
     return tuple(hosts)
 
 
-def has_hosts(text: str) -> bool:
-    """Whether a hosts file has a line that is not a comment."""
-    return bool(hostfile_text.without_comments(text, "")[0].strip())
-
-
 def select(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple[Host, ...]:
     """The hosts named by `include` (all, if empty) less those named by `exclude`: `node[1-3],gpu-a`."""
     wanted = named(include, hosts, "--include") if include else {host.name for host in hosts}

@@ -47,10 +47,9 @@ def _remedy(path: str) -> str:
     hosts = [part for part in parts if part]
     if len(hosts) < len(parts) or not (len(hosts) > 1 or hosts[0][2]):
         return "; `muster init` writes an example with one line for each host"
-    names = [host[1] for host in hosts]
-    slots = f" --slots {hosts[0][2]}" if hosts[0][2] else ""
-    add = f"muster hosts add {' '.join(names)}{slots}"
-    return f"; {add} writes these hosts into one; --include {','.join(names)} takes some of its hosts"
+    line = f"{hosts[0][1]} slots={hosts[0][2] or 1}"
+    names = ",".join(host[1] for host in hosts)
+    return f"; write a file with one line for each host: '{line}'; --include {names} takes some of its hosts"
 
 
 def without_comments(text: str, source: str) -> tuple[str, list[Problem]]:

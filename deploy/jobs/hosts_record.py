@@ -26,7 +26,6 @@ from ..hosts import hostfile
 from ..hosts.bounds import MOST_HOSTS, Text
 from ..hosts.bounds import Path as PathText
 from ..hosts.hostfile import Host
-from ..hosts.hostfile_edit import lines_of
 from .bounded import content_of
 
 NAME = "hosts.json"
@@ -81,9 +80,14 @@ class _Written:
 
 def write(folder: Path, record: HostsRecord) -> None:
     """Write the record of a run into its folder. May raise OSError."""
-    lines = tuple(lines_of([(host, "") for host in record.hosts]))
+    lines = tuple(_line(host) for host in record.hosts)
     written = _Written(VERSION, lines, record.access, record.detached, record.root)
     write_atomically(folder / NAME, (json.dumps(asdict(written), indent=2) + "\n").encode(), 0o600)
+
+
+def _line(host: Host) -> str:
+    values = {"slots": host.slots, "user": host.user, "port": host.port, "addr": host.addr}
+    return " ".join([host.name, *(f"{key}={value}" for key, value in values.items() if value is not None)])
 
 
 def keep(record: HostsRecord | None, folder: Path) -> None:

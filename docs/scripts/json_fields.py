@@ -9,7 +9,6 @@ from __future__ import annotations
 CHECK = """`muster check --json` prints the measurements of every host, and every finding. With `--bench` it
 also prints `links` and `speeds`, in the form of the files of `.muster/bench` ([bench.links](#benchlinks),
 [bench.hosts](#benchhosts))."""
-HOSTS_SCAN = "`muster hosts scan --json` prints a list of hosts."
 STATUS = "`muster status --json` prints a list of jobs, the oldest first."
 RESULT = "The file `runs/JOB/result.json`, which the driver writes last."
 EVENTS = """The file `runs/JOB/events.jsonl` has a line for each event, written as it happens. `--events FILE`
@@ -65,26 +64,6 @@ DOCUMENTS = (
             ("hosts[].clock.uncertainty_s", "float"),
             ("hosts[].reached", "Mapping[str, Reached]"),
             ("findings", "tuple[Finding, ...]"),
-        ),
-    ),
-    (
-        "hosts.scan",
-        HOSTS_SCAN,
-        (
-            ("[].name", "str"),
-            ("[].user", "str | None"),
-            ("[].port", "int | None"),
-            ("[].address", "str"),
-            ("[].listed", "bool"),
-            ("[].reachable", "bool"),
-            ("[].same_as", "str | None"),
-            ("[].host_key", "str | None"),
-            ("[].slots", "int | None"),
-            ("[].facts", "Facts | None"),
-            ("[].error", "dict | None"),
-            ("[].error.id", "str"),
-            ("[].error.text", "str"),
-            ("[].error.remedy", "str"),
         ),
     ),
     ("status", STATUS, (("[]", "JobState"),)),
@@ -313,20 +292,6 @@ MEANINGS = {
     "hosts[].clock.ahead_s": "seconds that it is ahead; negative if it is behind",
     "hosts[].clock.uncertainty_s": "the possible error, in seconds",
     "hosts[].reached": "each host that this one tried to connect to, by name; null if it did not answer",
-    "[].name": "its name for SSH",
-    "[].user": "the login, if the name includes one",
-    "[].port": "the port of its sshd, if the name includes one",
-    "[].address": "the address of SSH, with the port if that is not 22; empty for this machine",
-    "[].listed": "whether the hosts file has it",
-    "[].reachable": "whether an agent answered there",
-    "[].same_as": "the earlier name of the same machine in the list",
-    "[].host_key": "the fingerprint of the host key; null if no connection was made",
-    "[].slots": "the slots that `muster hosts add` would write: its GPUs, else its cores",
-    "[].facts": "properties of the host; null if it did not answer",
-    "[].error": "why it did not answer",
-    "[].error.id": "the kind of error, as in the findings of a check",
-    "[].error.text": "the problem",
-    "[].error.remedy": "the remedy",
     "findings": "all problems; the ids are in [Findings of a check](../check.md)",
     "Finding.id": "the kind of finding; it never changes",
     "Finding.host": "its host; empty for this machine, `Slurm` for a site",

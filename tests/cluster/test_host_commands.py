@@ -216,23 +216,3 @@ def test_cleaning_takes_what_is_over_and_leaves_what_runs(project: Project, clus
     assert project.fab("stop", running).returncode == 0
     again = project.fab("clean").stdout
     assert again.startswith("node1: 0 jobs removed, 1 kept, ")
-
-
-def test_the_hosts_file_is_written_from_what_the_hosts_have(project: Project) -> None:
-    before = "# mine\nnode3 slots=2  # the head\n"
-    (project.path / "hosts.txt").write_text(before)
-    rows = json.loads(project.fab("hosts.scan", "--json").stdout)
-    known = {row["name"]: row for row in rows}
-    assert all(known[name]["reachable"] for name in ("node1", "node2", "node3"))
-    assert len({known[name]["host_key"] for name in ("node1", "node2", "node3")}) == 3
-    assert [name for name, row in known.items() if row["listed"]] == ["node3"]
-    done = project.fab("hosts.add", "node[1-3]", "nowhere.invalid")
-    assert done.returncode == 3
-    assert "already listed: node3\n" in done.stdout
-    assert "    nowhere.invalid: the name nowhere.invalid is not known" in done.stdout
-    text = (project.path / "hosts.txt").read_text()
-    cores = known["node1"]["facts"]["cores"]
-    assert text.startswith(f"{before}node[1-2] slots={cores} ")
-    launched = project.launch("--slots", "1", "--launcher", "torchrun", "--script", "program.py")
-    assert launched.status == 0, launched.output
-    assert [rank["host"] for rank in launched.result["ranks"]] == ["node3", "node1", "node2"]

@@ -54,8 +54,6 @@ HOSTS = {
     "eval": f"{JOB} step",
     "debug": "",
     "forward": f"{JOB} 22",
-    "hosts.scan": "--json",
-    "hosts.add": "node3",
     "check": "--json",
     "bench.links": "--short",
     "bench.collectives": "all_reduce",

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # A package imports from itself and from those below it.
 DEPLOY = (
     *("api", "cli", "slurm", "view", "bench", "check", "jobs"),
-    *("launch", "why", "debug", "image", "envs", "data", "adhoc", "roster", "connect", "plan", "hosts"),
+    *("launch", "why", "debug", "image", "envs", "data", "adhoc", "connect", "plan", "hosts"),
     *("timings", "agent", "common", "decode", "waits", "interrupts", "errors", "console"),
 )
 PURE = ("plan", "hosts", "check", "view", "why", "console")

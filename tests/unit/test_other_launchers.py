@@ -80,9 +80,9 @@ def test_the_answer_says_what_to_type(written: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("node1:2", "muster hosts add node1 --slots 2 writes these hosts into one; --include node1 takes"),
-        ("a:4,b:4", "muster hosts add a b --slots 4 writes"),
-        ("a,b", "muster hosts add a b writes these hosts into one; --include a,b takes some of its hosts"),
+        ("node1:2", "write a file with one line for each host: 'node1 slots=2'; --include node1 takes"),
+        ("a:4,b:4", "'a slots=4'; --include a,b takes some of its hosts"),
+        ("a,b", "'a slots=1'; --include a,b takes some of its hosts"),
         ("hosts.text", "`muster init` writes an example"),
         ("C:\\hosts", "`muster init` writes an example"),
     ],

@@ -14,7 +14,6 @@ from muster.deploy.cli.program import run
 from muster.deploy.connect import ownership
 from muster.deploy.connect.ownership import is_private, require_own, within
 from muster.deploy.errors import UsageError
-from muster.deploy.roster import sources
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -60,13 +59,11 @@ def test_the_variables_beside_a_hosts_file_are_the_users_own(place: str, tmp_pat
     hosts = make(tmp_path / "hosts.txt", "node1\n")
     for name in ("group_vars/all.yml", "host_vars/node1/x.json"):
         make(tmp_path / name, "x: \"{{ lookup('pipe', 'touch owned') }}\"\n")
-    sources.require_own_variables(hosts)
+    playbooks._require_own_variables(hosts.parent)
     path = tmp_path / place
     path.chmod(path.stat().st_mode | 0o002)
     with pytest.raises(UsageError, match=rf"{place}: others may write to it, and Ansible's lookups"):
-        sources.require_own_variables(hosts)
-    with pytest.raises(UsageError, match=rf"{place}: others may write to it, and Ansible's lookups"):
-        sources.load_inventory(hosts)
+        playbooks._require_own_variables(hosts.parent)
 
 
 @AS_ROOT
@@ -74,22 +71,7 @@ def test_a_folder_of_variables_of_another_user_is_refused(tmp_path: Path) -> Non
     make(tmp_path / "group_vars" / "all.yml")
     os.chown(tmp_path / "group_vars", 12345, 12345)
     with pytest.raises(UsageError, match="group_vars: belongs to 12345, and Ansible's lookups run commands"):
-        sources.require_own_variables(tmp_path / "hosts.txt")
-
-
-@pytest.mark.parametrize("place", ["hosts.sh", "ansible.cfg"])
-def test_an_inventory_that_others_may_write_is_not_run(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = make(tmp_path / "hosts.sh", f"#!/bin/sh\ntouch {tmp_path}/owned\n")
-    script.chmod(0o755)
-    make(tmp_path / "ansible.cfg").chmod(0o644)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
-    (tmp_path / place).chmod(0o757)
-    with pytest.raises(UsageError, match=rf"{place}: others may write to it"):
-        sources.load_inventory(script)
-    assert not (tmp_path / "owned").exists()
+        playbooks._require_own_variables(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["group_vars/all.yml", ".muster/ssh_config"])
@@ -100,7 +82,7 @@ def test_a_playbook_is_not_started_with_what_others_wrote(
     make(tmp_path / place).chmod(0o666)
     (tmp_path / place).parent.chmod(0o755)
     monkeypatch.setattr(os, "execve", lambda *words: pytest.fail("started"))
-    monkeypatch.setattr(playbooks, "ansible_program", lambda *words: pytest.fail("started"))
+    monkeypatch.setattr(playbooks, "_ansible_playbook", lambda *words: pytest.fail("started"))
     monkeypatch.setattr(ownership, "is_private", lambda group: True)
     assert run(["setup", "--hosts", str(hosts)]) == 2
     assert "others may write to it" in capsys.readouterr().err

@@ -89,9 +89,6 @@ REFUSED = {
         "-o max all_gather": "--op max is for all_reduce, reduce, reduce_scatter; leave it out",
         "-r 3 broadcast": "--root 3: the job has the ranks 0 to 2",
     },
-    "hosts add gpu1 --offline --slots 1": {
-        "--python python3": "--python python3 has no effect with --offline; leave it out",
-    },
     "image build cpu": {
         "--source .": "--source: the target cpu compiles nothing; it takes the distribution's packages",
     },

@@ -14,7 +14,6 @@ from muster.deploy.cli.command import Exit, exit_on_error
 from muster.deploy.cli.shared import cache_folder
 from muster.deploy.common.users import own_name
 from muster.deploy.connect.transports.ssh_config import _route
-from muster.deploy.roster.sources import aliases
 
 
 @pytest.fixture
@@ -48,9 +47,7 @@ def test_a_user_without_a_home_is_told_to_set_one() -> None:
             cache_folder()
 
 
-def test_a_home_of_nobody_in_an_ssh_configuration_is_no_file(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("Include ~nobody-at-all/config\nHost node1\n")
-    assert aliases(tmp_path / "config", tmp_path) == ("node1",)
+def test_a_home_of_nobody_in_an_ssh_configuration_is_no_file() -> None:
     assert _route("node1", "identityfile ~nobody-at-all/key", (), ()).identity_files == ()
 
 

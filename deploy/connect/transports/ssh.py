@@ -111,11 +111,6 @@ class SshPipe:
         """The agent's stdin: its lifeline."""
         return self._writer
 
-    @property
-    def host_key(self) -> str:
-        """The fingerprint of the key that the host has shown."""
-        return fingerprint(self._transport.get_remote_server_key())
-
     def last_words(self, printed: str = "") -> LostError:
         """The last line of stderr, else `printed`, and the exit status, or that the connection broke."""
         if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
