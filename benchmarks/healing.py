@@ -33,17 +33,12 @@ def main(rounds: int) -> int:
 
 def table(entries: Sequence[dict[str, object]]) -> str:
     """The seconds with each launcher: median and maximum."""
-    lines = ["| launcher | rounds | a host is lost, s | it is back, s |", "| --- | --- | --- | --- |"]
+    lines = ["| launcher | rounds | seconds |", "| --- | --- | --- |"]
     for launcher in dict.fromkeys(entry["launcher"] for entry in entries):
-        rounds = [entry for entry in entries if entry["launcher"] == launcher]
-        figures = " | ".join(_figures(rounds, name) for name in ("lost", "back"))
-        lines.append(f"| {launcher} | {len(rounds)} | {figures} |")
+        lost = [float(str(entry["lost"])) for entry in entries if entry["launcher"] == launcher]
+        figures = f"{statistics.median(lost):.1f} (at most {max(lost):.1f})"
+        lines.append(f"| {launcher} | {len(lost)} | {figures} |")
     return "\n".join(lines) + "\n"
-
-
-def _figures(entries: Sequence[dict[str, object]], name: str) -> str:
-    seconds = [float(str(entry[name])) for entry in entries]
-    return f"{statistics.median(seconds):.1f} (at most {max(seconds):.1f})"
 
 
 if __name__ == "__main__":

@@ -237,8 +237,8 @@ UNTIMED = (
     ),
     (
         "a lost host answers again while the job runs without it",
-        "it takes part in the next attempt; with `--grow` the ranks save at once, and more of them continue",
-        "tests/unit/test_return.py, tests/unit/test_growth.py",
+        "it takes part in the next attempt",
+        "tests/unit/test_return.py, tests/cluster/test_healing.py",
     ),
     (
         "a lost host is back at once, and too few hosts are left",

@@ -47,7 +47,6 @@ class RunFlags(TypedDict, total=False):
     min_hosts: int
     spares: int
     preload: bool
-    grow: bool
     start_timeout: int
     rank: str | int
     no_record: bool

@@ -38,7 +38,7 @@ class LaunchOptions(SlurmOptions):
         "How many ranks": "per_host slots",
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
-        "Survive failures": "min_hosts spares preload grow start_timeout",
+        "Survive failures": "min_hosts spares preload start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
         "Slurm and launchers": "slurm slurm_login launcher",
     }
@@ -184,11 +184,6 @@ class LaunchOptions(SlurmOptions):
         False,
         "keep the imports of the ranks ready on each host while the job runs, so that a restart needs "
         "none; takes the memory of one more rank for each host, with torchrun of two",
-    )
-    grow: bool = flag(
-        False,
-        "when a lost host answers again, send SIGUSR1 to a program that handles it: it saves and ends, and "
-        "the job continues with more ranks",
     )
     start_timeout: int = flag(
         0,

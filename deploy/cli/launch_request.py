@@ -36,7 +36,7 @@ def refuse(options: LaunchOptions) -> None:
     require_one_source(options)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
-    for name in ("spares", "grow", "preload"):
+    for name in ("spares", "preload"):
         if getattr(options, name) and not options.max_restarts:
             raise UsageError(f"--{name} is for restarts; add --max-restarts N")
     if options.preload:
@@ -131,7 +131,6 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         max_restarts=options.max_restarts,
         spares=options.spares,
         preload=options.preload,
-        grow=options.grow,
         max_log=parse.size("--max-log", options.max_log),
         sample_every=float(options.sample_every),
         notify=options.notify,

@@ -14,6 +14,7 @@ REMOVED: Mapping[str, str] = {
     "hosts scan": "use `check`, which shows slots, cores and GPUs of each host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",
     "compare": "use any diff of runs/*/launch.json, and TensorBoard or W&B for curves",
+    "launch --grow": "use --max-restarts: a lost host that answers again takes part in the next attempt",
     "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "
     "ends, and the next `muster launch` resumes from the newest checkpoint of any host",
 }

@@ -105,13 +105,6 @@ def with_returned(
     return (*hosts, *back), replace(policy, away=policy.away - names, left_out=left_out)
 
 
-def grown(hosts: Sequence[Host], policy: Policy) -> Decision:
-    """The next attempt after the ranks have saved so that more of them can start; it does not count."""
-    more = replace(policy, max_restarts=policy.max_restarts + 1)
-    names = ", ".join(host.name for host in hosts)
-    return Decision(tuple(hosts), f"the ranks have saved; more of them start on {names}", more)
-
-
 def decide(
     failure: Failure | None,
     hosts: Sequence[Host],

@@ -172,8 +172,6 @@ class Attempts:
         if result.warned:
             return ()
         hosts, self._policy = restart.with_returned(hosts, self._background.answering, self._policy)
-        if result.grows:
-            return self._next(restart.grown(hosts, self._policy), attempt)
         return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
 
     def _lease(self, spec: LaunchSpec, placement: Placement, cluster: Cluster) -> Leased:
@@ -246,7 +244,6 @@ class Attempts:
             detached=self.folder.detached,
             on_turn=self._background.turn,
         ).run()
-        result = self._background.noted(result)
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)

@@ -175,8 +175,6 @@ class LaunchResult:
     """The parts of its start, and of the recovery before it."""
     warned: bool = False
     """Whether a signal was passed on to its ranks (rank_io.py): then it does not start again."""
-    grows: bool = False
-    """Whether its ranks have saved and ended so that the next attempt can have more."""
     over: float = 0.0
     """When the driver began to end it."""
     stepped: bool = True

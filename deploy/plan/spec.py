@@ -121,8 +121,6 @@ class LaunchSpec:
     """The number of hosts beyond those with ranks that are made ready for the next attempt."""
     preload: bool = False
     """Whether its hosts keep the imports of the ranks ready for the next attempt."""
-    grow: bool = False
-    """Whether its ranks are asked to save and end when lost hosts answer again."""
     max_log: int = MAX_LOG
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
     sample_every: float = SAMPLE_SECONDS

@@ -135,7 +135,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
     "data_remove": {"freed": 7},
     "signal": {},
-    "handled": {"handled": True},
     "envs": {
         "home": "ef" * 16,
         "machine": "x86_64",

@@ -25,10 +25,8 @@ RESTART_PATIENCE = 3 * PATIENCE
 EVERY = 5
 """Steps between two checkpoints."""
 PROGRAM = f"""
-import os, signal, time
+import os, time
 import torch, torch.distributed as dist
-asked = torch.zeros(1)
-signal.signal(signal.SIGUSR1, lambda number, frame: asked.fill_(1))
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 path = os.path.join(os.environ["MUSTER_OUT"], "step")
@@ -46,13 +44,9 @@ def save():
         print("saved", step, "at", time.time(), flush=True)
 while True:
     step += 1
-    agreed = torch.tensor([step, -step, int(asked)])
+    agreed = torch.tensor([step, -step])
     dist.all_reduce(agreed, dist.ReduceOp.MAX)
     assert agreed[0] == -agreed[1] == step, agreed
-    if agreed[2]:
-        save()
-        dist.barrier()
-        raise SystemExit(75)
     if step % {EVERY} == 0:
         save()
     time.sleep(0.05)
@@ -63,11 +57,10 @@ SAVED = re.compile(r"saved (\d+) at ([\d.]+)")
 
 @dataclass(frozen=True)
 class Round:
-    """A lost host. Seconds from its loss to the first step without it, and from its start to one with it."""
+    """A lost host, and the seconds from its loss to the first step without it."""
 
     host: str
     lost: float
-    back: float
     resumed: int
     saved: int
     """The newest checkpoint that was complete when the host was lost."""
@@ -99,30 +92,30 @@ class Watched:
             if (found := RESUMED.search(line)) and int(found.group(2)) == ranks:
                 return int(found.group(1)), float(found.group(3))
 
-    def until_saved(self) -> None:
-        """Read on to the next checkpoint, and all that has been printed by then."""
-        before = self.saved
-        while self.saved == before or not self._lines.empty():
+    def until_saved(self, back: str = "") -> None:
+        """Read on to the next checkpoint, to the line that this host is back, and all that was printed."""
+        before, is_back = self.saved, not back
+        while self.saved == before or not is_back or not self._lines.empty():
             line = self._lines.get(timeout=RESTART_PATIENCE)
             self.said.append(line)
+            is_back = is_back or f"{back} answers again" in line
             if found := SAVED.search(line):
                 self.saved = int(found.group(1))
 
 
 def rounds(cluster: Cluster, driver: subprocess.Popen[str], number: int, seed: int) -> list[Round]:
-    """Kill a host chosen at random so often, each time when all hosts take part again."""
+    """Kill a host with a rank, chosen at random, so often. Each attempt has the host that was lost before."""
     job, chosen, done = Watched(driver), random.Random(seed), list[Round]()  # noqa: S311  # no secret
     job.until_resumed(len(cluster.nodes))
+    job.until_saved()
+    away = ""
     for _ in range(number):
-        job.until_saved()
-        host = chosen.choice(cluster.nodes)
-        struck = time.time()
+        host = chosen.choice([node for node in cluster.nodes if node != away])
+        struck, saved = time.time(), job.saved
         subprocess.run(["docker", "kill", cluster.container(host)], check=True, stdout=subprocess.DEVNULL)
-        saved = job.saved
         step, at = job.until_resumed(len(cluster.nodes) - 1)
-        job.until_saved()
-        started = time.time()
         subprocess.run(["docker", "start", cluster.container(host)], check=True, stdout=subprocess.DEVNULL)
-        _, back = job.until_resumed(len(cluster.nodes))
-        done.append(Round(host, at - struck, back - started, step, saved))
+        job.until_saved(back=host)
+        done.append(Round(host, at - struck, step, saved))
+        away = host
     return done

@@ -53,25 +53,6 @@ def test_a_pulse_says_who_moves_and_who_is_stopped(
     os.kill(program, signal.SIGCONT)
 
 
-@pytest.mark.parametrize(
-    "wrapper",
-    ["import signal; signal.signal(10, lambda *_: None); print('here'); signal.pause()", "while True: pass"],
-    ids=["handler", "none"],
-    indirect=True,
-)
-def test_whether_the_programs_handle_a_signal_is_known_before_it_is_sent(
-    wrapper: subprocess.Popen[bytes], request: pytest.FixtureRequest
-) -> None:
-    ranks = Ranks()
-    assert not ranks.handle(signal.SIGUSR1), "no rank has started"
-    ranks.started(3, wrapper.pid)
-    if "handler" in request.node.name:
-        wait_until(lambda: ranks.handle(signal.SIGUSR1), "the handler of the program")
-    assert not ranks.handle(signal.SIGUSR2)
-    ranks.started(4, os.getpid())
-    assert not ranks.handle(signal.SIGUSR1), "one of them has no program yet"
-
-
 def test_a_rank_that_has_ended_has_no_pulse() -> None:
     ranks = Ranks()
     ranks.started(0, os.getpid())

@@ -29,7 +29,6 @@ REFUSED = {
     "launch --dry-run": {
         "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
         "--min-hosts 1 a.py": "--min-hosts is for restarts; add --max-restarts N",
-        "--grow a.py": "--grow is for restarts; add --max-restarts N",
         "--preload a.py": "--preload is for restarts; add --max-restarts N",
         "--preload --max-restarts 1 --no-record a.py": (
             "--preload does not work with --no-record; leave one out"

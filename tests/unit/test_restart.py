@@ -16,7 +16,6 @@ from muster.deploy.jobs.restart_policy import (
     awaits_network,
     backoff,
     decide,
-    grown,
     pause,
     with_returned,
     without,
@@ -227,12 +226,6 @@ def test_a_host_that_failed_otherwise_does_not_come_back(why: str) -> None:
     lost = decide(failure, HOSTS, 0, policy, alone="node2" if why == "ranks" else None, stuck=stuck)
     assert len(lost.hosts) == 2
     assert with_returned(lost.hosts, ("node2", "node3"), lost.policy)[0] == lost.hosts
-
-
-def test_a_restart_that_lets_a_job_grow_does_not_count() -> None:
-    decision = grown(HOSTS, POLICY)
-    assert (decision.hosts, decision.policy.max_restarts) == (HOSTS, POLICY.max_restarts + 1)
-    assert decision.message == "the ranks have saved; more of them start on node1, node2, node3"
 
 
 def test_no_more_restarts_than_were_allowed() -> None:

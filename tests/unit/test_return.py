@@ -1,8 +1,7 @@
-"""A lost host that answers again takes part in the next attempt, which `--grow` brings about."""
+"""A lost host that answers again takes part in the next attempt."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
-from muster.deploy.jobs import background, restart_policy, runner
+from muster.deploy.jobs import restart_policy, runner
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
 from muster.deploy.launch.result import Failure, LaunchResult
@@ -29,27 +28,21 @@ from tests.waiting import wait_until
 
 HOSTS = hostfile.parse("node[1-2] slots=2")
 LOST = Failure("host", "the SSH connection to its agent is gone", 3, host="node2")
-SAVED = Failure("rank", "exit status 75", 75, host="node1", rank=0)
-FAILED = dataclasses.replace(SAVED, reason="exit status 1", exit_status=1)
+FAILED = Failure("rank", "exit status 1", 1, host="node1", rank=0)
 
 
 class Job:
     """A job with agents of this machine: node2 is lost, and answers again in the second attempt."""
 
-    def __init__(self, folder: RunFolder, *, grow: bool) -> None:
-        self.folder, self.grow = folder, grow
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
         self.hosts: list[list[str]] = []
         self.down: set[str] = set()
-        self.growth = SimpleNamespace(sent=False, look=self.send)
 
     def open_pipe(self, host: Host) -> Pipe:
         if host.name in self.down:
             raise HostError("ssh.unreachable", "no route to it")
         return LocalPipe(None)
-
-    def send(self) -> bool:
-        self.growth.sent = True
-        return True
 
     def plan(self, spec: LaunchSpec, placement: Placement, *given: Any, **options: Any) -> LaunchPlan:
         names = [host.name for host in placement.hosts]
@@ -65,26 +58,24 @@ class Job:
         if attempt == 1:
             self.down, failure = {"node2"}, LOST
         if attempt == 2:
-            self.down, failure = set(), SAVED if self.grow else FAILED
+            self.down, failure = set(), FAILED
             wait_until(lambda: self.turned(on_turn), "node2")
         return LaunchResult(plan, 1.0, 2.0, failure, {}, cleared=frozenset({"node1"}))
 
     def turned(self, on_turn: Callable[[], None]) -> bool:
-        """Make a turn; returns whether node2 has answered, and the job grows if it shall."""
+        """Make a turn; returns whether node2 has answered."""
         on_turn()
-        said = (self.folder.logs / "driver.log").read_text()
-        return "node2 answers again" in said and self.growth.sent == self.grow
+        return "node2 answers again" in (self.folder.logs / "driver.log").read_text()
 
 
-@pytest.fixture(params=[False, True], ids=["restart", "grow"])
-def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    made = Job(RunFolder(tmp_path, "20261120-120000-abcd", detached=True), grow=request.param)
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    made = Job(RunFolder(tmp_path, "20261120-120000-abcd", detached=True))
     monkeypatch.setattr(reserve, "PAUSES", (0.01,))
     monkeypatch.setattr(restart_policy, "BACKOFF_SECONDS", (0.0,))
     monkeypatch.setattr(runner, "make_plan", made.plan)
     monkeypatch.setattr(runner, "deliver", lambda *given: None)
     monkeypatch.setattr(runner, "LaunchLoop", made.loop)
-    monkeypatch.setattr(background, "Growth", lambda channels: made.growth)
     return made
 
 
@@ -96,8 +87,7 @@ def test_a_lost_host_that_answers_again_takes_part_in_the_next_attempt(job: Job)
         tree=TREE,
         library=TREE,
         may_restart=True,
-        max_restarts=1 if job.grow else 2,  # the attempt with more ranks does not count
-        grow=job.grow,
+        max_restarts=2,
     )
     result = Attempts(spec, job.open_pipe, job.folder, (job.folder,)).run()
     assert job.hosts == [["node1", "node2"], ["node1"], ["node1", "node2"]]

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 
 from ...common.frames import Frame
-from ..processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table
+from ..processes import SECONDS_PER_TICK, ProcessStat, below, process_table
 
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
@@ -64,14 +64,6 @@ class Ranks:
             for pid in [pid for pid, stat in table.items() if stat.parent == wrapper][:1]
         }
 
-    def handle(self, number: int) -> bool:
-        """Whether the program of every rank has a handler for a signal (proc(5), SigCgt)."""
-        programs = self.programs()
-        return bool(programs) and all(
-            _caught(programs[rank][0]) >> (number - 1) & 1 if rank in programs else False
-            for rank in list(self._wrappers)
-        )
-
     def pulse(self) -> Frame:
         """For each rank: seconds of processor time of all its processes, and S, R, D or T."""
         table = process_table()
@@ -83,12 +75,6 @@ class Ranks:
             for rank, wrapper in list(self._wrappers.items())
             if (stats := [table[pid] for pid in [wrapper, *below(wrapper, table)] if pid in table])
         }
-
-
-def _caught(pid: int) -> int:
-    """The signals for which a process has a handler: bit 0 is signal 1."""
-    _, _, mask = peek(f"/proc/{pid}/status").partition("\nSigCgt:")
-    return int(mask.split()[0], 16) if mask else 0
 
 
 def _state(stats: list[ProcessStat]) -> str:

@@ -234,10 +234,6 @@ class JobSupervisor:
         self.signal_ranks(PASSED_ON[request["name"]])
         return {}
 
-    def do_handled(self, request: Frame, payload: bytes) -> Frame:
-        """Whether the program of every rank here has a handler for such a signal."""
-        return {"handled": self.ranks.handle(PASSED_ON[request["name"]])}
-
     def signal_ranks(self, number: int) -> None:
         """Send a signal to every rank here."""
         for wrapper in self.ranks.wrappers().values():

@@ -45,13 +45,6 @@ class Stopped:
 
 
 @message(frozen=True)
-class Handled:
-    """Whether the program of every rank of a host has a handler for a signal."""
-
-    handled: bool
-
-
-@message(frozen=True)
 class Preloaded:
     """How far a host is with the imports for the next attempt; `why`: why it will not have them.
 
@@ -111,7 +104,6 @@ PING = Request("ping", Nothing)
 WATCH = Request("watch", Nothing)
 SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
-HANDLED = Request("handled", Handled)
 STOP = Request("stop", Stopped)
 PRELOAD = Request("preload", Preloaded)
 OUTPUTS = Request("outputs", Outputs)
