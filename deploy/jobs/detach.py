@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..connect.cluster import Cluster
@@ -35,10 +36,11 @@ def detach(
     code = own_code()
     stage = DeliveryStage()
     on_stage(stage)
-    for tree in (spec.tree, spec.library, code):
-        contents = Contents(tree)
+    trees = [Contents(tree) for tree in (spec.tree, spec.library, code)]
+    for contents in trees:
         contents.ask(cluster.channels[head], verify=True)  # its driver has no other source of them
         contents.send(cluster.channels[head], stage)
+    spec = replace(spec, tree=trees[0].tree)
     on_stage(f"waiting until the driver on {head} has started the job")
     cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json(), driver=driver)
     return _await_report(cluster)

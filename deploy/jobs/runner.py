@@ -29,7 +29,7 @@ from ..launch.loop import LaunchLoop
 from ..launch.rank_io import StdinFeeder, outputs
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stages import with_hosts
-from ..plan.launch_plan import LaunchPlan
+from ..plan.launch_plan import LaunchPlan, about_vanished
 from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
 from ..plan.program import CALL
@@ -152,6 +152,8 @@ class Attempts:
                     self._say(line)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents, self._on_stage)
+                if more := contents[0].tree.vanished[len(spec.tree.vanished) :]:
+                    self._say(f"note: {about_vanished(more)}")
                 self._background.reserve = cluster.set_aside(host.name for host in leased.placement.spares)
                 if kept:
                     cluster.forget_reports()

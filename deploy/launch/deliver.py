@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from ..connect.channel import Channel
@@ -146,8 +146,14 @@ class Contents:
         self._tree, self._lock = tree, threading.Lock()
         self._sizes = {file.digest: file.size for file in tree.files if file.link is None}
         self._paths = {file.digest: file.path for file in tree.files}
-        self._archive = lru_cache(ARCHIVES_KEPT)(tree.archive)
+        self._vanished: set[str] = set()
+        self._archive = lru_cache(ARCHIVES_KEPT)(partial(tree.archive, vanished=self._vanished))
         self._answers: dict[str, Future[Missing]] = {}
+
+    @property
+    def tree(self) -> Tree:
+        """The tree without the files that vanished before they were sent."""
+        return self._tree.without(self._vanished) if self._vanished else self._tree
 
     def ask(self, channel: Channel, *, verify: bool = False) -> None:
         """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it checks the others."""
@@ -198,12 +204,12 @@ def _prepare(
     plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents], stage: DeliveryStage
 ) -> None:
     seconds = preparation_seconds(plan.spec.tree, plan.spec.library)
-    prepared = _post_prepare(plan, host, channel)
+    prepared = _post_prepare(plan, host, channel, contents)
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
     started = _start_container(host, channel)
     if damaged := channel.wait(prepared, seconds).damaged:
         names = [name for tree in contents for name in tree.send_again(channel, damaged, stage)]
-        if channel.wait(_post_prepare(plan, host, channel), seconds).damaged:
+        if channel.wait(_post_prepare(plan, host, channel, contents), seconds).damaged:
             raise _lost_again(names, host)
         started = _start_container(host, channel)  # the host refused the first one: nothing was prepared
     channel.wait(freed, seconds)
@@ -221,8 +227,11 @@ def _lost_again(names: Sequence[str], host: HostPlan) -> MusterError:
     )
 
 
-def _post_prepare(plan: LaunchPlan, host: HostPlan, channel: Channel) -> Future[Prepared]:
+def _post_prepare(
+    plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents]
+) -> Future[Prepared]:
     """Let a host make the job's folder."""
+    code, library = (tree.tree for tree in contents)
     return channel.post(
         PREPARE,
         host=host.host.name,
@@ -233,11 +242,11 @@ def _post_prepare(plan: LaunchPlan, host: HostPlan, channel: Channel) -> Future[
         attempt=plan.spec.attempt,
         stdin=plan.spec.stdin,
         environment=plan.spec.environment,
-        code=plan.spec.tree.listing(),
-        library=plan.spec.library.listing(),
+        code=code.listing(),
+        library=library.listing(),
         files=[astuple(file) for file in host.files],
         # Inside of a container they lead to its mounts.
-        links=plan.spec.tree.links_out() if host.container is None else [],
+        links=code.links_out() if host.container is None else [],
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import Problem, UsageError
@@ -49,12 +49,52 @@ class _Pattern:
         return name == len(names)
 
 
-@dataclass
+class IgnoreFiles:
+    """The files of one name, such as `.gitignore`, in a folder and below it. Each is read at its first use.
+
+    As with git, the nearest file with a pattern for a path decides, and with a folder everything in it is
+    ignored. `follow_links`: also read those that are links, which git does not.
+    """
+
+    def __init__(self, root: Path, name: str, *, follow_links: bool) -> None:
+        self._root, self._name, self._follow_links = root, name, follow_links
+        self._files: dict[str, Ignored | None] = {}
+        self._folders: dict[str, bool] = {}
+
+    def has(self, path: str, *, is_folder: bool = False) -> bool:
+        """Whether a path is ignored, directly or with one of its folders."""
+        files: list[tuple[int, Ignored]] = []  # of the folders so far, each with the start of the path in it
+        folder, start = "", 0
+        while True:
+            if found := self._file(folder):
+                files.append((start, found))
+            end = path.find("/", start)
+            if end < 0:
+                return _is_ignored(files, path, is_folder=is_folder)
+            folder, start = path[:end], end + 1
+            if folder not in self._folders:
+                self._folders[folder] = _is_ignored(files, folder, is_folder=True)
+            if self._folders[folder]:
+                return True
+
+    def _file(self, folder: str) -> Ignored | None:
+        if folder not in self._files:
+            path = self._root / folder / self._name
+            is_read = path.is_file() and (self._follow_links or not path.is_symlink())
+            self._files[folder] = Ignored.of_file(path) if is_read else None
+        return self._files[folder]
+
+
+def _is_ignored(files: list[tuple[int, Ignored]], path: str, *, is_folder: bool) -> bool:
+    decisions = (found.decides(path[start:], is_folder=is_folder) for start, found in reversed(files))
+    return next((decision for decision in decisions if decision is not None), False)
+
+
+@dataclass(frozen=True)
 class Ignored:
-    """Decides on paths below one folder. With a folder, everything in it is ignored, as by git."""
+    """The patterns of one file."""
 
     patterns: list[_Pattern]
-    _folders: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
     def of_file(cls, path: Path) -> Ignored:
@@ -75,17 +115,6 @@ class Ignored:
                 problem = f"a pattern of more than {LONGEST_PATTERN} characters"
                 raise UsageError(str(Problem(source, number, 1, problem)))
         return cls([pattern for line in lines if (pattern := _pattern(line))])
-
-    def has(self, path: str) -> bool:
-        """Whether a file is ignored, directly or with one of its folders."""
-        folder = ""
-        for part in path.split("/")[:-1]:
-            folder = f"{folder}/{part}" if folder else part
-            if folder not in self._folders:
-                self._folders[folder] = bool(self.decides(folder, is_folder=True))
-            if self._folders[folder]:
-                return True
-        return bool(self.decides(path, is_folder=False))
 
     def decides(self, path: str, *, is_folder: bool) -> bool | None:
         """Whether the last pattern that matches a path ignores it; None if no pattern matches it."""

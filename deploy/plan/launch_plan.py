@@ -18,7 +18,7 @@ from .placement import PlacedRank
 from .source_tree import Tree
 from .spec import LaunchSpec, is_secret
 
-MOST_SUBMODULES = 5  # more names would hide the remedy in a note
+MOST_NAMES = 5  # more names would hide the remedy in a note
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class LaunchPlan:
     def notes(self) -> tuple[str, ...]:
         """Notes for the user before the ranks start."""
         program, launcher = self.spec.program, self.spec.launcher
-        notes = [*self.busy, *([_about_absent(self.spec.tree.absent)] if self.spec.tree.absent else [])]
+        tree = self.spec.tree
+        notes = [*self.busy, *([_about_absent(tree.absent)] if tree.absent else [])]
+        notes += [about_vanished(tree.vanished)] if tree.vanished else []
         if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
             note = (
                 f"{program.mpi} uses MPI, but torchrun starts no MPI ranks: each would be an MPI world of "
@@ -121,9 +123,19 @@ def _describe_tree(tree: Tree) -> str:
 
 def _about_absent(submodules: Sequence[str]) -> str:
     """The note about submodules that are not checked out."""
-    listed = ", ".join(submodules[:MOST_SUBMODULES]) + (", ..." if len(submodules) > MOST_SUBMODULES else "")
+    listed = _first(submodules)
     are, them = ("submodule {} is", "its") if len(submodules) == 1 else ("submodules {} are", "their")
     return f"{are.format(listed)} not checked out, so no host gets {them} files; git submodule update --init"
+
+
+def about_vanished(files: Sequence[str]) -> str:
+    """The note about files that were removed here during the launch."""
+    was, it = ("was", "it") if len(files) == 1 else ("were", "them")
+    return f"{_first(files)} {was} removed here during the launch, so the ranks run without {it}"
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
 
 
 def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:

@@ -7,14 +7,14 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
 from . import tree_limits
 from .git import ContentCheck, GitFiles, Head, git_files, git_root, have_modes, is_stored_as
-from .ignore import Ignored
+from .ignore import IgnoreFiles
 from .tree_limits import IGNORE_FILE, links_of, too_large
 from .walk import JOB, KEYS, RUNS, is_file, walk
 
@@ -38,6 +38,8 @@ class TreeFile:
     size: int = 0
     source: str = ""
     """The path of its content here, if that is not below the root. Its path on a host has no prefix then."""
+    untracked: bool = False
+    """Whether git does not track it. If it vanishes before it is sent, the launch continues without it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Tree:
     prefix: str = ""
     absent: tuple[str, ...] = ()
     """Submodules that are not checked out, so that no host gets their files."""
+    vanished: tuple[str, ...] = ()
+    """Files that git does not track, and that were removed here before they were read or sent."""
     commit: str = ""
     """The git commit of the tree; empty without a repository."""
     clean: bool = False
@@ -82,16 +86,30 @@ class Tree:
         """The links out of the tree, each with its target, which every host must have."""
         return [(file.path, file.link) for file in self.files if file.link and file.link.startswith("/")]
 
-    def archive(self, digests: Sequence[str]) -> bytes:
+    def without(self, digests: Container[str]) -> Tree:
+        """The tree without the files of these contents, which vanished."""
+        gone = [file.path for file in self.files if file.digest in digests]
+        files = tuple(file for file in self.files if file.digest not in digests)
+        return replace(self, files=files, vanished=(*self.vanished, *gone), clean=self.clean and not gone)
+
+    def archive(self, digests: Sequence[str], vanished: set[str] | None = None) -> bytes:
         """A tar archive of these contents, in which the name of each member is its digest.
 
-        Raises UsageError if a file has changed since the scan. It may have grown, like a log.
+        Raises UsageError if a file has changed since the scan. It may have grown, like a log. `vanished` gets
+        the contents that are missing in the archive, because files that git does not track were removed;
+        without it that is an error too.
         """
         wanted = {*digests}
         contents: dict[str, bytes] = {}
         for file in self.files:
             if file.digest in wanted and file.digest not in contents:
-                contents[file.digest] = self._content(file)
+                try:
+                    contents[file.digest] = self._content(file)
+                except _VanishedError:
+                    if vanished is None or not file.untracked:
+                        raise
+        if vanished is not None:
+            vanished |= wanted - contents.keys()
         buffer = io.BytesIO()
         with _archive_in(buffer, contents.values()) as tar:
             for digest, content in contents.items():
@@ -106,10 +124,20 @@ class Tree:
             with path.open("rb") as stream:
                 content = stream.read(file.size)
         except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+            raise _unreadable(path, error) from None
         if hashlib.sha256(content).hexdigest() != file.digest:
             raise UsageError(f"{path}: changed while it was sent; try again, or keep it out of the tree")
         return content
+
+
+class _VanishedError(UsageError):
+    """A file was removed while the tree was read or sent."""
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return _VanishedError(f"{path}: was removed while the tree was read; start the launch again")
+    return UsageError(f"{path}: cannot be read: {error.strerror}")
 
 
 def _archive_in(buffer: io.BytesIO, contents: Iterable[bytes]) -> tarfile.TarFile:
@@ -126,32 +154,37 @@ def _archive_in(buffer: io.BytesIO, contents: Iterable[bytes]) -> tarfile.TarFil
 def scan(folder: Path) -> Tree:
     """The tree of a folder: its git work tree without ignored files, else the folder itself.
 
-    `.musterignore` in the root excludes files, even if git tracks them.
+    `.musterignore` excludes files, even if git tracks them. Files that vanish meanwhile are left out.
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = git_root(folder)
     head, root = Head(root) if root else None, root or folder
-    listing = root / IGNORE_FILE
-    ignored = Ignored.of_file(listing) if listing.is_file() else Ignored([])
+    ignored = IgnoreFiles(root, IGNORE_FILE, follow_links=True)
     git = git_files(root) if head else GitFiles()
-    candidates = _of_git(root, git) if head else walk(folder, leave_out=ignored)
-    listed = (name for name in candidates if not ignored.has(name))
-    sizes, modes = _measured(root, listed)  # before any file is read
+    listed = (name for name in _of_git(root, git) if not ignored.has(name))
+    candidates = listed if head else walk(folder, leave_out=ignored)
+    sizes, modes = _measured(root, candidates)  # before any file is read
     if why := too_large(str(root), sizes, IN_GIT if head else WITHOUT_GIT):
         raise UsageError(why)
     names = sorted(sizes)
     links = links_of(root, names, modes)
     tracked = {name: file for name, file in git.tracked.items() if not ignored.has(name)}
     same = tracked.keys() == sizes.keys()
-    files = list[TreeFile]()
+    files, vanished = list[TreeFile](), list[str]()
     for name in names:
-        file, unchanged = _read(root, name, links.get(name), tracked[name].blob if same else "")
-        files.append(file)
+        try:
+            file, unchanged = _read(root, name, links.get(name), tracked[name].blob if same else "")
+        except _VanishedError:
+            if name in tracked:
+                raise
+            vanished.append(name)
+            continue
+        files.append(replace(file, untracked=name not in tracked))
         same = same and unchanged
     commit, staged = head.result() if head else ("", False)
     same = same and staged and have_modes(root, tracked, modes)
     within, absent = os.path.relpath(folder, root), tuple(sorted(git.absent))
-    return Tree(root, within, tuple(files), absent=absent, commit=commit, clean=same)
+    return Tree(root, within, tuple(files), absent=absent, vanished=(*vanished,), commit=commit, clean=same)
 
 
 def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -162,7 +195,7 @@ def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[st
     for name in names:
         try:
             status = os.lstat(root / name)
-        except OSError:  # a deleted file gets its error when it is read
+        except OSError:  # a file that has vanished is noticed when it is read
             sizes[name] = 0
             continue
         sizes[name], modes[name] = status.st_size, status.st_mode
@@ -206,14 +239,13 @@ def _is_own(name: str) -> bool:
 
 def _read(root: Path, name: str, link: str | None = None, blob: str = "") -> tuple[TreeFile, bool]:
     """A file, and whether it has the content with this id of git."""
-    path = root / name
-    if link is not None:
-        target = os.fsencode(path.readlink())
-        check = ContentCheck(blob, len(target))
-        check.update(target)
-        return TreeFile(name, executable=False, digest="", link=link), check.is_same
-    digest, size = hashlib.sha256(), 0
+    path, digest, size = root / name, hashlib.sha256(), 0
     try:
+        if link is not None:
+            target = os.fsencode(path.readlink())
+            check = ContentCheck(blob, len(target))
+            check.update(target)
+            return TreeFile(name, executable=False, digest="", link=link), check.is_same
         with path.open("rb") as stream:
             check = ContentCheck(blob, os.fstat(stream.fileno()).st_size)
             while part := stream.read(1 << 20):
@@ -223,4 +255,4 @@ def _read(root: Path, name: str, link: str | None = None, blob: str = "") -> tup
         file = TreeFile(name, os.access(path, os.X_OK), digest.hexdigest(), size=size)
         return file, bool(blob) and (check.is_same or is_stored_as(blob, path, file.digest, size))
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None

@@ -73,6 +73,8 @@ def links_of(root: Path, names: Iterable[str], modes: Mapping[str, int]) -> dict
         if stat.S_ISLNK(modes.get(name, 0)):
             try:
                 targets[name] = _target(top, root / name, name)
+            except OSError:  # it was removed or replaced: its reading notes that
+                continue
             except ValueError as error:
                 refused.append(f"    {root / name}: links to {error}")
     if refused:

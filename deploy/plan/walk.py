@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..errors import UsageError
-from .ignore import Ignored
+from .ignore import IgnoreFiles
 
 # Names of Muster's own files: run folders, named by job ids (also drafts of them), and keys.
 RUNS, KEYS = "runs", ".muster"
@@ -19,12 +19,13 @@ NEVER = {"__pycache__", "node_modules", RUNS, "venv"}
 GITIGNORE = ".gitignore"
 
 
-def walk(root: Path, *, gitignore: bool = False, leave_out: Ignored | None = None) -> Iterator[str]:
+def walk(root: Path, *, gitignore: bool = False, leave_out: IgnoreFiles | None = None) -> Iterator[str]:
     """The paths of files and links below a folder, without hidden folders, environments and runs.
 
-    `gitignore`: also without the files that a `.gitignore` lists. `leave_out`: folders to skip.
+    `gitignore`: also without the files that a `.gitignore` lists. `leave_out`: other files to leave out.
     """
-    ignored = _Ignored(root) if gitignore else None
+    ignored = [leave_out] if leave_out else []
+    ignored += [IgnoreFiles(root, GITIGNORE, follow_links=False)] if gitignore else []
     waiting = [""]
     entered = 0
     while waiting:
@@ -39,15 +40,11 @@ def walk(root: Path, *, gitignore: bool = False, leave_out: Ignored | None = Non
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError:
             continue  # an unreadable folder holds no code
-        if ignored:
-            ignored.enter(below, any(entry.name == GITIGNORE for entry in entries))
         for entry in entries:
             name, is_link, is_folder = f"{below}{entry.name}", entry.is_symlink(), _is_folder(entry)
-            if is_folder and (
-                _is_skipped(entry.name) or (leave_out and leave_out.decides(name, is_folder=True))
-            ):
+            if is_folder and _is_skipped(entry.name):
                 continue
-            if ignored and ignored.has(f"{name}/" if is_folder else name):
+            if any(files.has(name, is_folder=is_folder) for files in ignored):
                 continue
             if is_folder and not is_link:
                 waiting.append(f"{name}/")
@@ -69,28 +66,3 @@ def _is_skipped(folder: str) -> bool:
 def is_file(path: Path) -> bool:
     """Whether a path is a file or a link."""
     return path.is_symlink() or path.is_file()
-
-
-class _Ignored:
-    """The `.gitignore` files of the folders so far."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._lists: dict[str, Ignored] = {}
-
-    def enter(self, folder: str, has_list: bool) -> None:
-        """Read the list of a folder. The name of a folder ends with a slash, and is empty for the root."""
-        path = self._root / folder / GITIGNORE
-        if has_list and path.is_file() and not path.is_symlink():
-            self._lists[folder] = Ignored.of_file(path)
-
-    def has(self, name: str) -> bool:
-        """Whether the nearest list with a pattern for a name ignores it; the name of a folder ends with /."""
-        is_folder, name = name.endswith("/"), name.removesuffix("/")
-        parents = [str(parent) for parent in PurePosixPath(name).parents]
-        for folder in ("" if parent == "." else f"{parent}/" for parent in parents):
-            if listed := self._lists.get(folder):
-                decision = listed.decides(name[len(folder) :], is_folder=is_folder)
-                if decision is not None:
-                    return decision
-        return False

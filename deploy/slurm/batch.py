@@ -156,8 +156,9 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     folder = batch.folder / BATCH
     batch.folder.chmod(0o700)
     store, code = Store(folder / "store"), own_code()
-    for tree in (spec.tree, spec.library, code):
+    for tree in (spec.library, code):
         _store(tree, store)
+    spec = dataclasses.replace(spec, tree=_store(spec.tree, store))
     store.check_out([list(row) for row in code.listing()], folder / "driver")
     texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
     for name, text in texts.items():
@@ -166,8 +167,11 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
 
 
-def _store(tree: Tree, store: Store) -> None:
-    store.add(tree.archive([file.digest for file in tree.files if file.link is None]))
+def _store(tree: Tree, store: Store) -> Tree:
+    """Store the contents of a tree; returns it without the files that vanished meanwhile."""
+    vanished: set[str] = set()
+    store.add(tree.archive([file.digest for file in tree.files if file.link is None], vanished))
+    return tree.without(vanished)
 
 
 def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:

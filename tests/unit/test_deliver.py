@@ -100,6 +100,23 @@ def delivered(folder: Path, *damaged: tuple[str, ...]) -> Forgetful:
     return host
 
 
+def test_a_file_that_vanished_before_it_is_sent_is_not_in_the_jobs_folder(tmp_path: Path) -> None:
+    class Empty(Forgetful):
+        code: Any = None
+
+        def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
+            self.code = words.get("code", self.code)
+            answer = super().post(request, payload, **words)
+            return Missing(tuple(words["digests"])) if request.name == "missing" else answer
+
+    for name in ("train.py", "cache.tmp"):
+        (tmp_path / name).write_text(name)
+    plan, host = make_plan("node1 slots=2", tree=scan(tmp_path)), Empty(())
+    (tmp_path / "cache.tmp").unlink()
+    deliver(plan, cast(Any, SimpleNamespace(channels={"node1": host}, close=lambda: None)))
+    assert [name for name, *_ in host.code] == ["train.py"]
+
+
 def test_a_spare_host_gets_the_contents_and_prepares_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     plan = make_plan("node[1-2] slots=2", tree=scan(tmp_path), np=2, spares=1)
@@ -144,9 +161,9 @@ def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: p
 
     archive = Tree.archive
 
-    def count(self: Tree, digests: Any) -> bytes:
+    def count(self: Tree, digests: Any, vanished: set[str]) -> bytes:
         packed.append(tuple(digests))
-        return archive(self, digests)
+        return archive(self, digests, vanished)
 
     monkeypatch.setattr(Tree, "archive", count)
     contents = Contents(tree)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.errors import UsageError
-from muster.deploy.plan.ignore import LONGEST_PATTERN, MOST_PATTERNS, Ignored
+from muster.deploy.plan.ignore import LONGEST_PATTERN, MOST_PATTERNS, Ignored, IgnoreFiles
 from muster.deploy.plan.source_tree import scan
 
 # Not in it: `a**/b`, of which git matches more than gitignore(5) says.
@@ -40,6 +40,11 @@ NAMES = (
 )
 
 
+def ignored_by(root: Path, patterns: str) -> IgnoreFiles:
+    (root / "ignored").write_bytes(patterns.encode())
+    return IgnoreFiles(root, "ignored", follow_links=False)
+
+
 def said_by_git(root: Path, patterns: str, paths: list[str]) -> dict[str, bool]:
     (root / ".git" / "info" / "exclude").write_text(patterns)
     argv = ["git", "-C", str(root), "-c", "core.excludesFile=", "check-ignore", "--no-index"]
@@ -60,13 +65,13 @@ def test_random_patterns_leave_out_what_git_leaves_out(seed: int, tmp_path: Path
             draw.choice(("", "/**", "**/")) + line + draw.choice(("", "/")) for line in lines
         )
         paths = sorted({"/".join(draw.choices(NAMES, k=draw.randint(1, 4))) for _ in range(60)})
-        ignored = Ignored.of(patterns, "patterns")
+        ignored = ignored_by(tmp_path, patterns)
         expected = said_by_git(tmp_path, patterns, paths)
         assert {path: ignored.has(path) for path in paths} == expected, patterns
 
 
-def test_what_is_in_an_ignored_folder_cannot_be_taken_back_by_itself() -> None:
-    ignored = Ignored.of("docs/\n!docs/keep.md\nlib/*\n!lib/keep.md\n", "patterns")
+def test_what_is_in_an_ignored_folder_cannot_be_taken_back_by_itself(tmp_path: Path) -> None:
+    ignored = ignored_by(tmp_path, "docs/\n!docs/keep.md\nlib/*\n!lib/keep.md\n")
     assert [ignored.has(path) for path in ("docs/keep.md", "lib/keep.md", "lib/a")] == [True, False, True]
 
 
@@ -87,7 +92,7 @@ def test_no_pattern_takes_long(pattern: str, tmp_path: Path) -> None:
     (tmp_path / ".musterignore").write_text(f"{pattern}\n")
     began = time.process_time()
     deep = "/".join(["a"] * 1000)
-    Ignored.of(pattern, "patterns").has(deep)
+    IgnoreFiles(tmp_path, ".musterignore", follow_links=True).has(deep)
     scan(tmp_path)
     assert time.process_time() - began < 10  # pathspec would take longer than anybody lives
 

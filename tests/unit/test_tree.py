@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -368,8 +369,76 @@ def test_a_file_that_changed_since_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a\.py: changed while it was sent"):
         scanned.archive([file.digest for file in scanned.files])
     (tmp_path / "a.py").unlink()
-    with pytest.raises(UsageError, match=r"a\.py: cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"a\.py: was removed while the tree was read"):
         scanned.archive([file.digest for file in scanned.files])
+
+
+def removing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove a file or link when it has been listed, before it is read."""
+    listed = tree_limits.links_of
+
+    def then_remove(*arguments: Any) -> dict[str, str]:
+        links = listed(*arguments)
+        path.unlink()
+        return links
+
+    monkeypatch.setattr(tree, "links_of", then_remove)
+
+
+@pytest.mark.parametrize("name", ["new.tmp", "link"])
+@pytest.mark.parametrize("in_git", [True, False])
+def test_a_file_that_vanishes_after_its_listing_is_left_out_and_noted(
+    name: str, in_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, train_py="1", **{"new.tmp": "2"})
+    (tmp_path / "link").symlink_to("train.py")
+    if in_git:
+        for words in (("init", "-q"), ("add", "train.py")):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    removing(tmp_path / name, monkeypatch)
+    scanned = tree.scan(tmp_path)
+    assert name not in {file.path for file in scanned.files}
+    plan = make_plan("node1", tree=scanned)
+    assert f"note: {name} was removed here during the launch, so the ranks run without it" in str(plan)
+
+
+def test_a_tracked_file_that_vanishes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, train_py="1", model_py="2")
+    for words in (("init", "-q"), ("add", ".")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    removing(tmp_path / "model.py", monkeypatch)
+    with pytest.raises(UsageError, match=r"model\.py: was removed while the tree was read"):
+        tree.scan(tmp_path)
+
+
+def test_a_file_that_vanishes_before_it_is_sent_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, a_py="same", b="same", c="1", d="2")
+    scanned = tree.scan(tmp_path)
+    for name in ("a.py", "c"):
+        (tmp_path / name).unlink()
+    vanished: set[str] = set()
+    with tarfile.open(
+        fileobj=io.BytesIO(scanned.archive([file.digest for file in scanned.files], vanished))
+    ) as tar:
+        assert len(tar.getnames()) == 2
+    left = scanned.without(vanished)
+    assert ([file.path for file in left.files], left.vanished) == (["a.py", "b", "d"], ("c",))
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_musterignore_holds_at_every_level(in_git: bool, tmp_path: Path) -> None:
+    """As .gitignore does: the nearest file with a pattern decides, and it knows only its own folder."""
+    places = ("", "inner/", "inner/deep/", "other/", "other/gone/")
+    write(tmp_path, **{f"{folder}{name}": "x" for folder in places for name in ("key", "keep")})
+    (tmp_path / ".musterignore").write_text("keep\ngone/\n")
+    (tmp_path / "inner" / ".musterignore").write_text("key\n!keep\n")
+    (tmp_path / "inner" / "deep" / ".musterignore").write_text("/keep\n")
+    (tmp_path / "other" / "gone" / ".musterignore").write_text("!key\n")
+    if in_git:
+        for words in (("init", "-q"), ("add", ".")):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    sent = {file.path for file in tree.scan(tmp_path).files if "ignore" not in file.path}
+    assert sent == {"key", "inner/keep", "other/key"}
 
 
 def test_without_git_the_advice_for_too_large_a_tree_is_not_gitignore(
