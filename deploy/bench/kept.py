@@ -84,10 +84,3 @@ def read(path: Path, kind: type[Result]) -> Result | None:
         raise UsageError(f"{path}: {explain(error)}") from None
     except MALFORMED as error:
         raise UsageError(f"{path}: not a result of muster bench: {error}; remove the file") from None
-
-
-def newest_links(folder: Path) -> list[Links]:
-    """The newest links of every backend that was measured."""
-    files = sorted(folder.glob("links-*.json")) if folder.is_dir() else []
-    found = (read(path, Links) for path in files if not path.name.endswith(".baseline.json"))
-    return [links for links in found if links is not None]

@@ -51,12 +51,6 @@ class Links:
             for link in self.links
         }
 
-    def among(self, hosts: Sequence[str]) -> Links:
-        """The same without other hosts."""
-        kept = tuple(name for name in self.hosts if name in {*hosts})
-        links = tuple(link for link in self.links if link.source in kept and link.target in kept)
-        return Links(self.job, self.made, self.backend, self.device, kept, links)
-
     def as_json(self) -> dict[str, Any]:
         """Plain values, which `of_json` reads."""
         return asdict(self)

@@ -13,11 +13,11 @@ from ..bench import hosts as by_host
 from ..bench import kept, links_text
 from ..bench.links import Links, outliers, slower, worst_first
 from ..bench.links import read as read_links
+from ..bench.links_page import links_page
 from ..bench.run import BenchmarkRun, one_rank_each
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError, UsageError
 from ..plan.launcher import place_ranks
-from ..view.page.links_page import links_page
 from ..view.page.render import render, write_page
 from .bench_job import (
     HOSTS,
@@ -69,7 +69,7 @@ class BenchLinks(KeptOptions):
         slow = worst_first(partial(outliers, links))
         worse = worst_first(partial(slower, links, before)) if before else None
         if self.html:
-            write_page(render("links.html", page=links_page([links])), Path(self.html))
+            write_page(render("links.html", page=links_page(links)), Path(self.html))
         if self.json:
             write_json(kept.as_json(links, slow, worse, problems))
         else:

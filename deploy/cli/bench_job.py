@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TextIO
 from ..bench import hosts as by_host
 from ..bench import links_text
 from ..bench.findings import failed, of_hosts, of_links
-from ..bench.links import Links, outliers, worst_first
+from ..bench.links import outliers, worst_first
 from ..bench.links import read as read_links
 from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
 from ..bench.run import run as run_to_end
@@ -194,7 +194,6 @@ class Benched:
     findings: tuple[Finding, ...]
     text: str
     as_json: dict[str, Any]
-    links: tuple[Links, ...]
 
 
 def benched(
@@ -203,7 +202,6 @@ def benched(
     """Measure hosts that are fit, in two jobs. A job that fails is a finding. One host has no links."""
     findings: list[Finding] = []
     texts: list[str] = []
-    measured: tuple[Links, ...] = ()
     values: dict[str, Any] = {}
 
     def ran(tool: str) -> BenchmarkRun | None:
@@ -221,7 +219,7 @@ def benched(
             slow = worst_first(partial(outliers, links))
             findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
             texts += [*links_text.matrix(links, "bandwidth"), ""]
-            values["links"], measured = links.as_json(), (links,)
+            values["links"] = links.as_json()
     with _noted(findings):
         if hosts and (done := ran(HOSTS)):
             speeds, problems = by_host.read(done.job, made(), done.hosts, done.printed)
@@ -229,7 +227,7 @@ def benched(
             findings += [failed(host, reason) for host, reason in problems.items()]
             texts += by_host.figures_table(speeds)
             values["speeds"] = speeds.as_json()
-    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values, measured)
+    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,11 +61,6 @@ class Check(SlurmOptions):
     runs: str = flag(
         RUNS_FOLDER, "the folder in which to make the folders of these jobs (default: runs)", "FOLDER"
     )
-    html: str = flag(
-        "",
-        "also write a page to this file: every host, remedies, and the links that bench links measured",
-        "FILE",
-    )
     json: bool = flag(False, f"{JSON}: all measurements, and every finding with its id")
 
     def run(self) -> None:
@@ -84,8 +78,6 @@ class Check(SlurmOptions):
                 checkup = examined(inventory, self.launcher or inventory.launcher, rule, site)
                 if self.bench:
                     checkup = _with_bench(checkup, inventory, self.python, runs_of(self.runs))
-        if self.html:
-            checkup.write_page(Path(self.html), self.hosts_file)
         if self.json:
             write_json(checkup.as_json())
         else:
@@ -124,17 +116,6 @@ class Checkup:
         """Measurements and findings for programs."""
         checked = report.as_json(self.hosts, self.measurements, self.findings, self.launcher)
         return {**checked, **(self.measured.as_json if self.measured else {})}
-
-    def write_page(self, page: Path, hosts_file: Path) -> None:
-        """Write the page of a check, with the links of this check or of the newest measurement."""
-        from ..bench import kept  # noqa: PLC0415  # 100 ms, only for a page
-        from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
-        from ..view.page.render import render, write_page  # noqa: PLC0415
-
-        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        links = self.measured.links if self.measured else kept.newest_links(kept.folder_beside(hosts_file))
-        values = cluster_page(self.hosts, self.measurements, self.findings, self.launcher, made, links)
-        write_page(render("cluster.html", page=values), page)
 
 
 def examined(

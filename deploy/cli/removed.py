@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 REMOVED: Mapping[str, str] = {
+    "check --html": "use its text or `--json`; `bench links --html` writes heat maps",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
     "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",
     "hosts scan": "use `check`, which shows slots, cores and GPUs of each host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",
-    "compare": "use any diff of runs/*/launch.json, and TensorBoard or W&B for curves",
     "launch --grow": "use --max-restarts: a lost host that answers again takes part in the next attempt",
     "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "
     "ends, and the next `muster launch` resumes from the newest checkpoint of any host",
+    "compare": "use any diff of `runs/*/launch.json`, and TensorBoard or W&B for curves",
 }
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 

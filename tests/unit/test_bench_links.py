@@ -13,13 +13,11 @@ import pytest
 from muster.deploy.bench import kept
 from muster.deploy.bench.findings import of_links
 from muster.deploy.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
+from muster.deploy.bench.links_page import NAMES, heat_map, links_page
 from muster.deploy.bench.links_text import as_text
 from muster.deploy.check import report
 from muster.deploy.check.measurements import Measurements
 from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.view.page.cluster_page import cluster_page
-from muster.deploy.view.page.links_page import NAMES, heat_map, links_page
 from muster.deploy.view.page.render import TEMPLATES, render
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second
@@ -198,7 +196,7 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
     folder = kept.folder_beside(tmp_path / "hosts.txt")
     kept.keep(kept.newest_of(folder, "links-gloo"), run(3).as_json())
     kept.keep(kept.baseline_of(folder, "links-gloo"), run(2).as_json())
-    assert kept.newest_links(folder) == [run(3)]
+    assert kept.read(folder / "links-gloo.json", Links) == run(3)
     assert kept.read(folder / "links-gloo.baseline.json", Links) == run(2)
     assert kept.read(folder / "links-mpi.json", Links) is None
 
@@ -262,7 +260,7 @@ def test_slow_links_are_listed_from_the_worst_on() -> None:
         {("node1", "node2"): FAST / 3, ("node3", "node4"): FAST / 9},
         latency={("node4", "node1"): 5 * LATENCY},
     )
-    (page,) = links_page([links]).runs
+    page = links_page(links)
     assert [text.partition(":")[0] for text in page.slow] == [
         "node3 -> node4",
         "node4 -> node1",
@@ -314,7 +312,6 @@ def test_every_text_of_a_page_is_legible(scheme: int) -> None:
         (text, back) for text in ("ink", "soft", "bad") for back in ("paper", "card", "stripe", "bad-back")
     ]
     texts += [("good", "card"), ("good", "stripe"), ("bad", "stripe"), ("active", "card")]
-    texts += [("warning", "card")]
     texts += [("card", badge) for badge in ("soft", "good", "bad", "active")]
     assert {
         pair: ratio for pair in texts if (ratio := contrast(*(colours[name] for name in pair))) < LEGIBLE
@@ -323,24 +320,14 @@ def test_every_text_of_a_page_is_legible(scheme: int) -> None:
 
 def test_the_page_names_slow_links_and_escapes_names() -> None:
     links = run(3, {("node1", "node2"): SLOW})
-    page = render("links.html", page=links_page([links]))
+    page = render("links.html", page=links_page(links))
     assert "node1 -&gt; node2: 96 Mbit/s" in page
     assert page.count("<figure") == 2
     assert "<script" not in page
     odd = Links("job", "<b>", "gloo", "cpu", ("<i>", "b"), (HostLink("<i>", "b", 1e-5, FAST),))
-    assert "<i>" not in render("links.html", page=links_page([odd]))
+    assert "<i>" not in render("links.html", page=links_page(odd))
 
 
 def test_the_page_of_256_hosts_stays_below_a_megabyte() -> None:
-    page = render("links.html", page=links_page([run(256)]))
+    page = render("links.html", page=links_page(run(256)))
     assert len(page) < 1_000_000
-
-
-def test_the_page_of_a_cluster_has_the_links_of_its_hosts_and_of_no_other() -> None:
-    hosts = hostfile.parse("node[1-2] slots=2\n")
-    page = cluster_page(hosts, Measurements({}, {}), (), "mpirun", "today", [run(4)])
-    (section,) = page.links
-    assert {label.text for label in section.maps[0].rows} == {"node1", "node2"}
-    assert "gloo on cpu, 2 hosts" in render("cluster.html", page=page)
-    other = hostfile.parse("gpu[1-2] slots=2\n")
-    assert cluster_page(other, Measurements({}, {}), (), "mpirun", "today", [run(4)]).links == ()

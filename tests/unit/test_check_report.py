@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -15,8 +14,6 @@ from muster.deploy.console.fold import fold_names
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
-from muster.deploy.view.page.cluster_page import cluster_page
-from muster.deploy.view.page.render import render
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\
@@ -113,29 +110,3 @@ def test_names_fold_into_ranges_that_the_hosts_file_reads(names: list[str], fold
             host.name
             for host in hostfile.parse(folded.replace(",n", "\nn").replace(",g", "\ng").replace(",r", "\nr"))
         } == set(names)
-
-
-def test_the_page_has_each_cause_once_with_its_remedy_and_who_reaches_whom() -> None:
-    page = cluster_page(*examined(), "mpirun", "today")
-    assert (page.title, page.tone) == ("1 of 3 hosts are fit, 2 warnings", "bad")
-    assert [(finding.severity, finding.host, finding.id) for finding in page.findings] == [
-        ("error", "node2", "torch.missing"),
-        ("error", "node3", "ssh.unreachable"),
-        ("warning", "node[1-2]", "nofile.low"),
-    ]
-    assert [(row.cells[0], row.tone) for row in page.hosts] == [
-        ("node1", "warning"),
-        ("node2", "bad"),
-        ("node3", "bad"),
-    ]
-    assert page.names == ("node1", "node2")
-    assert all(len(ways) == 2 for _, ways in page.reached)
-
-
-def test_a_page_of_a_cluster_shows_what_hosts_say_as_text() -> None:
-    hosts, examination, findings = examined()
-    hostile = [dataclasses.replace(finding, text="<script>alert(1)</script>") for finding in findings]
-    html = render("cluster.html", page=cluster_page(hosts, examination, hostile, "mpirun", "today"))
-    assert "<script" not in html
-    assert "&lt;script&gt;" in html
-    assert "do: " in html

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from ...bench.links import QUANTITIES, Links, Quantity, outliers, worst_first
-from ...bench.links_text import describe, unit_of
-from ...console.text import count, number
+from ..console.text import count, number
+from .links import QUANTITIES, Links, Quantity, outliers, worst_first
+from .links_text import describe, unit_of
 
 STEPS = (0.25, 0.5, 0.7, 0.9, 1.1, 1.5)
 """The bounds between colours, as parts of the median speed."""
@@ -145,11 +145,13 @@ MOST_NAMED = 40
 
 
 @dataclass(frozen=True)
-class LinksSection:
-    """One benchmark of links, as a section of a page."""
+class LinksPage:
+    """The content of the page of links."""
 
     title: str
-    made: str
+    tone: str
+    measured: str
+    """What was measured, when, and by which job."""
     maps: tuple[HeatMap, ...]
     slow: tuple[str, ...]
     more: int
@@ -157,27 +159,15 @@ class LinksSection:
     scale: tuple[str, ...] = NAMES
 
 
-@dataclass(frozen=True)
-class LinksPage:
-    """The content of the page of links."""
-
-    title: str
-    tone: str
-    runs: tuple[LinksSection, ...]
-
-
-def section(links: Links) -> LinksSection:
-    """The section of one benchmark."""
+def links_page(links: Links) -> LinksPage:
+    """The page of a benchmark."""
     slow = [describe(each) for each in worst_first(partial(outliers, links))]
-    maps = [made for quantity in QUANTITIES if (made := heat_map(links, quantity))]
-    title = f"{links.backend} on {links.device}, {count(len(links.hosts), 'host')}"
-    more = max(0, len(slow) - MOST_NAMED)
-    return LinksSection(title, f"{links.made}, job {links.job}", tuple(maps), tuple(slow[:MOST_NAMED]), more)
-
-
-def links_page(benchmarks: Sequence[Links]) -> LinksPage:
-    """The page of one or several benchmarks."""
-    runs = tuple(map(section, benchmarks))
-    number = sum(len(run.slow) + run.more for run in runs)
-    title = f"slow links and hosts: {number}" if number else "no link is slow compared with the others"
-    return LinksPage(title, "bad" if number else "good", runs)
+    where = f"{links.backend} on {links.device}, {count(len(links.hosts), 'host')}"
+    return LinksPage(
+        title=f"slow links and hosts: {len(slow)}" if slow else "no link is slow compared with the others",
+        tone="bad" if slow else "good",
+        measured=f"{where}; {links.made}, job {links.job}",
+        maps=tuple(made for quantity in QUANTITIES if (made := heat_map(links, quantity))),
+        slow=tuple(slow[:MOST_NAMED]),
+        more=max(0, len(slow) - MOST_NAMED),
+    )
