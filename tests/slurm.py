@@ -32,14 +32,6 @@ done
 SCONTROL = (
     'case "$2" in hostnames) printf "n1\\n" ;; job) echo "JobId=7 JobState=RUNNING Reason=None" ;; esac'
 )
-SALLOC = """
-while case "$1" in -[Nn]) shift 2 ;; -*) shift ;; *) false ;; esac; do :; done
-echo 'salloc: Pending job allocation 7' >&2
-until [ -e {folder}/free ]; do sleep 0.1; done
-echo 'salloc: Granted job allocation 7' >&2
-export SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n1 SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=2
-exec "$@"
-"""
 SBATCH = """
 printf '%s\\n' "$@" > {folder}/sbatch.argv
 for script; do :; done
@@ -62,7 +54,6 @@ def put_programs(folder: Path, **texts: str) -> None:
 def put_slurm_of_this_machine(folder: Path) -> dict[str, str]:
     """Programs of a Slurm whose only node is this machine; returns the variables that make them be found."""
     texts = {"sbatch": SBATCH.format(folder=folder), "srun": SRUN, "scontrol": SCONTROL}
-    texts["salloc"] = SALLOC.format(folder=folder)
     squeue = (
         f'[ "$2" != --jobs ] || exec echo "PENDING|Resources|N/A"\n'
         f'kill -0 $(cat {folder}/pid) 2>/dev/null && echo "7 RUNNING|None|N/A"; true'

@@ -57,7 +57,6 @@ class RunFlags(TypedDict, total=False):
     notify: str
     timings: bool
     slurm: str | Literal[True]
-    slurm_login: str
     launcher: LauncherName
 
 

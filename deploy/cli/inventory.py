@@ -256,14 +256,12 @@ def require_one_source(options: SlurmOptions) -> None:
         )
 
 
-def batch_options(slurm: str, login: str = "", *, detach: bool, **needing_hosts: object) -> list[str] | None:
-    """The options for Slurm of a batch job, or of a driver on the node `login`; None for any other launch.
+def batch_options(slurm: str, *, detach: bool, **needing_hosts: object) -> list[str] | None:
+    """The options of sbatch for a batch job of Slurm; None for any other launch.
 
     `UsageError` for options that need hosts before Slurm has given any; it names Slurm's own option.
     """
-    if login and slurm in {"", THIS_ALLOCATION}:
-        raise UsageError('--slurm-login needs options for salloc: --slurm "-N 2 -t 60"')
-    if not (slurm and (detach or login)):
+    if not (slurm and detach):
         return None
     if slurm == THIS_ALLOCATION:
         raise UsageError(
@@ -274,4 +272,4 @@ def batch_options(slurm: str, login: str = "", *, detach: bool, **needing_hosts:
         if value:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {_INSTEAD[name]}")
-    return options_of(slurm, "sbatch" if detach and not login else "salloc")
+    return options_of(slurm, "sbatch")

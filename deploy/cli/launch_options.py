@@ -40,12 +40,10 @@ class LaunchOptions(SlurmOptions):
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts spares preload start_timeout",
         "Look at it": "rank no_record max_log sample_every events metrics notify timings",
-        "Slurm and launchers": "slurm slurm_login launcher",
+        "Slurm and launchers": "slurm launcher",
     }
 
-    hosts: str = flag(
-        "", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), replaces=("slurm", "slurm_login")
-    )
+    hosts: str = flag("", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), replaces=("slurm",))
     np: int = flag(
         0, "number of ranks (default: all slots)", "N", least=1, also=("-n", "--ntasks", "--num-processes")
     )
@@ -231,9 +229,6 @@ class LaunchOptions(SlurmOptions):
         alone=THIS_ALLOCATION,
         replaces=("hosts",),
     )
-    slurm_login: str = flag(
-        "", "a login node of Slurm, for --slurm from another machine: the driver runs there", "HOST"
-    )
     launcher: LauncherName | Literal[""] = flag("", LAUNCHER, "NAME", choices=LAUNCHERS)
 
     job: str = field(default="", kw_only=True)
@@ -245,8 +240,3 @@ class LaunchOptions(SlurmOptions):
     def hosts_file(self) -> Path:
         """`--hosts`, or the hosts file of this folder."""
         return hosts_file_of(self.hosts, has_defaults=not self.no_defaults)
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the driver runs elsewhere, without a terminal."""
-        return self.detach or bool(self.slurm_login)

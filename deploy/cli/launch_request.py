@@ -26,8 +26,6 @@ from .shared import TRAIN, print_note
 
 def with_allocation(options: LaunchOptions) -> LaunchOptions:
     """The options, with the default allocation of `--launcher srun`."""
-    if options.slurm_login:
-        return options
     return replace(options, slurm=slurm_of(options.launcher, options.slurm))
 
 
@@ -44,7 +42,7 @@ def refuse(options: LaunchOptions) -> None:
             if getattr(options, name):
                 raise UsageError(f"--preload does not work with --{name.replace('_', '-')}; leave one out")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
-    parse.require_attached(detach=options.is_away, **ends_here)
+    parse.require_attached(detach=options.detach, **ends_here)
     if (options.script or options.module) and not options.hosts and not options.slurm:
         program = options.script or f"-m {options.module}"
         require_hosts_before(program, options.args, Path.cwd())
@@ -71,11 +69,11 @@ def _refuse_leases(options: LaunchOptions) -> None:
 
 
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
-    """The options for Slurm of a launch whose driver runs under Slurm; None for any other launch."""
+    """The options of sbatch for a batch job of Slurm; None for any other launch."""
     # Hosts of a batch job are known only when it starts.
     needing = ("include", "exclude", "per_host", "slots", "spares", "requirements")
     values = {name: getattr(options, name) for name in needing}
-    return batch_options(options.slurm, options.slurm_login, detach=options.detach, **values)
+    return batch_options(options.slurm, detach=options.detach, **values)
 
 
 def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
@@ -112,7 +110,6 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
         sources=_sources(options),
         launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
-        slurm_timeout=float(options.start_timeout),
         np=options.np or None,
         gpus=number,
         gpus_anywhere=anywhere,
@@ -122,8 +119,8 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         backend=parse.one_of("--backend", options.backend, parse.BACKENDS),
         env=(*env, *(NO_GPUS if number == 0 else ())),
         hidden=parse.taken_from_here(options.env),
-        columns=None if options.is_away else columns,
-        stdin=not (options.is_away or restarts) and parse.feeds(parse.STDIN),
+        columns=None if options.detach else columns,
+        stdin=not (options.detach or restarts) and parse.feeds(parse.STDIN),
         start_timeout=float(options.start_timeout or START_SECONDS),
         stall_timeout=float(options.stall_timeout),
         stall_note=parse.stall_note(os.environ),
@@ -173,7 +170,7 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
         from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import launching  # noqa: F401, PLC0415
         from .scrape import address_of  # noqa: PLC0415
-    require_notify(options.notify, local=not options.is_away)
+    require_notify(options.notify, local=not options.detach)
     if options.metrics:
         address_of(options.metrics)
     return spec

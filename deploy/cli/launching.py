@@ -6,6 +6,7 @@ launch_request.py loads this module while launch.py connects to the hosts.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,6 @@ from ..launch.stages import with_hosts
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
-from . import batch
 from . import options as parse
 from .command import Exit
 from .ending import PAGE, end_with_page
@@ -53,25 +53,21 @@ class PreparedLaunch:
     options: LaunchOptions
     inventory: Inventory
     placement: Placement | None
-    """Where its ranks run; None for a driver under Slurm, whose hosts are not known yet."""
+    """Where its ranks run; None for a batch job of Slurm, whose hosts are not known yet."""
     screen: Screen
     timings: Timings
     progress: Progress
     slurm_options: Sequence[str] = ()
-    """The options of sbatch or salloc for such a driver."""
+    """The options of sbatch for such a job."""
     wanted: Requirements | None = None
     """The packages for the ranks."""
 
     def handle(self) -> None:
         """Show, detach or run it."""
-        spec, screen, dry = self.spec, self.screen, self.options.dry_run
-        if self.placement is None and self.options.slurm_login:
-            login, show = self.options.slurm_login, self.progress.stage
-            spec = replace(spec, slurm=tuple(self.slurm_options))
-            batch.start_on_login_node(spec, login, self._runs, screen, show, dry=dry)
-        elif self.placement is None:
-            batch.submit_to_slurm(spec, self.slurm_options, self._runs, screen, dry=dry)
-        elif dry:
+        spec = self.spec
+        if self.placement is None:
+            self._submit()
+        elif self.options.dry_run:
             self._show_plan(self.placement)
         elif self.options.detach:
             record = self.inventory.record(spec, detached=True)
@@ -79,6 +75,21 @@ class PreparedLaunch:
                 self._detach(self.placement)
         else:
             self._run(self.placement)
+
+    def _submit(self) -> None:
+        """Submit the batch job to Slurm, or print what would be submitted."""
+        from ..slurm.batch import batch_of, submit  # noqa: PLC0415  # only with --slurm --detach
+        from ..slurm.job_state import why_waits  # noqa: PLC0415
+
+        batch, name = batch_of(self.spec, self.slurm_options, self._runs), self.spec.job
+        if self.options.dry_run:
+            sys.stdout.write(harmless_lines(str(batch)))
+            return
+        number = submit(self.spec, batch, os.environ)
+        self.screen.say(f"job {name} is Slurm's job {number}; its folder is {batch.folder}")
+        if why := why_waits(number):
+            print_note(f"note: Slurm never gives hosts to its job {number}: {why}")
+        self.screen.say(_detached(name, "the first host"))
 
     @property
     def _runs(self) -> Path:
@@ -127,7 +138,7 @@ class PreparedLaunch:
         with Cluster(spec.hosts[:1], open_pipe) as cluster:
             self.screen.say(harmless(detach(spec, cluster, on_stage=self.progress.stage)))
         Progress.close_all()
-        self.screen.say(batch.detached(spec.job, spec.hosts[0].name))
+        self.screen.say(_detached(spec.job, spec.hosts[0].name))
 
     def _run(self, placement: Placement) -> None:
         """Run the job to its verdict, with run folder and screen."""
@@ -173,6 +184,11 @@ class PreparedLaunch:
             print_note(f"note: {why}")
         if result.exit_status:
             raise Exit(code=result.exit_status)
+
+
+def _detached(job: str, host: str) -> str:
+    """The last line of a launch that does not wait for its job, with the next commands."""
+    return f"detached; its driver is on {host}\n        muster attach {job}\n        muster stop {job}"
 
 
 def _decide(event: JobEvent) -> None:

@@ -187,7 +187,7 @@ def require_attached(*, detach: bool, **options: object) -> None:
     used = [name for name, value in options.items() if value]
     if detach and used:
         raise UsageError(
-            f"--{used[0]} ends with this command, and a detached job (--detach, --slurm-login) continues; "
+            f"--{used[0]} ends with this command, and a detached job (--detach) continues; "
             + _INSTEAD.get(used[0], "its runs/JOB/events.jsonl comes with muster attach or muster report")
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 REMOVED: Mapping[str, str] = {
     "check --html": "use its text or `--json`; `bench links --html` writes heat maps",
+    "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
     "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",

@@ -18,15 +18,10 @@ from ..plan.source_tree import Tree, of_package
 from ..plan.spec import LaunchSpec
 
 PYTHON = (3, 10)
-OWN_HOSTS = "muster.deploy.jobs.detached_main"
 
 
-def detach(
-    spec: LaunchSpec, cluster: Cluster, driver: str = OWN_HOSTS, *, on_stage: OnStage = show_no_stage
-) -> str:
+def detach(spec: LaunchSpec, cluster: Cluster, *, on_stage: OnStage = show_no_stage) -> str:
     """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
-
-    `driver`: the module of the driver, another one if Slurm gives the hosts.
 
     Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
     Then nothing runs.
@@ -42,7 +37,7 @@ def detach(
         contents.send(cluster.channels[head], stage)
     spec = replace(spec, tree=trees[0].tree)
     on_stage(f"waiting until the driver on {head} has started the job")
-    cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json(), driver=driver)
+    cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json())
     return _await_report(cluster)
 
 

@@ -14,11 +14,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
 
 from .. import interrupts
 from ..common.durable import read_intact
@@ -37,7 +34,7 @@ from ..plan.source_tree import Tree, TreeFile
 from ..plan.spec import LaunchSpec
 from .notify import notify
 from .run_folder import RunFolder
-from .runner import Attempts, Blame
+from .runner import Attempts
 from .verdict import end_unstarted, why_unstarted
 
 END_SECONDS = 20.0
@@ -75,33 +72,16 @@ def with_store(spec: LaunchSpec, store: Path) -> LaunchSpec:
     return dataclasses.replace(spec, tree=stored(spec.tree, store), library=stored(spec.library, store))
 
 
-class Hosts(NamedTuple):
-    """A job with its hosts, and how to connect to them."""
-
-    spec: LaunchSpec
-    open_pipe: OpenPipe
-    blame: Blame = lambda result: result
-
-
-TakeHosts = Callable[[LaunchSpec, RunFolder, Callable[[str], None]], AbstractContextManager[Hosts]]
-"""Gives the hosts of a job. Its last argument reports to the launching command that the job waits."""
-
-
-def main(folder_name: str, take_hosts: TakeHosts | None = None) -> None:
-    """Drive the job from stdin, in a process that outlives its parent."""
-    drive(spec_in_background(), Path(folder_name), take_hosts)
-
-
-def spec_in_background() -> LaunchSpec:
-    """The job from stdin, read in a process that outlives its parent and ends at SIGTERM alone."""
+def main(folder_name: str) -> None:
+    """Drive the job from stdin, in a process that outlives its parent and ends at SIGTERM alone."""
     spec = LaunchSpec.of_json(json.load(sys.stdin))
     if os.fork():
         os._exit(0)
     end_at_sigterm_alone()
-    return with_store(spec, Path(MusterPaths.of_home(home()).store))
+    drive(with_store(spec, Path(MusterPaths.of_home(home()).store)), Path(folder_name))
 
 
-def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -> None:
+def drive(spec: LaunchSpec, folder: Path) -> None:
     """Run the job to its verdict, in its folder.
 
     If the launching command is gone before the first report, the job is not started.
@@ -109,8 +89,7 @@ def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -
     run = RunFolder(folder, "run", detached=True, max_log=spec.max_log)
     report = _StartReport()
     try:
-        with (take_hosts or _own_hosts)(spec, run, report.waits) as hosts:
-            result = _attempts(hosts, run, report).run()
+        result = _attempts(spec, run, report).run()
     except (MusterError, KeyboardInterrupt) as error:
         if report.is_sent and run.waits:
             _warn(notify(spec.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
@@ -123,9 +102,7 @@ def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -
         _warn(notify(spec.notify, result))
 
 
-def _attempts(hosts: Hosts, run: RunFolder, report: _StartReport) -> Attempts:
-    spec = hosts.spec
-
+def _attempts(spec: LaunchSpec, run: RunFolder, report: _StartReport) -> Attempts:
     def on_wait(line: str) -> None:
         run.wait(spec, line)
         report.waits(f"job {spec.job}: {line}")
@@ -133,11 +110,10 @@ def _attempts(hosts: Hosts, run: RunFolder, report: _StartReport) -> Attempts:
     packages = Present(spec.environment, spec.packages) if spec.environment else None
     return Attempts(
         spec,
-        hosts.open_pipe,
+        opener_of(spec),
         run,
         (run,),
         report.started,
-        blame=hosts.blame,
         packages=packages,
         on_wait=on_wait,
     )
@@ -180,12 +156,6 @@ class _StartReport:
             raise MusterError("the driver that launched this job ended before the job started") from None
         self.is_sent = True
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log from now on
-
-
-@contextlib.contextmanager
-def _own_hosts(spec: LaunchSpec, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
-    """The hosts of the request."""
-    yield Hosts(spec, opener_of(spec))
 
 
 def opener_of(spec: LaunchSpec) -> OpenPipe:

@@ -64,10 +64,6 @@ class LaunchSpec:
     launcher: LauncherName = DEFAULT_LAUNCHER
     allocation: str = ""
     """Slurm's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
-    slurm: tuple[str, ...] = ()
-    """Options of salloc, for a driver that asks Slurm for the hosts itself."""
-    slurm_timeout: float = 0.0
-    """Seconds that such a driver waits for the hosts; 0 for no limit."""
     np: int | None = None
     gpus: int | None = None
     """GPUs that it leases on each host; None for one for each rank, or all if the program starts its own."""

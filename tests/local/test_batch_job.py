@@ -7,8 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.launching import Project, wait_until_clean
 from tests.slurm import put_slurm_of_this_machine
 from tests.waiting import wait_until
@@ -46,21 +44,3 @@ def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_pat
     result = json.loads((project.path / "runs" / job / "result.json").read_text())
     assert result["exit_status"] == 143
     assert not (project.path / "runs" / job / "batch").exists()
-
-
-@pytest.mark.soak
-def test_a_driver_on_a_login_node_waits_for_hosts_and_goes_on(project: Project, tmp_path: Path) -> None:
-    project = with_slurm(project, tmp_path / "slurm")
-    words = ("--slurm=-N 1 -n 2", "--slurm-login", "localhost", "--python", sys.executable)
-    launched = project.fab("launch", *words, "--launcher", "srun", "--script", "program.py", "--args=wait")
-    assert launched.returncode == 0, launched.stderr
-    assert "Slurm's job 7 waits: PENDING (Resources)" in launched.stdout
-    job = launched.stdout.split()[1].rstrip(":")
-    (waiting,) = json.loads(project.fab("status", "--hosts", "hosts.txt", "--json").stdout)
-    assert (waiting["job"], waiting["state"]) == (job, "waiting")
-    (tmp_path / "slurm" / "free").touch()
-    follow = ("--hosts", "hosts.txt")
-    wait_until(lambda: project.fab("logs", job, *follow).stdout.count("GREETING") == 2, "lines of both ranks")
-    stopped = project.fab("stop", job, *follow)
-    assert f"{job} stopped by muster stop, by " in stopped.stdout, stopped.stderr
-    wait_until_clean(job)

@@ -170,7 +170,6 @@ def test_the_list_of_commands_has_the_first_line_of_each_help() -> None:
             "--max-restarts 0 -x A=1 -x B --detach -m pack.age -v",
             "--env A=1 --env B --detach -m pack.age -v",
         ),
-        ("--slurm='-N 2' --slurm-login h -- --epochs 3", "--slurm '-N 2' --slurm-login h -- --epochs 3"),
         ("--slurm train.py", None),
         ("", None),
     ],

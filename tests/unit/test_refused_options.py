@@ -12,7 +12,7 @@ from muster.deploy.cli.program import main, run
 from tests.unit.test_job_states import RECORD, make_run
 
 TIMINGS = (
-    "--timings ends with this command, and a detached job (--detach, --slurm-login) continues; "
+    "--timings ends with this command, and a detached job (--detach) continues; "
     "its runs/JOB/result.json has them, and comes with muster attach"
 )
 SLOTS = (
@@ -23,7 +23,7 @@ NO_HOSTS_FILE = "--hosts mine.txt: Slurm gives the hosts, so no hosts file is re
 REFUSED = {
     "launch --detach": {
         "--timings a.py": TIMINGS,
-        "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach, --slurm-login) "
+        "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach) "
         "continues; muster logs JOB --rank shows one rank of it",
     },
     "launch --dry-run": {
@@ -46,20 +46,9 @@ REFUSED = {
         "--max-restarts=-1 a.py": "muster launch: --max-restarts -1: write 0 or more",
     },
     "launch --slurm '-N 2' --detach": {"--slots 2 a.py": SLOTS},
-    "launch --slurm '-N 2' --slurm-login gate": {
-        "--timings a.py": TIMINGS,
-        "--slots gpus a.py": SLOTS,
-        "--dry-run a.py": "--dry-run does not work with --slurm-login: Slurm has not given hosts yet. "
-        "On the login node, use --slurm ... --detach --dry-run",
-    },
     "launch --slurm '-N 2'": {
         "--hosts mine.txt a.py": NO_HOSTS_FILE,
         "--detach --hosts mine.txt a.py": NO_HOSTS_FILE,
-        "--slurm-login me@gate a.py": "--slurm-login me@gate: write 'gate user=me', got 'me@gate'",
-        "--slurm-login 'gate[1-2]' a.py": "--slurm-login gate[1-2]: 2 hosts; name one login node",
-    },
-    "launch --slurm-login gate": {
-        "a.py": '--slurm-login needs options for salloc: --slurm "-N 2 -t 60"',
     },
     "check": {"--runs mine": "--runs mine is for the jobs of --bench; leave it out, or add --bench"},
     "check --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},

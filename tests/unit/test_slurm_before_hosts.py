@@ -1,27 +1,17 @@
-"""What `muster launch --slurm` decides before Slurm is asked for hosts, and what a login node gets."""
+"""What `muster launch --slurm` decides before Slurm is asked for hosts."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from muster.deploy.cli import batch, options
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.launch_request import spec_of
-from muster.deploy.cli.program import main, run
-from muster.deploy.console.screen import Screen
+from muster.deploy.cli.program import main
 from muster.deploy.errors import UsageError
-from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.slurm import login_main
-from muster.deploy.slurm.allocation import Allocation
 from tests.slurm import put_programs
-from tests.unit.test_detach import make_job
 
 MISTAKES = {
     "none.py": "script none.py: no such file",
@@ -70,41 +60,3 @@ def test_slurm_is_asked_where_nothing_is_wrong(asked: Path, capsys: pytest.Captu
         main(["launch", "--slurm", "-N 2", "a.py"])
     assert (end.value.code, asked.exists()) == (2, True)
     assert capsys.readouterr().err == "--slurm '-N 2': full\n"
-
-
-def test_a_driver_on_a_login_node_gets_neither_input_nor_terminal_of_this_machine(
-    asked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 0 would wait forever for the end of an input that never comes."""
-    jobs: list[LaunchSpec] = []
-    monkeypatch.setattr(batch, "start_on_login_node", lambda job, *_, **__: jobs.append(job))
-    monkeypatch.setattr(options, "feeds", lambda stdin: True)
-    monkeypatch.setattr(Screen, "columns", 80)
-    words = ("--slurm", "-N 2", "--slurm-login", "gate", "--start-timeout", "90", "a.py")
-    run(["launch", *words])
-    (job,) = jobs
-    assert (job.stdin, job.columns) == (False, None)
-    assert (job.start_timeout, job.slurm_timeout) == (90.0, 90.0)
-
-
-@pytest.mark.parametrize(("timeout", "waits"), [(90.0, 90.0), (0.0, None)], ids=["a limit", "no limit"])
-def test_a_driver_on_a_login_node_waits_for_hosts_as_long_as_the_job_says(
-    monkeypatch: pytest.MonkeyPatch, timeout: float, waits: float | None
-) -> None:
-    waited: list[float | None] = []
-
-    @contextlib.contextmanager
-    def granted(words: object, environ: object, tell: object, seconds: float | None) -> Iterator[Allocation]:
-        waited.append(seconds)
-        raise UsageError("no hosts")
-        yield
-
-    monkeypatch.setattr(login_main, "request_allocation", granted)
-    sent = dataclasses.replace(make_job(), slurm=("-N", "2"), slurm_timeout=timeout)
-    run: Any = None
-    with (
-        pytest.raises(UsageError, match="no hosts"),
-        login_main.allocated(LaunchSpec.of_json(sent.as_json()), run, lambda line: None),
-    ):
-        pass
-    assert waited == [waits]

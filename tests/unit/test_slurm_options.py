@@ -86,11 +86,9 @@ def test_other_options_pass(program: Program, words: str) -> None:
     assert " ".join(options_of(words, program)) == words.replace("'", "")
 
 
-def test_a_batch_job_takes_the_options_of_sbatch_and_a_login_node_those_of_salloc() -> None:
+def test_a_batch_job_takes_the_options_of_sbatch() -> None:
     with pytest.raises(UsageError, match="--array"):
         batch_options("-N2 --array=1-2", detach=True)
-    with pytest.raises(UsageError, match="--no-shell"):
-        batch_options("-N2 --no-shell", "gate", detach=False)
 
 
 # The variables of a user's shell that change what Slurm's programs do.

@@ -16,7 +16,10 @@ from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import Store
 
-START = "import sys; sys.path.insert(0, sys.argv[1]); from {} import main; main(sys.argv[2])"
+START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from muster.deploy.jobs.detached_main import main; main(sys.argv[2])"
+)
 
 
 class Detaching:
@@ -27,16 +30,13 @@ class Detaching:
         self.store = Store(Path(self._paths.store))
 
     def do_detach(self, request: Frame, payload: bytes) -> Frame:
-        """Start a driver, which reads the job from its stdin: the job's environment may hold secrets.
-
-        `driver`: its module.
-        """
+        """Start a driver, which reads the job from its stdin: the job's environment may hold secrets."""
         paths = self._paths.job(request["name"])
         make_private(*map(Path, (self._paths.root, self._paths.jobs, paths.folder, paths.run)))
         self.store.check_out(request["code"], Path(paths.driver))
         with open(os.path.join(paths.run, "driver.log"), "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-c", START.format(request["driver"]), paths.driver, paths.folder],
+                [sys.executable, "-I", "-c", START, paths.driver, paths.folder],
                 cwd=paths.folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
