@@ -217,8 +217,8 @@ class LaunchOptions(SlurmOptions):
     )
     notify: str = flag(
         "",
-        "at a stall and at the end, post JSON to a URL, or write it to the standard input of a command",
-        "URL or COMMAND",
+        "at a stall and at the end, start this command with JSON on its standard input",
+        "COMMAND",
     )
     timings: bool = flag(False, "at the end, print how long each part of the start took")
 

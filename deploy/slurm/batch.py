@@ -39,9 +39,9 @@ BATCH, LOG = "batch", "driver.log"
 OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60", "--export=ALL")
 REQUEUE = "--requeue"
 NOTIFY = "MUSTER_NOTIFY"
-"""The variable with the target of --notify, which may be a URL that lets anyone post."""
+"""The variable with the command of --notify, which may contain a URL that lets anyone post."""
 _HIDDEN = "***"
-"""Stands for the target of --notify in files."""
+"""Stands for the command of --notify in files."""
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.slurm.batch_main import main; main()"
 )

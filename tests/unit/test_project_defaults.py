@@ -142,7 +142,7 @@ def test_a_launch_without_defaults_takes_none(here: Path) -> None:
 
 
 def test_the_plan_has_the_place_of_each_value_and_no_secret(here: Path) -> None:
-    text = TEXT.replace('hosts = "cluster.txt"', 'notify = "https://chat/secret"')
+    text = TEXT.replace('hosts = "cluster.txt"', 'notify = "curl -d @- https://chat/secret"')
     (here / "muster.toml").write_text(text.replace('"TOKEN"', '"MY_TOKEN=abc"'))
     values, sources = read("launch big --np 2 train.py")
     options = LaunchOptions(

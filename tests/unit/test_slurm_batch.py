@@ -37,7 +37,7 @@ from tests.slurm import SHOW_JOB, put_programs
 from tests.unit.test_attempts import DONE, FAILED
 
 NAME = "20261122-120000-abcd"
-URL = "https://chat.example.org/hook"
+COMMAND = "curl -d @- https://chat.example.org/hook"
 TWO = Allocation("7", (Host("n1", slots=2), Host("n2", slots=1)))
 
 
@@ -155,13 +155,13 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
 ) -> None:
     slurm(sbatch=f'env > {tmp_path}/env; echo "7;cluster"')
-    job = dataclasses.replace(job, notify=URL)
+    job = dataclasses.replace(job, notify=COMMAND)
     made = batch_of(job, ["-N", "2", "--requeue"], tmp_path / "runs")
     assert submit(job, made, {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) == "7"
     (tmp_path / "project" / "train.py").write_text("changed since")
     run, given = batch_main._begin(
         made.folder,
-        batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p", batch.NOTIFY: URL}),
+        batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p", batch.NOTIFY: COMMAND}),
         TWO,
         requeue=True,
     )
@@ -169,13 +169,13 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     assert (given.hosts, given.min_hosts, given.allocation) == (TWO.hosts, 2, "7")
     assert given.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
     assert given.may_restart
-    assert given.notify == URL
+    assert given.notify == COMMAND
     assert run.detached
     written = b"".join(path.read_bytes() for path in made.folder.rglob("*") if path.is_file())
     assert b"s3cret" not in written
     assert b"hidden too" not in written
-    assert URL.encode() not in written
-    assert {"HF_TOKEN=s3cret", f"{batch.NOTIFY}={URL}"} <= {*(tmp_path / "env").read_text().splitlines()}
+    assert b"chat.example.org" not in written
+    assert {"HF_TOKEN=s3cret", f"{batch.NOTIFY}={COMMAND}"} <= {*(tmp_path / "env").read_text().splitlines()}
     assert made.folder.stat().st_mode & 0o077 == 0
     mark = mark_of(made.folder)
     assert mark is not None
@@ -189,7 +189,7 @@ def _kept(made: Batch) -> LaunchSpec:
 def test_a_value_that_slurm_did_not_pass_on_is_named(job: LaunchSpec) -> None:
     with pytest.raises(MusterError, match=r"--env HF_TOKEN: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {"PIN": ""})
-    job = dataclasses.replace(job, notify=URL, env=())
+    job = dataclasses.replace(job, notify=COMMAND, env=())
     with pytest.raises(MusterError, match=r"--notify: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {})
 
@@ -519,10 +519,10 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
     monkeypatch.setattr(batch_main, "_attempts", lambda *_: SimpleNamespace(run=run))
     cases = f'"show hostnames") echo n1 ;; "show job") echo "JobId=7 {shown}" ;; requeue*) {requeued}'
     slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
-    job = dataclasses.replace(job, notify=URL)
+    job = dataclasses.replace(job, notify=COMMAND)
     submit(job, made := batch_of(job, ["--requeue"], tmp_path / "runs"), {"PATH": os.environ["PATH"]})
-    batch_main.drive(made.folder, {**ON_N1, batch.NOTIFY: URL})
-    assert told == ([] if goes_on else [URL])
+    batch_main.drive(made.folder, {**ON_N1, batch.NOTIFY: COMMAND})
+    assert told == ([] if goes_on else [COMMAND])
     assert (made.folder / "batch").exists() is goes_on
 
 

@@ -18,7 +18,7 @@ MISTAKES = {
     "--max-log 5X a.py": "--max-log 5X: write a number of bytes",
     "--backend x a.py": "muster launch: --backend x: must be one of",
     "--env 1=2 a.py": "--env 1=2: write NAME=value",
-    "--notify ftp://site/ a.py": "--notify: ftp:// is not a web address",
+    "--notify https://site/ a.py": "--notify URL was removed: use --notify 'curl -d @- URL'",
     "--network 10.0.0.0/99 a.py": "--network 10.0.0.0/99",
     "--metrics here a.py": "--metrics here: write a port",
     "--slots many a.py": "--slots many: write gpus",
