@@ -8,18 +8,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..common.runs import is_job_id
 from .command import Command, Declaration, flag
 from .shared import RUNS_FOLDER
 
 SCRIPTS = {
-    # muster gets the command line up to the cursor. -o default: without candidates, complete file names.
+    # muster gets the command line up to the cursor. Its lines are candidates as they are: no shell expands
+    # them, as `compgen -W` would. -o default: without candidates, complete file names.
     "bash": """_complete_muster() {
-    COMPREPLY=($(compgen -W "$(muster --complete -- "${COMP_WORDS[*]}")" -- "$2"))
+    local candidate
+    COMPREPLY=()
+    while IFS= read -r candidate; do
+        if [[ $candidate == "$2"* ]]; then
+            COMPREPLY+=("$candidate")
+        fi
+    done < <(muster --complete -- "${COMP_WORDS[*]}")
 }
 complete -F _complete_muster -o default muster
 """,
     "zsh": """_complete_muster() {
-    reply=($(muster --complete -- "${words}"))
+    local -a words
+    read -cA words
+    reply=("${(@f)$(muster --complete -- "${words}")}")
 }
 compctl -K _complete_muster + -f muster
 """,
@@ -83,5 +93,5 @@ def _after_command(command: Declaration, argv: Sequence[str]) -> list[str]:
 
 
 def _jobs() -> list[str]:
-    """The jobs of this folder, the newest first."""
-    return sorted((path.name for path in Path(RUNS_FOLDER).glob("*/") if path.is_dir()), reverse=True)
+    """The jobs of this folder, the newest first. Other names may hold commands for the shell."""
+    return sorted((path.name for path in Path(RUNS_FOLDER).glob("*/") if is_job_id(path.name)), reverse=True)

@@ -156,8 +156,13 @@ def _is_record(record: dict[str, Any]) -> bool:
         _has(record, RECORD)
         and _has(record["driver"], DRIVER)
         and all(isinstance(host, str) for host in record["hosts"])
-        and _JOB_ID.fullmatch(record["job"]) is not None
+        and is_job_id(record["job"])
     )
+
+
+def is_job_id(name: str) -> bool:
+    """Whether a name has the form of a job's id."""
+    return _JOB_ID.fullmatch(name) is not None
 
 
 def is_held(run: Path) -> bool:
