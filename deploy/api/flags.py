@@ -53,7 +53,6 @@ class RunFlags(TypedDict, total=False):
     max_log: str
     sample_every: int
     events: Path
-    metrics: str | int
     notify: str
     timings: bool
     slurm: str | Literal[True]

@@ -39,7 +39,7 @@ class LaunchOptions(SlurmOptions):
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts spares preload start_timeout",
-        "Look at it": "rank no_record max_log sample_every events metrics notify timings",
+        "Look at it": "rank no_record max_log sample_every events notify timings",
         "Slurm and launchers": "slurm launcher",
     }
 
@@ -210,11 +210,6 @@ class LaunchOptions(SlurmOptions):
         least=0,
     )
     events: str = flag("", "write events as JSON lines to a file, or to standard output with -", "FILE")
-    metrics: str = flag(
-        "",
-        "answer scrapes (OpenMetrics) at this port of this machine, or at ADDRESS:PORT, while it runs",
-        "PORT",
-    )
     notify: str = flag(
         "",
         "at a stall and at the end, start this command with JSON on its standard input",

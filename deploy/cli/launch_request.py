@@ -41,7 +41,7 @@ def refuse(options: LaunchOptions) -> None:
         for name in ("no_record", "image"):
             if getattr(options, name):
                 raise UsageError(f"--preload does not work with --{name.replace('_', '-')}; leave one out")
-    ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
+    ends_here = {name: getattr(options, name) for name in ("events", "timings", "rank")}
     parse.require_attached(detach=options.detach, **ends_here)
     if (options.script or options.module) and not options.hosts and not options.slurm:
         program = options.script or f"-m {options.module}"
@@ -153,7 +153,7 @@ def _sources(options: LaunchOptions) -> tuple[str, ...]:
 def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage: OnStage) -> LaunchSpec:
     """Add the program and the tree, and import the modules of a launch, during the slower logins.
 
-    `UsageError` for a program, `--notify` or `--metrics` that is wrong on any host.
+    `UsageError` for a program, or `--notify` that is wrong on any host.
     """
     folder = Path.cwd()
     on_stage(f"reading the files of {folder}")
@@ -169,8 +169,5 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
     with clock.part("imports meanwhile"):
         from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import launching  # noqa: F401, PLC0415
-        from .scrape import address_of  # noqa: PLC0415
     require_notify(options.notify, local=not options.detach)
-    if options.metrics:
-        address_of(options.metrics)
     return spec

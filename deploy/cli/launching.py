@@ -41,7 +41,6 @@ from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory
 from .launch_options import LaunchOptions
-from .scrape import scraped
 from .shared import cache_folder, print_note
 
 
@@ -146,14 +145,14 @@ class PreparedLaunch:
         record, packages = self.inventory.record(self.spec), self._packages()
         options, screen = self.options, self.screen
         try:
-            with copies(options.events) as event_copies, scraped(options.metrics) as scrape:
+            with copies(options.events) as event_copies:
                 result = Attempts(
                     self.spec,
                     self.inventory.open_pipe,
                     folder,
-                    (folder, screen, scrape) if scrape else (folder, screen),
+                    (folder, screen),
                     lambda plan: keep(record, folder.path),
-                    listeners=(_decide, *event_copies, *((scrape.count,) if scrape else ())),
+                    listeners=(_decide, *event_copies),
                     timings=self.timings,
                     stdin=parse.STDIN,
                     packages=packages,

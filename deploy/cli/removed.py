@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 REMOVED: Mapping[str, str] = {
+    "launch --metrics": "use node_exporter, the GPU vendor's exporter and `runs/JOB/events.jsonl`",
+    "top --metrics": "use node_exporter and the GPU vendor's exporter",
     "check --html": "use its text or `--json`; `bench links --html` writes heat maps",
     "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",

@@ -7,18 +7,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ..connect.cluster import Cluster
 from ..connect.opener import access_beside
-from ..connect.pipe import OpenPipe
 from ..console.progress import Progress
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..hosts.hostfile import Host
 from ..jobs.control import LocatedJob, state_of
 from ..jobs.reconnect import reconnecting
 from ..launch.diagnosis import gather_stacks
@@ -48,31 +46,14 @@ class Top(RunningJobOptions):
     once: bool = flag(False, "print hosts and ranks once, as plain text")
     json: bool = flag(False, "print the figures of hosts and ranks once, as JSON for programs")
 
-    metrics: str = flag(
-        "",
-        "with --hosts: instead of showing them, answer scrapes (OpenMetrics) at this port of this machine, "
-        "or at ADDRESS:PORT",
-        "PORT",
-    )
-
     def run(self) -> None:
         """Show it until the user ends it, or once."""
         shows_hosts = bool(self.hosts and not self.job)
-        if self.metrics and (not shows_hosts or self.once or self.json):
-            raise UsageError(
-                f"--metrics {self.metrics} is for hosts: muster top --hosts FILE --metrics {self.metrics}; "
-                "for a job: muster launch --metrics"
-            )
         if (self.include or self.exclude) and not shows_hosts:
             option = "--include" if self.include else "--exclude"
             raise UsageError(f"{option} is for hosts without a job: muster top --hosts FILE {option} ...")
         if shows_hosts and self.runs != RUNS_FOLDER:
             raise UsageError(f"--runs {self.runs} is for jobs; --hosts without a job shows hosts")
-        if self.metrics:
-            from .host_scrape import answer_scrapes  # noqa: PLC0415  # 25 ms, only with --metrics
-
-            answer_scrapes(self.metrics, *_listed(self))
-            return
         with contextlib.ExitStack() as stack:
             read_stacks = None
             if shows_hosts:
@@ -124,16 +105,11 @@ def _job(options: Top) -> Iterator[tuple[LocatedJob, JobSearch]]:
         yield chosen, search
 
 
-def _listed(options: Top) -> tuple[Sequence[Host], OpenPipe]:
-    """The hosts of --hosts, and how to connect to them."""
-    path = Path(options.hosts)
-    chosen = hostfile.select(hostfile.load(path), options.include, options.exclude)
-    return chosen, access_beside(path, options.python).open
-
-
 @contextlib.contextmanager
 def _hosts(options: Top) -> Iterator[tuple[RecordSource, TopHistory]]:
-    chosen, open_pipe = _listed(options)
+    path = Path(options.hosts)
+    chosen = hostfile.select(hostfile.load(path), options.include, options.exclude)
+    open_pipe = access_beside(path, options.python).open
     with contextlib.closing(Cluster(chosen, open_pipe, facts=False)) as cluster:
         errors = cluster.connect()
         yield HostSource(cluster, errors), TopHistory(host.name for host in chosen)

@@ -122,7 +122,7 @@ ON_PAGES = sorted(
         command
         for page in PAGES
         for command in commands(DOCUMENTS[f"docs/how-to/{page}.md"], "muster")
-        if command.removeprefix("muster ").startswith(HARMLESS) and "--metrics" not in command
+        if command.removeprefix("muster ").startswith(HARMLESS)
     }
 )
 

@@ -1,20 +1,16 @@
-"""What a launch reports to others: `--notify` at a stall and at the end, `--metrics` while it runs."""
+"""What a launch reports to others: `--notify`, at a stall and at the end."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import shlex
-import socket
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.scrape import address_of, scraped
 from muster.deploy.errors import UsageError
 from muster.deploy.jobs import notify as notifying
-from muster.deploy.jobs.history import JobHistory
 from muster.deploy.jobs.notify import StallNotifier, notify, require_notify
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import Failure, LaunchResult, interruption
@@ -128,57 +124,3 @@ def test_a_url_in_place_of_a_command_names_curl(url: str) -> None:
         with pytest.raises(UsageError) as refused:
             require_notify(url, local=local)
         assert str(refused.value) == "--notify URL was removed: use --notify 'curl -d @- URL'"
-
-
-# -- --metrics --
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("9400", ("127.0.0.1", 9400)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:9400", ("::1", 9400))],  # noqa: S104
-)
-def test_the_address_of_a_scrape(text: str, address: tuple[str, int]) -> None:
-    assert address_of(text) == address
-
-
-@pytest.mark.parametrize("text", ["x", "99999", "host:80", "-1"])
-def test_what_is_no_port_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--metrics"):
-        address_of(text)
-
-
-def test_a_scrape_has_the_ranks_the_events_and_at_the_end_the_exit_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("no_proxy", "*")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    def asked() -> str:
-        accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accept)
-        with urllib.request.urlopen(request) as answer:  # noqa: S310
-            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-            return str(answer.read().decode())
-
-    with scraped(str(port)) as scrape:
-        assert scrape is not None
-        history = JobHistory("j", (scrape.count,))
-        history.began(PLAN)
-        for number in (0, 1):
-            history.add(JobEvent(at=1.0, type="rank.started", job="j", attempt=0, host="node1", rank=number))
-        scrape.output(0, "node1", "out", "12345")
-        scrape.output(1, "node9", "out", "█\udc80")
-        history.add(JobEvent(at=2.0, type="rank.ended", job="j", attempt=0, host="node1", rank=1, code=-9))
-        text = asked()
-        assert 'muster_ranks{state="planned"} 4.0' in text
-        assert 'muster_ranks{state="started"} 2.0' in text
-        assert 'muster_ranks{state="failed"} 1.0' in text
-        assert 'muster_output_bytes_total{host="node9"} 6.0' in text
-        assert 'muster_events_total{type="rank.started"} 2.0' in text
-        assert 'muster_output_bytes_total{host="node1"} 5.0' in text
-        assert "muster_job_exit_status" not in text
-        history.verdict(FAILED)
-        assert "muster_job_exit_status 5.0" in asked()
-        with pytest.raises(UsageError, match="--metrics"), scraped(str(port)):
-            pass

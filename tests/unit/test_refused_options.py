@@ -39,7 +39,6 @@ REFUSED = {
         "--spares 1 a.py": "--spares is for restarts; add --max-restarts N",
         "--torch-backend cpu a.py": "--torch-backend needs --requirements FILE",
         "--module=-c": "--module -c: a module name does not begin with a dash",
-        "--metrics 0 a.py": "--metrics 0: write a port such as 9400, or ADDRESS:PORT",
         "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",
         "--start-timeout=-1 a.py": "muster launch: --start-timeout -1: write 1 or more",
         "--stall-timeout=-1 a.py": "muster launch: --stall-timeout -1: write 0 or more",

@@ -20,7 +20,6 @@ MISTAKES = {
     "--env 1=2 a.py": "--env 1=2: write NAME=value",
     "--notify https://site/ a.py": "--notify URL was removed: use --notify 'curl -d @- URL'",
     "--network 10.0.0.0/99 a.py": "--network 10.0.0.0/99",
-    "--metrics here a.py": "--metrics here: write a port",
     "--slots many a.py": "--slots many: write gpus",
     "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",
 }
