@@ -193,11 +193,6 @@ UNTIMED = (
         "tests/attacks/test_boundary.py, tests/node/test_blobs.py, tests/unit/test_transfers.py",
     ),
     (
-        "a web server redirects to http, or into a private network",
-        "refused, with the address",
-        "tests/unit/test_web.py",
-    ),
-    (
         "an agent is killed (SIGKILL), and its `muster-*` folder in the temporary folder stays",
         "the next launch of the user removes it",
         "tests/node/test_private_folders.py",

@@ -21,12 +21,10 @@ from ..data.source import source as source_of
 from ..errors import UnfitError, UsageError
 from .command import Exit, flag
 from .inventory import cluster_of, of_file
-from .options import size
 from .shared import JSON, HostOptions, write_json
 
 KEPT = "interrupted; partial data is kept: run the command again to resume"
 WHICH = "which data set?"
-MOST = "100G"
 
 
 @dataclass(frozen=True)
@@ -41,21 +39,16 @@ class DataPush(HostOptions):
 
     source: str = flag(
         "",
-        "a folder or file here; head:/PATH, a folder of the first host; or a URL, which it fetches",
+        "a folder or file here; or head:/PATH, a folder of the first host",
         takes="positional",
         required="what to push?",
     )
     name: str = flag("", "the name of the data set (default: the name of the folder)", takes="positional")
     shard: bool = flag(False, "give each host only a part: every n-th file")
-    most: str = flag("", f"the size limit of a download, such as 500M (default: {MOST})", "BYTES")
-    sha256: str = flag("", "the SHA-256 that the file of a URL must have", "DIGEST")
 
     def run(self) -> None:
         """Push it, and report what each host got."""
-        source = source_of(self.source, self.name, self.sha256)
-        limit = size("--most", self.most or MOST, least=1)
-        if self.most and not source.url:
-            raise UsageError(f"--most limits a download, and {self.source} is not a URL; leave it out")
+        source = source_of(self.source, self.name)
         inventory, content = of_file(self), None
         if source.here:
             with Progress(f"reading {self.source}", unit=MB) as progress:
@@ -65,7 +58,7 @@ class DataPush(HostOptions):
             Cluster(inventory.hosts, inventory.open_pipe) as cluster,
             Progress(source.name, unit=MB) as progress,
         ):
-            transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, most=limit)
+            transfer = DataTransfer(cluster, source, progress.show, shard=self.shard)
             pushed = transfer.push(content)
         sys.stdout.write(harmless_lines(report.pushed_as_text(pushed, time.monotonic() - began)))
         if pushed.failed:

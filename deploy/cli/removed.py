@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+CURL = "use `muster run -- curl -O URL`, or push a folder"
 REMOVED: Mapping[str, str] = {
     "launch --metrics": "use node_exporter, the GPU vendor's exporter and `runs/JOB/events.jsonl`",
     "top --metrics": "use node_exporter and the GPU vendor's exporter",
@@ -14,6 +15,8 @@ REMOVED: Mapping[str, str] = {
     "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
+    "data push --most": CURL,
+    "data push --sha256": CURL,
     "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",
     "hosts scan": "use `check`, which shows slots, cores and GPUs of each host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",

@@ -281,7 +281,7 @@ class ImageLoaded(Report, event="image-loaded"):
 
 @message(frozen=True)
 class DataRead(Report, event="data-read"):
-    """The bytes of a data set's source that are read or fetched."""
+    """The bytes of a data set's source that are read."""
 
     done: Bytes
     total: Bytes

@@ -17,7 +17,7 @@ from ..common.os_errors import explain
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.reports import DataRead, Report
-from ..connect.requests.data import DATA_BEGIN, DATA_FETCH, DATA_PUBLISH, DATA_SCAN, DataBegun
+from ..connect.requests.data import DATA_BEGIN, DATA_PUBLISH, DATA_SCAN, DataBegun
 from ..connect.requests.transfers import BLOB_FORGET, FilesServed
 from ..connect.transfer.files import ANSWER_SECONDS, serve
 from ..connect.transfer.transfers import OnProgress, Transfers
@@ -78,13 +78,10 @@ def read_here(source: DataSource, progress: OnProgress) -> Content:
 
 
 class DataTransfer:
-    """The push of a data set to the hosts of a cluster. `most`: the most bytes that the head fetches."""
+    """The push of a data set to the hosts of a cluster."""
 
-    def __init__(
-        self, cluster: Cluster, source: DataSource, progress: OnProgress, *, shard: bool, most: int
-    ) -> None:
-        self._cluster, self._source, self._progress = cluster, source, progress
-        self._shard, self._most = shard, most
+    def __init__(self, cluster: Cluster, source: DataSource, progress: OnProgress, *, shard: bool) -> None:
+        self._cluster, self._source, self._progress, self._shard = cluster, source, progress, shard
         self.pushed = DataPushResult(source.name, {host: DataPushOutcome() for host in cluster.channels})
 
     def push(self, content: Content | None) -> DataPushResult:
@@ -127,12 +124,8 @@ class DataTransfer:
         return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
 
     def _read_by_head(self, transfers: Transfers, head: str) -> Content:
-        """Let the head read its folder, or fetch the file; its manifest is untrusted input."""
-        if self._source.url:
-            arguments = {"url": self._source.url, "most": self._most, "sha256": self._source.sha256}
-            bundle = transfers.answer(head, DATA_FETCH, LONG_SECONDS, **arguments)
-        else:
-            bundle = transfers.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
+        """Let the head read its folder; its manifest is untrusted input."""
+        bundle = transfers.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
         packed = bring_here(self._cluster.channels[head], bundle)
         return Content(read_manifest(packed, head), packed, None)
 

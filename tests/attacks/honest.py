@@ -124,7 +124,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "clean": {"removed": ["x"], "kept": [], "freed": 7},
     "image": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID], "common": 1},
     "blob_serve": {"port": 20125, "addresses": ["fe80::1"], "place": "ef" * 16, "have": {DIGEST: 7}},
-    **{f"data_{word}": {"digest": DIGEST, "bytes": 7} for word in ("scan", "fetch", "bundle", "open")},
+    **{f"data_{word}": {"digest": DIGEST, "bytes": 7} for word in ("scan", "bundle", "open")},
     "data_begin": {"lacking": "07", "have": "00"},
     "data_list": {
         "place": "ef" * 16,

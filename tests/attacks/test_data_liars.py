@@ -73,9 +73,7 @@ def push(hosts: HostsHere, what: str) -> DataPushResult:
     wanted = source(what, "digits")
     content = read_here(wanted, lambda done, total: None) if wanted.here else None
     with hosts.cluster() as cluster:
-        return DataTransfer(cluster, wanted, lambda done, total: None, shard=False, most=1 << 40).push(
-            content
-        )
+        return DataTransfer(cluster, wanted, lambda done, total: None, shard=False).push(content)
 
 
 def errors(pushed: DataPushResult) -> dict[str, str]:

@@ -81,7 +81,7 @@ def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, D
     content = read_here(wanted, lambda done, total: None)
     try:
         with hosts.cluster() as cluster:
-            carrier = DataTransfer(cluster, wanted, lambda done, total: None, shard=False, most=0)
+            carrier = DataTransfer(cluster, wanted, lambda done, total: None, shard=False)
             return made[0], carrier.push(content)
     except UnfitError:
         return made[0], None

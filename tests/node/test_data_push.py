@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from muster.deploy.agent.data.fetch import fetch
 from muster.deploy.common.data.manifest import CHUNK
 from muster.deploy.connect.fanout import ask_every
 from muster.deploy.connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
@@ -21,12 +15,10 @@ from muster.deploy.data.pull import pull
 from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
 from muster.deploy.data.source import source
 from muster.deploy.errors import MusterError, UnfitError
-from tests.damage import DAMAGE
 from tests.hosts_here import HostsHere, contents
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-MOST = 1 << 40
 LARGE = os.urandom(2 * CHUNK + 1000)
 
 
@@ -62,7 +54,7 @@ def push(hosts: HostsHere, what: str, name: str = "digits", *, shard: bool = Fal
     wanted = source(what, name)
     content = read_here(wanted, silent) if wanted.here else None
     with hosts.cluster() as cluster:
-        return DataTransfer(cluster, wanted, silent, shard=shard, most=MOST).push(content)
+        return DataTransfer(cluster, wanted, silent, shard=shard).push(content)
 
 
 def test_every_host_has_the_folder_and_one_copy_left_this_machine(hosts: HostsHere, folder: Path) -> None:
@@ -148,17 +140,6 @@ def test_a_folder_of_the_head_leaves_it_only_towards_the_hosts(hosts: HostsHere,
     assert all(contents(hosts.data(host) / "digits") == expected for host in ("node1", "node2", "node3"))
 
 
-def test_a_folder_of_the_user_stays_whatever_is_above_it(
-    hosts: HostsHere, folder: Path, tmp_path: Path
-) -> None:
-    """Only what a push has fetched itself is removed after it."""
-    before, kept = contents(folder), tmp_path / ".fetched" / "digits"
-    kept.parent.mkdir()
-    folder.rename(kept)
-    assert not push(hosts, f"head:{kept}").failed
-    assert contents(kept) == before
-
-
 def test_a_host_whose_file_was_damaged_is_found_and_repaired(hosts: HostsHere, folder: Path) -> None:
     push(hosts, str(folder))
     path = hosts.data("node2").resolve() / "digits" / "large.bin"
@@ -188,7 +169,7 @@ def test_a_host_that_is_lost_costs_its_own_line_and_goes_on_later(hosts: HostsHe
     wanted = source(str(folder), "digits")
     content = read_here(wanted, silent)
     with hosts.cluster() as cluster:
-        pushed = DataTransfer(cluster, wanted, strike, shard=False, most=MOST).push(content)
+        pushed = DataTransfer(cluster, wanted, strike, shard=False).push(content)
     failed = [host for host, outcome in pushed.hosts.items() if outcome.error]
     assert failed == ["node2"]
     assert "the data that arrived there is kept" in pushed.hosts["node2"].error
@@ -216,7 +197,7 @@ def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Pa
         hosts.cluster() as cluster,
         pytest.raises(MusterError, match=r"'large.bin' changes while it"),
     ):
-        DataTransfer(cluster, wanted, silent, shard=False, most=MOST).push(content)
+        DataTransfer(cluster, wanted, silent, shard=False).push(content)
     assert not (hosts.data("node1") / "digits").exists()
 
 
@@ -233,131 +214,13 @@ def test_a_set_is_removed_but_not_while_a_job_runs(hosts: HostsHere, folder: Pat
     assert list((hosts.data("node2") / ".sets").iterdir()) == []
 
 
-Serve = Callable[[bytes, int], tuple[str, SimpleNamespace]]
-
-
-@pytest.fixture
-def serve() -> Serve:
-    """A web server that gives a file, breaks off once after some bytes, and can go on from there."""
-
-    def start(content: bytes, breaks_after: int) -> tuple[str, SimpleNamespace]:
-        seen = SimpleNamespace(ranges=[], given=0)
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                span = self.headers.get("Range")
-                begin = int(span.removeprefix("bytes=").rstrip("-")) if span else 0
-                seen.ranges.append(begin)
-                self.send_response(206 if span else 200)
-                self.send_header("ETag", '"1"')
-                self.send_header("Content-Length", str(len(content) - begin))
-                if span:
-                    self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
-                self.end_headers()
-                end = breaks_after if len(seen.ranges) == 1 else len(content)
-                self.wfile.write(content[begin:end])
-
-            def log_message(self, *words: object) -> None:
-                """Say nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}/a%20b.bin", seen
-
-    return start
-
-
-@pytest.fixture
-def site() -> Iterator[SimpleNamespace]:
-    """A web server whose file can change: it knows If-None-Match, and ranges that cannot be."""
-    file = SimpleNamespace(content=b"first", tag='"1"', asked=0)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            file.asked += 1
-            begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
-            if self.headers.get("If-None-Match") == file.tag:
-                self.send_response(304)
-                self.end_headers()
-                return
-            if begin and begin >= len(file.content):
-                self.send_error(416)
-                return
-            self.send_response(206 if begin else 200)
-            self.send_header("ETag", file.tag)
-            self.send_header("Content-Length", str(len(file.content) - begin))
-            self.end_headers()
-            self.wfile.write(file.content[begin:])
-
-        def log_message(self, *words: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        file.url = f"http://127.0.0.1:{server.server_port}/file"
-        yield file
-        server.shutdown()
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_what_was_fetched_with_a_note_that_was_damaged_is_fetched_again(
-    site: SimpleNamespace, tmp_path: Path, kind: str
-) -> None:
-    folder = fetch(site.url, tmp_path, MOST, silent)
-    DAMAGE[kind](folder.with_suffix(".json"))
-    asked = site.asked
-    assert (fetch(site.url, tmp_path, MOST, silent) / "file").read_bytes() == b"first"
-    assert site.asked == asked + 1
-
-
-def test_what_was_fetched_for_a_push_that_failed_is_used_only_if_it_is_still_that(
-    site: SimpleNamespace, tmp_path: Path
-) -> None:
-    def fetched() -> bytes:
-        return (fetch(site.url, tmp_path, MOST, silent) / "file").read_bytes()
-
-    assert (fetched(), fetched(), site.asked) == (b"first", b"first", 2)
-    site.content, site.tag = b"second", '"2"'
-    assert fetched() == b"second"
-
-
-def test_a_file_is_fetched_only_with_the_sha_256_that_it_shall_have(
-    site: SimpleNamespace, tmp_path: Path
-) -> None:
-    right = hashlib.sha256(site.content).hexdigest()
-    for _ in range(2):  # what was fetched is fetched again, not believed
-        with pytest.raises(OSError, match=f"is not that of --sha256: its SHA-256 is {right}"):
-            fetch(site.url, tmp_path, MOST, silent, "0" * 64)
-    assert (fetch(site.url, tmp_path, MOST, silent, right) / "file").read_bytes() == b"first"
-
-
-def test_a_part_that_is_the_whole_file_is_fetched_once_more(site: SimpleNamespace, tmp_path: Path) -> None:
-    folder = fetch(site.url, tmp_path, MOST, silent)
-    (folder / "file").rename(folder.with_suffix(".part"))  # interrupted before that name
-    assert (fetch(site.url, tmp_path, MOST, silent) / "file").read_bytes() == b"first"
-
-
 def test_what_pushes_of_long_ago_have_left_goes(hosts: HostsHere, folder: Path) -> None:
     data = hosts.data("node1")
-    left = [data / ".fetched" / "ab", data / ".drafts" / "old@1", data / ".drafts" / "digits@1"]
+    left = [data / ".drafts" / "old@1", data / ".drafts" / "digits@1"]
     for path in left:
         path.mkdir(parents=True)
         (path / "file").touch()
         for old in (path / "file", path):
             os.utime(old, (0, 0))
     push(hosts, str(folder))
-    assert [path.exists() for path in left] == [False] * 3
-
-
-def test_the_head_fetches_a_file_and_goes_on_where_the_server_broke_off(
-    hosts: HostsHere, serve: Serve
-) -> None:
-    content = LARGE[:3_000_000]
-    url, seen = serve(content, 2_000_000)
-    with pytest.raises(MusterError, match="only 2000000 of 3000000 bytes arrived; push again"):
-        push(hosts, url)
-    pushed = push(hosts, url)
-    assert (pushed.sent, pushed.failed, seen.ranges) == (0, False, [0, 2_000_000])
-    assert contents(hosts.data("node3") / "digits") == {"a_b.bin": content}
-    with hosts.cluster() as cluster, pytest.raises(MusterError, match=r"at most 0\.0 GB are allowed: --most"):
-        DataTransfer(cluster, source(url, "x"), silent, shard=False, most=1000).push(None)
+    assert [path.exists() for path in left] == [False] * 2

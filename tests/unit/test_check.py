@@ -414,7 +414,6 @@ def test_the_ids_are_those_of_the_document() -> None:
         "muster.deploy",
         "version.py",
         "zlib.error",
-        "common.web",
     }
     no_ids.add("agent.importer")
     of_git = {"core.fsmonitor", "core.pager", "core.symlinks", "credential.helper", "diff.external"}

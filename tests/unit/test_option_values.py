@@ -106,7 +106,6 @@ BESIDE = {
     "launch --min-hosts": "--max-restarts 1",
     "data.push --name": "--source data",
     "hosts.drain --name": "--why x",
-    "data.push --most": "--name x https://host.example.org/x",
 }
 """What an option needs besides itself."""
 

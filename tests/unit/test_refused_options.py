@@ -79,8 +79,9 @@ REFUSED = {
     "image build cpu": {
         "--source .": "--source: the target cpu compiles nothing; it takes the distribution's packages",
     },
-    "data push a.py": {
-        "--most 1G": "--most limits a download, and a.py is not a URL; leave it out",
+    "data push": {
+        "https://u:secret@h/x": "data push URL was removed: "
+        "use `muster run -- curl -O URL`, or push a folder",
     },
     "env remove": {
         "word": "word: not an environment name; muster env list has the names",

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import select
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,17 +55,6 @@ class Data:
     def do_data_scan(self, request: Frame, payload: bytes) -> Frame:
         """Take a folder of this host as the source; the manifest becomes a bundle."""
         self._source = os.path.realpath(os.path.expanduser(request["path"]))
-        return self._scanned()
-
-    def do_data_fetch(self, request: Frame, payload: bytes) -> Frame:
-        """Fetch a file from a web server and take it as the source."""
-        from .fetch import fetch  # noqa: PLC0415  # urllib takes longer to load than all the rest
-
-        folder, most = self.root / ".fetched", request["most"]
-        self._source = str(fetch(request["url"], folder, most, self._report, request["sha256"]))
-        return self._scanned()
-
-    def _scanned(self) -> Frame:
         return self._kept_as_bundle(scan(self._source, self._report).packed())
 
     def _kept_as_bundle(self, content: bytes) -> Frame:
@@ -93,8 +81,6 @@ class Data:
     def do_data_publish(self, request: Frame, payload: bytes) -> Frame:
         """Put the version into place, and end the push here."""
         self._arrived.publish()
-        if os.path.dirname(self._source) == str(self.root / ".fetched"):
-            shutil.rmtree(self._source, ignore_errors=True)
         self._held.close()
         return {}
 
@@ -111,14 +97,7 @@ class Data:
 
     def _sweep(self) -> None:
         """Remove the remains of old pushes."""
-        old, fetched = time.time() - OLD_SECONDS, self.root / ".fetched"
-        for path in fetched.iterdir() if fetched.is_dir() else ():
-            with contextlib.suppress(OSError):
-                if path.is_dir() and newest_in(path) < old:
-                    remove_tree(path)
-                elif path.is_file() and path.stat().st_mtime < old:
-                    path.unlink()
-        drafts = self.root / ".drafts"
+        old, drafts = time.time() - OLD_SECONDS, self.root / ".drafts"
         for path in drafts.iterdir() if drafts.is_dir() else ():
             if newest_in(path) < old:
                 with contextlib.suppress(OSError, ValueError), self.sets.locked(path.name.partition("@")[0]):
@@ -174,7 +153,7 @@ class Data:
     # -- the driver --
 
     def _report(self, done: int, total: int) -> None:
-        """Report the bytes that are read or fetched, now and then."""
+        """Report the bytes that are read, now and then."""
         if time.monotonic() - self._reported > REPORT_SECONDS:
             self._require_driver()
             self._reported = time.monotonic()

@@ -68,7 +68,6 @@ class DataRemoved:
 
 
 DATA_SCAN = Request("data_scan", DataBundle, long=True)
-DATA_FETCH = Request("data_fetch", DataBundle, long=True)
 DATA_BEGIN = Request("data_begin", DataBegun, long=True)
 DATA_BUNDLE = Request("data_bundle", DataBundle)
 DATA_PUBLISH = Request("data_publish", Nothing, long=True)
