@@ -52,7 +52,6 @@ class RunFlags(TypedDict, total=False):
     no_record: bool
     max_log: str
     sample_every: int
-    events: Path
     notify: str
     timings: bool
     slurm: str | Literal[True]

@@ -39,7 +39,7 @@ class LaunchOptions(SlurmOptions):
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts spares preload start_timeout",
-        "Look at it": "rank no_record max_log sample_every events notify timings",
+        "Look at it": "rank no_record max_log sample_every notify timings",
         "Slurm and launchers": "slurm launcher",
     }
 
@@ -209,7 +209,6 @@ class LaunchOptions(SlurmOptions):
         "SECONDS",
         least=0,
     )
-    events: str = flag("", "write events as JSON lines to a file, or to standard output with -", "FILE")
     notify: str = flag(
         "",
         "at a stall and at the end, start this command with JSON on its standard input",

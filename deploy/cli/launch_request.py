@@ -41,8 +41,7 @@ def refuse(options: LaunchOptions) -> None:
         for name in ("no_record", "image"):
             if getattr(options, name):
                 raise UsageError(f"--preload does not work with --{name.replace('_', '-')}; leave one out")
-    ends_here = {name: getattr(options, name) for name in ("events", "timings", "rank")}
-    parse.require_attached(detach=options.detach, **ends_here)
+    parse.require_attached(detach=options.detach, timings=options.timings, rank=options.rank)
     if (options.script or options.module) and not options.hosts and not options.slurm:
         program = options.script or f"-m {options.module}"
         require_hosts_before(program, options.args, Path.cwd())

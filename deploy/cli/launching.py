@@ -5,13 +5,11 @@ launch_request.py loads this module while launch.py connects to the hosts.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
 
 from .. import interrupts
 from ..common.os_errors import explain
@@ -21,7 +19,6 @@ from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..envs.present import Packages
 from ..envs.wanted import Requirements
-from ..errors import UsageError
 from ..jobs.detach import detach
 from ..jobs.hosts_record import keep, kept_if_taken
 from ..jobs.leases import Leasing
@@ -30,7 +27,7 @@ from ..jobs.planning import make_plan
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.verdict import verdict
-from ..launch.job_events import JobEvent, OnEvent
+from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
 from ..launch.stages import with_hosts
 from ..plan.placement import Placement
@@ -143,23 +140,22 @@ class PreparedLaunch:
         """Run the job to its verdict, with run folder and screen."""
         folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
         record, packages = self.inventory.record(self.spec), self._packages()
-        options, screen = self.options, self.screen
+        screen = self.screen
         try:
-            with copies(options.events) as event_copies:
-                result = Attempts(
-                    self.spec,
-                    self.inventory.open_pipe,
-                    folder,
-                    (folder, screen),
-                    lambda plan: keep(record, folder.path),
-                    listeners=(_decide, *event_copies),
-                    timings=self.timings,
-                    stdin=parse.STDIN,
-                    packages=packages,
-                    on_stage=self.progress.stage,
-                    blame=self.inventory.blame,
-                    placement=placement,
-                ).run()
+            result = Attempts(
+                self.spec,
+                self.inventory.open_pipe,
+                folder,
+                (folder, screen),
+                lambda plan: keep(record, folder.path),
+                listeners=(_decide,),
+                timings=self.timings,
+                stdin=parse.STDIN,
+                packages=packages,
+                on_stage=self.progress.stage,
+                blame=self.inventory.blame,
+                placement=placement,
+            ).run()
         finally:
             Progress.close_all()
             screen.close()
@@ -194,44 +190,3 @@ def _decide(event: JobEvent) -> None:
     """After the end of the job, a signal no longer changes its exit status."""
     if event.type == "job.ended" and event.exit_status is not None:
         interrupts.decide(event.exit_status)
-
-
-STDOUT = "-"
-
-
-class EventCopies:
-    """Writes each event as a line of JSON. If that fails, the job continues, and stderr gets one note."""
-
-    def __init__(self, file: TextIO, name: str) -> None:
-        self._file, self._name = file, name
-        self._failed = False
-
-    def write(self, event: JobEvent) -> None:
-        if self._failed:
-            return
-        try:
-            self._file.write(event.line())
-            self._file.flush()
-        except (OSError, ValueError) as error:  # ValueError: the stream is closed
-            self._failed = True
-            why = explain(error) if isinstance(error, OSError) else str(error)
-            print_note(f"note: --events {self._name} ends here: {why}")
-
-
-@contextlib.contextmanager
-def copies(events: str) -> Iterator[tuple[OnEvent, ...]]:
-    """The listener of `--events`, if it was given; UsageError for a file that cannot be written."""
-    if not events:
-        yield ()
-    elif events == STDOUT:
-        yield (EventCopies(sys.stdout, events).write,)
-    else:
-        try:
-            file = Path(events).open("w", encoding="utf-8")  # noqa: SIM115  # closed below
-        except OSError as error:
-            raise UsageError(f"--events {events}: {explain(error)}") from None
-        try:
-            yield (EventCopies(file, events).write,)
-        finally:
-            with contextlib.suppress(OSError):  # a full disk shows only now
-                file.close()

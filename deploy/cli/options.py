@@ -188,7 +188,7 @@ def require_attached(*, detach: bool, **options: object) -> None:
     if detach and used:
         raise UsageError(
             f"--{used[0]} ends with this command, and a detached job (--detach) continues; "
-            + _INSTEAD.get(used[0], "its runs/JOB/events.jsonl comes with muster attach or muster report")
+            + _INSTEAD[used[0]]
         )
 
 

@@ -129,7 +129,7 @@ class Project:
 
     def _resolved(self, value: str) -> str:
         """A path in the file, which begins at the folder of the file."""
-        return value if value == "-" else str(self.path.parent / expanded(value))
+        return str(self.path.parent / expanded(value))
 
     def _header(self, header: str) -> str:
         return ".".join(filter(None, ["" if self.path.name == NAMES[0] else "tool.muster", header]))

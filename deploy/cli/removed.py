@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 CURL = "use `muster run -- curl -O URL`, or push a folder"
 REMOVED: Mapping[str, str] = {
+    "launch --events": "use `tail -F runs/JOB/events.jsonl`",
     "launch --metrics": "use node_exporter, the GPU vendor's exporter and `runs/JOB/events.jsonl`",
     "top --metrics": "use node_exporter and the GPU vendor's exporter",
     "check --html": "use its text or `--json`; `bench links --html` writes heat maps",

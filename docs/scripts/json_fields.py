@@ -11,8 +11,8 @@ also prints `links` and `speeds`, in the form of the files of `.muster/bench` ([
 [bench.hosts](#benchhosts))."""
 STATUS = "`muster status --json` prints a list of jobs, the oldest first."
 RESULT = "The file `runs/JOB/result.json`, which the driver writes last."
-EVENTS = """The file `runs/JOB/events.jsonl` has a line for each event, written as it happens. `--events FILE`
-of a launch writes the same lines to a file, a named pipe, or with `-` to standard output. The types:
+EVENTS = """The file `runs/JOB/events.jsonl` has a line for each event, written as it happens; `tail -F`
+follows it. The types:
 
 - `attempt.started`, `attempt.ended`, `job.restarted`, `job.ended`: the course of the job. The last has the
   verdict.

@@ -10,10 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from muster.deploy.cli.launching import copies
-from muster.deploy.cli.options import require_attached
 from muster.deploy.connect.listener import Listener
-from muster.deploy.errors import UsageError
 from muster.deploy.jobs.history import MOST_FAILURES, JobHistory
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.launch import loop as run
@@ -130,32 +127,3 @@ def test_a_full_disk_costs_the_events_not_the_job(tmp_path: Path) -> None:
     (folder.path / "events.jsonl").symlink_to("/dev/full")
     JobHistory("j", (folder.event,)).began(PLAN)
     assert "no space left" in folder.problem
-
-
-# -- --events --
-
-
-def test_copies_of_events_go_to_a_file_and_a_full_disk_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in (str(tmp_path / "events"), "/dev/full"):
-        with copies(name) as listeners:
-            history = JobHistory("j", listeners)
-            history.began(PLAN)
-            history.verdict(DONE)
-    written = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [event["type"] for event in written] == ["attempt.started", "job.ended"]
-    assert capsys.readouterr().err.count("--events /dev/full ends here: No space left") == 1
-
-
-def test_what_goes_wrong_in_a_launch_with_events_is_not_swallowed(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space"), copies(str(tmp_path / "events")):
-        raise OSError(28, "No space left on device")
-
-
-def test_a_file_for_events_that_cannot_be_made_and_a_detached_job_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--events"), copies(str(tmp_path / "no" / "folder")):
-        pass
-    with pytest.raises(UsageError, match="--events ends with this command"):
-        require_attached(detach=True, events="x")
-    require_attached(detach=False, events="x")

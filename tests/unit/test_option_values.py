@@ -40,7 +40,6 @@ FREE = {
     "runs": "any folder may hold runs",
     "html": "a file with any name can be written",
     "output": "the same",
-    "events": "the same",
     "to": "the same",
     "file": "the hosts know their files (get); put is among the others",
     "folder": "a folder of the hosts (bench hosts), or one to make (wheelhouse); init is among the others",

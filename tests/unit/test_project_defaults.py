@@ -172,7 +172,7 @@ def test_pyproject_has_the_same_table_and_may_have_none(here: Path) -> None:
 
 
 def test_paths_begin_at_the_folder_of_the_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "muster.toml").write_text('hosts = "a/h.txt"\nruns = "~/runs"\nevents = "-"\nscript = "x.py"')
+    (here / "muster.toml").write_text('hosts = "a/h.txt"\nruns = "~/runs"\nscript = "x.py"')
     below = here / "sub" / "deeper"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
@@ -181,7 +181,6 @@ def test_paths_begin_at_the_folder_of_the_file(here: Path, monkeypatch: pytest.M
     assert values == {
         "--hosts": f"{here}/a/h.txt",
         "--runs": str(Path("~/runs").expanduser()),
-        "--events": "-",
         "--script": f"{here}/x.py",
     }
 
