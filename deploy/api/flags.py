@@ -51,7 +51,6 @@ class RunFlags(TypedDict, total=False):
     rank: str | int
     no_record: bool
     max_log: str
-    sample_every: int
     notify: str
     timings: bool
     slurm: str | Literal[True]

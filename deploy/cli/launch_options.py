@@ -39,7 +39,7 @@ class LaunchOptions(SlurmOptions):
         "Shared hosts": "wait exclusive",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts spares preload start_timeout",
-        "Look at it": "rank no_record max_log sample_every notify timings",
+        "Look at it": "rank no_record max_log notify timings",
         "Slurm and launchers": "slurm launcher",
     }
 
@@ -202,12 +202,6 @@ class LaunchOptions(SlurmOptions):
         "limit for the logs of the run here, an equal share for each rank: 500M, 20G (default: 8G; 0: none); "
         "the last lines of each are kept beyond it, and the hosts keep all logs",
         "BYTES",
-    )
-    sample_every: int = flag(
-        2,
-        "seconds between two samples of each host, for muster top (default: 2; 0: none)",
-        "SECONDS",
-        least=0,
     )
     notify: str = flag(
         "",

@@ -128,7 +128,6 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         spares=options.spares,
         preload=options.preload,
         max_log=parse.size("--max-log", options.max_log),
-        sample_every=float(options.sample_every),
         notify=options.notify,
         record=not options.no_record,
         **container,

@@ -87,7 +87,7 @@ class LaunchLoop:
         """The hosts that fell silent while the job was ended."""
         self._cleared: frozenset[str] = frozenset()
         keep = (on_sample, self._stalls.sampled, stall.sampled) if on_sample else ()
-        self._samples = SampleCollector(self.state, cluster, keep, plan.spec.sample_every)
+        self._samples = SampleCollector(self.state, cluster, keep)
         self.handlers.also(Sampled, self._samples.take)
         self._pace = (
             PaceWatch(

@@ -30,6 +30,7 @@ from ..why.stragglers import Summary
 from .state import LaunchState
 from .watchdogs import StallNotes
 
+SAMPLE_SECONDS = 2.0
 LEAST_SECONDS = 0.5  # between two samples of a host: more come only from a host that floods
 FLOOD = 100  # samples that came too early: some also come at once after a break of the network
 
@@ -38,11 +39,10 @@ OnSample = Callable[[HostSample], None]
 
 
 class SampleCollector:
-    """The samples of one attempt. `every`: seconds between those of a host; 0 asks for none."""
+    """The samples of one attempt."""
 
-    def __init__(self, state: LaunchState, cluster: Cluster, keep: Sequence[OnSample], every: float) -> None:
-        self._state, self._cluster = state, cluster
-        self._keep, self._every = keep, every
+    def __init__(self, state: LaunchState, cluster: Cluster, keep: Sequence[OnSample]) -> None:
+        self._state, self._cluster, self._keep = state, cluster, keep
         self._last: dict[str, float] = {}
         self.newest: dict[str, HostSample] = {}
         self._malformed: Counter[str] = Counter()
@@ -62,9 +62,9 @@ class SampleCollector:
 
     def begin(self) -> None:
         """Ask every host for samples, and do not wait for the answers."""
-        if self._keep and self._every > 0:
+        if self._keep:
             for channel in self._cluster.channels.values():
-                channel.post(WATCH, every=self._every)
+                channel.post(WATCH, every=SAMPLE_SECONDS)
 
     def take(self, host: str, report: Sampled) -> None:
         """Keep a sample with the time, and with those of its ranks that the plan has on that host."""

@@ -17,7 +17,7 @@ from .source_tree import Tree
 LauncherName = Literal["mpirun", "torchrun", "srun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun", "srun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
-START_SECONDS, SAMPLE_SECONDS, STALL_NOTE_SECONDS = 60.0, 2.0, 60.0
+START_SECONDS, STALL_NOTE_SECONDS = 60.0, 60.0
 MAX_LOG = 8 << 30
 """Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
 ALL_GPUS, SLOT_GPUS = -1, -2
@@ -119,8 +119,6 @@ class LaunchSpec:
     """Whether its hosts keep the imports of the ranks ready for the next attempt."""
     max_log: int = MAX_LOG
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
-    sample_every: float = SAMPLE_SECONDS
-    """Seconds between two samples of each host; 0 for none."""
     notify: str = ""
     """A command or a URL that gets a message at each stall and at the end."""
 

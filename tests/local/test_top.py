@@ -92,10 +92,3 @@ def test_what_cannot_be_watched_is_said(project: Project) -> None:
     assert (none.returncode, " runs here" in none.stderr) == (2, True)
     no_terminal = project.fab("top", "--hosts", "hosts.txt")
     assert (no_terminal.returncode, "top needs a terminal" in no_terminal.stderr) == (2, True)
-
-
-@pytest.mark.soak
-def test_a_job_may_be_launched_without_samples(project: Project) -> None:
-    done = project.launch("--script", "program.py", "--sample-every", "0")
-    assert done.status == 0, done.output
-    assert [*read_samples(os.fspath(done.folder / "samples.jsonl.gz"))] == []

@@ -33,12 +33,12 @@ MALFORMED: tuple[Any, ...] = (
 class Kept:
     """A driver that takes in samples, at a time that the test sets."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, every: float = 2.0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.samples: list[HostSample] = []
         self.time = 1000.0
         self.channels = {name: FakeChannel() for name in ("node1", "node2")}
         cluster: Any = SimpleNamespace(channels=self.channels)
-        self._sampling = SampleCollector(LaunchState(PLAN), cluster, (self.samples.append,), every)
+        self._sampling = SampleCollector(LaunchState(PLAN), cluster, (self.samples.append,))
         self._sampling.begin()
         monkeypatch.setattr(measurements, "now", lambda: self.time)
 
@@ -101,11 +101,9 @@ def test_a_host_that_floods_is_heard_twice_a_second(monkeypatch: pytest.MonkeyPa
     assert [sample.at for sample in kept.samples] == pytest.approx([1000.0, 1000.5])
 
 
-@pytest.mark.parametrize(("every", "asked"), [(2.0, [("watch", {"every": 2.0})]), (0.0, [])])
-def test_every_host_is_asked_once_unless_nothing_is_wanted(
-    monkeypatch: pytest.MonkeyPatch, every: float, asked: list[Any]
-) -> None:
-    assert [channel.asked for channel in Kept(monkeypatch, every).channels.values()] == [asked, asked]
+def test_every_host_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [("watch", {"every": 2.0})]
+    assert [channel.asked for channel in Kept(monkeypatch).channels.values()] == [asked, asked]
 
 
 def test_a_disk_that_is_full_for_samples_is_a_note_and_no_failure(tmp_path: Path) -> None:

@@ -349,8 +349,8 @@ def test_hosts_that_all_die_with_their_driver_are_called_silent_too() -> None:
 def test_hosts_that_are_sampled_seldom_are_not_called_silent() -> None:
     seen = TopHistory()
     for turn in range(3):
-        seen.take(HostSample(START + 20.0 * turn, "node0", cpu=0.5), 20.0 * turn)
-    assert noted(seen, "node0", 58.0) == ""
+        seen.take(HostSample(START + 8.0 * turn, "node0", cpu=0.5), 8.0 * turn)
+    assert noted(seen, "node0", 34.0) == ""
 
 
 def test_hosts_of_a_job_that_is_over_are_not_called_silent() -> None:

@@ -16,7 +16,7 @@ from .lines import ScreenLine, Span, bar, joined, line
 ALARMING = {"failed", "lost"}
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
 ALARM_LINES = 3  # of one alarm
-NO_SAMPLES = "no samples: --sample-every 0, an older version, or a damaged file"
+NO_SAMPLES = "no samples: of an older version, or the file is damaged"
 NO_STEPS = "no step yet: print lines such as `step 12/500 loss 0.3`, or write steps.jsonl"
 
 

@@ -96,7 +96,7 @@ def gpu_share(sample: HostSample | None) -> float | None:
 
 
 def _patience(track: HostTrack) -> float:
-    """The usual silence, in seconds: samples may be rare (`--sample-every`)."""
+    """The usual silence, in seconds: hosts where samples are expensive send fewer."""
     if len(track.samples) < 2:
         return SILENT_SECONDS
     return max(SILENT_SECONDS, SILENT_GAPS * (track.samples[-1].at - track.samples[-2].at))
