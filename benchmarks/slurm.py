@@ -59,7 +59,6 @@ def commands() -> dict[str, tuple[str, ...]]:
         "sbatch, with srun inside": ("sbatch", "plain.sh"),
         "muster launch, mpirun": (*muster, "mpirun", "starts.py"),
         "muster launch, torchrun": (*muster, "torchrun", "starts.py"),
-        "muster launch, srun": (*muster, "srun", "starts.py"),
         "muster launch --detach, mpirun": (*batch, "starts.py"),
     }
 

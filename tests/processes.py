@@ -6,10 +6,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from muster.deploy.agent.processes import process_table, trees
+from muster.deploy.agent.processes import below, process_table
 from tests.load import hold
 from tests.waiting import wait_until
 
@@ -21,6 +21,12 @@ def is_alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def trees(roots: Sequence[int]) -> list[int]:
+    """Those of these processes that live, and every living process below them."""
+    table = process_table()
+    return [pid for root in roots if root in table for pid in (root, *below(root, table))]
 
 
 def command_of(pid: int) -> bytes:

@@ -9,25 +9,10 @@ from pathlib import Path
 SHOW_JOB = (
     'case "$2" in job) echo "JobId=12 JobState={job} Reason={why} Dependency=(null)" ;; node) {node} ;; esac'
 )
-# All hosts are this one: a step starts its tasks here. Its status is that of the task that fails first.
+# All hosts are this one: a step starts its one task here.
 SRUN = """
-[ "$1" != --mpi=list ] || { printf 'MPI plugin types are...\\n\\tnone\\n\\tpmix\\n'; exit; }
-tasks=1
-while case "$1" in -*) true ;; *) false ;; esac; do
-    case "$1" in --ntasks=*) tasks=${1#*=} ;; esac
-    shift
-done
-[ "$tasks" != 1 ] || exec "$@"
-export SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_TASKS_PER_NODE="$tasks(x1)" SLURM_NODEID=0 SLURMD_NODENAME=n1
-rank=0 started=
-while [ $rank -lt $tasks ]; do
-    SLURM_PROCID=$rank SLURM_LOCALID=$rank "$@" &
-    started="$started $!" rank=$((rank + 1))
-done
-trap 'kill -9 $started' TERM
-for process in $started; do
-    wait $process || { status=$?; kill $started 2>/dev/null; wait; exit $status; }
-done
+while case "$1" in -*) true ;; *) false ;; esac; do shift; done
+exec "$@"
 """
 SCONTROL = (
     'case "$2" in hostnames) printf "n1\\n" ;; job) echo "JobId=7 JobState=RUNNING Reason=None" ;; esac'

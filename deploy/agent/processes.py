@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -121,12 +121,6 @@ def descendants() -> list[int]:
     return below(os.getpid(), process_table())
 
 
-def trees(roots: Sequence[int]) -> list[int]:
-    """Those of these processes that live, and every living process below them."""
-    table = process_table()
-    return [pid for root in roots if root in table for pid in (root, *below(root, table))]
-
-
 def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
     """End every process below this one, as `end_all` does."""
     return end_all(descendants, is_wanted)
@@ -187,12 +181,6 @@ class Reaper:
             self._watched[process.pid] = (process, on_end)
             self._changed.notify()
         return process
-
-    def until_idle(self, seconds: float) -> None:
-        """Wait until all started processes have ended, at most so many seconds."""
-        deadline = time.monotonic() + seconds
-        while self._watched and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     def settle(self) -> None:
         """Call back for every process that has ended so far."""

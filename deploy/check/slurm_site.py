@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..plan.spec import LauncherName
 from .finding import Finding, error, warning
 
 OVERLAP = (20, 11)
@@ -35,8 +34,6 @@ class SlurmSite:
     error: str = ""
     config: Mapping[str, str] = field(default_factory=dict)
     """`scontrol show config`, names in lower case."""
-    mpi: Sequence[str] = ()
-    """The plugins of `srun --mpi=list`."""
     groups: Sequence[NodeGroup] = ()
     partition: str = ""
     """The partition that the user named; empty for all."""
@@ -61,12 +58,12 @@ def parse_groups(text: str) -> list[NodeGroup]:
     return groups
 
 
-def judge_site(site: SlurmSite, launcher: LauncherName = "mpirun") -> tuple[Finding, ...]:
-    """Problems of the site that prevent launches with --slurm and this launcher, or make them worse."""
+def judge_site(site: SlurmSite) -> tuple[Finding, ...]:
+    """Problems of the site that prevent launches with --slurm, or make them worse."""
     if site.error:
         remedy = "work on a login node of the site; there: scontrol ping"
         return (error("slurm.no-controller", SITE, site.error, remedy),)
-    return (*_nodes(site), *_steps(site, launcher), *_ends(site))
+    return (*_nodes(site), *_steps(site), *_ends(site))
 
 
 def _nodes(site: SlurmSite) -> Iterator[Finding]:
@@ -90,19 +87,11 @@ def _nodes(site: SlurmSite) -> Iterator[Finding]:
         yield error("slurm.no-nodes", SITE, f"{named}: no node can take a job", "see sinfo --list-reasons")
 
 
-def _steps(site: SlurmSite, launcher: LauncherName) -> Iterator[Finding]:
+def _steps(site: SlurmSite) -> Iterator[Finding]:
     version = tuple(map(int, re.findall(r"\d+", site.config.get("slurm_version", ""))[:2]))
     if version and version < OVERLAP:
         text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which Muster needs"
         yield error("slurm.too-old", SITE, text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
-    if site.mpi and not any(name.startswith("pmix") for name in site.mpi):
-        text = "srun has no PMIx, so srun alone cannot start ranks of Open MPI 5"
-        severity = error if launcher == "srun" else warning
-        remedy = "--launcher mpirun, which brings its own; or ask the site's staff for Slurm's pmix plugin"
-        yield severity("slurm.no-pmix", SITE, text, remedy)
-    if site.config.get("mpidefault", "").startswith("pmi2"):
-        text = "MpiDefault is pmi2: with plain srun, each rank of Open MPI is alone in a world of one"
-        yield warning("slurm.old-pmi", SITE, text, "start with muster launch, or srun --mpi=pmix")
 
 
 def _ends(site: SlurmSite) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -33,7 +33,7 @@ from ..plan.source_tree import Tree, of_package
 from ..plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
-from .inventory import Inventory, inventory_of, require_one_source, slurm_of
+from .inventory import Inventory, inventory_of, require_one_source
 from .options import BACKENDS, network, new_job
 from .shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
 
@@ -121,7 +121,6 @@ class ResultCount(Observer):
 def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
     """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
     network(options.network)
-    options = replace(options, slurm=slurm_of(options.launcher, options.slurm))
     require_one_source(options)
     with inventory_of(options) as inventory:
         yield inventory

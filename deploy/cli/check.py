@@ -50,7 +50,7 @@ class Check(SlurmOptions):
     )
     launcher: LauncherName | Literal[""] = flag(
         "",
-        "the launcher for which hosts must be fit: mpirun (default), torchrun, or srun with --slurm",
+        "the launcher for which hosts must be fit: mpirun (default) or torchrun",
         "NAME",
         choices=LAUNCHERS,
     )
@@ -70,7 +70,7 @@ class Check(SlurmOptions):
             raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
         rule = slot_rule(self.slots) if self.slots else None
         launcher = self.launcher or DEFAULT_LAUNCHER
-        site = _judge_site(self.slurm, launcher) if self.slurm else ()
+        site = _judge_site(self.slurm) if self.slurm else ()
         if self.slurm and (unfit_of(site) or not _has_hosts(self.slurm)):
             checkup = Checkup(launcher, site)
         else:
@@ -143,11 +143,11 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
     return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
 
 
-def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:
+def _judge_site(slurm: str) -> tuple[Finding, ...]:
     """Findings about the Slurm site of this machine, for these options of salloc."""
     from ..slurm.programs import site  # noqa: PLC0415  # 4 ms, only with --slurm
 
-    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else options_of(slurm))), launcher)
+    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else options_of(slurm))))
 
 
 def _has_hosts(slurm: str) -> bool:

@@ -28,6 +28,7 @@ from ..common.os_errors import explain
 from ..console.progress import Progress
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UsageError
+from .removed import REMOVED_VALUES
 
 T = TypeVar("T")
 Takes = Literal["", "positional", "program", "rest"]
@@ -132,6 +133,8 @@ class Flag:
             return self._mistake_in_number(named, value)
         if not value.strip() and not self.blank:
             return f"{named} is empty; give it a value, or leave it out"
+        if instead := REMOVED_VALUES.get(f"{self.name} {value}"):
+            return f"{named} {value} was removed: {instead}"
         if self.choices and value not in self.choices:
             return f"{named} {value}: must be one of {', '.join(self.choices)}"
         return ""

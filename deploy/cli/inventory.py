@@ -233,21 +233,6 @@ def inventory_or_this_machine(
         yield _of_this_machine(options.python, launcher, rule)
 
 
-def slurm_of(launcher: str, slurm: str) -> str:
-    """The value of `--slurm`. For srun inside of an allocation, the default is that allocation.
-
-    `UsageError` if srun has no PMIx.
-    """
-    if launcher != "srun":
-        return slurm
-    slurm = slurm or (THIS_ALLOCATION if os.environ.get("SLURM_JOB_ID") else "")
-    if slurm:
-        from ..slurm.programs import require_pmix  # noqa: PLC0415  # 4 ms, only with srun
-
-        require_pmix()
-    return slurm
-
-
 def require_one_source(options: SlurmOptions) -> None:
     """`UsageError` for a hosts file beside hosts of Slurm, because it would not be read."""
     if options.slurm and options.hosts:

@@ -49,7 +49,6 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     clock.note("Python and the command line", 0.0)
     if above := next((each.place for each in options.sources if each.place.startswith("/")), ""):
         print_note(f"note: options of {above.partition('.toml')[0]}.toml")
-    options = request.with_allocation(options)
     request.refuse(options)
     slurm_options = request.options_for_slurm(options)
     wanted = request.packages_of(options)

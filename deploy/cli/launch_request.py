@@ -18,15 +18,10 @@ from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
 from . import options as parse
 from .command import Declaration
-from .inventory import Inventory, batch_options, inventory_or_this_machine, require_one_source, slurm_of
+from .inventory import Inventory, batch_options, inventory_or_this_machine, require_one_source
 from .launch_options import LaunchOptions
 from .launch_program import notes_of, program_of, require_hosts_before
 from .shared import TRAIN, print_note
-
-
-def with_allocation(options: LaunchOptions) -> LaunchOptions:
-    """The options, with the default allocation of `--launcher srun`."""
-    return replace(options, slurm=slurm_of(options.launcher, options.slurm))
 
 
 def refuse(options: LaunchOptions) -> None:

@@ -30,6 +30,12 @@ REMOVED: Mapping[str, str] = {
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 
 
+REMOVED_VALUES: Mapping[str, str] = {
+    "--launcher srun": "use mpirun or torchrun, which also start ranks in an allocation of Slurm",
+}
+"""Values of flags that are still there, of any command."""
+
+
 def replacement(what: str) -> str:
     """The message about a removed command or flag; empty for anything else."""
     instead = REMOVED.get(what, "")

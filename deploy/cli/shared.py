@@ -39,7 +39,7 @@ ONLY_JOB = f"{THE_JOB} (default: your only one that runs)"
 JOB_HOSTS = "a hosts file with the hosts of a job that was not launched from here (default: hosts.txt)"
 RUNS = "the folder that holds the runs of this machine (default: runs)"
 NEW_RUN = "the folder in which to make the folder of this run (default: runs)"
-LAUNCHER = "mpirun (default), torchrun, or srun on hosts of Slurm"
+LAUNCHER = "mpirun (default) or torchrun"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
 
 

@@ -129,7 +129,6 @@ class KernelLine:
 _ALONE_BY = {
     "mpirun": "it loads another MPI than mpirun's",
     "torchrun": "torchrun starts no MPI ranks; use --launcher mpirun",
-    "srun": "the MPI that it loads does not support Slurm's PMIx; use --launcher mpirun",
 }
 
 

@@ -12,7 +12,6 @@ from ..hosts.hostfile import Host
 from .openmpi import Mpirun
 from .placement import Layout, PlacedRank, Placement
 from .spec import LauncherName, LaunchSpec
-from .srun import OUTSIDE, Srun
 from .torchrun import Torchrun
 
 
@@ -47,7 +46,7 @@ class Launcher(Protocol):
         ...
 
 
-_BY_NAME: Mapping[LauncherName, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun(), "srun": Srun()}
+_BY_NAME: Mapping[LauncherName, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun()}
 
 
 def launcher_of(name: LauncherName) -> Launcher:
@@ -106,8 +105,6 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
         raise UsageError(
             f"{local[0]} is a different machine on every host; write a host name in the hosts file"
         )
-    if spec.launcher == "srun" and not spec.allocation:
-        raise UsageError(OUTSIDE)
     placement = Placement(tuple(used), ranks, tuple(hosts[len(used) :][: spec.spares]))
     launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)
     return placement

@@ -199,21 +199,14 @@ class Mpirun:
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
         """The interface of daemons and ranks. On a host without a free core, waiting ranks yield."""
-        env = of_ranks(host, layout)
-        if interface := env.get(_DATA_INTERFACE):
-            env |= interfaces(layout.facts[host].mpi or "", interface)
+        env: dict[str, str] = {}
+        facts = layout.facts[host]
+        interface = layout.rendezvous.interfaces.get(host)
+        # On one host ranks share memory, but processes that they spawn are reached by TCP. Without an
+        # interface 5.0 may choose several, and refuse a connection from an address that it does not expect.
+        if interface and (len(layout.ranks) == 1 or layout.has_interfaces):
+            env |= interfaces(facts.mpi or "", interface)
+        if layout.ranks[host] >= facts.cores:
+            # MPI waits in a busy loop, which on a full host takes the core of another rank.
+            env["OMPI_MCA_mpi_yield_when_idle"] = "1"
         return env
-
-
-def of_ranks(host: str, layout: Layout) -> dict[str, str]:
-    """Variables for Open MPI in the ranks of a host, with any launcher."""
-    env = {}
-    interface = layout.rendezvous.interfaces.get(host)
-    # On one host ranks share memory, but processes that they spawn are reached by TCP. Without an interface
-    # 5.0 may choose several, and refuse a connection from an address that it does not expect.
-    if interface and (len(layout.ranks) == 1 or layout.has_interfaces):
-        env[_DATA_INTERFACE] = interface
-    if layout.ranks[host] >= layout.facts[host].cores:
-        # MPI waits in a busy loop, which on a full host takes the core of another rank.
-        env["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    return env

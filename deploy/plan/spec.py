@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..decode import from_json
-from ..errors import UsageError
 from ..hosts.hostfile import Host
 from .program import Program
 from .source_tree import Tree
 
-LauncherName = Literal["mpirun", "torchrun", "srun"]
-LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun", "srun")
+LauncherName = Literal["mpirun", "torchrun"]
+LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
 START_SECONDS, STALL_NOTE_SECONDS = 60.0, 60.0
 MAX_LOG = 8 << 30
@@ -121,19 +120,6 @@ class LaunchSpec:
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
     notify: str = ""
     """A command or a URL that gets a message at each stall and at the end."""
-
-    def __post_init__(self) -> None:
-        """`UsageError` for a request that no hosts could run."""
-        if self.launcher == "srun" and self.image:
-            raise UsageError(
-                "--launcher srun cannot start ranks in a container (--image); "
-                "use --launcher torchrun or mpirun"
-            )
-        if self.launcher == "srun" and self.preload:
-            raise UsageError(
-                "--preload does not work with --launcher srun, whose ranks are in a step of their own; "
-                "use --launcher torchrun or mpirun"
-            )
 
     def for_attempt(self, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
         """The request of an attempt. With fewer hosts there may be fewer ranks than before."""

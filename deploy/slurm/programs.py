@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -106,28 +105,10 @@ def statuses_to_requeue() -> set[int]:
 
 
 def site(partition: str = "") -> SlurmSite:
-    """The site of this login node; `error` if Slurm does not answer. `mpi` is empty if srun fails."""
+    """The site of this login node; `error` if Slurm does not answer."""
     try:
         config = parse_config(ask("scontrol", "show", "config"))
         groups = parse_groups(ask("sinfo", "--noheader", "--format=%R|%a|%D|%T|%E"))
     except MusterError as error:
         return SlurmSite(error=error.reason)
-    mpi: list[str] = []
-    with contextlib.suppress(MusterError):
-        mpi = mpi_plugins()
-    return SlurmSite(config=config, mpi=mpi, groups=groups, partition=partition)
-
-
-def mpi_plugins() -> list[str]:
-    """The MPI plugins of srun: `none`, `pmix`, `pmi2`."""
-    return re.findall(r"^\s+(\w+)$", ask("srun", "--mpi=list"), re.MULTILINE)
-
-
-def require_pmix() -> None:
-    """`UsageError` where srun cannot start ranks of Open MPI 5."""
-    plugins = mpi_plugins()
-    if plugins and not any(name.startswith("pmix") for name in plugins):
-        raise UsageError(
-            f"--launcher srun: srun has no PMIx here, only {', '.join(plugins)}; "
-            "use --launcher mpirun, which brings its own"
-        )
+    return SlurmSite(config=config, groups=groups, partition=partition)

@@ -1,4 +1,4 @@
-"""Faults under Slurm: what is done to a job of six ranks, by three ways to start it, and what follows.
+"""Faults under Slurm: what is done to a job of six ranks, by two ways to start it, and what follows.
 
 The ranks sleep on three nodes. Rank 4 is on slurm3, and does the deed itself, or something is done to it.
 """
@@ -35,7 +35,6 @@ SHAPE = ("-N3", "--ntasks-per-node=2", "-t5")
 MUSTER = ("muster", "launch", "--slurm", " ".join(SHAPE), "--start-timeout", "120")
 WAYS: Mapping[str, tuple[str, ...]] = {
     "muster, mpirun": (*MUSTER, "--launcher", "mpirun"),
-    "muster, srun": (*MUSTER, "--launcher", "srun"),
     "plain srun": ("srun", *SHAPE, "--mpi=pmix", "--kill-on-bad-exit=1", "python3"),
 }
 """The same program, as a user would start it."""

@@ -95,10 +95,9 @@ def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_benchmarks_take_hosts_from_slurm_and_give_them_back(slurm: Slurm, launcher: str) -> None:
+def test_benchmarks_take_hosts_from_slurm_and_give_them_back(slurm: Slurm) -> None:
     slurm.until_idle()
-    given = ("--launcher", launcher, "--backend", "gloo", "--json")
+    given = ("--backend", "gloo", "--json")
     done = slurm.run("muster", "bench", "links", "--slurm", "-N 3", "--short", *given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["hosts"] == ["slurm1", "slurm2", "slurm3"]

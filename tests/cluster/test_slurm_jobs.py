@@ -1,4 +1,4 @@
-"""Batch jobs and steps of a real Slurm: `--detach`, and `--launcher srun`."""
+"""Batch jobs of a real Slurm: `--detach`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,11 @@ from tests.parallel import NUMBER
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak
-MPI_PROGRAM = """
-import os
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-total, in_step = world.allreduce(world.rank), "SLURM_STEP_ID" in os.environ
-print("rank", os.environ["RANK"], "of", world.size, "sum", total, "step", in_step, flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
 def made(node_image: None) -> Iterator[Slurm]:
-    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=WAITS, mpi=MPI_PROGRAM) as slurm:
+    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=WAITS) as slurm:
         yield slurm
 
 
@@ -42,21 +35,6 @@ def state(slurm: Slurm, job: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     return dict(found)
-
-
-def test_srun_starts_ranks_that_meet_by_pmix(slurm: Slurm) -> None:
-    done = slurm.run("muster", "launch", "--slurm", "-N 3 -n 4", "--launcher", "srun", "mpi.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall(r"\] rank \d of 4 sum 6 step True\n", done.stdout)) == 4, done.stdout
-    assert "DONE    4 ranks on 3 hosts, srun" in done.stdout
-    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
-
-
-def test_a_rank_that_fails_under_srun_is_the_verdict(slurm: Slurm) -> None:
-    done = slurm.run("muster", "launch", "--slurm", "-N 3 -n 3", "--launcher", "srun", "program.py", "fail")
-    assert "FAILED  rank 2 on slurm3: exit status 3" in done.stdout, done.stdout + done.stderr
-    assert done.returncode == 3
-    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
 
 
 def test_a_batch_job_waits_runs_and_is_stopped_by_its_id(slurm: Slurm) -> None:

@@ -1,4 +1,4 @@
-"""A detached launch on hosts of Slurm, its ranks a step, with a Slurm whose only node is this machine."""
+"""A detached launch on hosts of Slurm, with a Slurm whose only node is this machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_pat
     project = with_slurm(project, tmp_path / "slurm")
     words = (
         "--slurm=-N 1 -n 2",
-        "--launcher",
-        "srun",
         "--detach",
         "--python",
         sys.executable,

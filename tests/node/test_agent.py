@@ -37,7 +37,7 @@ from muster.deploy.connect.requests.launch import PREPARE, START, STOP
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
-from tests.processes import is_alive, wait_until_gone
+from tests.processes import is_alive, trees, wait_until_gone
 from tests.waiting import PATIENCE, wait_until
 
 Kind = TypeVar("Kind")
@@ -126,7 +126,7 @@ def test_a_process_lives_until_its_last_thread_has_ended() -> None:
         try:
             wait_until(lambda: state() == "Z", "the end of the first thread")
             assert processes.process_table()[process.pid].state == "S"
-            assert processes.end_all(lambda: processes.trees([process.pid])) == []
+            assert processes.end_all(lambda: trees([process.pid])) == []
             assert state() == "Z"  # it is not waited for, but nothing of it lives
             assert process.pid not in processes.process_table()
         finally:

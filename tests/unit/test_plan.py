@@ -32,7 +32,6 @@ PLANS = {
     "mpirun-uneven-root": lambda: make_plan(
         "node1 slots=3\nnode2 slots=1", facts={name: {"uid": 0} for name in ("node1", "node2")}, np=4
     ),
-    "srun-uneven": lambda: make_plan("node1 slots=2\nnode2 slots=1", launcher="srun", allocation="17"),
     "torchrun-2x2": lambda: make_plan("node[1-2] slots=2", launcher="torchrun", facts={"node2": OWN_HOME}),
     "local-2": lambda: make_plan("localhost slots=2", columns=100),
     "nasty-words": lambda: make_plan(

@@ -212,7 +212,7 @@ def test_a_default_hosts_file_that_is_missing_is_an_error(here: Path) -> None:
         ("hosts = ['a', 'b']", 'muster.toml:1: hosts needs a text, got ["a", "b"]'),
         ("env = [1]", "muster.toml:1: env needs a list of texts, got [1]"),
         ("hosts = ''", "muster.toml:1: hosts is empty; give it a value, or leave it out"),
-        ("launcher = 'mpi'", "muster.toml:1: launcher mpi: must be one of mpirun, torchrun, srun"),
+        ("launcher = 'mpi'", "muster.toml:1: launcher mpi: must be one of mpirun, torchrun"),
         ("\nhost = 'x'", "muster.toml:2: muster launch has no flag host; did you mean hosts?"),
         ("ntasks = 4", "muster.toml:1: muster launch has no flag ntasks; write np"),
         ("profile = 'big'", "muster.toml:1: muster launch has no flag profile"),

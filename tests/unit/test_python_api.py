@@ -62,7 +62,7 @@ def test_keywords_become_the_values_of_a_command_line() -> None:
         ({"np": True}, "np needs a whole number, got true"),
         ({"detach": 1}, "detach needs true or false, got 1"),
         ({"hosts": ""}, "hosts is empty; give it a value, or leave it out"),
-        ({"launcher": "mpi"}, "launcher mpi: must be one of mpirun, torchrun, srun"),
+        ({"launcher": "mpi"}, "launcher mpi: must be one of mpirun, torchrun"),
         ({"host": "x"}, "a launch has no keyword host; did you mean hosts?"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from muster.deploy.cli.commands import commands
 from muster.deploy.cli.program import run
-from muster.deploy.cli.removed import REMOVED
+from muster.deploy.cli.removed import REMOVED, REMOVED_VALUES
 
 
 def test_a_removed_command_or_flag_names_its_replacement(capfd: pytest.CaptureFixture[str]) -> None:
@@ -25,3 +25,16 @@ def test_nothing_that_is_there_is_listed_as_removed() -> None:
         command, _, flag = what.partition(" --")
         declared = commands().get(command.replace(" ", "."))
         assert declared is None if not flag else declared and f"--{flag}" not in declared.flags, what
+
+
+def test_a_removed_value_of_a_flag_names_its_replacement(capfd: pytest.CaptureFixture[str]) -> None:
+    for what, instead in REMOVED_VALUES.items():
+        flag, value = what.split()
+        having = [name for name, declared in commands().items() if flag in declared.flags]
+        assert having, what
+        for name in having:
+            words = name.replace(".", " ")
+            if value in commands()[name].flags[flag].choices:
+                raise AssertionError(f"{words} {what} is still there")
+            assert run([*words.split(), flag, value]) == 2, name
+            assert f" {what} was removed: {instead}" in " ".join(capfd.readouterr().err.split()), name

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import stat
-import subprocess
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from muster.deploy.agent import processes
-from muster.deploy.agent.job import rank
 from muster.deploy.cli import inventory
 from muster.deploy.cli.commands import commands
 from muster.deploy.cli.parser import parse
@@ -24,11 +20,9 @@ from muster.deploy.connect.transports.srun import SrunPipe, command
 from muster.deploy.errors import HostError, MusterError, UnfitError, UsageError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.launch.result import Failure
-from muster.deploy.plan.program import Program
 from muster.deploy.slurm import blame, grant, job_state, programs
 from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
 from tests.processes import wait_until_gone
-from tests.unit.plans import make_plan
 from tests.unit.test_attempts import DONE, FAILED
 from tests.waiting import wait_until
 
@@ -550,81 +544,3 @@ def test_slurm_that_does_not_answer_changes_no_verdict(slurm: Callable[..., None
     slurm(scontrol='echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
     assert blame.blame_slurm(FAILED, "12") is FAILED
     assert job_state.why_lost("12", "n2", look=lambda: job_state.ended("12")) == ""
-
-
-# -- srun as the launcher --
-
-
-def test_srun_starts_the_ranks_as_one_step_with_pmix() -> None:
-    text, program = "n1 slots=2\nn2 slots=1", Program(script="train.py")
-    argv = make_plan(text, launcher="srun", allocation="17", program=program).hosts[0].command
-    assert argv is not None
-    assert argv[:2] == ("srun", "--jobid=17")
-    assert {"--mpi=pmix", "--kill-on-bad-exit=1", "--ntasks=3", "--nodelist=n1,n1,n2"} < {*argv}
-    assert argv[-4:] == ("muster-rank", "-m", "mpi4py", "train.py")
-    assert not any(word.startswith(("--nodes=", "--oversubscribe", "--mpi=pmi2")) for word in argv)
-
-
-def test_srun_elsewhere_is_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        UsageError, match=r"--launcher srun starts the ranks as a step of Slurm: give --slurm"
-    ):
-        make_plan("node1 slots=2", launcher="srun")
-
-
-def test_srun_and_an_image_are_refused_together() -> None:
-    with pytest.raises(
-        UsageError, match=r"srun cannot start ranks in a container .*; use --launcher torchrun"
-    ):
-        make_plan("node1 slots=2", launcher="srun", allocation="17", image="pytorch:1")
-
-
-def test_srun_and_preload_are_refused_together() -> None:
-    with pytest.raises(UsageError, match=r"--preload does not work with --launcher srun, .*; use --launcher"):
-        make_plan("node1 slots=2", launcher="srun", allocation="17", preload=True, max_restarts=1)
-
-
-def test_inside_of_an_allocation_srun_means_that_allocation(
-    slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm(srun="printf 'MPI plugin types are...\\n\\tnone\\n\\tpmix\\n'")
-    assert inventory.slurm_of("srun", "") == ""
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert inventory.slurm_of("srun", "") == "here"
-    assert inventory.slurm_of("mpirun", "") == ""
-
-
-def test_srun_without_pmix_is_refused(slurm: Callable[..., None]) -> None:
-    slurm(srun="printf 'MPI plugin types are...\\n\\tnone\\n\\tpmi2\\n'")
-    with pytest.raises(UsageError, match="no PMIx here, only none, pmi2; use --launcher mpirun"):
-        inventory.slurm_of("srun", "-N 2")
-
-
-def test_srun_needs_homes_of_one_path() -> None:
-    with pytest.raises(UnfitError) as unfit:
-        make_plan("node[1-3]", launcher="srun", allocation="17", facts={"node2": {"home": "/data/ml"}})
-    assert unfit.value.reasons[0][0] == "node2"
-    assert "/data/ml" in unfit.value.reasons[0][1]
-
-
-@pytest.mark.parametrize(
-    ("per_node", "node", "expected"),
-    [("2(x2),1", "2", 1), ("2(x2),1", "0", 2), ("1,3", "1", 3), ("4", "0", 4)],
-)
-def test_a_rank_of_a_step_reads_slurms_variables(per_node: str, node: str, expected: int) -> None:
-    variables = {"MUSTER_STEP": "/f", "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "5"}
-    variables |= {"SLURM_NODEID": node, "SLURM_STEP_TASKS_PER_NODE": per_node, "SLURM_NTASKS": "9"}
-    where = {"rank": 4, "local_rank": 0, "world_size": 5, "local_world_size": expected}
-    assert rank.position_of(variables) == where
-
-
-def test_ranks_that_are_not_below_the_agent_are_ended_with_all_they_started() -> None:
-    with subprocess.Popen(
-        ["sh", "-c", "trap '' TERM; sleep 600 & echo $!; wait; wait"], stdout=-1
-    ) as rank_of_step:
-        assert rank_of_step.stdout is not None
-        child = int(rank_of_step.stdout.readline())
-        assert child in processes.trees([rank_of_step.pid])
-        threading.Thread(target=rank_of_step.wait, daemon=True).start()  # as slurmstepd does
-        assert processes.end_all(lambda: processes.trees([rank_of_step.pid])) == []
-        wait_until(lambda: not Path(f"/proc/{rank_of_step.pid}").exists(), "the end of the rank")

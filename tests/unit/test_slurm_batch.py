@@ -146,11 +146,6 @@ def test_steps_start_the_same_python(
     assert started == [meant]
 
 
-def test_srun_in_an_image_is_refused_before_the_queue(job: LaunchSpec) -> None:
-    with pytest.raises(UsageError, match="--launcher srun cannot start ranks in a container"):
-        dataclasses.replace(job, launcher="srun", image="it")
-
-
 def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
 ) -> None:

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.launch_request import spec_of
 from muster.deploy.cli.program import main
-from muster.deploy.errors import UsageError
 from tests.slurm import put_programs
 
 MISTAKES = {
@@ -47,11 +44,6 @@ def test_a_mistake_is_reported_before_slurm_is_asked_for_hosts(
         main(["launch", "--slurm", "-N 2", *shlex.split(words)])
     assert (end.value.code, asked.exists()) == (2, False)
     assert capsys.readouterr().err.startswith(said)
-
-
-def test_srun_with_a_container_is_refused_before_there_are_hosts() -> None:
-    with pytest.raises(UsageError, match="--image"):
-        spec_of(LaunchOptions(launcher="srun", image="it"), columns=None)
 
 
 def test_slurm_is_asked_where_nothing_is_wrong(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.supervisor import JobSupervisor
 from muster.deploy.cli.inventory import batch_options
 from muster.deploy.common.variables import for_slurm
 from muster.deploy.connect.transports.srun import SrunPipe, command
@@ -140,14 +137,3 @@ def test_the_step_of_an_agent_reads_no_variable_of_the_user(seen: Path) -> None:
 def test_a_question_to_slurm_reads_no_variable_of_the_user(seen: Path) -> None:
     programs.ask("scontrol", "ping")
     assert not names_in(seen) & OF_USER.keys()
-
-
-def test_srun_as_the_launcher_reads_no_variable_of_the_user(seen: Path, tmp_path: Path) -> None:
-    supervisor = JobSupervisor(tmp_path, lambda frame: None)
-    supervisor.job = {"env": {"MUSTER_STEP": "/f"}, "path": [f"{tmp_path}/bin"]}
-    subprocess.run(["srun"], env=supervisor._environment(), check=True)
-    assert not names_in(seen) & {name for name in OF_USER if name.startswith(("SLURM", "SRUN_", "PMI_"))}
-    assert "SLURM_CONF" in names_in(seen)
-    supervisor.job["env"] = {}
-    assert "SLURM_CONF" not in supervisor._environment()
-    assert os.environ["SLURM_CONF"] == "/site/slurm.conf"

@@ -9,7 +9,6 @@ from muster.deploy.check.slurm_site import NodeGroup, SlurmSite, judge_site, par
 CONFIG = parse_config(
     """Configuration data as of 2026-11-22T09:00:00
 KillWait                = 30 sec
-MpiDefault              = pmix
 ProctrackType           = proctrack/cgroup
 SLURM_VERSION           = 24.11.5
 SlurmdTimeout           = 300 sec
@@ -18,14 +17,12 @@ GresTypes               = (null)
 """
 )
 GROUPS = parse_groups("main|up|3|idle|none\nshort|up|1|mixed|none\nshort|up|2|idle|none\n")
-MPI = ("none", "pmix", "pmi2")
-WELL = SlurmSite(config=CONFIG, mpi=MPI, groups=GROUPS)
+WELL = SlurmSite(config=CONFIG, groups=GROUPS)
 
 
 def site(partition: str = "", groups: str = "", **settings: str) -> SlurmSite:
     return SlurmSite(
         config={**CONFIG, **settings},
-        mpi=MPI,
         groups=parse_groups(groups) if groups else GROUPS,
         partition=partition,
     )
@@ -56,8 +53,6 @@ def test_a_site_that_is_well_has_no_findings() -> None:
             {"slurm.nodes-unusable": "warning", "slurm.no-nodes": "error"},
         ),
         (site(slurm_version="19.05.8"), {"slurm.too-old": "error"}),
-        (SlurmSite(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS), {"slurm.no-pmix": "warning"}),
-        (site(mpidefault="pmi2"), {"slurm.old-pmi": "warning"}),
         (site(proctracktype="proctrack/pgid"), {"slurm.loses-processes": "warning"}),
         (site(taskplugin=""), {"slurm.not-confined": "warning"}),
         (site(slurmdtimeout="0 sec"), {"slurm.no-node-failure": "warning"}),
@@ -73,10 +68,3 @@ def test_each_defect_of_a_site_is_named_and_nothing_else(broken: SlurmSite, find
 def test_a_reason_with_a_bar_is_kept() -> None:
     (group,) = parse_groups("main|up|1|drained*|bad disk | replaced")
     assert group.reason == "bad disk | replaced"
-
-
-def test_srun_as_launcher_needs_pmix() -> None:
-    site = SlurmSite(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS)
-    (finding,) = judge_site(site, "srun")
-    assert (finding.id, finding.severity) == ("slurm.no-pmix", "error")
-    assert finding.remedy.startswith("--launcher mpirun")

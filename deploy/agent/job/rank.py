@@ -1,10 +1,9 @@
-"""Wraps one rank: keeps its output and its end, and works the same under mpirun, torchrun and srun.
+"""Wraps one rank: keeps its output and its end, and works the same under mpirun and torchrun.
 
 Usage: ``rank.py ARG ...`` runs ``python ARG ...`` with its own Python. A launcher starts it below the host's
-agent (srun: below Slurm's daemon) as ``muster-rank``, found on PATH: the right file on every host. The
-output goes byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the agent;
-the end, with the last lines and the time, to ``logs/rank-0007@node2.json``. Exits as the program does
-(128 + n for signal n).
+agent as ``muster-rank``, found on PATH: the right file on every host. The output goes byte for byte to
+``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the agent; the end, with the last lines
+and the time, to ``logs/rank-0007@node2.json``. Exits as the program does (128 + n for signal n).
 Standard library only, run by ``python -IS``: every rank pays for its imports. Once the program runs, nothing
 is imported and no codec is looked up, as by `open` for text: Python may have been replaced by then.
 """
@@ -41,8 +40,6 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 def position_of(environment: Mapping[str, str]) -> dict[str, int]:
     """Read this rank's position. torchrun's variables come first: its workers inherit an outer mpirun's."""
-    if "MUSTER_STEP" in environment:
-        return position_in_step(environment)
     if "TORCHELASTIC_RUN_ID" in environment:
         prefix, size = "", "WORLD_SIZE"
     else:
@@ -53,27 +50,6 @@ def position_of(environment: Mapping[str, str]) -> dict[str, int]:
         "world_size": int(environment[f"{prefix}{size}"]),
         "local_world_size": int(environment[f"{prefix}LOCAL_{size}"]),
     }
-
-
-def position_in_step(environment: Mapping[str, str]) -> dict[str, int]:
-    """The position of this rank in a step of Slurm (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
-    counts: list[int] = []
-    for part in environment["SLURM_STEP_TASKS_PER_NODE"].split(","):  # 2(x3),1
-        count, _, times = part.partition("(x")
-        counts += [int(count)] * int(times.rstrip(")") or 1)
-    return {
-        "rank": int(environment["SLURM_PROCID"]),
-        "local_rank": int(environment["SLURM_LOCALID"]),
-        "world_size": int(environment["SLURM_STEP_NUM_TASKS"]),
-        "local_world_size": counts[int(environment["SLURM_NODEID"])],
-    }
-
-
-def find_agent() -> None:
-    """In a step of Slurm, whose environment is the head's everywhere, name the agent of this host."""
-    host = os.environ["SLURMD_NODENAME"]
-    with open(os.path.join(os.environ["MUSTER_STEP"], f"agent.{host}"), encoding="utf-8") as file:
-        os.environ["MUSTER_AGENT"] = os.environ["TMPDIR"] = file.read()
 
 
 class AgentConnection:
@@ -242,8 +218,6 @@ def start(
 def run(argv: list[str], released: Released | None = None) -> int:
     """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
     ranks = position_of(os.environ)
-    if "MUSTER_STEP" in os.environ:
-        find_agent()
     agent = AgentConnection({"hello": "rank", "pid": os.getpid(), **ranks})
     label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", agent.job["log"])
     reads = ranks["rank"] == 0 and agent.job.get("stdin", False)
@@ -345,7 +319,7 @@ def main(argv: list[str]) -> int:
         status = status if status >= 0 else 128 - status
         released.report(status)
         return status
-    if os.environ.get("MUSTER_PRELOAD") == "1" and "MUSTER_STEP" not in os.environ:
+    if os.environ.get("MUSTER_PRELOAD") == "1":
         ended = run_released(argv)
         if ended is not None:
             return ended

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,14 @@ from ...common.frames import Frame
 from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import DamagedError, Store, sweep_old_jobs
-from ...common.variables import SLURM_SITES, is_foreign
+from ...common.variables import is_foreign
 from ..processes import (
-    GRACE_SECONDS,
     PR_SET_CHILD_SUBREAPER,
     Reaper,
     descendants,
     die_with_agent,
     end_all,
     prctl,
-    trees,
 )
 from .attempt import Heartbeat, Reports
 from .folders import count_outputs, make_private_folder, require_targets, sweep_in_thread
@@ -256,22 +253,7 @@ class JobSupervisor:
         if self._container:
             left: list[int] = self._container.end(self.ranks.any_running)
             return left
-        return self._end_processes()
-
-    def _end_processes(self) -> list[int]:
-        """End the job here; returns the processes that could not be ended.
-
-        Ranks that srun started are below Slurm's daemon, not below this process. They are ended first, on all
-        hosts at once, and srun ends with the last of them: at a request to end, it kills them at once.
-        """
-        if not (self.job and "MUSTER_STEP" in self.job["env"]):
-            return end_all(self._processes, self.ranks.any_running)
-        began = time.monotonic()
-        roots = [*self.ranks.wrappers().values()]
-        left = end_all(lambda: trees(roots))
-        if self.reaper:
-            self.reaper.until_idle(began + GRACE_SECONDS - time.monotonic())
-        return left + end_all(self._processes, self.ranks.any_running)
+        return end_all(self._processes, self.ranks.any_running)
 
     def _processes(self) -> list[int]:
         """Every living process of the attempt. Those with imports for the next one do not count."""
@@ -323,10 +305,7 @@ class JobSupervisor:
 
     def _environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
-        kept = SLURM_SITES if "MUSTER_STEP" in self.job["env"] else frozenset()
-        environment = {
-            name: value for name, value in os.environ.items() if not is_foreign(name) or name in kept
-        }
+        environment = {name: value for name, value in os.environ.items() if not is_foreign(name)}
         environment["PATH"] = os.pathsep.join(self.job["path"] + [environment.get("PATH", os.defpath)])
         # Temporary files go where the agent removes them: stale session folders break later mpiruns.
         private = {"TMPDIR": str(self.private), "MUSTER_AGENT": str(self.private)}
