@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..common.users import expanded
-from ..connect.ownership import require_own
+from ..connect.ownership import require_own, search_path
 from ..console.text import nearest
 from ..errors import UsageError
 from .command import NO_DEFAULTS, PROFILE, Declaration, Flag
@@ -157,12 +157,12 @@ def _line(text: str, header: str, key: str) -> int | None:
 
 
 def project_of(folder: Path = Path()) -> Project | None:
-    """The defaults of a folder, or of its nearest parent that has some.
+    """The defaults of a folder, or of its nearest parent that has some; none of a run's folder.
 
     In the folder, a file that others may write is refused. In a parent, another user's is passed by, as a
     hosts file is: any user can write a file to a folder such as /tmp.
     """
-    for place in (folder, *_above(folder)):
+    for place in search_path(folder):
         found = [project for name in NAMES if (project := _project(place / name, is_here=place == folder))]
         if len(found) > 1:
             raise UsageError(f"{found[0].path} and [tool.muster] in {found[1].path}: keep one of them")
@@ -170,13 +170,6 @@ def project_of(folder: Path = Path()) -> Project | None:
             require_own((found[0].path,), _WHY)
             return found[0]
     return None
-
-
-def _above(folder: Path) -> Sequence[Path]:
-    try:
-        return folder.absolute().parents
-    except OSError:  # this folder was removed
-        return ()
 
 
 def _project(path: Path, *, is_here: bool) -> Project | None:

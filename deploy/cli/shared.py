@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.users import home
+from ..connect.ownership import search_path
 from ..console.terminal import harmless
 from ..console.text import fitted
 from ..errors import UsageError
@@ -69,10 +70,10 @@ class RecordOptions(Command):
     @property
     def runs_folder(self) -> Path:
         """`--runs`; without it `runs` of this folder, or as git does of the nearest parent that has jobs."""
-        if (runs := runs_of(self.runs)) != Path(RUNS_FOLDER) or runs.is_dir():
+        if (runs := runs_of(self.runs)) != Path(RUNS_FOLDER):
             return runs
-        above = (folder / RUNS_FOLDER for folder in Path.cwd().parents)
-        return next(filter(_has_own_jobs, above), Path(RUNS_FOLDER))
+        first, *above = (folder / RUNS_FOLDER for folder in search_path(Path()))
+        return first if first.is_dir() else next(filter(_has_own_jobs, above), first)
 
     @property
     def hosts_file(self) -> Path:
@@ -93,11 +94,10 @@ def hosts_file_of(hosts: str, folder: Path = Path(), *, has_defaults: bool = Tru
         if not Path(default.value).exists():
             raise UsageError(f"{default.place}: hosts = {default.value}: no such file")
         return Path(default.value)
-    beside = folder / HOSTS_FILE
-    if os.path.lexists(beside):
-        return beside
-    above = (parent / HOSTS_FILE for parent in folder.absolute().parents)
-    return next((path for path in above if path.is_file() and path.stat().st_uid == os.getuid()), beside)
+    paths = [place / HOSTS_FILE for place in search_path(folder)]
+    if paths[0].parent == folder and os.path.lexists(paths[0]):
+        return paths[0]
+    return next((path for path in paths if path.is_file() and path.stat().st_uid == os.getuid()), paths[0])
 
 
 def runs_of(runs: str) -> Path:

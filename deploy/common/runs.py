@@ -165,6 +165,14 @@ def is_job_id(name: str) -> bool:
     return _JOB_ID.fullmatch(name) is not None
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run: it has a job.json that is a record, or is named like a job."""
+    path = folder / "job.json"
+    with contextlib.suppress(OSError):  # of another user
+        return os.path.isfile(path) and (is_job_id(folder.resolve().name) or _is_record(_load(path)))
+    return False
+
+
 def is_held(run: Path) -> bool:
     """Whether the run's driver lives; if it is on another machine, whether an agent of the job lives here."""
     driver_lock = run / "lock.driver"

@@ -13,10 +13,23 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..common.runs import is_run
 from ..common.users import name_of
 from ..errors import UsageError
 
 MOST_NAMED = 10
+
+
+def search_path(folder: Path) -> list[Path]:
+    """A folder and its parents, the nearest first, in which a command looks for files that it is not told of.
+
+    Hosts have written the folder of a run, so it and all folders in it are left out.
+    """
+    try:
+        found = [folder, *folder.absolute().parents]
+    except OSError:  # this folder was removed
+        return [folder]
+    return found[max((place for place, each in enumerate(found, 1) if is_run(each)), default=0) :]
 
 
 def require_own(paths: Iterable[Path], why: str) -> None:

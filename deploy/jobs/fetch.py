@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from ..common.durable import sync_file_system
 from ..common.rank_logs import RankLog
 from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
-from ..hosts.received_paths import inner_paths
 from .control import LocatedJob
 from .hosts_record import NAME as HOSTS
 from .metrics import METRICS
@@ -21,10 +21,17 @@ CHUNK = 1 << 20
 MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill this machine's disk
 SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 1 GiB where that is less
 BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
-_OURS = frozenset({"slurm.json", "stop.json", "report.html", HOSTS})
-"""Files that only this machine may write into its copy of a run. It uses the first two: `muster stop` ends
-the job of Slurm in slurm.json. The third is a page, which a browser opens as ours. The last has the
-logins of commands, and their SSH configuration."""
+MOST_FILES = 1 << 17  # two logs for each of 65,536 ranks
+_NAME = re.compile(
+    r"(job|result)\.json|verdict\.txt|driver\.log|samples\.jsonl\.gz"
+    r"|(events|pace|metrics|steps)\.jsonl|(plan|stacks)(\.restart-\d{1,9})?\.txt|launch(\.restart-\d{1,9})?\.json"
+    r"|logs/(order|driver\.log|(launcher|spawned)@[^/\0]+\.log|rank-\d{4,9}@[^/\0]+\.(out|err))"
+    r"|returned/rank-\d{1,7}\.json"
+)
+"""The files of a run that come from its host. Any other could be a file that a program here runs or obeys:
+`.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine writes slurm.json and stop.json
+(`muster stop` ends the job of Slurm that the first names), hosts.json (logins, the SSH configuration) and
+report.html, which a browser opens."""
 END_OF_LOG = 1 << 14
 MOST_RECORD = 1 << 28
 """Bytes of a file of a run that still runs."""
@@ -43,7 +50,9 @@ def fetch(located: LocatedJob, runs: Path) -> Path:
         # Each call has its own draft: two users may attach to the same job at once.
         draft = Path(tempfile.mkdtemp(prefix=f".{located.state.job}.", suffix=".new", dir=runs))
         try:
-            for name, size in _files(located, _room(runs)):
+            files = listed(located)
+            _require_room(located, (size for _, size in files), _room(runs))
+            for name, size in files:
                 _fetch_file(located, name, size, draft / name)
             sync_file_system(draft)  # a folder that exists is never fetched again
             _settle(draft, target)
@@ -56,10 +65,15 @@ def fetch(located: LocatedJob, runs: Path) -> Path:
 
 
 def listed(located: LocatedJob) -> list[tuple[PurePosixPath, int]]:
-    """The files of a run with their sizes, as its host lists them; `MusterError` for a path not allowed."""
+    """The files of a run with their sizes, as its host lists them; `MusterError` for too many."""
     files = located.records.ask(FILES, job=located.state.job).files
-    inner_paths((name for name, _ in files), located.records.host)
-    return [(PurePosixPath(name), size) for name, size in files]
+    known = [(PurePosixPath(name), size) for name, size in files if _NAME.fullmatch(name)]
+    if len(known) > MOST_FILES:
+        raise MusterError(
+            f"{located.records.host}: the run has {len(known)} files in {located.state.folder}; the limit is "
+            f"{MOST_FILES}"
+        )
+    return known
 
 
 def _settle(draft: Path, target: Path) -> None:
@@ -75,32 +89,20 @@ def _settle(draft: Path, target: Path) -> None:
         raise
 
 
-def _files(located: LocatedJob, room: int) -> list[tuple[PurePosixPath, int]]:
-    """The files of a run with their sizes, in bytes, without those that only this machine may write.
-
-    `MusterError` for a run that is too large.
-    """
-    host = located.records.host
-    files = [(path, size) for path, size in listed(located) if not _is_ours(path)]
-    total = sum(-(-size // BLOCK) * BLOCK for _, size in files)
+def _require_room(located: LocatedJob, sizes: Iterable[int], room: int) -> None:
+    """`MusterError` for a run that is too large."""
+    total = sum(max(1, -(-size // BLOCK)) * BLOCK for size in sizes)  # an empty file takes an inode
     if total > min(MOST_BYTES, room):
         raise MusterError(
-            f"{host}: the run has {total >> 20} MiB in {located.state.folder}; this machine has room for "
-            f"{room >> 20} MiB, and the limit is {MOST_BYTES >> 20} MiB"
+            f"{located.records.host}: the run has {total >> 20} MiB in {located.state.folder}; this machine "
+            f"has room for {room >> 20} MiB, and the limit is {MOST_BYTES >> 20} MiB"
         )
-    return files
 
 
 def _room(folder: Path) -> int:
     """The bytes that a run may take on this disk; a part stays free."""
     disk = shutil.disk_usage(folder)
     return max(0, disk.free - min(disk.total // SPARE_SHARE, MOST_SPARE))
-
-
-def _is_ours(path: PurePosixPath) -> bool:
-    # On a Mac, Slurm.json is the same file as slurm.json.
-    name = path.name.casefold()
-    return len(path.parts) == 1 and (name in _OURS or name.startswith("lock."))
 
 
 def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path) -> None:
@@ -112,24 +114,24 @@ def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path)
 
 
 def snapshot(located: LocatedJob, folder: Path) -> None:
-    """Write the records of a run that still runs into a folder, with the ends of its logs.
-
-    `MusterError` for a path that is not allowed.
-    """
+    """Write the records of a run that still runs into a folder, with the ends of its logs."""
+    parts = dict[PurePosixPath, tuple[int, int]]()
     for path, size in listed(located):
-        if path.parts[0] == "logs":
-            if RankLog.of_name(path.name):
-                _snapshot_file(located, str(path), folder / path, max(0, size - END_OF_LOG))
-        elif size <= MOST_RECORD:
-            _snapshot_file(located, str(path), folder / path, 0)
+        is_log = RankLog.of_name(path.name) is not None
+        if is_log or (path.parts[0] != "logs" and size <= MOST_RECORD):
+            start = max(0, size - END_OF_LOG) if is_log else 0
+            parts[path] = start, size - start + END_OF_LOG  # it may have grown since
+    _require_room(located, (most for _, most in parts.values()), _room(folder))
+    for path, (start, most) in parts.items():
+        _snapshot_file(located, str(path), folder / path, start, most)
     for name in METRICS:  # until the end of the job, they are only in the program's folder
         with contextlib.suppress(MusterError):
-            _snapshot_file(located, f"../out/{name}", folder / name, 0)
+            _snapshot_file(located, f"../out/{name}", folder / name, 0, MOST_RECORD)
 
 
-def _snapshot_file(located: LocatedJob, name: str, path: Path, start: int) -> None:
+def _snapshot_file(located: LocatedJob, name: str, path: Path, start: int, most: int) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_bytes(b"".join(_parts(located, name, start, MOST_RECORD)))
+    path.write_bytes(b"".join(_parts(located, name, start, most)))
 
 
 def _parts(located: LocatedJob, name: str, start: int, most: int) -> Iterator[bytes]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from muster.deploy.cli.project_file import project_of
+from muster.deploy.cli.shared import RecordOptions, hosts_file_of
 from muster.deploy.connect import opener, ownership
 from muster.deploy.connect.opener import config_beside, pythons_beside
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts.hostfile import Host
+from tests.unit.test_job_states import RECORD
 
 
 @pytest.fixture
@@ -108,3 +113,32 @@ def test_this_machine_has_its_own_python_whatever_setup_gave_other_hosts(
 ) -> None:
     monkeypatch.setattr(opener, "LocalPipe", lambda python: python)
     assert opener.access_beside(tmp_path / "hosts.txt", "").open(Host("localhost")) is None
+
+
+@pytest.mark.parametrize(("name", "record"), [("20261120-234529-b2d8", {}), ("renamed", RECORD)])
+@pytest.mark.parametrize("inside", [".", "logs"])
+def test_nothing_is_read_from_the_folder_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, record: dict[str, Any], inside: str
+) -> None:
+    """Hosts have written its files."""
+    for folder in (tmp_path, tmp_path / "runs" / name, tmp_path / "runs" / name / "logs"):
+        (folder / "runs" / "20260101-000000-0000").mkdir(parents=True, exist_ok=True)
+        (folder / "hosts.txt").write_text("node1\n")
+        (folder / "muster.toml").write_text("np = 2\n")
+    (tmp_path / "runs" / name / "job.json").write_text(json.dumps(record))
+    monkeypatch.chdir(tmp_path / "runs" / name / inside)
+    project = project_of()
+    assert project
+    found = (hosts_file_of(""), RecordOptions().hosts_file, RecordOptions().runs_folder, project.path)
+    assert [path.relative_to(tmp_path) for path in found] == [
+        Path(name) for name in ("hosts.txt", "hosts.txt", "runs", "muster.toml")
+    ]
+
+
+def test_a_project_with_a_job_json_of_its_own_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.json").write_text('{"job": "train"}')
+    (tmp_path / "hosts.txt").write_text("node1\n")
+    monkeypatch.chdir(tmp_path)
+    assert hosts_file_of("") == Path("hosts.txt")

@@ -131,7 +131,7 @@ def test_what_comes_from_the_head_joins_the_record_and_never_replaces_it(tmp_pat
     (there / "hosts.json").write_text("a lie")
     state = only(tmp_path / "there").state
     with pytest.raises(MusterError):
-        fetch(LocatedJob(state, Liar({"files": {"files": [["log", 10]]}, "read": {}})), runs)
+        fetch(LocatedJob(state, Liar({"files": {"files": [["verdict.txt", 10]]}, "read": {}})), runs)
     assert hosts_record.newest_elsewhere(runs) == record
     folder = fetch(LocatedJob(state, LocalRuns(tmp_path / "there")), runs)
     assert (folder / "job.json").exists()

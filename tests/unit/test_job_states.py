@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,13 +26,21 @@ from muster.deploy.common.users import own_name
 from muster.deploy.connect.requests.request import Answer, Request
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import table as job_table
 from muster.deploy.jobs.control import LocalRuns, LocatedJob, LogLine
-from muster.deploy.jobs.fetch import fetch
+from muster.deploy.jobs.fetch import fetch, snapshot
+from muster.deploy.jobs.metrics import METRICS
+from muster.deploy.jobs.returned import name_of
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.job_events import JobEvent
+from muster.deploy.launch.result import LaunchResult
 from muster.deploy.slurm.mark import any_mark
 from muster.deploy.view.page.records import read
 from muster.deploy.view.page.run_page import run_page
+from muster.deploy.why.lateness import Pace
+from tests.unit.plans import make_plan
 
 RECORD: dict[str, Any] = {
     "job": "20261121-120000-abcd",
@@ -313,12 +322,70 @@ class Liar:
         return request.read(self.answers[request.name], self.content)
 
 
-@pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x", "a\0b"])
-def test_a_host_cannot_write_elsewhere_than_into_the_run(tmp_path: Path, name: str) -> None:
-    known = LocatedJob(only(make_run(tmp_path / "a").parent).state, Liar({"files": {"files": [[name, 0]]}}))
-    with pytest.raises(MusterError, match="is not a path inside the requested folder"):
-        fetch(known, tmp_path / "runs")
-    assert not (tmp_path / "runs" / RECORD["job"]).exists()
+PLANTED = (
+    *("muster.toml", "pyproject.toml", "hosts.txt", ".muster/ssh_config", "fabfile.py", "sitecustomize.py"),
+    *(".envrc", ".git/config", "logs/.GIT/config", "logs/git~1", "HEAD", "logs/rank-0000@a/b.out", "", "."),
+    *("../../.bashrc", "/etc/passwd", "logs/../../x", "a\0b", "./job.json", "Job.json", "job.json\n"),
+    *(
+        "slurm.json",
+        "./slurm.json",
+        "Slurm.JSON",
+        "\u017flurm.json",
+        "stop.json",
+        "report.html",
+        "hosts.json",
+    ),
+    *("lock.driver", "logs/slurm.json", "returned/rank-0.py"),
+)
+
+
+@pytest.mark.parametrize("bring", [fetch, snapshot])
+def test_a_host_brings_only_files_that_a_run_has(
+    tmp_path: Path, bring: Callable[[LocatedJob, Path], object]
+) -> None:
+    """With a slurm.json of the host, `muster stop` would end the job of Slurm that the host has chosen."""
+    files = [[name, 2] for name in (*PLANTED, "job.json", "logs/rank-0000@node1.out")]
+    liar = Liar({"files": {"files": files}, "read": {}}, content=b"{}")
+    here = tmp_path / "here"
+    here.mkdir()
+    bring(LocatedJob(only(make_run(tmp_path / "there").parent).state, liar), here)
+    taken = {path.name for path in tmp_path.rglob("*") if path.is_file() and "there" not in path.parts}
+    assert taken - {*METRICS} == {"job.json", "rank-0000@node1.out"}
+    assert not any_mark(here)
+
+
+def test_a_host_brings_no_more_files_than_a_run_can_have(tmp_path: Path) -> None:
+    many = [[f"logs/rank-{rank:04d}@node1.out", 0] for rank in range(150_000)]
+    liar = Liar({"files": {"files": many}})
+    located = LocatedJob(only(make_run(tmp_path / "there").parent).state, liar)
+    for bring in (fetch, snapshot):
+        with pytest.raises(MusterError, match=r"node1: the run has 150000 files in .*; the limit is 131072"):
+            bring(located, tmp_path / "runs")
+
+
+def test_every_file_that_a_driver_writes_into_a_run_is_brought(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "there", RECORD["job"], detached=True)
+    for attempt in (0, 1):
+        plan = make_plan("node1 slots=2", job=RECORD["job"], attempt=attempt)
+        folder.begin(plan)
+        folder.sampled(HostSample(1.0, "node1"))
+        folder.paced(1.0, Pace("0", 1, 1.0, 1, True, ()), ())
+        folder.keep_launched({})
+        folder.event(JobEvent(at=1.0, type="rank.started", job=RECORD["job"], attempt=attempt))
+        folder.output(1, "node1", "err", "line\n")
+        folder.launcher("node1", "line\n", spawned=False)
+        folder.launcher("node1", "line\n", spawned=True)
+        folder.say("line")
+        result = folder.ended(LaunchResult(plan, 1.0, 2.0, None, {}, stacks="stacks"))
+    for name in (*METRICS, name_of(1)):
+        folder.keep(name, "{}\n")
+    folder.finish(result, "DONE")
+    (folder.path / "driver.log").write_text("what a detached driver prints\n")
+    fetched = fetch(only(folder.path.parent), tmp_path / "runs")
+    names = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
+    assert {str(path.relative_to(fetched)) for path in fetched.rglob("*") if path.is_file()} == names - {
+        "lock.driver"
+    }
 
 
 @pytest.mark.parametrize(
@@ -350,14 +417,13 @@ def fetch_from(tmp_path: Path, files: object, content: bytes = b"") -> Path:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ([["log", 1 << 62]], "the run has 4398046511104 MiB in "),
+        ([["verdict.txt", 1 << 62]], "the run has 4398046511104 MiB in "),
         ([["log", -1]], "its answer to files"),
         ([["log", "1"]], "its answer to files"),
         ([["log"]], "its answer to files"),
         ("log", "its answer to files"),
-        ([["log", 10]], "log ends before its 10 bytes"),
-        ([["log", 0], ["log/x", 0]], "log: "),
-        ([["log", 0], ["log", 0]], "log: File exists"),
+        ([["verdict.txt", 10]], "verdict.txt ends before its 10 bytes"),
+        ([["verdict.txt", 0], ["verdict.txt", 0]], "verdict.txt: File exists"),
     ],
 )
 def test_a_host_cannot_fill_this_machine_by_lying_about_a_run(
@@ -369,28 +435,8 @@ def test_a_host_cannot_fill_this_machine_by_lying_about_a_run(
 
 
 def test_no_more_of_a_file_is_taken_than_was_announced(tmp_path: Path) -> None:
-    fetched = fetch_from(tmp_path, [["logs/a", 3]], b"abcdef")
-    assert (fetched / "logs" / "a").read_bytes() == b"abc"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "slurm.json",
-        "./slurm.json",
-        "Slurm.JSON",
-        "\u017flurm.json",
-        "stop.json",
-        "report.html",
-        "lock.driver",
-    ],
-)
-def test_a_host_does_not_write_the_files_that_this_machine_acts_upon(tmp_path: Path, name: str) -> None:
-    """With a slurm.json of the host, `muster stop` would end the job of Slurm that the host has chosen."""
-    fetched = fetch_from(tmp_path, [[name, 2], ["logs/slurm.json", 2], ["result.json", 2]], b"{}")
-    assert sorted(path.name for path in fetched.iterdir()) == ["logs", "result.json"]
-    assert not any_mark(tmp_path / "runs")
-    assert (fetched / "logs" / "slurm.json").read_bytes() == b"{}"
+    fetched = fetch_from(tmp_path, [["logs/order", 3]], b"abcdef")
+    assert (fetched / "logs" / "order").read_bytes() == b"abc"
 
 
 class Disk(NamedTuple):
@@ -408,14 +454,14 @@ def test_a_host_leaves_some_of_this_disk_free(
     monkeypatch.setattr("muster.deploy.jobs.fetch.CHUNK", most)
     for name, size in (("a", most + 1), ("b", most + spare)):
         with pytest.raises(MusterError, match="room for 1 MiB, and"):
-            fetch_from(tmp_path / name, [["log", size]])
+            fetch_from(tmp_path / name, [["verdict.txt", size]])
     with pytest.raises(MusterError, match="room for 1 MiB, and"):
-        fetch_from(tmp_path / "small", [[f"log{number}", 1] for number in range(258)])
-    fetched = fetch_from(tmp_path / "c", [["log", most]], bytes(most))
-    assert (fetched / "log").stat().st_size == most
+        fetch_from(tmp_path / "small", [[f"plan.restart-{number}.txt", 0] for number in range(258)])
+    fetched = fetch_from(tmp_path / "c", [["verdict.txt", most]], bytes(most))
+    assert (fetched / "verdict.txt").stat().st_size == most
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(total, total - spare + 5, spare - 5))
     with pytest.raises(MusterError, match="room for 0 MiB, and"):
-        fetch_from(tmp_path / "d", [["log", 1]])
+        fetch_from(tmp_path / "d", [["verdict.txt", 1]])
 
 
 def test_a_huge_verdict_is_left_out_and_that_is_said(
@@ -431,7 +477,7 @@ def test_a_huge_verdict_is_left_out_and_that_is_said(
 
 def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
     run = make_run(tmp_path / "there")
-    (run / "logs" / "a").write_bytes(b"whole")
+    (run / "logs" / "order").write_bytes(b"whole")
     one, runs = only(run.parent), tmp_path / "runs"
 
     class Slow(LocalRuns):
@@ -441,7 +487,7 @@ def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
 
         def do_once(self) -> None:
             self.do_once = lambda: None  # type: ignore[method-assign]
-            assert (fetch(one, runs) / "logs" / "a").read_bytes() == b"whole"
+            assert (fetch(one, runs) / "logs" / "order").read_bytes() == b"whole"
 
         def ask(
             self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
@@ -451,7 +497,7 @@ def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
             return super().ask(request, payload, seconds=seconds, **words)
 
     fetched = fetch(LocatedJob(one.state, Slow(run.parent)), runs)
-    assert (fetched / "logs" / "a").read_bytes() == b"whole"
+    assert (fetched / "logs" / "order").read_bytes() == b"whole"
     assert [path.name for path in runs.iterdir()] == [RECORD["job"]]
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from muster.deploy.adhoc import transfer
 from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.requests.jobs import Driver, JobState, RunFiles
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.received_paths import inner_path, inner_paths, is_dot_git
-from muster.deploy.jobs.control import LocatedJob
-from muster.deploy.jobs.fetch import fetch, snapshot
 
 SPELLINGS = [
     *(".git", ".GIT", ".gIt", ".git ", ".git.", ".git . .", "git~1", "GIT~1", "git~2", "git~1."),
@@ -64,50 +60,3 @@ def test_get_brings_no_repository(tmp_path: Path) -> None:
     ):
         transfer.get(cluster, str(there), here)
     assert not list(here.iterdir())
-
-
-JOB = "20260101-120000-abcd"
-
-
-class Host:
-    """A host with a run that has these files."""
-
-    host = "node1"
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def ask(self, request: Any, payload: bytes = b"", *, seconds: float = 30.0, **words: Any) -> Any:
-        assert request.name == "files", "a file is read before the names are checked"
-        return RunFiles(tuple((name, 1) for name in self.names))
-
-
-def run_of(*names: str) -> LocatedJob:
-    state = JobState(
-        *(
-            JOB,
-            "done",
-            "torchrun",
-            ("node1",),
-            1,
-            0,
-            True,
-            0.0,
-            1.0,
-            0,
-            "",
-            "",
-            "/x",
-            Driver("node1", 1),
-            "/x",
-        )
-    )
-    return LocatedJob(state, Host(*names))
-
-
-@pytest.mark.parametrize("name", [".git/config", "logs/.GIT/config", "logs/git~1", "", ".", "../x"])
-def test_attach_and_a_page_bring_no_repository(name: str, tmp_path: Path) -> None:
-    for bring in (fetch, snapshot):
-        with pytest.raises(MusterError, match=r"node1: .*(git repository|not a path inside)"):
-            bring(run_of("verdict.txt", name), tmp_path / "here")
-        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
