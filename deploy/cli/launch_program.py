@@ -14,7 +14,6 @@ from pathlib import Path
 from ..console.text import nearest
 from ..errors import UsageError
 from ..plan.program import Program
-from ..plan.program_source import with_uses
 from ..plan.source_tree import Tree
 from ..plan.walk import KEYS, RUNS
 from .command import Declaration
@@ -46,10 +45,8 @@ def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str)
         raise UsageError(f"--module {module}: Python has no such module; name the package: -m PACKAGE")
     if script:
         named, runner = _script(tree, folder, script)
-        program = Program(script=named, args=arguments, runner=runner)
-    else:
-        program = Program(module=module or DEFAULT_MODULE, args=arguments)
-    return with_uses(program, tree)
+        return Program(script=named, args=arguments, runner=runner)
+    return Program(module=module or DEFAULT_MODULE, args=arguments)
 
 
 def _require_no_program(arguments: Sequence[str], folder: Path) -> None:

@@ -38,7 +38,6 @@ def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str
         or full_disk(result)
         or missing_backend(result, facts)
         or foreign_variable(result)
-        or port_of_torchrun(result)
         or (left_behind(result) if here else "")
         or sent_elsewhere(result)
         or unexplained_stall(result)
@@ -59,19 +58,6 @@ def refused_option(result: LaunchResult) -> str:
     for line in last_lines(result):
         if (match := _REFUSED.search(line)) and match[1] in options:
             return f"the program got {match[1]}; an option of muster launch stands before the script"
-    return ""
-
-
-def port_of_torchrun(result: LaunchResult) -> str:
-    """A hint about ranks that the program starts itself, at the port of torchrun's store; else empty."""
-    spec = result.plan.spec
-    if not spec.program.own_ranks or spec.launcher != "torchrun":
-        return ""
-    if any("EADDRINUSE" in line for line in last_lines(result)):
-        return (
-            f"torchrun has the port of MASTER_PORT, so the ranks that {spec.program.own_ranks} starts "
-            "cannot open it; use --np 1 --launcher mpirun"
-        )
     return ""
 
 

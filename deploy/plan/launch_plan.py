@@ -85,23 +85,9 @@ class LaunchPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user before the ranks start."""
-        program, launcher = self.spec.program, self.spec.launcher
         tree = self.spec.tree
         notes = [*self.busy, *([_about_absent(tree.absent)] if tree.absent else [])]
         notes += [about_vanished(tree.vanished)] if tree.vanished else []
-        if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
-            note = (
-                f"{program.mpi} uses MPI, but torchrun starts no MPI ranks: each would be an MPI world of "
-                "one; use --launcher mpirun"
-            )
-            backend = "; torch's wheels have no backend mpi, Muster has one: docs/mpi-backend.md"
-            notes.append(note + backend if program.mpi_backend else note)
-        if program.own_ranks and len(self.ranks) > 1:
-            change = "--np 1" if launcher != "torchrun" else "--np 1 --launcher mpirun"
-            notes.append(
-                f"{program.own_ranks} starts its own ranks, and each of the {len(self.ranks)} ranks would "
-                f"start them again; use {change}"
-            )
         return tuple(notes)
 
     def __str__(self) -> str:

@@ -48,8 +48,7 @@ class Wish:
 def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
     """What a job wants of a host; None for nothing. Slurm leases the GPUs of its hosts itself.
 
-    Without `--gpus` a job gets a GPU for each rank, as far as there are some; a program that starts its own
-    ranks gets all.
+    Without `--gpus` a job gets a GPU for each rank, as far as there are some.
     """
     if spec.allocation:
         return None
@@ -59,8 +58,7 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
         gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None
     else:
         devices = max(0, facts.devices - len(host.drained_gpus))
-        by_ranks = devices if spec.program.own_ranks else min(ranks, devices)
-        named = {None: by_ranks, ALL_GPUS: devices, SLOT_GPUS: host.slots}
+        named = {None: min(ranks, devices), ALL_GPUS: devices, SLOT_GPUS: host.slots}
         gpus = named.get(spec.gpus, spec.gpus) or 0
     if not (gpus or chosen or slots):
         return None

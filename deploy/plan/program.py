@@ -16,12 +16,6 @@ class Program:
     module: str | None = None
     script: str | None = None
     args: tuple[str, ...] = ()
-    mpi: str = ""
-    """The line of its source that uses MPI: `train.py:3`; else empty."""
-    mpi_backend: bool = False
-    """Whether it asks torch.distributed for the backend `mpi`."""
-    own_ranks: str = ""
-    """The line of its source that starts its own ranks: `train.py:31`; else empty."""
     runner: tuple[str, ...] = ()
     """The interpreter of a script that is no Python program, such as `bash`; empty for Python."""
 

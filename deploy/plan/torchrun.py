@@ -19,7 +19,6 @@ runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
 """torchrun for a torch without libuv, which its store asks for whatever USE_LIBUV is."""
 IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 """With this variable, torchrun assumes that every host has as many ranks as its own. A site may set it."""
-AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """With this variable, every process of a rank expects that torchrun has opened the store of its ranks."""
 
 
@@ -77,9 +76,5 @@ class Torchrun:
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """With different numbers of ranks on hosts, torchrun must not assume equal ones.
-
-        A program that starts its own ranks opens their store itself.
-        """
-        own_store = {AGENT_STORE: "False"} if layout.spec.program.own_ranks else {}
-        return own_store if layout.is_even else {**own_store, IDENTICAL: "0"}
+        """With different numbers of ranks on hosts, torchrun must not assume equal ones."""
+        return {} if layout.is_even else {IDENTICAL: "0"}

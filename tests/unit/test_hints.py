@@ -51,19 +51,6 @@ def test_an_option_of_launch_after_the_script_is_told(line: str, option: str) ->
     assert hint_about("usage: t.py\n", line, program=program) == said
 
 
-@pytest.mark.parametrize(
-    ("launcher", "own_ranks", "hinted"),
-    [("torchrun", "t.py:9", True), ("torchrun", "", False), ("mpirun", "t.py:9", False)],
-)
-def test_own_ranks_at_the_port_of_torchrun_name_the_other_launcher(
-    launcher: str, own_ranks: str, *, hinted: bool
-) -> None:
-    program = Program(script="t.py", own_ranks=own_ranks)
-    line = "torch.distributed.DistNetworkError: The server socket has failed: EADDRINUSE\n"
-    said = hint_about(line, launcher=launcher, program=program)
-    assert ("the ranks that t.py:9 starts cannot open it; use --np 1 --launcher mpirun" in said) is hinted
-
-
 NO_MPI = (
     "RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if you build PyTorch"
     " from source on a host that has MPI installed.\n"

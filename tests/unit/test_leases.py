@@ -24,7 +24,6 @@ from muster.deploy.jobs.free import free_table
 from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.leases import NO_GPUS, Wish, likely_gpu, visible, wish
 from muster.deploy.plan.placement import PlacedRank
-from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
 from tests.unit.plans import NODE, make_plan
 
@@ -47,7 +46,6 @@ def lease(*numbers: int, **more: Any) -> Lease:
         ({}, Wish(4)),
         ({"gpus": 6}, Wish(6)),
         ({"gpus": 8, "gpus_anywhere": True}, Wish(8, partial=True)),
-        ({"program": Program(script="a.py", own_ranks="a.py:1")}, Wish(8)),
         ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, Wish(0, "2,3")),
         ({"env": NO_GPUS}, None),
         ({"allocation": "17"}, None),
