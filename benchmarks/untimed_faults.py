@@ -86,7 +86,7 @@ UNTIMED = (
         "tests/local/test_damaged_store.py, tests/local/test_power_cuts.py",
     ),
     (
-        "a host answers for a rank of another host (`why`, `eval`, `debug`, `stacks`, `logs`, `top`)",
+        "a host answers for a rank of another host (`why`, `eval`, `stacks`, `logs`, `top`)",
         "`protocol error` of that host alone; the other hosts are shown",
         "tests/attacks/test_liars.py",
     ),

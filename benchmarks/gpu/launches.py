@@ -61,11 +61,11 @@ class Launch:
             time.sleep(POLL_SECONDS)
         return int(path.read_text())
 
-    def ask(self, *words: str, lines: str = "") -> str:
+    def ask(self, *words: str) -> str:
         """What a command prints about the job."""
         argv = [MUSTER, words[0], self.job, *words[1:]]
         done = subprocess.run(
-            argv, cwd=self.folder, env=environment(), input=lines, capture_output=True,
+            argv, cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=COMMAND_SECONDS * self.patience, check=False,
         )  # fmt: skip
         self.asked += f"$ muster {' '.join(words)}\n{done.stderr}{done.stdout}\n"

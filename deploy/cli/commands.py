@@ -32,11 +32,7 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "top": ("top", "Show live what every host and rank does: of a job, or of hosts (--hosts)."),
         "stacks": ("why", "Show where in its program every rank is, with equal ranks together."),
         "why": ("why", "Explain a hang or a slow job: which ranks wait in what, and for whom."),
-        "eval": ("debug", "Evaluate an expression in every rank, with equal answers together."),
-        "debug": (
-            "debug",
-            "Open a console of Python beside a rank; with --hold pdb in the rank, with --dap your editor.",
-        ),
+        "eval": ("eval", "Evaluate an expression in every rank, with equal answers together."),
         "forward": (
             "forward",
             "Connect a port of this machine to a port of a rank's host: TensorBoard, Jupyter.",

@@ -1,23 +1,19 @@
-"""`muster forward`, and the port for an editor of `muster debug --dap`."""
+"""`muster forward`."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..console.progress import Progress
 from ..console.terminal import harmless_lines
-from ..debug.editor import find_debugger, launch_entry
 from ..debug.forward import LOOPBACK, Forwarder, Target, listen
 from ..debug.peers import can_tell
 from ..errors import MusterError, UsageError
-from ..jobs import hosts_record
 from .command import flag
-from .running import Running, exit_if_silent, running
+from .running import exit_if_silent, running
 from .shared import RunningJobOptions, print_note, require_rank
 
 MOST_PORT = 65535
@@ -25,11 +21,6 @@ OPEN_TO_ALL = (
     "note: every user of this machine can connect to this port: Muster can distinguish users only on Linux"
 )
 LISTENS = "{job}: {here} of this machine is {there}; Ctrl-C ends this, and the job continues\n"
-ATTACH = """{job}: an editor can attach to rank {rank} at {here}; Ctrl-C ends this, and the job continues
-at a breakpoint the other ranks wait for the rank, and a collective that times out fails the job
-an entry for "configurations" in .vscode/launch.json:
-{entry}
-"""
 
 
 @dataclass(frozen=True)
@@ -61,45 +52,19 @@ class Forward(RunningJobOptions):
             raise UsageError(f"port {self.to}: write 1 to {MOST_PORT}, or the path of a socket")
         if self.port and here is None:
             raise UsageError(f"--port {self.port}: write 0 to {MOST_PORT}")
-        with running(self) as found:
-            target = target_of(found, self.rank)
-            target = target._replace(kind="port", port=there) if there else target._replace(path=self.to)
-            with forwarding(found, target) as forwarder, listen(there or 0 if here is None else here) as at:
-                if not forwarder.watch().here:
+        with running(self) as (state, channels, silent):
+            host = state.hosts_by_rank[require_rank(self.rank, state.ranks)]
+            exit_if_silent({host: silent[host]} if host in silent else {})
+            target = Target(state.job, host, there or 0, "" if there else self.to)
+            if not can_tell():
+                print_note(OPEN_TO_ALL)
+            forwarder = Forwarder(channels[host], target, print_note)
+            with contextlib.closing(forwarder), listen(there or 0 if here is None else here) as at:
+                if forwarder.watch().refused:
                     raise MusterError(f"{target.job} does not run on {target.host}")
                 say(LISTENS.format(job=target.job, here=name_of(at), there=target.where))
                 forwarder.run(at)
                 say(f"{target.job} has ended on {target.host}\n")
-
-
-def serve_editor(found: Running, rank: int, port: int, runs: Path) -> None:
-    """Let an editor attach to a rank until the rank ends, or the user ends the command."""
-    target = target_of(found, rank)._replace(kind="debugger")
-    with forwarding(found, target) as forwarder, listen(port) as at:
-        opened = find_debugger(found.channels[target.host], target, forwarder)
-        record = hosts_record.find(runs, target.job)
-        entry = launch_entry(target, at.getsockname()[1], record.root if record else "", opened.code)
-        say(ATTACH.format(job=target.job, rank=rank, here=name_of(at), entry=entry))
-        forwarder.run(at)
-        say(f"rank {rank} has ended\n")
-
-
-def target_of(found: Running, rank: int) -> Target:
-    """The host of a rank, as a target without a port; the command ends if the host is silent."""
-    state, _, silent = found
-    host = state.hosts_by_rank[require_rank(rank, state.ranks)]
-    exit_if_silent({host: silent[host]} if host in silent else {})
-    return Target(state.job, host, rank, "socket")
-
-
-@contextlib.contextmanager
-def forwarding(found: Running, target: Target) -> Iterator[Forwarder]:
-    """What passes connections on to a target; all of them end with the context."""
-    if not can_tell():
-        print_note(OPEN_TO_ALL)
-    forwarder = Forwarder(found.channels[target.host], target, print_note)
-    with contextlib.closing(forwarder):
-        yield forwarder
 
 
 def number_of(text: str) -> int | None:

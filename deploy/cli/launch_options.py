@@ -195,7 +195,7 @@ class LaunchOptions(SlurmOptions):
     no_record: bool = flag(
         False,
         "record no collectives and open no console in the ranks; then muster why has only their stacks, "
-        "and eval and debug do not work",
+        "and eval does not work",
     )
     max_log: str = flag(
         "8G",

@@ -26,6 +26,7 @@ REMOVED: Mapping[str, str] = {
     "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "
     "ends, and the next `muster launch` resumes from the newest checkpoint of any host",
     "compare": "use any diff of `runs/*/launch.json`, and TensorBoard or W&B for curves",
+    "debug": "use `muster eval`, `stacks` or `why`; for an editor see docs/how-to/editor.md",
 }
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 

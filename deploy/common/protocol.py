@@ -66,15 +66,11 @@ LATE = (
     Part("agent.host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}),
     Part(
         *("agent.job.consoles", "Consoles", "home"),
-        {"cannot ask the ranks": "console_eval console_open console_say"},
+        {"cannot ask the ranks": "console_eval"},
     ),
     Part(
         *("agent.job.streams", "Streams", "home send"),
-        {
-            "cannot connect": "stream_open",
-            "cannot unpack debugpy": "debugger",
-            "": "stream_part stream_taken stream_close",
-        },
+        {"cannot connect": "stream_open", "": "stream_part stream_taken stream_close"},
     ),
     Part("agent.job.arrivals", "ArrivalMeter", "home", {"cannot read where the ranks are": "arrivals"}),
     Part("agent.job.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),

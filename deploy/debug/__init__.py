@@ -1,1 +1,1 @@
-"""Looks into ranks that live: an expression on all of them, a console or a debugger on one."""
+"""Looks into running jobs: an expression in every rank; connections to a port of a host."""

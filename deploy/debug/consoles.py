@@ -1,19 +1,18 @@
-"""Evaluates an expression in running ranks, or opens a console in one."""
+"""Evaluates an expression in running ranks."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..connect.channel import Channel
 from ..connect.fanout import ask_every
-from ..connect.requests.consoles import EVAL, OPEN, SAY, Answer
+from ..connect.requests.consoles import EVAL, Answer
 from ..console.fold import fold
 from ..console.terminal import harmless_lines
 from ..console.text import span
-from ..errors import MusterError, UsageError
+from ..errors import UsageError
 
 # For connecting to the ranks, beyond the time-out of a rank.
 GRACE_SECONDS = 20.0
@@ -82,7 +81,11 @@ def gather(
         seconds + GRACE_SECONDS,
         lambda host: {"job": job, "host": host, "expression": expression, "seconds": seconds, "only": only},
     )
-    require_record(job, [host.recorded for host in replies.results.values()])
+    if replies.results and not any(host.recorded for host in replies.results.values()):
+        raise UsageError(
+            f"{job} was launched with --no-record, so its ranks have no console; "
+            "muster stacks and muster why work without one"
+        )
     received = {int(rank): answer for host in replies.results.values() for rank, answer in host.ranks.items()}
     answers = {
         rank: received.get(rank, Answer(error=NO_CONSOLE))
@@ -93,51 +96,3 @@ def gather(
     return RankAnswers(
         answers, {**unreached, **{host: error.reason for host, error in replies.errors.items()}}
     )
-
-
-def require_record(job: str, recorded: list[bool]) -> None:
-    """UsageError if no host has the job's recorder: its ranks then have no console."""
-    if recorded and not any(recorded):
-        raise UsageError(
-            f"{job} was launched with --no-record, so its ranks have no console; "
-            "muster stacks and muster why work without one"
-        )
-
-
-OPEN_SECONDS = 20.0
-HEAR_SECONDS = 2.0  # an agent answers in this interval, even if its rank is silent
-SAY_SECONDS = 30.0
-
-
-def open_console(
-    job: str, channels: Mapping[str, Channel], hosts: Mapping[int, str], rank: int, *, hold: bool
-) -> Channel:
-    """Open a console in a rank; returns the channel to its host. `MusterError` if the rank is not running."""
-    host = hosts[rank]
-    if host not in channels:
-        raise MusterError(f"{job}: rank {rank} is on {host}, which does not answer")
-    channel = channels[host]
-    opened = channel.ask(OPEN, seconds=OPEN_SECONDS, job=job, host=host, rank=rank, hold=hold)
-    require_record(job, [opened.recorded])
-    if not opened.here:
-        raise MusterError(f"{job}: rank {rank} is not running on {host}")
-    return channel
-
-
-def run_console(channel: Channel, write: Callable[[str], object], read: Callable[[str], str]) -> None:
-    """Pass on the output of the rank, and each line that it asks for, until either side ends the console.
-
-    `read`: takes the prompt and returns the line; EOFError if the user leaves.
-    """
-    reply: dict[str, Any] = {}
-    while True:
-        output = channel.ask(SAY, seconds=SAY_SECONDS + HEAR_SECONDS, **reply, hear=HEAR_SECONDS)
-        write(output.text)
-        if output.over:
-            return
-        reply = {}
-        if output.ask is not None:
-            with contextlib.suppress(EOFError):
-                reply = {"line": read(output.ask)}
-            if not reply:
-                return

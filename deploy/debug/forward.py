@@ -21,43 +21,25 @@ from ..errors import MusterError, UnfitError, UsageError
 from .peers import other_user
 
 LOOPBACK = "127.0.0.1"
-OPEN_SECONDS = 100.0  # an agent waits 90 s for a rank that imports debugpy
+OPEN_SECONDS = 20.0
 HEAR_SECONDS = 1.0
-FIRST_SECONDS = 10.0
-LAST_SECONDS = 2.0  # for the last words of a rank that has ended
+LAST_SECONDS = 2.0  # for the last output of a program that has ended
 WATCH = 0
-"""The stream that ends with the rank, or with the job on its host. Nothing is sent on it."""
+"""The stream to the job's agent, which ends with the job on that host. Nothing is sent on it."""
 
 
 class Target(NamedTuple):
-    """Where connections end: `debugger` of a rank, a `port` of a host, or a `socket` there."""
+    """Where connections end: a `port` of a host, or a socket at `path` there."""
 
     job: str
     host: str
-    rank: int
-    kind: str
     port: int = 0
     path: str = ""
 
     @property
     def where(self) -> str:
         """It in words: `port 6006 of node2`."""
-        if self.kind == "debugger":
-            return f"rank {self.rank} on {self.host}"
         return f"port {self.port} of {self.host}" if self.port else f"{self.path} on {self.host}"
-
-    @property
-    def begins(self) -> bytes:
-        """How every connection begins.
-
-        A page in a browser can send a request of HTTP to any port here, and debugpy would obey one.
-        """
-        return b"Content-" if self.kind == "debugger" else b""
-
-    @property
-    def watched(self) -> Target:
-        """The target of the stream that is watched: a rank's debugger, else the job's agent."""
-        return self if self.kind == "debugger" else self._replace(kind="socket", path="agent")
 
 
 def listen(port: int) -> socket.socket:
@@ -70,7 +52,7 @@ def listen(port: int) -> socket.socket:
 
 
 class Forwarder:
-    """Passes connections on until the target is gone. `note`: takes a line about a connection."""
+    """Passes connections on until the job ends. `note`: takes a line about a connection."""
 
     def __init__(self, channel: Channel, target: Target, note: Callable[[str], object]) -> None:
         self._channel, self._target, self._note = channel, target, note
@@ -80,11 +62,11 @@ class Forwarder:
         channel.report_to(self._listener.events)
 
     def watch(self) -> StreamOpened:
-        """Connect to what is watched; the answer says whether the target is there."""
-        return self._ask(WATCH, self._target.watched)
+        """Connect to the job's agent; it refuses if the job does not run there."""
+        return self._ask(WATCH, Target(self._target.job, self._target.host, path="agent"))
 
     def run(self, listening: socket.socket) -> None:
-        """Serve until the target is gone; `UnfitError` if its host is lost."""
+        """Serve until the job ends; `UnfitError` if its host is lost."""
         threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
         while not self._is_over:
             self._hear(HEAR_SECONDS)
@@ -134,47 +116,28 @@ class Forwarder:
 
     def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         try:
-            why = self._refusal(connection, peer) or self._connect(connection)
+            user = other_user(connection, peer)
+            why = f"it is from {user}" if user else self._connect(connection)
         except (MusterError, OSError) as error:
             why = str(error)
         if why:
             connection.close()
             self._note_once(f"a connection was refused: {why}")
 
-    def _refusal(self, connection: socket.socket, peer: tuple[str, int]) -> str:
-        """Why a connection is not accepted; empty if it is."""
-        if user := other_user(connection, peer):
-            return f"it is from {user}"
-        if begins := self._target.begins:
-            connection.settimeout(FIRST_SECONDS)
-            first = connection.recv(len(begins), socket.MSG_PEEK)
-            connection.settimeout(None)
-            if first != begins:
-                return "an editor begins otherwise; it is not the Debug Adapter Protocol"
-        return ""
-
     def _connect(self, connection: socket.socket) -> str:
         """Connect to the target; returns why that fails."""
-        number, channel, is_debugger = next(self._numbers), self._channel, self._target.kind == "debugger"
-
-        def ended() -> None:
-            self._streams.pop(number, None)
-            if is_debugger:
-                self._note("the editor has left")
-
+        number, channel = next(self._numbers), self._channel
         self._streams[number] = stream = Stream(
             connection,
             pass_on=lambda part: channel.post(STREAM_PART, part, stream=number),
             taken=lambda: channel.post(STREAM_TAKEN, stream=number),
             broken=lambda: channel.post(STREAM_CLOSE, stream=number),
-            over=ended,
+            over=lambda: self._streams.pop(number, None),
         )
         opened = self._ask(number, self._target)
-        if opened.refused or not opened.here:
+        if opened.refused:
             del self._streams[number]
-            return f"{self._target.where}: {opened.refused or 'the job has ended there'}"
-        if is_debugger:
-            self._note(f"an editor is attached to rank {self._target.rank}")
+            return f"{self._target.where}: {opened.refused}"
         stream.start()
         return ""
 

@@ -94,9 +94,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "recorded": True,
         "ranks": {"0": {"at": "main (train.py:3)", "value": "7"}, "1": {"error": "NameError: no"}},
     },
-    "console_open": {"recorded": True, "here": True},
-    "stream_open": {"recorded": True, "here": True, "code": "/home/ml", "refused": "no", "missing": True},
-    "console_say": {"text": "7\n", "ask": ">>> ", "over": False},
+    "stream_open": {"refused": "no"},
     "arrivals": {
         "ranks": {
             "0": {

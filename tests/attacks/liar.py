@@ -77,7 +77,6 @@ CLAIMS: dict[str, Lie] = {
     "all-values": lambda number: iter([line(reply=number, recorded=True, ranks=of_all(VALUE))]),
     "all-stacks": lambda number: iter([line(reply=number, stacks=of_all(STACK))]),
     "all-arrivals": lambda number: iter([line(reply=number, ranks=of_all({}))]),
-    "all-here": lambda number: iter([line(reply=number, recorded=True, here=True)]),
 }
 """Answers for the ranks of other hosts too."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import shlex
@@ -249,14 +248,8 @@ def test_a_host_that_says_when_ranks_of_others_came_loses_its_connection(
     assert "its answer to arrivals: rank 0, which the plan does not have there" in lost["node2"]
 
 
-def test_a_talk_with_a_rank_never_reaches_another_host(
-    job_of_three: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = job_of_three("console_open:all-here")
-    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
-    assert run_muster("debug", RECORD["job"], "--rank", "4") == 1
-    assert capsys.readouterr().err == f"{RECORD['job']}: rank 4 is not running on node3\n"
-    assert "console" not in asked.read_text()
+def test_an_expression_for_one_rank_never_reaches_another_host(job_of_three: Callable[[str], Path]) -> None:
+    asked = job_of_three("console_eval:all-values")
     assert run_muster("eval", RECORD["job"], "secret", "--rank", "4") == 1
     assert "console" not in asked.read_text()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,19 +88,6 @@ def test_a_command_asks_the_hosts_of_its_job_and_no_others(job: Running) -> None
     assert (newest.returncode, newest.stdout) == (0, fab("stacks", job.job).stdout)
     assert newest.stderr.startswith("127.0.0.2: cannot connect")
     assert newest.stderr.endswith(f"job {job.job}\n")
-    with _asks_no_other(job):
-        console = subprocess.run(
-            [FAB, "debug", job.job, "--rank", "1"],
-            input="step + 1\n",
-            cwd=job.project.path,
-            env=job.project.env,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert (console.returncode, console.stderr) == (0, "")
-    assert ">>> 8\n" in console.stdout
 
 
 def test_another_hosts_file_is_refused_in_a_line_and_a_job_without_a_record_falls_back(job: Running) -> None:

@@ -52,7 +52,6 @@ HOSTS = {
     "stacks": "",
     "why": "",
     "eval": f"{JOB} step",
-    "debug": "",
     "forward": f"{JOB} 22",
     "check": "--json",
     "bench.links": "--short",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import io
 import os
-import re
 import signal
 import socket
 import stat
@@ -22,7 +19,6 @@ import pytest
 import muster.deploy.agent.job
 from muster.deploy.agent.job import consoles
 from muster.deploy.agent.job.consoles import NOT_AN_ANSWER, SILENT, Consoles
-from muster.deploy.agent.job.in_rank import muster_console
 from muster.deploy.agent.job.records import read_stack
 from tests.interpreters import interpreter
 from tests.waiting import PATIENCE, wait_until
@@ -72,21 +68,6 @@ class Running:
         assert answer["recorded"]
         return dict(answer["ranks"])
 
-    def open(self, *, hold: bool = False) -> dict[str, Any]:
-        opened = self.agent.do_console_open({**JOB, "rank": 1, "hold": hold}, b"")
-        assert opened == {"recorded": True, "here": True}
-        return self.say()
-
-    def say(self, line: str | None = None) -> dict[str, Any]:
-        """What the rank writes until it asks for the next line, or has left."""
-        words = {} if line is None else {"line": line}
-        said = self.agent.do_console_say({**words, "hear": PATIENCE}, b"")
-        while not said.get("over") and "ask" not in said:
-            more = self.agent.do_console_say({"hear": PATIENCE}, b"")
-            assert more["text"] or len(more) > 1, "the rank is silent"
-            said = {**more, "text": said["text"] + more["text"]}
-        return said
-
     def end(self) -> str:
         (self.home / ".muster/jobs/j/code/go").touch()
         return self.process.communicate(timeout=PATIENCE)[0]
@@ -113,7 +94,6 @@ def running(home: Path, program: str = PROGRAM, python: str = sys.executable) ->
             assert process.stdout.readline() == "ready\n"
             yield Running(process, agent, home)
         finally:
-            agent.close()
             process.kill()
 
 
@@ -128,19 +108,24 @@ def undisturbed(tmp_path: Path) -> str:
         return started.end()
 
 
-def test_an_expression_has_the_names_of_the_innermost_function_and_of_its_callers(rank: Running) -> None:
-    assert (
-        rank.eval("model.training, scale, [scale * n for n in (1, 2)]")["1"]["value"] == "(True, 2, [2, 4])"
-    )
+@pytest.mark.parametrize("version", dict.fromkeys(PYTHONS))
+def test_an_expression_has_the_names_of_the_innermost_function_and_of_its_callers(
+    tmp_path: Path, version: str
+) -> None:
+    if not (found := interpreter(version)):
+        pytest.skip(f"no Python {version} here")
+    with running(tmp_path, python=found) as rank:
+        value = rank.eval("model.training, scale, [scale * n for n in (1, 2)]")["1"]["value"]
+        assert value == "(True, 2, [2, 4])"
 
-    def inside() -> bool:
-        return bool(rank.eval("factor + scale")["1"].get("value") == "2.5")
+        def inside() -> bool:
+            return bool(rank.eval("factor + scale")["1"].get("value") == "2.5")
 
-    wait_until(inside, "the program in its function")
-    at = rank.eval("step")["1"]["at"]
-    assert at.startswith(("work (train.py:", "train (train.py:"))
-    before = int(rank.eval("step")["1"]["value"])
-    wait_until(lambda: int(rank.eval("step")["1"]["value"]) > before, "the program to go on")
+        wait_until(inside, "the program in its function")
+        at = rank.eval("step")["1"]["at"]
+        assert at.startswith(("work (train.py:", "train (train.py:"))
+        before = int(rank.eval("step")["1"]["value"])
+        wait_until(lambda: int(rank.eval("step")["1"]["value"]) > before, "the program to go on")
 
 
 @pytest.mark.parametrize(
@@ -287,7 +272,6 @@ def test_a_job_without_a_record_has_no_console(tmp_path: Path) -> None:
     agent = Consoles(tmp_path)
     asked = {**JOB, "expression": "1", "seconds": 1, "only": None}
     assert agent.do_console_eval(asked, b"") == {"recorded": False, "ranks": {}}
-    assert agent.do_console_open({**JOB, "rank": 0, "hold": False}, b"") == {"recorded": False, "here": False}
 
 
 def test_a_program_that_forks_is_not_warned_of_the_waiting_thread_and_its_child_is_no_rank(
@@ -320,95 +304,3 @@ def test_a_program_that_closes_all_descriptors_forks_as_ever(tmp_path: Path) -> 
     )
     with running(tmp_path, closes + PROGRAM) as rank:
         assert rank.end()
-
-
-def test_a_console_beside_the_rank_changes_nothing(rank: Running, tmp_path: Path) -> None:
-    opened = rank.open()
-    assert opened["ask"] == ">>> "
-    assert "train (train.py:" in opened["text"]
-    assert rank.say("scale = 50")["text"] == ""
-    assert rank.say("scale")["text"] == "50\n"
-    assert rank.say("for n in range(2):")["ask"] == "... "
-    assert rank.say("    print(n * scale)")["ask"] == "... "
-    assert rank.say("")["text"] == "0\n50\n"
-    assert "ZeroDivisionError: division by zero" in rank.say("1 / 0")["text"]
-    assert "SyntaxError" in rank.say("1 +* 2")["text"]
-    assert rank.say("quit")["over"]
-    assert rank.end() == undisturbed(tmp_path)
-
-
-def test_a_console_ends_though_the_program_has_forked_meanwhile(rank: Running) -> None:
-    rank.open()
-    rank.say("import time")
-    rank.say("child = os.fork() or time.sleep(1000)")
-    child = int(rank.say("child")["text"])
-    try:
-        assert rank.say("quit")["over"]
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_a_console_moves_through_the_frames(rank: Running) -> None:
-    rank.open()
-
-    def in_work() -> bool:
-        return "in work (" in rank.say("where")["text"]
-
-    wait_until(in_work, "the program in its function")
-    assert rank.say("locals")["text"].startswith("batch = 1.0\n")
-    assert "in train (train.py:" in rank.say("up")["text"]
-    assert "NameError" in rank.say("factor")["text"]
-    assert "in <module> (train.py:" in rank.say("up")["text"]
-    assert "no frame" in rank.say("up")["text"]
-    rank.say("down")
-    assert "in work (" in rank.say("down")["text"]
-    assert rank.say("factor")["text"] == "0.5\n"
-    assert "muster_start.py" in rank.say("threads")["text"]
-    assert "up, down" in rank.say("help")["text"]
-
-
-def test_what_is_changed_in_an_object_is_changed_in_the_program(rank: Running) -> None:
-    rank.open()
-    rank.say("model.training = False")
-    assert rank.end().endswith("2 False None\n")
-
-
-@pytest.mark.parametrize("version", dict.fromkeys(PYTHONS))
-def test_a_rank_is_held_in_pdb_and_let_go(tmp_path: Path, version: str) -> None:
-    if not (found := interpreter(version)):
-        pytest.skip(f"no Python {version} here")
-    with running(tmp_path, python=found) as held:
-        opened = held.open(hold=True)
-        assert opened["ask"] == "(Pdb) ", opened
-        assert re.search(r"^> .*/train\.py\(\d+\)(work|train)\(\)", opened["text"], re.MULTILINE), opened
-        before = held.say("p step")["text"]
-        assert before.strip().isdecimal()
-        assert held.say("p step")["text"] == before  # it does not go on
-        assert "train.py(21)<module>()" in held.say("w")["text"]
-        assert "/train.py:12\n" in held.say("b 12")["text"]
-        for _ in range(2):
-            assert "-> return batch * scale" in held.say("c")["text"]
-        assert held.say("p factor")["text"] == "0.5\n"
-        assert "--Return--" in held.say("n")["text"]
-        assert "train.py(16)train()" in held.say("n")["text"]
-        assert held.say("q")["over"]
-        assert held.end() == undisturbed(tmp_path)
-
-
-def test_what_is_written_to_a_user_who_has_left_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pdb writes in the program's main thread, where an error would be the program's."""
-    monkeypatch.setitem(sys.modules, "muster_console", muster_console)
-    muster_debug = importlib.import_module("muster.deploy.agent.job.in_rank.muster_debug")
-    closed = io.BytesIO()
-    closed.close()
-    wire = muster_debug.Wire(closed)
-    assert (wire.write("text"), wire.readline()) == (4, "")
-
-
-def test_a_rank_goes_on_when_its_debugger_is_lost(tmp_path: Path) -> None:
-    with running(tmp_path) as held:
-        held.open(hold=True)
-        held.say("b 12, False")  # tracing, and nothing that would ask
-        held.agent.do_console_say({"line": "c", "hear": 0.0}, b"")
-        held.agent.close()
-        assert held.end() == undisturbed(tmp_path)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import cast
 
 import pytest
 
 from muster.deploy.common.streams import PART, WINDOW, Stream
 from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.requests.consoles import StreamOpened
 from muster.deploy.debug import peers
-from muster.deploy.debug.editor import find_debugger, launch_entry
 from muster.deploy.debug.forward import Forwarder, Target, listen
-from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.errors import UsageError
 from tests.waiting import PATIENCE, wait_until
-
-TARGET = Target("j", "node2", 3, "debugger")
 
 
 class Passage:
@@ -142,49 +136,32 @@ def test_the_kernel_s_table_names_the_user_of_a_connection(
 
 
 class Host:
-    """Plays the channel to a host: gives the answers that it was given."""
+    """Plays the channel to a host."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.host, self.answers, self.asked = "node2", list(answers), list[str]()
+    host, was_asked = "node2", False
 
     def report_to(self, events: object) -> None:
         pass
 
-    def ask(self, request: Any, *payload: bytes, **words: Any) -> Any:
-        self.asked.append(request.name)
-        return self.answers.pop(0)
+    def ask(self, request: object, **words: object) -> None:
+        self.was_asked = True
 
 
-def forwarder(host: Any, notes: list[str], target: Target = TARGET) -> Forwarder:
-    channel: Channel = host
-    return Forwarder(channel, target, notes.append)
-
-
-@pytest.mark.parametrize(
-    ("uid", "first", "why"),
-    [
-        (4321, b"Content-Length: 2", "it is from another user of this machine, 4321"),
-        (None, b"POST / HTTP/1.1\r\nContent-Length: 2", "an editor begins otherwise"),
-    ],
-)
-def test_connections_of_others_and_of_web_pages_are_refused_before_the_host_hears_of_them(
-    monkeypatch: pytest.MonkeyPatch, uid: int | None, first: bytes, why: str
+def test_a_connection_of_another_user_is_refused_before_the_host_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     notes, host = list[str](), Host()
-    served = forwarder(host, notes)
-    if uid:
-        monkeypatch.setattr(peers, "owner", lambda *_: uid)
+    served = Forwarder(cast("Channel", host), Target("j", "node2", 6006), notes.append)
+    monkeypatch.setattr(peers, "owner", lambda *_: 4321)
     with listen(0) as here:
         threading.Thread(target=served._accept, args=(here,), daemon=True).start()
         for _ in range(2):  # the note is not repeated
             with socket.create_connection(here.getsockname()) as client:
                 client.settimeout(PATIENCE)
-                client.sendall(first)
-                with contextlib.suppress(ConnectionResetError):  # it has not read all
-                    assert client.recv(1) == b""
+                assert client.recv(1) == b""
         wait_until(lambda: notes, "the note")
-    assert [note.partition(why)[0] for note in notes] == ["a connection was refused: "]
-    assert host.asked == []
+    assert notes == ["a connection was refused: it is from another user of this machine, 4321"]
+    assert not host.was_asked
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_remedy() -> None:
@@ -192,60 +169,3 @@ def test_a_port_that_is_taken_is_an_error_with_a_remedy() -> None:
         port = here.getsockname()[1]
         with pytest.raises(UsageError, match=rf"port {port} of 127.0.0.1 on this machine: .*--port 0"):
             listen(port)
-
-
-# ---- the debugger of a rank -------------------------------------------------------------------------------
-
-HERE = StreamOpened(recorded=True, here=True, code="/home/ml/.muster/jobs/j/code")
-LACKING = StreamOpened(recorded=True, here=True, code="", refused="ModuleNotFoundError: x", missing=True)
-
-
-@pytest.mark.parametrize(
-    ("answers", "own", "asked", "error"),
-    [
-        ([HERE], None, ["stream_open"], ""),
-        ([LACKING, None, HERE], b"zip", ["stream_open", "debugger", "stream_open"], ""),
-        ([LACKING], None, ["stream_open"], "no debugpy (ModuleNotFoundError: x), nor has this machine: pip"),
-        (
-            [LACKING, None, LACKING],
-            b"zip",
-            ["stream_open", "debugger", "stream_open"],
-            "cannot use debugpy: Module",
-        ),
-        (
-            [StreamOpened(recorded=True, here=False, code="")],
-            None,
-            ["stream_open"],
-            "rank 3 is not running on node2",
-        ),
-        (
-            [StreamOpened(recorded=False, here=False, code="")],
-            None,
-            ["stream_open"],
-            "launched with --no-record",
-        ),
-    ],
-)
-def test_debugpy_is_sent_to_a_rank_without_it_and_every_refusal_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Any], own: bytes | None, asked: list[str], error: str
-) -> None:
-    monkeypatch.setattr("muster.deploy.debug.editor.own_debugpy", lambda: own)
-    host = Host(*answers)
-    channel: Any = host
-    if error:
-        with pytest.raises((MusterError, UsageError)) as raised:
-            find_debugger(channel, TARGET, forwarder(host, []))
-        assert error in str(raised.value)
-    else:
-        assert find_debugger(channel, TARGET, forwarder(host, [])) == HERE
-    assert host.asked == asked
-
-
-@pytest.mark.parametrize(("root", "local"), [("/home/me/p", "/home/me/p"), ("", "${workspaceFolder}")])
-def test_the_entry_of_launch_json_maps_the_project_here_to_the_job_s_files_there(
-    root: str, local: str
-) -> None:
-    entry = json.loads(launch_entry(TARGET, 5678, root, HERE.code))
-    assert entry["connect"] == {"host": "127.0.0.1", "port": 5678}
-    assert entry["pathMappings"] == [{"localRoot": local, "remoteRoot": HERE.code}]
-    assert (entry["type"], entry["request"]) == ("debugpy", "attach")

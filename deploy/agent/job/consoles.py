@@ -1,4 +1,4 @@
-"""Asks ranks of this host through their consoles (in_rank/muster_console.py): all, or one in a dialog.
+"""Asks ranks of this host through their consoles (in_rank/muster_console.py).
 
 The sockets lie in the private folder of the job's agent, named after their ranks. A rank's answer is input of
 the user's program, which is not trusted: every size is bounded.
@@ -6,19 +6,14 @@ the user's program, which is not trusted: every size is bounded.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
-import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
-from .records import CONNECT_SECONDS, MOST_ANSWER, ask_console, connect_to
+from .records import ask_console
 
 AT_ONCE = 64
 GRACE_SECONDS = 2.0  # beyond the time limit of the expression: the rank interrupts it and reports that
@@ -34,12 +29,6 @@ class Consoles:
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))
-        self._conversation: _Conversation | None = None
-
-    def close(self) -> None:
-        """Close the open console, if any; its rank continues."""
-        if self._conversation:
-            self._conversation.close()
 
     def do_console_eval(self, request: Frame, payload: bytes) -> Frame:
         """The value of an expression in each rank; none if the job is not on this host, or has ended."""
@@ -59,29 +48,6 @@ class Consoles:
                 rank: {name: text[:room] for name, text in answer.items()} for rank, answer in answers.items()
             },
         }
-
-    def do_console_open(self, request: Frame, payload: bytes) -> Frame:
-        """Open the console of a rank; `here` is false if it is not on this host."""
-        paths = self._paths.job(request["job"])
-        path = _sockets(paths, request["host"]).get(request["rank"])
-        opened = {"recorded": is_recorded(paths), "here": path is not None}
-        if path is None:
-            return opened
-        try:
-            self._conversation = _Conversation(
-                path, {"do": "debug", "hold": request["hold"], "code": paths.code}
-            )
-        except (FileNotFoundError, ConnectionRefusedError):
-            return {**opened, "here": False}
-        return opened
-
-    def do_console_say(self, request: Frame, payload: bytes) -> Frame:
-        """Send the rank a line, if any; answers its output of at most so many seconds."""
-        if self._conversation is None:
-            raise ValueError("no console is open")
-        if "line" in request:
-            self._conversation.write(request["line"])
-        return self._conversation.read(request["hear"])
 
 
 def is_recorded(paths: JobPaths) -> bool:
@@ -114,64 +80,3 @@ def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
         return {"error": NOT_AN_ANSWER}
     texts = {name: text for name in ("at", "value", "error") if isinstance(text := answer.get(name), str)}
     return texts if "value" in texts or "error" in texts else {"error": NOT_AN_ANSWER}
-
-
-def decoded(line: bytes) -> dict[str, Any]:
-    """An object of JSON; an empty one for anything else."""
-    with contextlib.suppress(ValueError, RecursionError):
-        decoded = json.loads(line)
-        return decoded if isinstance(decoded, dict) else {}
-    return {}
-
-
-class _Conversation:
-    """A console or debugger of one rank, until one side closes it."""
-
-    def __init__(self, path: str, request: Frame) -> None:
-        self._connection = connect_to(path)
-        self._pending = b""
-        self._send(request)
-
-    def close(self) -> None:
-        """Close the connection; the rank notices."""
-        self._connection.close()
-
-    def write(self, line: str) -> None:
-        """Send the line that the rank waits for."""
-        with contextlib.suppress(OSError):  # `read` notices
-            self._send({"line": line})
-
-    def read(self, seconds: float) -> Frame:
-        """The rank's output until it waits for a line, has closed, has written much, or time is over."""
-        deadline, text = time.monotonic() + seconds, ""
-        while len(text) < MOST_TEXT:
-            line = self._line(deadline)
-            if line is None:
-                return {"text": text}
-            if not line:
-                return {"text": text, "over": True}
-            frame = decoded(line)
-            text += str(frame.get("text", ""))[: 2 * MOST_TEXT]
-            if "ask" in frame:
-                return {"text": text, "ask": str(frame["ask"])[:LEAST_TEXT]}
-        return {"text": text}
-
-    def _line(self, deadline: float) -> bytes | None:
-        """The next line; an empty one at the end, None if none comes in time."""
-        while b"\n" not in self._pending:
-            try:
-                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
-                part = self._connection.recv(1 << 16)
-            except socket.timeout:  # TimeoutError only from Python 3.10 on
-                return None
-            except OSError:
-                return b""
-            if not part or len(self._pending) > MOST_ANSWER:
-                return b""
-            self._pending += part
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line + b"\n"
-
-    def _send(self, frame: Frame) -> None:
-        self._connection.settimeout(CONNECT_SECONDS)
-        self._connection.sendall(json.dumps(frame).encode() + b"\n")

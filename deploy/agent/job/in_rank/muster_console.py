@@ -1,4 +1,4 @@
-"""Serves the user of a job inside a rank: the value of an expression, a console, a debugger.
+"""Answers questions about a rank inside it: the value of an expression, its stack, its modules.
 
 muster_start.py loads this when a process connects to the Unix socket `console-RANK` in the agent's private
 folder. It answers only processes of the same user, in lines of JSON.
@@ -34,8 +34,6 @@ INTERRUPT_SECONDS = 0.5  # for a thread that is interrupted; the agent waits 2 s
 _RECORDER = "<the recorder of muster>"  # muster_ring.RECORDER
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-HIDDEN = {"is_pydev_daemon_thread": True, "pydev_do_not_trace": True}
-"""Attributes of a thread that debugpy leaves alone, as its own ones."""
 _FOREIGN = ("/torch/", "/site-packages/", "/dist-packages/")
 
 
@@ -46,9 +44,7 @@ class TooLongError(BaseException):
 def converse(descriptor: int) -> None:
     """Answer the process at the other end of a connection, if it is of the same user, in a new thread."""
     connection = socket.socket(fileno=descriptor)
-    thread = threading.Thread(target=_serve, args=(connection,), daemon=True)
-    vars(thread).update(HIDDEN)
-    thread.start()
+    threading.Thread(target=_serve, args=(connection,), daemon=True).start()
 
 
 def _serve(connection: socket.socket) -> None:
@@ -64,10 +60,6 @@ def _serve(connection: socket.socket) -> None:
             send(stream, {"lock": import_module("muster_locks").holder()})
         elif request["do"] == "modules":
             send(stream, modules())
-        elif request["do"] == "debug":
-            import_module("muster_debug").serve(connection, stream, request)
-        elif request["do"] == "dap":
-            import_module("muster_dap").serve(connection, stream, request)
 
 
 @contextlib.contextmanager
@@ -245,12 +237,3 @@ def location(frame: FrameType, code: str) -> str:
     for folder in (code + os.sep, os.path.realpath(code) + os.sep):
         path = path[len(folder) :] if path.startswith(folder) else path
     return f"{frame.f_code.co_name} ({path}:{frame.f_lineno})"[-400:]
-
-
-def own_names(frame: FrameType) -> list[tuple[str, Any]]:
-    """The variables of one frame, by name; without those that Python gives to every module."""
-    return [
-        (name, value)
-        for name, value in sorted(_locals(frame).items(), key=lambda pair: pair[0])
-        if not name.startswith("__")
-    ]

@@ -1,9 +1,8 @@
-"""A program for editors and ports, and `muster debug --dap` and `forward` while it runs."""
+"""A program that listens at a port and a socket, and `muster forward` while it runs."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import socket
 import subprocess
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.dap import Editor
 from tests.launching import MUSTER, Project
 from tests.waiting import PATIENCE, read_until, wait_until
 
@@ -35,16 +33,11 @@ if rank == 1:
     local = Local(os.path.join(os.environ["TMPDIR"], "page.sock"), Page)
     threading.Thread(target=local.serve_forever, daemon=True).start()
     print("port", server.server_port, flush=True)
-def work(batch):
-    factor = rank + 0.5
-    time.sleep(0.01)
-    return batch * factor
 print("ready", flush=True)
 while not os.path.exists(os.environ["GO"]):
-    work(2.0)
+    time.sleep(0.01)
 print("done", rank, flush=True)
 """
-LINE = PROGRAM.splitlines().index("    return batch * factor") + 1
 
 
 @dataclass
@@ -55,12 +48,6 @@ class Command:
     began: str
 
     @property
-    def folders(self) -> tuple[str, str]:
-        """The folder of the project here, and that of its files on the host, for an editor."""
-        (mapping,) = json.loads(self.began[self.began.index("{") :] + "}")["pathMappings"]
-        return mapping["localRoot"], mapping["remoteRoot"]
-
-    @property
     def port(self) -> int:
         found = re.search(r"127\.0\.0\.1:(\d+)", self.began)
         assert found, self.began
@@ -68,18 +55,6 @@ class Command:
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
-
-    def editor(self) -> Editor:
-        """An editor that is attached; where the last one has not left yet, it tries again."""
-
-        def attached() -> list[Editor]:
-            editor = Editor(self.connect())
-            with contextlib.suppress(AssertionError, ConnectionError):
-                editor.attach(*self.folders, LINE)
-                return [editor]
-            return []
-
-        return wait_until(attached, "a rank without an editor")[0]
 
     def end(self) -> tuple[int, str, str]:
         """Its exit status and output, once it has ended."""

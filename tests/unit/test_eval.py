@@ -1,4 +1,4 @@
-"""Answers of many ranks as a person reads them, and talks with one, with hosts that are played."""
+"""Answers of many ranks as a person reads them, with hosts that are played."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.requests.consoles import Answer, Answers, ConsoleText, Opened
-from muster.deploy.debug.consoles import NO_CONSOLE, RankAnswers, gather, open_console, run_console
+from muster.deploy.connect.requests.consoles import Answer, Answers
+from muster.deploy.debug.consoles import NO_CONSOLE, RankAnswers, gather
 from muster.deploy.errors import MusterError, UsageError
 
 
@@ -32,9 +32,6 @@ class Host:
 
     def wait(self, future: Future[Any], seconds: float, since: float) -> Any:
         return future.result()
-
-    def ask(self, request: object, *, seconds: float, **words: object) -> Any:
-        return self.post(request, **words).result()
 
 
 def of(hosts: Mapping[str, Host]) -> dict[str, Channel]:
@@ -100,44 +97,9 @@ def test_an_answer_of_a_rank_that_was_not_asked_is_left_out() -> None:
 def test_a_job_without_a_record_is_refused_with_a_sentence() -> None:
     with pytest.raises(UsageError, match="j was launched with --no-record, so its ranks have no console"):
         asked(Answers(recorded=False, ranks={}), Answers(recorded=False, ranks={}), places="112")
-    with pytest.raises(UsageError, match="with --no-record"):
-        host = Host(Opened(recorded=False, here=False))
-        open_console("j", of({"node1": host}), {0: "node1"}, 0, hold=False)
 
 
 def test_a_host_that_no_longer_has_the_job_does_not_hide_the_others() -> None:
     here = Answers(recorded=True, ranks={str(rank): Answer(value="7") for rank in range(1, 3)})
     said = str(asked(Answers(recorded=False, ranks={}), here, places="122"))
     assert said == f"ranks 1-2: 7\nrank 0: {NO_CONSOLE}\n"
-
-
-def test_a_talk_is_with_the_planned_host_of_the_rank_and_no_other_hears_of_it() -> None:
-    places = {0: "node1", 1: "node1", 2: "node2", 3: "node2", 4: "node3"}
-    hosts = {"node1": Host(Opened(recorded=True, here=True)), "node2": Host(Opened(recorded=True, here=True))}
-    assert open_console("j", of(hosts), places, 3, hold=True) is cast("Channel", hosts["node2"])
-    assert hosts["node2"].asked == [{"job": "j", "host": "node2", "rank": 3, "hold": True}]
-    assert hosts["node1"].asked == []
-    with pytest.raises(MusterError, match="j: rank 4 is on node3, which does not answer"):
-        open_console("j", of(hosts), places, 4, hold=False)
-    with pytest.raises(MusterError, match="j: rank 0 is not running on node1"):
-        open_console("j", of({"node1": Host(Opened(recorded=True, here=False))}), places, 0, hold=False)
-
-
-def test_a_talk_passes_lines_until_the_person_leaves() -> None:
-    host = Host(ConsoleText("in train\n", ask=">>> "), ConsoleText("7"), ConsoleText("\n", ask=">>> "))
-    written, lines = list[str](), ["step"]
-
-    def read(prompt: str) -> str:
-        if not lines:
-            raise EOFError
-        return lines.pop()
-
-    run_console(cast("Channel", host), written.append, read)
-    assert written == ["in train\n", "7", "\n"]
-    assert ["line" in words for words in host.asked] == [False, True, False]
-
-
-def test_a_talk_ends_when_the_rank_leaves() -> None:
-    written = list[str]()
-    run_console(cast("Channel", Host(ConsoleText("bye\n", over=True))), written.append, lambda prompt: "")
-    assert written == ["bye\n"]

@@ -1,13 +1,12 @@
-"""Real jobs that are looked into while they run: `muster eval` and `muster debug`."""
+"""`muster eval` with a real job."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
-from tests.launching import FAB, Project
+from tests.launching import Project
 from tests.waiting import PATIENCE, read_until
 
 PROGRAM = """
@@ -33,17 +32,7 @@ def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
         job = found[1]
         same = project.fab("eval", job[-4:], "step")
         each = project.fab("eval", job, "rank / (1 - rank)", "--json")
-        console = subprocess.run(
-            [FAB, "debug", job, "--rank", "1"],
-            input="rank + 10\nstep = 9\n",
-            cwd=project.path,
-            env=project.env,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        nobody = project.fab("debug", job, "--rank", "2")
+        absent = project.fab("eval", job, "step", "--rank", "2")
         go.touch()
         output, _ = driver.communicate(timeout=PATIENCE)
     assert (same.returncode, same.stdout) == (0, "ranks 0-1: 7\n"), same
@@ -52,9 +41,6 @@ def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
     assert answers["ranks"]["0"]["value"] == "0.0"
     assert answers["ranks"]["1"]["error"] == "ZeroDivisionError: division by zero"
     assert answers["ranks"]["1"]["at"].startswith("train (train.py:")
-    assert console.returncode == 0, console
-    assert ">>> 11\n>>> " in console.stdout
-    assert console.stdout.endswith("rank 1 continues without you\n")
-    assert (nobody.returncode, nobody.stderr) == (2, "--rank 2: the job has the ranks 0 to 1\n")
+    assert (absent.returncode, absent.stderr) == (2, "--rank 2: the job has the ranks 0 to 1\n")
     assert driver.returncode == 0
     assert output.count("localhost] done 7") == 2
