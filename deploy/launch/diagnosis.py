@@ -74,7 +74,7 @@ class RankStacks:
 def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
     """Ask all hosts at once for the stacks of a job."""
     tool = own_py_spy()
-    outcomes = on_every(channels, lambda host: ask_stacks(job, channels[host], tool))
+    outcomes = on_every(channels, lambda host: _ask_stacks(job, channels[host], tool))
     by_rank = {int(rank): stack for stacks in outcomes.results.values() for rank, stack in stacks.items()}
     return RankStacks(
         {rank: _frames(stack) for rank, stack in by_rank.items()},
@@ -99,7 +99,7 @@ def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStack
     )
 
 
-def ask_stacks(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
+def _ask_stacks(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
     """The stack of each rank of a host. `tool`: py-spy, for a host without it."""
     digest = send_py_spy(channel, tool, STACKS_SECONDS)
     answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)

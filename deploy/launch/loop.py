@@ -31,7 +31,6 @@ from ..why.stall import MANY_COLLECTIVES
 from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
 from .diagnosis import Explanation, explained, gather_explanation, needed
 from .events import ReportHandlers, Watcher
-from .imports import Imports
 from .job_events import OnEvent, ignore
 from .measurements import OnPace, OnSample, PaceWatch, SampleCollector
 from .rank_io import SignalRelay, StdinFeeder
@@ -175,14 +174,10 @@ class LaunchLoop:
         others = {failure.headline: None for failure in lost if first and failure.host != first.host}
         return [f"also lost: {headline}" for headline in others]
 
-    def _imports(self) -> Imports:
-        spec, head = self.plan.spec, self.plan.ranks[0].host
-        return Imports(spec.job, self.cluster.channels[head], {file.path for file in spec.tree.files})
-
     def _start(self) -> None:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self._timings.now()
-        self._on_stage(StartStage(self.state, self._samples.newest, self._imports()))
+        self._on_stage(StartStage(self.state, self._samples.newest))
         StartWatchdog(self.state, self.plan.spec.start_timeout)
         # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
         self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)

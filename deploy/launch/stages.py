@@ -19,8 +19,6 @@ from ..hosts.samples import HostSample
 from ..why.stall import IDLE_SHARE
 from .state import LaunchState
 
-IMPORT_SECONDS = 8.0
-"""Of silence; then ranks are asked what they import."""
 LEAST_BYTES = 1_000_000
 """Less is not worth a count: it is sent in a moment."""
 
@@ -90,12 +88,9 @@ class DeliveryStage:
 class StartStage:
     """`starting mpirun`, `5 of 6 ranks started`, `6 ranks started, no output for 12 s`; then nothing."""
 
-    def __init__(
-        self, state: LaunchState, samples: Mapping[str, HostSample], imports: Callable[[], str]
-    ) -> None:
-        """`samples`: the newest of each host. `imports`: the module that ranks import now."""
+    def __init__(self, state: LaunchState, samples: Mapping[str, HostSample]) -> None:
+        """`samples`: the newest of each host."""
         self._state, self._samples, self._began = state, samples, time.monotonic()
-        self._imports = imports
         self._all_started = math.inf
 
     def __call__(self) -> str:
@@ -112,13 +107,11 @@ class StartStage:
         return f"{started} of {count(ranks, 'rank')} started{elapsed}{missing}"
 
     def _silence(self, ranks: int, seconds: float) -> str:
-        """`6 ranks started, no output for 12 s; importing torch`, or `; only ranks 0-3 use a processor`."""
+        """`6 ranks started, no output for 12 s; only ranks 0-3 use a processor`."""
         text = f"{count(ranks, 'rank')} started"
         if seconds < ELAPSED_SECONDS:
             return text
         text = f"{text}, no output for {duration(int(seconds))}"
-        if seconds >= IMPORT_SECONDS and (module := self._imports()):
-            return f"{text}; {module}"
         cores = {rank.rank: rank.cpu for host in [*self._samples.values()] for rank in host.ranks}
         busy = sorted(rank for rank, used in cores.items() if used and used >= IDLE_SHARE)
         if len(cores) < ranks or None in cores.values():  # not measured yet

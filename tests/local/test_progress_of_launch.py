@@ -26,12 +26,6 @@ while not pathlib.Path("{go}").exists():
 print("step 1")
 """
 SHOWN = "no output for 6 s"
-# A package that takes long to import, from a folder that is not the project's.
-SLOW = """
-import pathlib, time
-while not pathlib.Path("{go}").exists():
-    time.sleep(0.05)
-"""
 
 
 def launch(project: Project, go: Path, *, output: int, errors: int) -> subprocess.Popen[bytes]:
@@ -95,26 +89,3 @@ def test_a_terminal_shows_the_stages_in_one_line_of_which_nothing_stays(
     assert lines[-1] == "" and [line for line in lines if "step 1" in line] == ["[0-1] step 1", "step 1"]
     assert not [line for line in lines if re.search("connecting|delivering|starting|started|no output", line)]
     hold("the longest silence of a launch", longest, 3.0, excludes=math.inf)
-
-
-def test_a_module_that_takes_long_to_import_is_named(project: Project, tmp_path: Path) -> None:
-    go, package = tmp_path / "go", tmp_path / "packages" / "heavy"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(SLOW.format(go=go))
-    (project.path / "silent.py").write_text('import heavy\nprint("step 1")\n')
-    words = ("--env", f"PYTHONPATH={package.parent}", "--start-timeout", "300")
-    with subprocess.Popen(
-        [str(MUSTER), "launch", *words, "silent.py"],
-        cwd=project.path,
-        env={**project.env, "MUSTER_PROGRESS": ""},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr
-        named = next(line for line in process.stderr if "importing" in line)
-        assert re.fullmatch(r"2 ranks started, no output for \d+ s; importing heavy\n", named)
-        go.touch()
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0

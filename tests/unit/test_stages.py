@@ -13,7 +13,6 @@ import pytest
 from muster.deploy import waits
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.pipe import Pipe
-from muster.deploy.connect.requests.launch import Stack, StackFrame
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.console import progress as progress_module
 from muster.deploy.console.progress import Progress
@@ -21,7 +20,6 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.hosts.samples import HostSample, RankSample
 from muster.deploy.launch import stages
-from muster.deploy.launch.imports import importing, module_of
 from muster.deploy.launch.stages import DeliveryStage, StartStage, with_hosts
 from muster.deploy.launch.state import LaunchState
 from tests.unit.plans import make_plan
@@ -95,8 +93,7 @@ def test_ranks_are_counted_until_they_have_started_and_one_has_printed(
     turn_clock: Callable[[float], None],
 ) -> None:
     state, samples = LaunchState(make_plan("node[1-2] slots=2")), dict[str, HostSample]()
-    module = [""]
-    stage = StartStage(state, samples, lambda: module[0])
+    stage = StartStage(state, samples)
     assert stage() == "starting mpirun"
     turn_clock(4.0)
     assert stage() == "starting mpirun, 4 s"
@@ -121,40 +118,6 @@ def test_ranks_are_counted_until_they_have_started_and_one_has_printed(
     assert measured(1.0, 0.0, 0.0, 0.0) == "; only rank 0 uses a processor"
     assert measured(1.0, 0.0, 0.9, 0.0) == "; only ranks 0,2 use a processor"
     assert measured(0.0, 0.0, 0.0, 0.01) == "; none uses a processor"
-    module[0] = "importing torch"
-    assert measured(1.0, 1.0, 1.0, 0.9) == "; importing torch"
-
-
-FROZEN = "<frozen importlib._bootstrap>"
-TORCH = [
-    *[("create_module", "<frozen importlib._bootstrap_external>"), ("_find_and_load", FROZEN)],
-    *[("<module>", "sympy/core.py"), ("_find_and_load", FROZEN)],
-    *[("<module>", "torch/__init__.py"), ("_find_and_load", FROZEN)],
-]
-OWN = [("<module>", "model.py"), ("_find_and_load", FROZEN), ("<module>", "train.py")]
-
-
-@pytest.mark.parametrize(
-    ("frames", "module"),
-    [
-        (TORCH + OWN, "torch"),
-        ([("_find_spec", FROZEN), ("_find_and_load", FROZEN), *TORCH[2:], *OWN], "torch"),
-        ([("_find_spec", FROZEN), ("_find_and_load", FROZEN), *OWN], ""),  # it has no file yet
-        ([("<module>", "six.py"), ("_find_and_load", FROZEN), *OWN], "six"),
-        ([("forward", "torch/nn.py"), ("<module>", "train.py")], ""),
-        ([], ""),
-    ],
-)
-def test_the_package_that_the_project_imports_is_named(frames: list[tuple[str, str]], module: str) -> None:
-    stack = [StackFrame(function, file, 3) for function, file in frames]
-    assert module_of(stack, {"train.py", "model.py"}) == module
-
-
-def test_ranks_that_import_the_same_are_one_line() -> None:
-    stack = Stack(tuple(StackFrame(function, file, 3) for function, file in TORCH))
-    assert importing({"0": stack, "1": stack}, ()) == "importing torch"
-    assert importing({"0": Stack(error="no py-spy"), "10": stack, "9": stack}, ()) == "rank 9 imports torch"
-    assert importing({"0": Stack()}, ()) == ""
 
 
 def test_a_stage_without_slow_hosts_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
