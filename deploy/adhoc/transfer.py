@@ -94,7 +94,8 @@ def get(
         channel = cluster.channels[host]
         facts = facts_of(channel, source, TRANSFER_SECONDS)
         is_folder = facts.entries is not None
-        sizes[host] = _require_room(facts, folder)
+        sizes[host] = facts.length + sum(entry.length for entry in facts.entries or ())
+        require_room(sizes[host], folder)
         suffix = "" if is_folder else name.suffix
         target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
         if is_folder and os.path.lexists(target):
@@ -103,7 +104,7 @@ def get(
         private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
         try:
             draft = private / target.name
-            on_part = partial(_count, progress, sizes)
+            on_part = partial(count_bytes, progress, sizes)
             (_receive_folder if is_folder else _receive)(channel, source, draft, facts, on_part)
             _settle(draft, target, facts.mode & 0o777)
         finally:
@@ -113,13 +114,15 @@ def get(
     return [*on_every(cluster.channels, receive, interrupted=cluster.close).require_all().values()]
 
 
-def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
+def facts_of(channel: Channel, path: str, seconds: float, **wanted: Any) -> FileFacts:
     """The facts of a path, with all entries of a folder. `seconds`: for each page; the host reads the files.
+
+    `wanted`: `written=PATH`, of the folder of a job, for the files that its program wrote at or below a path.
 
     `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT,
     and for a path that is not allowed here (deploy/hosts/received_paths.py).
     """
-    facts = channel.ask(FILE, path=path, seconds=seconds)
+    facts = channel.ask(FILE, path=path, seconds=seconds, **wanted)
     listed: list[ListedEntry] = list(facts.entries or ())
     more, text = facts.more, _length(facts.entries or ())
     while more:
@@ -181,22 +184,21 @@ def _parts(path: Path, arguments: Mapping[str, str], start: int) -> Iterator[_Qu
             yield _Question(APPEND, arguments, len(part), part)
 
 
-def _count(progress: OnProgress, sizes: Mapping[str, int], more: int) -> None:
+def count_bytes(progress: OnProgress, sizes: Mapping[str, int], more: int) -> None:
+    """Report the bytes of a part, and the total of all hosts."""
     progress(more, sum(sizes.values()))
 
 
-def _require_room(facts: FileFacts, folder: Path) -> int:
-    """The bytes of the files; `MusterError` without room for them here: a host may claim any size."""
-    size = facts.length + sum(entry.length for entry in facts.entries or ())
+def require_room(size: int, folder: Path) -> None:
+    """`MusterError` without room for so many bytes here: a host may claim any size."""
     free = shutil.disk_usage(folder).free
     if size > free:
         raise MusterError(f"it has {size >> 20} MiB, and {folder} has room for {free >> 20} MiB")
-    return size
 
 
 def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
     draft.touch(0o600, exist_ok=False)
-    _fetch(channel, draft, [(source, "", facts.length)], on_part)
+    fetch_files(channel, draft, [(source, "", facts.length)], on_part)
     if digest(str(draft)) != facts.digest:
         raise MusterError(f"{source} changed or was damaged in transit; try again")
 
@@ -205,11 +207,15 @@ def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts
     draft.mkdir(0o700)
     listed = [Entry(*entry) for entry in facts.entries or ()]
     files = [entry for entry in listed if entry.kind == "file"]
-    _fetch(channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files], on_part)
+    fetch_files(
+        channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files], on_part
+    )
     complete(str(draft), listed)
 
 
-def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]], on_part: OnPart) -> None:
+def fetch_files(
+    channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]], on_part: OnPart
+) -> None:
     """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft."""
     parts = (
         _Question(FILE_PART, {"path": source, "start": start}, min(PART, length - start), target=target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from ..adhoc import run as fanout
 from ..adhoc import transfer
+from ..adhoc.job_files import get_files
 from ..connect.cluster import Cluster
 from ..connect.opener import config_beside
 from ..connect.transports.ssh_config import ssh_options
@@ -21,12 +23,28 @@ from ..console.terminal import harmless
 from ..console.text import count, size
 from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
+from ..hosts.bounds import JOB_ID
+from ..jobs.fetch import FILES_FOLDER
 from .command import Command, Exit, flag
 from .inventory import cluster_of
-from .shared import HOSTS, HOSTS_ALSO, JSON, HostOptions, hosts_file_of, print_note, write_json
+from .running import running
+from .shared import (
+    HOSTS,
+    HOSTS_ALSO,
+    JSON,
+    RUNS,
+    RUNS_FOLDER,
+    HostOptions,
+    JobOptions,
+    hosts_file_of,
+    print_note,
+    write_json,
+)
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
+MOST_PATHS = 20
+"""Files that `get JOB` names."""
 NOT_FOUND = 127
 """The exit status of a command that is not on the host, as in a shell."""
 
@@ -96,16 +114,57 @@ class Put(HostOptions):
 
 @dataclass(frozen=True)
 class Get(HostOptions):
-    """Copy a file or folder of every host here, as NAME@HOST.SUFFIX."""
+    """Copy a file or folder of every host here, as NAME@HOST.SUFFIX; or what the program of a job wrote.
 
-    file: str = flag("", "a file or folder on the hosts", takes="positional", required="which file?")
-    to: str = flag(".", "the folder here (default: this one)", takes="positional")
+    muster get data/set.csv here     each host's file in its home: here/set@node1.csv
+    muster get JOB                   what a job wrote beside its code and into $MUSTER_OUT: runs/JOB/files
+    muster get JOB checkpoints       only the files of this folder
+    """
+
+    file: str = flag(
+        "",
+        "a file or folder on the hosts, or the id of a job",
+        takes="positional",
+        required="which file or job?",
+    )
+    to: str = flag(
+        "",
+        "the folder here (default: this one); after a job: only the files at or below this path",
+        takes="positional",
+    )
+    runs: str = flag(RUNS_FOLDER, RUNS, "FOLDER")
 
     def run(self) -> None:
         """Copy them, and print the paths here."""
+        if re.fullmatch(JOB_ID, self.file):
+            self._run_for_job()
+        else:
+            self._run_for_path()
+
+    def _run_for_job(self) -> None:
+        options = JobOptions(job=self.file, hosts=self.hosts, runs=self.runs, python=self.python)
+        inner = "" if self.to in {"", "."} else os.path.normpath(self.to)
+        with running(options, (self.include, self.exclude)) as job:
+            folder = options.runs_folder / job.state.job / FILES_FOLDER
+            with Progress(f"files of {job.state.job}", unit=MB) as progress:
+                paths, errors = get_files(job.channels, job.state.job, inner, folder, progress.add)
+            hosts, silent = [*job.channels.keys() - errors.keys()], job.silent
+        shown = paths if len(paths) <= MOST_PATHS else paths[: MOST_PATHS - 1]
+        sys.stdout.writelines(f"{harmless(str(path))}\n" for path in shown)
+        if len(shown) < len(paths):
+            sys.stdout.write(f"{len(paths) - len(shown)} more in {folder}\n")
+        for line in lines_of([*silent.items(), *((host, error.reason) for host, error in errors.items())]):
+            print_note(line)
+        if silent or errors:
+            raise Exit(code=UnfitError.exit_status)
+        if not paths:
+            what = f"no file {inner}" if inner else "no files beside its code or in $MUSTER_OUT"
+            raise MusterError(f"{self.file} has left {what} on {fold_names(hosts)}")
+
+    def _run_for_path(self) -> None:
         with cluster_of(self) as cluster:
             with Progress(self.file, unit=MB) as progress:
-                paths = transfer.get(cluster, self.file, Path(self.to), progress.add)
+                paths = transfer.get(cluster, self.file, Path(self.to or "."), progress.add)
             sys.stdout.writelines(f"{path}\n" for path in paths)
 
 

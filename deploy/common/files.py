@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .frames import Frame
 from .os_errors import naming
+from .written import Search
 
 PART = 1 << 20
 # Entries of a folder in one answer, and the characters of their paths: a driver takes lines of 8 MiB.
@@ -38,8 +41,15 @@ class Files:
         """The rest of each listing that the driver has not read to its end."""
 
     def do_file(self, request: Frame, payload: bytes) -> Frame:
-        """The size, mode and SHA-256 of a file; or the mode and the first entries of a folder."""
+        """The size, mode and SHA-256 of a file; or the mode and the first entries of a folder.
+
+        With `written`, the path is the folder of a job, and the entries are the files that its program wrote:
+        those whose path in the copy of the code, or in $MUSTER_OUT, begins so.
+        """
         path = path_of(request["path"])
+        if "written" in request:
+            self._listings[path] = _written(path, request["written"])
+            return {"mode": 0o700, **self._page(path)}
         status = os.stat(path)
         if os.path.isdir(path):
             self._listings[path] = entries(path)
@@ -98,6 +108,19 @@ def entries(folder: str) -> Iterator[Entry]:
                 yield Entry(inner, "file", mode, status.st_size, digest(path))
             else:
                 raise ValueError(f"{path} is neither file, folder nor link")
+
+
+def _written(job: str, inner: str) -> Iterator[Entry]:
+    """The files that the program of a job wrote, at or below a path; all without one."""
+    search = Search(job, math.inf)
+    for path, _ in itertools.chain(search.beside_code(), search.out()):
+        if not inner or f"{path.partition('/')[2]}/".startswith(f"{inner}/"):
+            with contextlib.suppress(FileNotFoundError):  # the job runs, and has removed it
+                whole = os.path.join(job, path)
+                status = os.stat(whole)
+                yield Entry(path, "file", status.st_mode & 0o777, status.st_size, digest(whole))
+    if search.is_cut:
+        raise ValueError(f"{job}: it has more folders and files than can be searched")
 
 
 def newest_in(folder: str | os.PathLike[str]) -> float:

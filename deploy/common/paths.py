@@ -119,6 +119,11 @@ class JobPaths(NamedTuple):
         """On the head of a detached job: the code of its driver."""
         return posixpath.join(self.folder, "driver")
 
+    @property
+    def identity(self) -> str:
+        """A file with a random text, by which the driver knows that hosts share the folder."""
+        return posixpath.join(self.folder, "identity")
+
     def lock(self, host: str) -> str:
         """The lock that a host's agent holds as long as the job runs there; hosts may share a home."""
         return posixpath.join(self.folder, f"lock.{host}")

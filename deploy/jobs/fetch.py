@@ -32,6 +32,8 @@ _NAME = re.compile(
 `.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine writes slurm.json and stop.json
 (`muster stop` ends the job of Slurm that the first names), hosts.json (logins, the SSH configuration) and
 report.html, which a browser opens."""
+FILES_FOLDER = "files"
+"""The folder in that of a run for the files of `muster get JOB`."""
 END_OF_LOG = 1 << 14
 MOST_RECORD = 1 << 28
 """Bytes of a file of a run that still runs."""
@@ -77,16 +79,20 @@ def listed(located: LocatedJob) -> list[tuple[PurePosixPath, int]]:
 
 
 def _settle(draft: Path, target: Path) -> None:
-    """Rename the draft of a run to its folder, with the local record of its hosts, if any."""
-    record, moved = target / HOSTS, draft / HOSTS
-    with contextlib.suppress(FileNotFoundError):
-        record.replace(moved)
+    """Rename the draft of a run to its folder, with what this machine has in there already."""
+    own = (HOSTS, FILES_FOLDER)
+    _move(own, target, draft)
     try:
         draft.rename(target)  # it may replace an empty folder
     except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            moved.replace(record)
+        _move(own, draft, target)
         raise
+
+
+def _move(names: Iterable[str], source: Path, target: Path) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            (source / name).replace(target / name)
 
 
 def _require_room(located: LocatedJob, sizes: Iterable[int], room: int) -> None:

@@ -253,6 +253,7 @@ class Attempts:
         again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
         if result.warned or not again:
             result = with_kernel_messages(result, cluster, self._results[0].started)
+            result = dataclasses.replace(result, written=outputs(cluster))
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)
@@ -264,11 +265,9 @@ class Attempts:
         self._on_stage("")
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
-        """The result with the outputs on the hosts, or with a hint about the failure."""
+        """The result with a hint about the failure."""
         notes = [*result.notes, *failed_children(result)]
-        if result.failure is None:
-            return dataclasses.replace(result, outputs=outputs(cluster), notes=tuple(notes))
-        if text := hint(result, cluster.facts, here=not self.folder.detached):
+        if result.failure and (text := hint(result, cluster.facts, here=not self.folder.detached)):
             notes.append(text)
         return dataclasses.replace(result, notes=tuple(notes))
 

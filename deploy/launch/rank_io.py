@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.requests.launch import OUTPUTS, SIGNAL, STDIN, Outputs
-from ..errors import MusterError
+from ..connect.fanout import ask_every
+from ..connect.requests.launch import OUTPUTS, SIGNAL, STDIN, Written
 
 PART = 1 << 16  # bytes; small enough to be written to a host that reads nothing any more
 
@@ -101,16 +100,18 @@ class SignalRelay:
 OUTPUTS_SECONDS = 5.0
 
 
-def outputs(cluster: Cluster) -> Mapping[str, Outputs]:
-    """The outputs of each host that has any and answers in time. The verdict does not wait long for them."""
-    began = time.monotonic()
-    answers = {name: channel.post(OUTPUTS) for name, channel in cluster.channels.items()}
-    by_host = {}
-    for name, future in answers.items():
-        try:
-            answer = cluster.channels[name].wait(future, OUTPUTS_SECONDS, since=began)
-        except MusterError:
-            continue
-        if answer.files:
-            by_host[name] = answer
-    return by_host
+def outputs(cluster: Cluster) -> Mapping[str, Written]:
+    """What the program has written on each host, if anything and if the host answers in time.
+
+    The verdict does not wait long for it. A folder that hosts share counts once.
+    """
+    channels = {
+        name: channel
+        for name, channel in cluster.channels.items()
+        if name not in cluster.silent and not channel.ended
+    }
+    by_folder: dict[str, tuple[str, Written]] = {}
+    for name, answer in ask_every(channels, OUTPUTS, OUTPUTS_SECONDS).results.items():
+        if answer.beside.files or answer.out.files:
+            by_folder.setdefault(answer.folder, (name, answer))
+    return dict(by_folder.values())

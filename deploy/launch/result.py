@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common.runs import STOPS, end_state
-from ..connect.requests.launch import Outputs
+from ..connect.requests.launch import Written
 from ..console.text import describe_code, status_of
 from ..hosts.stuck import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
@@ -158,8 +158,8 @@ class LaunchResult:
     kernel_unread: Mapping[str, str] = field(default_factory=dict)
     """The hosts whose messages could not be read, each with the reason."""
     notes: tuple[str, ...] = ()
-    outputs: Mapping[str, Outputs] = field(default_factory=dict)
-    """The files of a successful job in $MUSTER_OUT, by host."""
+    written: Mapping[str, Written] = field(default_factory=dict)
+    """The files that its program wrote into the job's folder, by host."""
     stacks: str = ""
     """The stacks of the ranks when the job stalled or did not start."""
     why: Verdict | None = None
@@ -219,6 +219,10 @@ class LaunchResult:
             "late": [straggler.as_json() for straggler in self.late],
             "left": [
                 {"host": host, **asdict(process)} for host, left in self.left.items() for process in left
+            ],
+            "written": [
+                {"host": host, "beside": asdict(written.beside), "out": asdict(written.out)}
+                for host, written in self.written.items()
             ],
             "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
             "kernel": [asdict(line) for line in self.kernel],

@@ -111,7 +111,11 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "jobs": {"jobs": [JOB]},
     "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True, "at": 7},
     "end_driver": {"told": True},
-    "outputs": {"files": 3, "bytes": 7, "more": False},
+    "outputs": {
+        "beside": {"files": 3, "bytes": 7, "more": False, "largest": "a/b.pt"},
+        "out": {"files": 0, "bytes": 0, "more": False},
+        "folder": "ef" * 16,
+    },
     "files": {"files": [["logs/order", 7]]},
     "draft": {"draft": "/home/ml/.x.abc"},
     "file": {

@@ -75,6 +75,7 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
                 "ended_early[",
                 "kernel[",
                 "kernel_unread[",
+                "written[",
             )
         )
     } == set()

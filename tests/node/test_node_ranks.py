@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job import evidence, folders, supervisor
+from muster.deploy.agent.job import evidence
 from muster.deploy.agent.job import ranks as ranks_here
 from muster.deploy.agent.job.evidence import take_stacks
 from muster.deploy.agent.job.ranks import Ranks, memory_limit
@@ -117,17 +117,3 @@ def test_a_stack_is_read_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_why_there_is_no_stack_is_said() -> None:
     assert "FileNotFoundError" in take_stacks("/no/py-spy", {0: (1, "S")})["0"]["error"]
     assert take_stacks(PY_SPY, {0: (2**22 - 1, "S")})["0"]["error"]
-
-
-def test_the_outputs_of_a_job_are_counted_and_not_endlessly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = supervisor.JobSupervisor(tmp_path, lambda frame: None)
-    work.job = {"folder": str(tmp_path)}
-    assert work.do_outputs({}, b"") == {"files": 0, "bytes": 0, "more": False}
-    (tmp_path / "out" / "deep").mkdir(parents=True)
-    for name in ("a", "deep/b", "deep/c"):
-        (tmp_path / "out" / name).write_bytes(b"12345")
-    assert work.do_outputs({}, b"") == {"files": 3, "bytes": 15, "more": False}
-    monkeypatch.setattr(folders, "MOST_OUTPUTS", 2)
-    assert work.do_outputs({}, b"") == {"files": 2, "bytes": 10, "more": True}

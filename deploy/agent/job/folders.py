@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 import re
 import shutil
@@ -18,16 +17,12 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...common.frames import Frame
-
 PREFIX, LOCK = "muster-", "lock"
 _NAME = re.compile(PREFIX + r"[a-z0-9_]{8}")
 MOST_ENTRIES = 1 << 14
 """The most entries of the host's temporary folder that are checked."""
 MOST_LINKS = 10
 """The most links that a message names."""
-MOST_OUTPUTS = 10_000
-"""Files that are counted: the verdict of a job waits for the count."""
 
 
 def make_private_folder() -> Path:
@@ -92,16 +87,3 @@ def require_targets(links: Iterable[tuple[str, str]]) -> None:
             f"links of the code have no target here: {', '.join([*absent[:MOST_LINKS], *more])}; mount the "
             "target on this host, list the link in .musterignore, or bring the files with muster data push"
         )
-
-
-def count_outputs(folder: str) -> Frame:
-    """The files and bytes in a job's folder for outputs, and whether there is more than was counted."""
-    paths = (os.path.join(inner, name) for inner, _, names in os.walk(folder) for name in names)
-    sizes = [_size(path) for path in itertools.islice(paths, MOST_OUTPUTS)]
-    return {"files": len(sizes), "bytes": sum(sizes), "more": next(paths, None) is not None}
-
-
-def _size(path: str) -> int:
-    with contextlib.suppress(OSError):  # the file is gone by now
-        return os.lstat(path).st_size
-    return 0

@@ -17,12 +17,13 @@ from typing import Any
 
 from ...common.clock import steady
 from ...common.durable import write_atomically
-from ...common.folders import make_private
+from ...common.folders import identity_of_folder, make_private
 from ...common.frames import Frame
 from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import DamagedError, Store, sweep_old_jobs
 from ...common.variables import is_foreign
+from ...common.written import Search, counted
 from ..processes import (
     PR_SET_CHILD_SUBREAPER,
     Reaper,
@@ -32,7 +33,7 @@ from ..processes import (
     prctl,
 )
 from .attempt import Heartbeat, Reports
-from .folders import count_outputs, make_private_folder, require_targets, sweep_in_thread
+from .folders import make_private_folder, require_targets, sweep_in_thread
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
@@ -261,8 +262,17 @@ class JobSupervisor:
         return [pid for pid in descendants() if pid not in kept]
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
-        """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""
-        return count_outputs(JobPaths(self.job["folder"]).out)
+        """The files that the program wrote beside the code and into $MUSTER_OUT: how many, and the largest.
+
+        `folder` is equal on hosts that share the job's folder.
+        """
+        folder = self.job["folder"]
+        beside, out = Search(folder), Search(folder)
+        return {
+            "beside": counted(beside.beside_code(), beside),
+            "out": counted(out.out(), out),
+            "folder": identity_of_folder(Path(JobPaths(folder).identity)),
+        }
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
         """Bytes of a file of the job from `start` on, at most `most`; none if there is no file."""

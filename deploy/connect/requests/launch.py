@@ -10,6 +10,7 @@ from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Text
 from ...hosts.containers import HostImage
 from ...hosts.stuck import StuckProcesses
 from .request import MOST_ENTRIES, Nothing, Payload, Request
+from .transfers import FolderMark
 
 FETCHED = 1 << 22
 """The most bytes that are fetched at once. A slow link gets smaller requests: the answer must arrive before
@@ -60,12 +61,25 @@ class Preloaded:
 
 
 @message(frozen=True)
-class Outputs:
-    """The files that a job has left on a host, and their bytes; `more`: there are more than were counted."""
+class Files:
+    """A number of files, their bytes, and the path of the largest; `more`: there may be more."""
 
     files: Count
     bytes: Bytes
     more: bool
+    largest: Path = ""
+
+
+@message(frozen=True)
+class Written:
+    """The files that the program of a job has written on a host: beside the code, and into $MUSTER_OUT.
+
+    `folder` is equal on hosts that share the job's folder.
+    """
+
+    beside: Files
+    out: Files
+    folder: FolderMark
 
 
 class StackFrame(NamedTuple):
@@ -106,6 +120,6 @@ SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
 STOP = Request("stop", Stopped)
 PRELOAD = Request("preload", Preloaded)
-OUTPUTS = Request("outputs", Outputs)
+OUTPUTS = Request("outputs", Written)
 FETCH = Request("fetch", Payload, FETCHED)
 STACKS = Request("stacks", HostStacks, ranks=lambda answer: answer.stacks)
