@@ -80,9 +80,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)
     if not is_queued:
         spec = request.with_code(spec, options, clock, progress.stage)
-    fewest = (
-        options.min_hosts if slurm_options or spec.gpus_anywhere else parse.min_hosts(options.min_hosts, used)
-    )
+    fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
     from .launching import PreparedLaunch  # noqa: PLC0415  # loaded by now
 
     PreparedLaunch(
@@ -101,9 +99,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
 def _placement(options: LaunchOptions, spec: LaunchSpec) -> Placement | None:
     """The placement of the ranks, or None without hosts; `UsageError` for options that do not fit to it."""
     placement = place_ranks(spec.hosts, spec) if spec.hosts else None
-    # With GPUs anywhere, the ranks of each host are not known yet.
-    placed = placement.size if placement and not spec.gpus_anywhere else 0
-    parse.require_ranks(options.rank, placed or options.np or spec.gpus or 0)
     if placement:
+        parse.require_ranks(options.rank, placement.size)
         parse.require_spares(spec.spares, placement)
     return placement

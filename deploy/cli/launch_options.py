@@ -56,9 +56,8 @@ class LaunchOptions(SlurmOptions):
     )
     gpus: str = flag(
         "",
-        "lease this number of GPUs on each host, with a rank for each; 8@any: 8 in total, on the hosts that "
-        "have free ones; 0: none (default: one for each rank)",
-        "N or N@any",
+        "lease this number of GPUs on each host, with a rank for each; 0: none (default: one for each rank)",
+        "N",
     )
     env: tuple[str, ...] = flag(
         (),

@@ -52,12 +52,8 @@ def _refuse_leases(options: LaunchOptions) -> None:
     for name in ("gpus", "wait", "exclusive"):
         if getattr(options, name) and options.slurm:
             raise UsageError(f'--{name}: Slurm assigns GPUs and hosts; its options: --slurm "--gpus 4"')
-    number, anywhere = parse.gpus(options.gpus)
+    number = parse.gpus(options.gpus)
     parse.lease_wait(options.wait)
-    fixed = {"np": options.np, "per-host": options.per_host, "slots": options.slots}
-    fixed |= {"exclusive": options.exclusive}
-    if anywhere and (other := next((name for name, value in fixed.items() if value), "")):
-        raise UsageError(f"--gpus {options.gpus} has a rank for each GPU, so --{other} cannot be given too")
     if number is not None and any(setting.partition("=")[0] in VARIABLES.values() for setting in options.env):
         raise UsageError("--gpus and a variable such as CUDA_VISIBLE_DEVICES exclude each other; give one")
 
@@ -73,7 +69,7 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
 def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
     """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
     rule = options.np or options.per_host or (slot_rule(options.slots) if options.slots else None)
-    rule = rule or parse.gpus(options.gpus)[0]
+    rule = rule or parse.gpus(options.gpus)
     brings_mpi = options.requirements or options.image
     launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
     return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "leave out")
@@ -96,7 +92,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         options.image, options.engine, options.mount, requirements=options.requirements
     )
     restarts = options.max_restarts > 0
-    number, anywhere = parse.gpus(options.gpus)
+    number = parse.gpus(options.gpus)
     env = parse.environment(options.env, os.environ)
     return LaunchSpec(
         job=options.job or parse.new_job(),
@@ -106,7 +102,6 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
         np=options.np or None,
         gpus=number,
-        gpus_anywhere=anywhere,
         lease_wait=parse.lease_wait(options.wait),
         python=options.python,
         network=parse.network(options.network),

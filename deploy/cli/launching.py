@@ -108,15 +108,13 @@ class PreparedLaunch:
         open_pipe, network = self.inventory.open_pipe, self.spec.network
         self.progress.stage(with_hosts("connecting"))
         with Cluster(placement.connected, open_pipe, timings=self.timings, network=network) as cluster:
-            leased = Leasing(self.spec, placement, cluster).look()
-            cluster.narrow(leased.placement.connected)
             plan = make_plan(
-                leased.spec,
-                leased.placement,
+                self.spec,
+                placement,
                 cluster,
                 self.timings,
                 self._packages(),
-                leases=leased.leases,
+                leases=Leasing(self.spec, placement, cluster).look(),
                 pull=False,
                 on_stage=self.progress.stage,
             )

@@ -122,19 +122,18 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
 
 
-def gpus(text: str) -> tuple[int | None, bool]:
-    """The number in `--gpus`, and whether it is for all hosts together; None without the option."""
-    match = re.fullmatch(r"(\d{1,4})(@any)?", text)
-    if text and (not match or (match[2] and not int(match[1]))):
-        raise UsageError(
-            f"--gpus {text}: write a number of GPUs for each host: 4; or for all together: 8@any"
-        )
-    return (int(match[1]), bool(match[2])) if match else (None, False)
+def gpus(text: str) -> int | None:
+    """The number of `--gpus`; None without the option."""
+    if re.fullmatch(r"\d+@any", text):
+        raise UsageError(f"--gpus {text}: @any was removed: use the number of GPUs for each host, --gpus 4")
+    if text and not re.fullmatch(r"[0-9]{1,4}", text):
+        raise UsageError(f"--gpus {text}: write a number of GPUs for each host: 4")
+    return int(text) if text else None
 
 
 def with_gpus(hosts: Sequence[Host], text: str) -> tuple[Host, ...]:
     """The hosts with a slot for each GPU of `--gpus`; without any GPU, with those of the hosts file."""
-    number, _ = gpus(text)
+    number = gpus(text)
     return tuple(replace(host, slots=number, slots_by_default=False) if number else host for host in hosts)
 
 

@@ -25,7 +25,7 @@ from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
-from .kept import KeptHosts, close_quietly
+from .kept import KeptHosts
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
@@ -92,15 +92,6 @@ class Cluster(Listener):
         failed = {*names}
         order = [host.name for host in self.hosts]
         self.channels = {name: self._opened[name] for name in order if name in self._opened.keys() - failed}
-
-    def narrow(self, hosts: Sequence[Host]) -> None:
-        """Go on with these hosts, and close the connections to the others."""
-        self.hosts = tuple(hosts)
-        others = {
-            name: self._opened.pop(name) for name in self._opened.keys() - {host.name for host in hosts}
-        }
-        self.leave_out(())
-        on_every(others, lambda name: close_quietly(others[name]))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.requests.leases import LEASE, LEASE_END
 from ..console.progress import OnStage, show_no_stage
-from ..console.text import count, duration
+from ..console.text import duration
 from ..errors import HostError, UnfitError
 from ..hosts.leases import Lease
-from ..plan.launcher import place_ranks
-from ..plan.leases import Wish, impossible, refused, wish
+from ..plan.leases import impossible, refused, wish
 from ..plan.placement import Placement
-from ..plan.spec import SLOT_GPUS, LaunchSpec
+from ..plan.spec import LaunchSpec
 
 PATIENCE_SECONDS = 3.0
 """For the processes of a job that has just ended, and its agents, to end too."""
@@ -30,15 +28,6 @@ AGAIN_SECONDS = 20.0
 """The same at a restart: an agent that lost its driver ends after 12 s of silence."""
 POLL_SECONDS, SLOWEST_POLL = 0.25, 3.0
 ASK_SECONDS = 40.0
-
-
-@dataclass(frozen=True)
-class Leased:
-    """The leases of an attempt, and its request and ranks: GPUs anywhere decide on the hosts."""
-
-    spec: LaunchSpec
-    placement: Placement
-    leases: Mapping[str, Lease]
 
 
 class Leasing:
@@ -52,7 +41,7 @@ class Leasing:
         on_wait: Callable[[str], None] = lambda line: None,
         on_stage: OnStage = show_no_stage,
     ) -> None:
-        self._spec, self._placement, self._cluster = spec, placement, cluster
+        self._spec, self._cluster = spec, cluster
         self._on_wait, self._on_stage = on_wait, on_stage
         counts, facts = placement.counts, cluster.facts
         wishes = [  # of spares too, so that they can take the place of others
@@ -64,7 +53,7 @@ class Leasing:
         self._answers: Mapping[str, Lease] = {}
         self._queued = time.time()
 
-    def take(self) -> Leased:
+    def take(self) -> Mapping[str, Lease]:
         """Lease everything; `UnfitError` that names the holders if it is not free in time."""
         began, pause, waits = time.monotonic(), POLL_SECONDS, self._spec.lease_wait
         patience = AGAIN_SECONDS if self._spec.attempt else PATIENCE_SECONDS
@@ -80,76 +69,31 @@ class Leasing:
             pause = min(pause * 1.5, SLOWEST_POLL)
         return leased
 
-    def look(self) -> Leased:
+    def look(self) -> Mapping[str, Lease]:
         """What it would lease now. It keeps nothing."""
-        found = self._found()
+        found = self._ask(take=False)
         if found is None:
             raise self._refusal()
         self._end(self._wishes)
-        return self._placed(found)
+        return found
 
-    def _try(self) -> Leased | None:
+    def _try(self) -> Mapping[str, Lease] | None:
         """Lease everything if all of it is free, else nothing."""
-        wishes: Mapping[str, Wish] = self._wishes
         # A single host gives all or nothing; and a restart holds what it has.
-        if self._spec.gpus_anywhere or (len(wishes) > 1 and not self._spec.attempt):
-            found = self._found()
-            if found is None:
-                return None
-            wishes = {host: _exactly(wishes[host], lease) for host, lease in found.items()}
-        answers = self._ask(wishes, take=True)
-        if not all(lease.ready for lease in answers.values()):
+        if len(self._wishes) > 1 and not self._spec.attempt and self._ask(take=False) is None:
             return None
-        self._end(self._wishes.keys() - wishes.keys())
-        return self._placed(answers)
+        return self._ask(take=True)
 
-    def _found(self) -> dict[str, Lease] | None:
-        """What it would get on each host now; None if that is too little. Nothing is locked."""
-        answers = self._ask(self._wishes, take=False)
-        if not self._spec.gpus_anywhere:
-            return answers if all(lease.ready for lease in answers.values()) else None
-        left, found = self._spec.gpus or 0, {}
-        for host, lease in answers.items():
-            if got := lease.got[:left]:
-                found[host] = replace(lease, got=got)
-                left -= len(got)
-        return None if left else found
-
-    def _ask(self, wishes: Mapping[str, Wish], *, take: bool) -> dict[str, Lease]:
+    def _ask(self, *, take: bool) -> Mapping[str, Lease] | None:
+        """What each host gives, or would give; None if that is too little."""
+        wishes, spec = self._wishes, self._spec
         channels = {name: self._cluster.channels[name] for name in wishes}
-        spec = self._spec
         same = {"job": spec.job, "user": spec.user, "queued": self._queued, "take": take}
         asked = ask_every(channels, LEASE, ASK_SECONDS, lambda host: {**same, **wishes[host].as_request()})
         answers = self._answers = asked.require_all()
-        self._require_possible(wishes)
-        return answers
-
-    def _require_possible(self, wishes: Mapping[str, Wish]) -> None:
-        """`UnfitError` for hosts that never have what the job wants."""
-        answers = self._answers
-        never = {host: error for host in answers if (error := impossible(wishes[host], answers[host]))}
-        wanted, has = self._spec.gpus or 0, sum(lease.all for lease in answers.values())
-        if self._spec.gpus_anywhere and self._wishes.keys() <= answers.keys() and has < wanted:
-            text = f"the hosts have {count(has, 'GPU')}, and the job wants {wanted}"
-            never = dict.fromkeys(answers, HostError("gpu.few", text, "lower --gpus"))
-        if never:
+        if never := {host: error for host in answers if (error := impossible(wishes[host], answers[host]))}:
             raise UnfitError(never.items())
-
-    def _placed(self, leases: Mapping[str, Lease]) -> Leased:
-        """The attempt with these leases; of hosts with GPUs anywhere, those that have some."""
-        if not self._spec.gpus_anywhere:
-            return Leased(self._spec, self._placement, leases)
-        numbers = {host: len(lease.got) for host, lease in leases.items()}
-        hosts = tuple(
-            replace(host, slots=numbers[host.name], slots_by_default=False)
-            for host in self._placement.hosts
-            if host.name in numbers
-        )
-        fewest = min(self._spec.min_hosts, len(hosts)) if self._spec.min_hosts else len(hosts)
-        spec = replace(
-            self._spec, hosts=hosts, np=None, gpus=SLOT_GPUS, gpus_anywhere=False, min_hosts=fewest
-        )
-        return Leased(spec, place_ranks(hosts, spec), leases)
+        return answers if all(lease.ready for lease in answers.values()) else None
 
     def _end(self, hosts: Container[str]) -> None:
         channels = {name: self._cluster.channels[name] for name in self._wishes if name in hosts}
@@ -157,11 +101,7 @@ class Leasing:
 
     def _refused(self) -> dict[str, HostError]:
         now, missing = time.time(), self._answers.items()
-        return {
-            host: refused(self._wishes[host], lease, now)
-            for host, lease in missing
-            if not lease.ready or (self._spec.gpus_anywhere and lease.taken)
-        }
+        return {host: refused(self._wishes[host], lease, now) for host, lease in missing if not lease.ready}
 
     def _refusal(self) -> UnfitError:
         return UnfitError(self._refused().items())
@@ -170,8 +110,3 @@ class Leasing:
         """`waits for GPUs: node1: 4 GPUs wanted, 2 free: GPUs 0-5: job JOB of alice for 2 h`."""
         first = next(iter(self._refused().items()), None)
         return f"waits for its lease: {first[0]}: {first[1].text}" if first else "waits for its lease"
-
-
-def _exactly(asked: Wish, lease: Lease) -> Wish:
-    """The wish for what a host has offered."""
-    return replace(asked, gpus=len(lease.got), partial=False) if asked.partial else asked

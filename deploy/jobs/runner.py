@@ -43,7 +43,7 @@ from .hints import failed_children, hint
 from .history import FirstLines, JobHistory
 from .kernel_log import with_kernel_messages
 from .launched import launched
-from .leases import Leased, Leasing
+from .leases import Leasing
 from .metrics import Metrics
 from .notify import StallNotifier
 from .planning import make_plan
@@ -136,16 +136,15 @@ class Attempts:
                 connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
             ) as cluster:
                 self._let_go()  # hosts that this attempt does not need
-                leased = self._lease(spec, placement, cluster)
-                spec, hosts = leased.spec, leased.spec.hosts if spec.gpus_anywhere else hosts
+                leases = Leasing(spec, placement, cluster, self._wait, self._on_stage).take()
                 the_plan = make_plan(
                     spec,
-                    leased.placement,
+                    placement,
                     cluster,
                     timings,
                     self._packages,
                     images,
-                    leases=leased.leases,
+                    leases=leases,
                     on_stage=self._on_stage,
                 )
                 for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
@@ -154,7 +153,7 @@ class Attempts:
                     deliver(the_plan, cluster, contents, self._on_stage)
                 if more := contents[0].tree.vanished[len(spec.tree.vanished) :]:
                     self._say(f"note: {about_vanished(more)}")
-                self._background.reserve = cluster.set_aside(host.name for host in leased.placement.spares)
+                self._background.reserve = cluster.set_aside(host.name for host in placement.spares)
                 if kept:
                     cluster.forget_reports()
                 self._execute(the_plan, cluster, timings, hosts)
@@ -175,17 +174,6 @@ class Attempts:
             return ()
         hosts, self._policy = restart.with_returned(hosts, self._background.answering, self._policy)
         return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
-
-    def _lease(self, spec: LaunchSpec, placement: Placement, cluster: Cluster) -> Leased:
-        """Lease the GPUs and slots of the attempt. GPUs anywhere decide once which hosts the job has."""
-        leased = Leasing(spec, placement, cluster, self._wait, self._on_stage).take()
-        if spec.gpus_anywhere:
-            self.spec = dataclasses.replace(leased.spec, attempt=self.spec.attempt)
-            self._policy = dataclasses.replace(
-                self._policy, hosts=leased.spec.hosts, min_hosts=leased.spec.min_hosts
-            )
-            cluster.narrow(leased.placement.hosts)
-        return leased
 
     @staticmethod
     def _recovery(last: LaunchResult) -> Timings:

@@ -13,7 +13,7 @@ from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.leases import Device, Lease
 from .placement import PlacedRank
-from .spec import ALL_GPUS, SLOT_GPUS, LaunchSpec
+from .spec import ALL_GPUS, LaunchSpec
 
 VARIABLES = {
     "nvidia": "CUDA_VISIBLE_DEVICES",
@@ -35,8 +35,6 @@ class Wish:
     """The value of the user's own variable, whose GPUs it leases instead."""
     slots: int = 0
     all_slots: int = 0
-    partial: bool = False
-    """Whether fewer GPUs are welcome too, because other hosts have more."""
     drained: tuple[int, ...] = ()
     """The numbers of GPUs that no job may use."""
 
@@ -58,11 +56,11 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
         gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None
     else:
         devices = max(0, facts.devices - len(host.drained_gpus))
-        named = {None: min(ranks, devices), ALL_GPUS: devices, SLOT_GPUS: host.slots}
+        named = {None: min(ranks, devices), ALL_GPUS: devices}
         gpus = named.get(spec.gpus, spec.gpus) or 0
     if not (gpus or chosen or slots):
         return None
-    return Wish(gpus, chosen, slots, all_slots, spec.gpus_anywhere, host.drained_gpus)
+    return Wish(gpus, chosen, slots, all_slots, host.drained_gpus)
 
 
 def own_choice(spec: LaunchSpec) -> str | None:
@@ -89,7 +87,7 @@ def visible(spec: LaunchSpec, lease: Lease | None) -> dict[str, str]:
 
 def impossible(asked: Wish, lease: Lease) -> HostError | None:
     """The error of a host that can never grant a wish."""
-    if asked.partial or lease.all >= asked.gpus:
+    if lease.all >= asked.gpus:
         if asked.slots > asked.all_slots:
             text = f"--exclusive: {count(asked.slots, 'slot')} wanted, it has {asked.all_slots}"
             return HostError("slots.few", text, "raise slots= in the hosts file")

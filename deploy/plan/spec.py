@@ -19,8 +19,8 @@ DEFAULT_LAUNCHER: LauncherName = "mpirun"
 START_SECONDS, STALL_NOTE_SECONDS = 60.0, 60.0
 MAX_LOG = 8 << 30
 """Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
-ALL_GPUS, SLOT_GPUS = -1, -2
-"""In place of a number of GPUs: all of each host, and one for each slot."""
+ALL_GPUS = -1
+"""In place of a number of GPUs: all of each host."""
 NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
 
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
@@ -66,8 +66,6 @@ class LaunchSpec:
     np: int | None = None
     gpus: int | None = None
     """GPUs that it leases on each host; None for one for each rank, or all if the program starts its own."""
-    gpus_anywhere: bool = False
-    """Whether `gpus` is their number on all hosts together, on whichever hosts they are free."""
     exclusive: Mapping[str, int] = field(default_factory=dict)
     """The slots of each host in the hosts file, if the job leases those of its ranks."""
     lease_wait: float | None = 0.0

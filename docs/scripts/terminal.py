@@ -3,7 +3,6 @@
     python docs/scripts/terminal.py             draw
     python docs/scripts/terminal.py --record    run the commands of RECORDINGS on this machine first
     python docs/scripts/terminal.py --first-hour    run those of FIRST_HOUR, for asciinema
-    python docs/scripts/terminal.py --team HOSTS    run those of TEAM on these hosts, with eight GPUs each
 
 A recording is the output on the terminal, with its colours. It omits text that a later line overwrote, and
 progress that stayed in place. The .cast files in docs/recordings have all of it, with its times.
@@ -52,27 +51,6 @@ FIRST_HOUR = (
     f"muster logs {LAST} | head -20",
     f"muster report {LAST}",
 )
-# Two users of the hosts of docs/how-to/team.md: who types what.
-TEAM = (
-    ("alice", "cat train.py"),
-    ("alice", "muster free"),
-    ("alice", "muster launch --gpus 4 --include node[1-2] --detach train.py 600"),
-    ("bob", "muster free"),
-    ("bob", "muster launch --gpus 6 train.py 5"),
-    ("bob", "muster launch --gpus 10@any train.py 5"),
-    ("alice", 'muster hosts drain node3 --gpu 7 --why "Xid 79"'),
-    ("bob", "muster free"),
-    ("alice", "muster status --running"),
-    ("alice", "muster stop"),
-    ("bob", "muster free"),
-)
-PROGRAM_OF_TEAM = """import os, sys, time
-
-gpus = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-rank = int(os.environ["LOCAL_RANK"])
-print("uses GPU", gpus[rank], flush=True)
-time.sleep(float(sys.argv[1]))
-"""
 KEY_SECONDS, PAUSE_SECONDS, IDLE_SECONDS = 0.04, 0.8, 2.0
 ROWS = 32
 # rich's frame, without the font that it would fetch from another site.
@@ -148,30 +126,21 @@ def without_paths(text: str, home: str) -> str:
 def first_hour(folder: Path) -> str:
     """Run FIRST_HOUR in a folder; returns the recording."""
     (folder / "train.py").write_text(_program_of_the_tutorial())
-    return cast("Muster: the first hour, on one machine", [("", command) for command in FIRST_HOUR], folder)
+    return cast("Muster: the first hour, on one machine", FIRST_HOUR, folder)
 
 
-def team(folder: Path, hosts_file: Path) -> str:
-    """Run TEAM in a folder with these hosts; returns the recording."""
-    (folder / "train.py").write_text(PROGRAM_OF_TEAM)
-    (folder / "hosts.txt").write_text(hosts_file.read_text())
-    (folder / ".muster").symlink_to(hosts_file.absolute().with_name(".muster"))
-    return cast("Muster: two users of three hosts", TEAM, folder)
-
-
-def cast(title: str, commands: Sequence[tuple[str, str]], folder: Path) -> str:
-    """Run the commands of users in a folder; returns the recording, in version 2 of asciinema's format."""
+def cast(title: str, commands: Sequence[str], folder: Path) -> str:
+    """Run the commands in a folder; returns the recording, in version 2 of asciinema's format."""
     current, jobs = folder, ""
     at, events = 0.0, list[tuple[float, str]]()
-    for user, command in commands:
-        home = {"HOME": str(folder), **({"LOGNAME": user} if user else {})}
+    for command in commands:
         typed = command.replace(LAST, jobs)
-        for key in (f"{user}$ " if user else "$ ", *typed, "\r\n"):
+        for key in ("$ ", *typed, "\r\n"):
             events.append((at, key))
             at += KEY_SECONDS
         began, shown = at, ""
         script = f"{typed}; pwd >{shlex.quote(str(folder / 'pwd'))}"
-        for seconds, text in _timed(["sh", "-c", script], current, home):
+        for seconds, text in _timed(["sh", "-c", script], current, {"HOME": str(folder)}):
             events.append((began + seconds, text))
             at, shown = began + seconds, shown + text
         current = Path((folder / "pwd").read_text().strip())
@@ -220,16 +189,12 @@ def _read(terminal: int) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Record with --record, --first-hour or --team, then draw."""
+    """Record with --record or --first-hour, then draw."""
     for name in RECORDINGS if "--record" in arguments else ():
         record(name)
     if "--first-hour" in arguments:
         with tempfile.TemporaryDirectory(prefix="muster-") as folder:
             (RECORDED / "first-hour.cast").write_text(first_hour(Path(folder)))
-    if "--team" in arguments:
-        with tempfile.TemporaryDirectory(prefix="muster-") as folder:
-            recording = team(Path(folder), Path(arguments[arguments.index("--team") + 1]))
-        (RECORDED / "team.cast").write_text(recording)
     for path, picture in pictures().items():
         path.write_text(picture)
         sys.stdout.write(f"{path.relative_to(ROOT)}\n")

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ from muster.deploy.connect.requests.leases import LEASE_END, LEASES
 from muster.deploy.connect.transports.process import LocalPipe, ProcessPipe
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.hosts.hostfile import Host
-from muster.deploy.jobs.leases import Leased, Leasing
+from muster.deploy.hosts.leases import Lease
+from muster.deploy.jobs.leases import Leasing
 from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.spec import LaunchSpec
 from tests import fake_gpus
@@ -31,6 +32,7 @@ from tests import fake_gpus
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
+Leases = Mapping[str, Lease]
 GPUS, USERS = 8, ("muster", "4321:4321")
 SMI, FOLDER = "/usr/bin/nvidia-smi", "/var/tmp"  # of the containers
 
@@ -82,9 +84,9 @@ class Ledger:
     _held: dict[tuple[str, str], str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, job: str, queued: float, leased: Leased) -> list[tuple[str, str]]:
+    def take(self, job: str, queued: float, leases: Leases) -> list[tuple[str, str]]:
         """Note a lease; a GPU that another job has is an overlap."""
-        gpus = [(host, device.name) for host, lease in leased.leases.items() for device in lease.got]
+        gpus = [(host, device.name) for host, lease in leases.items() for device in lease.got]
         with self._lock:
             self.overlaps += [f"{gpu}: {job} and {self._held[gpu]}" for gpu in gpus if gpu in self._held]
             self._held.update(dict.fromkeys(gpus, job))
@@ -127,7 +129,7 @@ class Racer:
         user = USERS[self._number % len(USERS)]
         return ExecPipe(self._cluster.container(host.name), user, f"{self._number}-{host.name}")
 
-    def lease(self, job: str, spec: LaunchSpec) -> tuple[float, Leased]:
+    def lease(self, job: str, spec: LaunchSpec) -> tuple[float, Leases]:
         """Lease what a job wants; returns since when it has waited too."""
         leasing = Leasing(spec, place_ranks(spec.hosts, spec), self.connected())
         return leasing._queued, leasing.take()
@@ -137,11 +139,11 @@ class Racer:
         for turn in range(jobs):
             job = f"20261126-{self._number:06d}-{turn:04x}"
             try:
-                queued, leased = self.lease(job, self._spec(job))
+                queued, leases = self.lease(job, self._spec(job))
             except UnfitError:
                 self._ledger.counts["refused"] += 1
             else:
-                self._hold(job, queued, leased)
+                self._hold(job, queued, leases)
             self._end()
         self.close()
 
@@ -149,14 +151,10 @@ class Racer:
         chance = self._chance
         hosts = tuple(chance.sample(self.hosts, chance.choice((1, 1, 2, 3))))
         wait = chance.choice((None, 0.0, 0.0, 2.0))
-        if chance.random() < 0.3:
-            return LaunchSpec(
-                job=job, hosts=self.hosts, gpus=chance.randint(1, 12), gpus_anywhere=True, lease_wait=wait
-            )
         return LaunchSpec(job=job, hosts=hosts, gpus=chance.choice((1, 2, 4, 8)), lease_wait=wait)
 
-    def _hold(self, job: str, queued: float, leased: Leased) -> None:
-        gpus = self._ledger.take(job, queued, leased)
+    def _hold(self, job: str, queued: float, leases: Leases) -> None:
+        gpus = self._ledger.take(job, queued, leases)
         time.sleep(self._chance.random() * 0.05)
         self._ledger.give_back(gpus)
         if self._chance.random() < 0.02:
@@ -221,10 +219,10 @@ def _starved(cluster: Cluster, ledger: Ledger) -> tuple[float, int]:
     spec = LaunchSpec(job="20261126-900000-0000", hosts=racer.hosts, gpus=GPUS, lease_wait=None)
     leasing = Leasing(spec, place_ranks(spec.hosts, spec), racer.connected())
     began = time.monotonic()
-    leased = leasing._try()
+    leases = leasing._try()
     queued = time.time()  # it is in the queue of every host by now
-    leased = leased or leasing.take()
-    turn, gpus = time.monotonic() - began, ledger.take(spec.job, queued, leased)
+    leases = leases or leasing.take()
+    turn, gpus = time.monotonic() - began, ledger.take(spec.job, queued, leases)
     passed = sum(since > queued for at, since in ledger.granted[:-1])
     ledger.give_back(gpus)
     racer.close()

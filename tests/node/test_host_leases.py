@@ -36,7 +36,7 @@ chance, got = random.Random(job), 0
 for turn in range(rounds):
     agent, number = leases.Leases(), chance.randint(1, 8)
     request = {"user": "", "job": f"{job}-{turn}", "queued": turn, "take": True, "gpus": number,
-               "chosen": None, "slots": 0, "all_slots": 0, "partial": False, "drained": []}
+               "chosen": None, "slots": 0, "all_slots": 0, "drained": []}
     if agent.do_lease(request, b"")["ready"]:
         names = [device["name"] for device in agent.do_lease(request, b"")["got"]]
         for name in names:  # FileExistsError if another process has it
@@ -56,7 +56,6 @@ def wanted(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, A
         "chosen": None,
         "slots": 0,
         "all_slots": 0,
-        "partial": False,
         "drained": [],
     }
     return {"job": job, "user": "", "gpus": gpus, "queued": queued, **plain, **more}

@@ -250,22 +250,6 @@ def test_the_recording_of_the_first_hour_plays_and_shows_a_training_and_a_failur
     assert not re.search(r"/tmp/|/root/|/home/", shown)
 
 
-def test_the_recording_of_a_team_plays_and_shows_leases_of_two_users() -> None:
-    head, *lines = (ROOT / "docs" / "recordings" / "team.cast").read_text().splitlines()
-    assert json.loads(head)["title"] == "Muster: two users of three hosts"
-    times = [json.loads(line)[0] for line in lines]
-    assert times == sorted(times)
-    shown = "".join(json.loads(line)[2] for line in lines)
-    rest = shown
-    for user, command in terminal.TEAM:
-        rest = rest.partition(f"{user}$ {command}\r\n")[2]
-        assert rest, command
-    assert re.search(r"6 GPUs wanted, 4 free: GPUs 0-3: job \S+ of alice", shown)
-    assert "DONE    10 ranks on 3 hosts" in shown
-    assert "GPU 7 of node3 is drained since" in shown
-    assert not re.search(r"/tmp/|/root/|/home/", shown)
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name)
 def test_a_picture_asks_no_other_site_for_anything(path: Path) -> None:
     assert not re.search(r"@font-face|@import|url\(['\"]?http|href=", path.read_text())

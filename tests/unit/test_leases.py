@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,6 @@ def lease(*numbers: int, **more: Any) -> Lease:
     [
         ({}, Wish(4)),
         ({"gpus": 6}, Wish(6)),
-        ({"gpus": 8, "gpus_anywhere": True}, Wish(8, partial=True)),
         ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, Wish(0, "2,3")),
         ({"env": NO_GPUS}, None),
         ({"allocation": "17"}, None),
@@ -94,10 +93,15 @@ def test_the_likely_gpu_of_a_rank_is_the_leased_one_of_its_local_rank() -> None:
     assert [likely_gpu({}, each) for each in placed] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("text", ["-1", "four", "0@any", "8@node1", "99999"])
+@pytest.mark.parametrize("text", ["-1", "four", "8@node1", "99999", "٤"])
 def test_a_wrong_number_of_gpus_is_an_error_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError, match="8@any"):
+    with pytest.raises(UsageError, match="write a number of GPUs for each host: 4"):
         parse.gpus(text)
+
+
+def test_gpus_on_any_host_were_removed() -> None:
+    with pytest.raises(UsageError, match="8@any: @any was removed: use the number of GPUs for each host"):
+        parse.gpus("8@any")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", 0.0), ("30", 30.0), (parse.WITHOUT_LIMIT, None)])
@@ -167,8 +171,8 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     made.close()
 
 
-def taken(leased: leasing.Leased) -> dict[str, int]:
-    return {host: len(each.got) for host, each in leased.leases.items()}
+def taken(leases: Mapping[str, Lease]) -> dict[str, int]:
+    return {host: len(each.got) for host, each in leases.items()}
 
 
 def test_a_refused_job_keeps_no_gpu_of_any_host(hosts: Hosts) -> None:
@@ -182,18 +186,6 @@ def test_a_refused_job_keeps_no_gpu_of_any_host(hosts: Hosts) -> None:
 def test_a_host_with_too_few_gpus_is_never_waited_for(hosts: Hosts) -> None:
     with pytest.raises(UnfitError, match="it has 4 GPUs, and the job wants 5"):
         hosts.job(1, gpus=5, lease_wait=None).take()
-    with pytest.raises(UnfitError, match="the hosts have 12 GPUs, and the job wants 13"):
-        hosts.job(2, gpus=13, gpus_anywhere=True, lease_wait=None).take()
-
-
-def test_gpus_anywhere_decide_on_the_hosts_and_ranks(hosts: Hosts) -> None:
-    hosts.job(1, "node1 slots=3").take()
-    hosts.job(2, "node2 slots=4").take()
-    leased = hosts.job(3, gpus=5, gpus_anywhere=True).take()
-    assert taken(leased) == {"node1": 1, "node3": 4}
-    assert leased.placement.counts == {"node1": 1, "node3": 4}
-    with pytest.raises(UnfitError, match="5 GPUs wanted"):
-        hosts.job(4, gpus=5, gpus_anywhere=True).take()
 
 
 def test_two_jobs_that_wait_for_both_hosts_are_served_in_their_order(hosts: Hosts) -> None:

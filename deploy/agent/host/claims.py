@@ -115,11 +115,10 @@ def turn() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Want:
-    """A number of devices out of some, by the names of their locks. `partial`: fewer are welcome too."""
+    """A number of devices out of some, by the names of their locks."""
 
     number: int
     devices: list[str]
-    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,10 +147,7 @@ class Claim:
     def parse(text: bytes, account: str) -> Claim:
         """A claim from the file of an account; ValueError, TypeError or LookupError if it is none."""
         value = json.loads(text)
-        wants = [
-            Want(int(number), [*map(str, devices)], bool(partial))
-            for number, devices, partial in value["wants"]
-        ]
+        wants = [Want(int(number), [*map(str, devices)]) for number, devices in value["wants"]]
         job, since, queued = str(value["job"]), float(value["since"]), float(value["queued"])
         gpus = [int(number) for number in value["gpus"]]
         by = str(value.get("by", ""))  # agents of older versions write none
@@ -159,7 +155,7 @@ class Claim:
 
     def text(self) -> bytes:
         """The content of its file."""
-        wants = [(want.number, want.devices, want.partial) for want in self.wants]
+        wants = [(want.number, want.devices) for want in self.wants]
         known = {"job": self.job, "since": self.since, "queued": self.order[0], "by": self.launched_by}
         return json.dumps({**known, "has": self.has, "gpus": self.gpus, "wants": wants}).encode()
 

@@ -21,11 +21,10 @@ DRAINED = "drained, see muster hosts drained"
 
 
 class Wanted(NamedTuple):
-    """A number of devices out of some; `partial`: fewer are welcome too; `drained`: numbers of no use."""
+    """A number of devices out of some; `drained`: numbers of no use."""
 
     devices: Sequence[Device]
     number: int
-    partial: bool = False
     drained: frozenset[int] = frozenset()
 
 
@@ -54,8 +53,8 @@ class Leases:
     def do_lease(self, request: Frame, payload: bytes) -> Frame:
         """Queue for devices; with `take` lock them too, if as many as wanted are free.
 
-        `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES; `slots` of `all_slots`. `partial`:
-        fewer GPUs than the number are welcome. `drained`: the numbers of GPUs that no job may use.
+        `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES; `slots` of `all_slots`.
+        `drained`: the numbers of GPUs that no job may use.
         `queued`: the time at which the job began to wait. `user`: who launched it.
         """
         with self._using:
@@ -93,15 +92,12 @@ class Leases:
         number = request["gpus"] if request["chosen"] is None else len(gpus)
         slots = [_slot(number) for number in range(request["all_slots"])]
         drained = frozenset(request["drained"])
-        wanted = [Wanted(gpus, number, request["partial"], drained), Wanted(slots, request["slots"])]
+        wanted = [Wanted(gpus, number, drained), Wanted(slots, request["slots"])]
         before = {*self._locks}
         with claims.turn():
             living = claims.living_claims()
             found = [self._find(want, living, order) for want in wanted]
-            ready = all(
-                want.partial or len(got.devices) >= want.number
-                for want, got in zip(wanted, found, strict=True)
-            )
+            ready = all(len(got.devices) >= want.number for want, got in zip(wanted, found, strict=True))
             names = {device.name for got in found for device in got.devices}
             kept = (names if ready else before) if take else set()
             self._release([name for name in self._locks if name not in kept])
@@ -163,9 +159,7 @@ class Leases:
     def _note(self, wanted: list[Wanted], order: tuple[float, str], user: str) -> None:
         """Write what this process has, and what it waits for."""
         wants = [
-            Want(want.number, [device.name for device in want.devices], want.partial)
-            for want in wanted
-            if want.number
+            Want(want.number, [device.name for device in want.devices]) for want in wanted if want.number
         ]
         if not wants and not self._locks:
             self._own.close()
