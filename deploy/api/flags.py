@@ -37,7 +37,6 @@ class RunFlags(TypedDict, total=False):
     runs: Path
     slots: str | int
     wait: str | int
-    exclusive: bool
     python_version: str
     system_torch: bool
     torch_backend: str

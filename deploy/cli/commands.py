@@ -21,7 +21,7 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Jobs": {
         "launch": ("launch", "Run a program on every host, keep the logs of its ranks, print a verdict."),
-        "free": ("free", "Show which GPUs and slots are free, and who has the others."),
+        "free": ("free", "Show which GPUs are free, and who has the others."),
         "status": ("jobs", "List the jobs of this machine and of the hosts, or show one job in detail."),
         "logs": ("jobs", "Print the output of all ranks of a job, in the order of its arrival."),
         "attach": ("jobs", "Show the output of a job from now on, until its end and verdict."),

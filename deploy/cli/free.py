@@ -1,4 +1,4 @@
-"""`muster free`: which GPUs and slots of the hosts are free, and who has the others."""
+"""`muster free`: which GPUs of the hosts are free, and who has the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..console.columns import cut, width_of
 from ..console.terminal import harmless
 from ..errors import UnfitError
 from ..hosts import drained
-from ..jobs.free import all_slots, drained_line, free_table
+from ..jobs.free import drained_line, free_table
 from .command import flag
 from .inventory import hosts_or_this_machine
 from .shared import JSON, HostOptions, write_json
@@ -24,10 +24,10 @@ ASK_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Free(HostOptions):
-    """Show which GPUs and slots are free, and who has the others.
+    """Show which GPUs are free, and who has the others.
 
-    It names the job, and the time since when. A launch leases its GPUs (--gpus), and with --exclusive its
-    slots. "In use" is a GPU that a process uses without a lease; "drained" names who drained it, and why.
+    It names the job, and the time since when. A launch leases its GPUs (--gpus). "In use" is a GPU that a
+    process uses without a lease; "drained" names who drained it, and why.
     """
 
     json: bool = flag(False, JSON)
@@ -46,12 +46,10 @@ class Free(HostOptions):
         entries = drained.load(self.hosts_file)
         away = [entry for entry in entries if entry.gpu is None and entry.host in errors]
         if self.json:
-            by_name = {host.name: host for host in inventory.hosts}
             write_json(
                 {
                     name: {
                         **asdict(found),
-                        "slots": [asdict(slot) for slot in all_slots(by_name[name], found)],
                         "drained": [asdict(entry) for entry in entries if entry.host == name],
                     }
                     for name, found in leases.items()

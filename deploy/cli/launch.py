@@ -71,7 +71,6 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         spec,
         launcher=options.launcher or inventory.launcher,
         hosts=hosts,
-        exclusive={host.name: host.slots for host in listed} if options.exclusive else {},
         allocation=inventory.allocation,
         pythons=inventory.pythons,
     )

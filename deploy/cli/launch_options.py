@@ -36,7 +36,7 @@ class LaunchOptions(SlurmOptions):
         "What runs": "script module args backend profile no_defaults",
         "Where it runs": "include exclude network python runs",
         "How many ranks": "per_host slots",
-        "Shared hosts": "wait exclusive",
+        "Shared hosts": "wait",
         "Packages and container": "python_version system_torch torch_backend relock engine mount",
         "Survive failures": "min_hosts spares preload start_timeout",
         "Look at it": "rank no_record max_log notify timings",
@@ -140,13 +140,10 @@ class LaunchOptions(SlurmOptions):
 
     wait: str = flag(
         "",
-        "wait for GPUs and slots that others have leased, in the order of arrival; with SECONDS, no longer",
+        "wait for GPUs that others have leased, in the order of arrival; with SECONDS, no longer",
         "SECONDS",
         alone=WITHOUT_LIMIT,
         values=r"\d+",
-    )
-    exclusive: bool = flag(
-        False, "lease a slot of the hosts file for each rank; other launches with --exclusive get the others"
     )
 
     python_version: str = flag(

@@ -49,7 +49,7 @@ def refuse(options: LaunchOptions) -> None:
 
 def _refuse_leases(options: LaunchOptions) -> None:
     """`UsageError` for options about leases that contradict others."""
-    for name in ("gpus", "wait", "exclusive"):
+    for name in ("gpus", "wait"):
         if getattr(options, name) and options.slurm:
             raise UsageError(f'--{name}: Slurm assigns GPUs and hosts; its options: --slurm "--gpus 4"')
     number = parse.gpus(options.gpus)

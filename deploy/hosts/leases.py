@@ -1,4 +1,4 @@
-"""The leases of a host's GPUs and slots, as its agent describes them (deploy/agent/host/leases.py)."""
+"""The leases of a host's GPUs, as its agent describes them (deploy/agent/host/leases.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_CLAIMS = 1 << 12
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, NPU or slot, and who has it: the job of a lease, or a process without one; empty if it is free.
+    """A GPU or NPU, and who has it: the job of a lease, or a process without one; empty if it is free.
 
     The texts are those of other users.
     """
@@ -49,7 +49,7 @@ class Lease:
     mig: bool
     """Whether a GPU of the host is divided by MIG."""
     got: Devices
-    taken: Annotated[tuple[Device, ...], AtMost(1 << 16)]
+    taken: Devices
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class HostLeases:
-    """The GPUs of a host, the slots that are leased, and the jobs that wait, the first one first."""
+    """The GPUs of a host, and the jobs that wait, the first one first."""
 
     kind: Kind
     gpus: Devices
-    slots: Annotated[tuple[Device, ...], AtMost(1 << 16)]
     waiting: Annotated[tuple[Waiting, ...], AtMost(MOST_CLAIMS)]
     problem: Text = ""
     """Why the GPUs are not known."""

@@ -1,4 +1,4 @@
-"""The table of `muster free`: who has the GPUs and slots of hosts. It reads the time zone."""
+"""The table of `muster free`: who has the GPUs of hosts. It reads the time zone."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ def free_table(
     ]
 
 
-def all_slots(host: Host, leases: HostLeases) -> list[Device]:
-    """Every slot of a host in the hosts file, leased or free; another user's file may have more."""
-    leased = {slot.index: slot for slot in leases.slots}
-    numbers = sorted({*range(host.slots), *leased})
-    return [leased.get(number, Device(number, f"slot-{number}")) for number in numbers]
-
-
 def drained_line(entry: Drained, now: float) -> str:
     """`node7 is drained since 14:05 by alice: fan broken`."""
     return harmless(f"{entry.what} is drained since {_clock(entry.at, now)} by {entry.by}: {entry.why}")
@@ -45,8 +38,8 @@ def _rows(host: Host, leases: HostLeases, now: float, drained: Entries) -> Itera
     gpus = {entry.gpu: entry for entry in drained if entry.host == host.name}
     what = "GPU" if leases.kind != "ascend" else "NPU"
     yield from _grouped(host.name, what, [(each, gpus.get(each.index, whole)) for each in leases.gpus], now)
-    if leases.slots or not leases.gpus:  # slots count where somebody leases them, or nothing else is there
-        yield from _grouped(host.name, "slot", [(each, whole) for each in all_slots(host, leases)], now)
+    if not leases.gpus:
+        yield (host.name, "no GPU", *("-",) * 5)
 
 
 def _grouped(

@@ -1,4 +1,4 @@
-"""Leases GPUs and slots for a job, on all of its hosts or on none.
+"""Leases GPUs for a job, on all of its hosts or on none.
 
 Each agent holds the locks of its host (deploy/agent/host/leases.py). A job queues on all hosts with the same
 time, and gets nothing that those before it wait for. The order is the same on every host, and nobody holds

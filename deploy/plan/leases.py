@@ -1,4 +1,4 @@
-"""The GPUs and slots that a job leases on a host, and the variables that show them to its ranks. Pure."""
+"""The GPUs that a job leases on a host, and the variables that show them to its ranks. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ class Wish:
     gpus: int
     chosen: str | None = None
     """The value of the user's own variable, whose GPUs it leases instead."""
-    slots: int = 0
-    all_slots: int = 0
     drained: tuple[int, ...] = ()
     """The numbers of GPUs that no job may use."""
 
@@ -50,7 +48,6 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
     """
     if spec.allocation:
         return None
-    slots, all_slots = (ranks, spec.exclusive[host.name]) if spec.exclusive else (0, 0)
     chosen = own_choice(spec)
     if chosen is not None:
         gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None
@@ -58,9 +55,9 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
         devices = max(0, facts.devices - len(host.drained_gpus))
         named = {None: min(ranks, devices), ALL_GPUS: devices}
         gpus = named.get(spec.gpus, spec.gpus) or 0
-    if not (gpus or chosen or slots):
+    if not (gpus or chosen):
         return None
-    return Wish(gpus, chosen, slots, all_slots, host.drained_gpus)
+    return Wish(gpus, chosen, host.drained_gpus)
 
 
 def own_choice(spec: LaunchSpec) -> str | None:
@@ -88,9 +85,6 @@ def visible(spec: LaunchSpec, lease: Lease | None) -> dict[str, str]:
 def impossible(asked: Wish, lease: Lease) -> HostError | None:
     """The error of a host that can never grant a wish."""
     if lease.all >= asked.gpus:
-        if asked.slots > asked.all_slots:
-            text = f"--exclusive: {count(asked.slots, 'slot')} wanted, it has {asked.all_slots}"
-            return HostError("slots.few", text, "raise slots= in the hosts file")
         return None
     drained = f" besides GPU {ranges(asked.drained)}, which is drained" if asked.drained else ""
     has = count(lease.all, "GPU") if lease.all else "no GPU"
@@ -99,23 +93,19 @@ def impossible(asked: Wish, lease: Lease) -> HostError | None:
 
 
 def refused(asked: Wish, lease: Lease, now: float) -> HostError:
-    """The error of a host whose GPUs or slots others have."""
-    what = "GPU" if asked.gpus or asked.chosen else "slot"
-    wanted = asked.gpus or (len(lease.got) + len(lease.taken) if asked.chosen else asked.slots)
-    text = f"{count(wanted, what)} wanted, {len(lease.got) if what == 'GPU' else 'too few'} free"
+    """The error of a host whose GPUs others have."""
+    wanted = asked.gpus or len(lease.got) + len(lease.taken)
+    text = f"{count(wanted, 'GPU')} wanted, {len(lease.got)} free"
     remedy = "wait for them with --wait, or see muster free"
     return HostError("gpu.leased", f"{text}: {holders(lease.taken, now)}", remedy)
 
 
 def holders(devices: Sequence[Device], now: float) -> str:
     """`GPUs 0-3: job JOB of alice for 2 h 10 min; GPU 5: process 812 python of bob`."""
-    groups: dict[tuple[bool, str], list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for device in devices:
-        groups.setdefault((device.name.startswith("slot-"), held_by(device, now)), []).append(device.index)
-    shown = [
-        f"{'slot' if is_slot else 'GPU'}{'s' * (len(numbers) > 1)} {ranges(numbers)}: {text}"
-        for (is_slot, text), numbers in groups.items()
-    ]
+        groups.setdefault(held_by(device, now), []).append(device.index)
+    shown = [f"GPU{'s' * (len(numbers) > 1)} {ranges(numbers)}: {text}" for text, numbers in groups.items()]
     more = f"; and {len(shown) - MOST_HOLDERS} more" if len(shown) > MOST_HOLDERS else ""
     return "; ".join(shown[:MOST_HOLDERS]) + more
 

@@ -66,10 +66,8 @@ class LaunchSpec:
     np: int | None = None
     gpus: int | None = None
     """GPUs that it leases on each host; None for one for each rank, or all if the program starts its own."""
-    exclusive: Mapping[str, int] = field(default_factory=dict)
-    """The slots of each host in the hosts file, if the job leases those of its ranks."""
     lease_wait: float | None = 0.0
-    """Seconds that it waits for GPUs and slots that others have; None for no limit."""
+    """Seconds that it waits for GPUs that others have; None for no limit."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import signal
@@ -63,14 +61,7 @@ if deed and rank == "1":
         while not pathlib.Path(os.environ["MUSTER_OUT"], "limit").exists():
             time.sleep(0.05)
         eaten = [bytearray(os.urandom(1 << 20)) * 4 for _ in range(1 << 10)]
-    if deed == "twice":
-        attempt = os.environ["MUSTER_RESTART"]
-        pathlib.Path(os.environ["MUSTER_OUT"], f"began-{attempt}").touch()
-        for _ in range(6000):
-            if pathlib.Path(os.environ["MUSTER_OUT"], f"end-{attempt}").exists():
-                os._exit(attempt == "0")
-            time.sleep(0.05)
-if deed and deed != "twice":
+if deed:
     time.sleep(300)
 """
 
@@ -234,34 +225,6 @@ def test_a_job_inside_that_fails_starts_again(project: Project, image: str) -> N
     assert done.status == 3, done.output
     assert "restart 1 of 1" in done.output
     require_nothing_left(done.job)
-
-
-@pytest.mark.parametrize("place", ["here", pytest.param("detached", marks=soak)])
-def test_a_restart_inside_keeps_its_leases(project: Project, image: str, place: str) -> None:
-    """A lease that began later would show that another job could have had the slots in between."""
-    program = ("--env", "GREETING=x", "--script", "program.py", "--args=twice", "--max-restarts", "1")
-    words = ("--image", image, "--exclusive", "--wait", *program)
-    leases = []
-    with contextlib.ExitStack() as stack:
-        if place == "detached":
-            job = project.detach(*words)
-        else:
-            started = stack.enter_context(project.start(*words))
-            job = read_until(started, "job ", 1)[-1].split()[1].rstrip(":,")
-        out = Path(project.env["HOME"], ".muster", "jobs", job, "out")
-        for attempt in (0, 1):
-            wait_until((out / f"began-{attempt}").exists, f"attempt {attempt}")
-            slots = json.loads(project.fab("free", "--json").stdout)["localhost"]["slots"]
-            leases.append([(slot["index"], slot["since"]) for slot in slots if slot["job"] == job])
-            (out / f"end-{attempt}").touch()
-        if place == "detached":
-            assert project.fab("attach", job).returncode == 0
-        else:
-            output, _ = started.communicate(timeout=PATIENCE)
-            assert started.returncode == 0, output
-    assert [index for index, _ in leases[0]] == [0, 1]
-    assert leases[1] == leases[0]
-    require_nothing_left(job)
 
 
 @soak

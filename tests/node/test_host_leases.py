@@ -36,7 +36,7 @@ chance, got = random.Random(job), 0
 for turn in range(rounds):
     agent, number = leases.Leases(), chance.randint(1, 8)
     request = {"user": "", "job": f"{job}-{turn}", "queued": turn, "take": True, "gpus": number,
-               "chosen": None, "slots": 0, "all_slots": 0, "drained": []}
+               "chosen": None, "drained": []}
     if agent.do_lease(request, b"")["ready"]:
         names = [device["name"] for device in agent.do_lease(request, b"")["got"]]
         for name in names:  # FileExistsError if another process has it
@@ -54,8 +54,6 @@ def wanted(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, A
     plain: dict[str, Any] = {
         "take": True,
         "chosen": None,
-        "slots": 0,
-        "all_slots": 0,
         "drained": [],
     }
     return {"job": job, "user": "", "gpus": gpus, "queued": queued, **plain, **more}
@@ -166,12 +164,6 @@ def test_the_users_own_choice_is_leased(take: Take, host: list[Device]) -> None:
 def test_a_login_with_some_gpus_leases_only_those(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
     assert (numbers(take("a", 2)), take("b", 3)["all"]) == ([6, 7], 2)
-
-
-def test_slots_are_leased_like_gpus(take: Take) -> None:
-    assert take("a", 0, slots=3, all_slots=4)["ready"]
-    assert take("b", 0, slots=2, all_slots=4)["ready"] is False
-    assert [slot["index"] for slot in leases.Leases().do_leases({}, b"")["slots"]] == [0, 1, 2]
 
 
 def test_the_kernel_frees_everything_of_a_killed_agent(take: Take, tmp_path: Path) -> None:

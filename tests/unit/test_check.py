@@ -64,7 +64,7 @@ def reach(hosts: Sequence[str], source: str, cut: Mapping[tuple[str, str], str])
     }
 
 
-LEASED = HostLeases("nvidia", (Device(0, "GPU-0", "alice", "j"),), (), ())
+LEASED = HostLeases("nvidia", (Device(0, "GPU-0", "alice", "j"),), ())
 
 
 def examine(
@@ -422,7 +422,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     assert used == listed
     # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
     elsewhere = (
-        *("gpu.few", "slots.few"),  # test_leases.py
+        "gpu.few",  # test_leases.py
         *("container.gpus", "slots.no-gpu", "agent.killed", "python.missing", "python.failed"),
         *("bench.", "ssh.", "slurm.", "host."),
     )

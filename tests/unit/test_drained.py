@@ -144,7 +144,7 @@ def test_the_table_of_free_gpus_shows_who_drained_one() -> None:
     devices = tuple(
         Device(number, f"GPU-{number}", *(("ann", "J") if number > 6 else ())) for number in range(8)
     )
-    leases = {"node1": HostLeases("nvidia", devices, (), ())}
+    leases = {"node1": HostLeases("nvidia", devices, ())}
     (host,) = hostfile.parse("node1 slots=8")
     rows = [line.split() for line in free_table([host], leases, 1_000_060.0, (XID,))[1:]]
     assert [row[:4] for row in rows] == [

@@ -48,7 +48,6 @@ def lease(*numbers: int, **more: Any) -> Lease:
         ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, Wish(0, "2,3")),
         ({"env": NO_GPUS}, None),
         ({"allocation": "17"}, None),
-        ({"exclusive": {"node1": 16}}, Wish(4, slots=4, all_slots=16)),
     ],
 )
 def test_a_job_wants_a_gpu_for_each_rank_or_what_its_options_say(
@@ -217,7 +216,7 @@ def test_the_table_shows_whose_each_gpu_is_and_for_how_long() -> None:
     ]
     gpus[3] |= {"user": "bob", "process": "process 812 python"}
     waiting = [{"user": "carol", "job": JOB.format(2), "since": 9_940.0, "number": 4}]
-    found = LEASES.read({"kind": "nvidia", "gpus": gpus, "slots": [], "waiting": waiting, "problem": ""})
+    found = LEASES.read({"kind": "nvidia", "gpus": gpus, "waiting": waiting, "problem": ""})
     lines = free_table(hostfile.parse("node1 slots=4"), {"node1": found}, 10_000.0)
     shown = [line.replace(time.strftime("%H:%M", time.localtime(9_400.0)), "HH:MM") for line in lines]
     assert shown == [
@@ -229,10 +228,6 @@ def test_the_table_shows_whose_each_gpu_is_and_for_how_long() -> None:
     ]
 
 
-def test_a_host_without_gpus_shows_its_slots() -> None:
-    slot = Device(1, "slot-1", "alice", JOB.format(1))
-    lines = free_table(hostfile.parse("node1 slots=3"), {"node1": HostLeases("none", (), (slot,), ())}, 0.0)
-    assert [line.split()[:4] for line in lines[1:]] == [
-        ["node1", "slots", "0,2", "free"],
-        ["node1", "slot", "1", "leased"],
-    ]
+def test_the_table_says_that_a_host_has_no_gpu() -> None:
+    lines = free_table(hostfile.parse("node1 slots=3"), {"node1": HostLeases("none", (), ())}, 0.0)
+    assert [line.split()[:3] for line in lines[1:]] == [["node1", "no", "GPU"]]

@@ -1,4 +1,4 @@
-"""Kernel locks on this host's GPUs and slots, and claims: who has which, and who waits for some.
+"""Kernel locks on this host's GPUs, and claims: who has which, and who waits for some.
 
 A lock (flock) is on a file for each device. The kernel releases it at any end of the process that holds it. A
 claim is a file with a lock of its own: whoever holds that lives. Its owner is the user, by the kernel; its

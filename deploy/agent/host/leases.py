@@ -1,4 +1,4 @@
-"""Leases of this host's GPUs and slots: the answers to requests of a launch, and the list for others."""
+"""Leases of this host's GPUs: the answers to requests of a launch, and the list for others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import claims
 from .claims import Claim, OwnClaim, Want
 from .devices import Device, Devices, chosen, foreign, look
 
-VISIBLE, SLOT = "CUDA_VISIBLE_DEVICES", "slot-"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 FRESH_SECONDS = 1.0  # nvidia-smi is not asked again at once
 UNSEEN = "a process that is not seen from here"
 DRAINED = "drained, see muster hosts drained"
@@ -53,7 +53,7 @@ class Leases:
     def do_lease(self, request: Frame, payload: bytes) -> Frame:
         """Queue for devices; with `take` lock them too, if as many as wanted are free.
 
-        `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES; `slots` of `all_slots`.
+        `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES.
         `drained`: the numbers of GPUs that no job may use.
         `queued`: the time at which the job began to wait. `user`: who launched it.
         """
@@ -67,7 +67,7 @@ class Leases:
         return {}
 
     def do_leases(self, request: Frame, payload: bytes) -> Frame:
-        """The GPUs of this host and who uses them, the leased slots, and who waits."""
+        """The GPUs of this host and who uses them, and who waits."""
         devices, problem = Devices(), ""
         try:
             devices = look()
@@ -77,38 +77,34 @@ class Leases:
             living = claims.living_claims()
             holders = {name: claim for claim in living for name in claim.has}
             gpus = [_state(device, holders) for device in devices.listed]
-        numbers = sorted(int(name[len(SLOT) :]) for name in holders if _is_slot(name))
-        slots = [_described(_slot(number), holders[f"{SLOT}{number}"]) for number in numbers]
         waiting = [
             {"user": claim.user, "job": claim.job, "since": claim.order[0], "number": claim.wants[0].number}
             for claim in living
             if claim.wants
         ]
-        return {"kind": devices.kind, "gpus": gpus, "slots": slots, "waiting": waiting, "problem": problem}
+        return {"kind": devices.kind, "gpus": gpus, "waiting": waiting, "problem": problem}
 
     def _lease(self, request: Frame) -> Frame:
         gpus, take = self._gpus(request), request["take"]
         order = (float(request["queued"]), str(request["job"]))
         number = request["gpus"] if request["chosen"] is None else len(gpus)
-        slots = [_slot(number) for number in range(request["all_slots"])]
-        drained = frozenset(request["drained"])
-        wanted = [Wanted(gpus, number, drained), Wanted(slots, request["slots"])]
+        want = Wanted(gpus, number, frozenset(request["drained"]))
         before = {*self._locks}
         with claims.turn():
             living = claims.living_claims()
-            found = [self._find(want, living, order) for want in wanted]
-            ready = all(len(got.devices) >= want.number for want, got in zip(wanted, found, strict=True))
-            names = {device.name for got in found for device in got.devices}
+            found = self._find(want, living, order)
+            ready = len(found.devices) >= want.number
+            names = {device.name for device in found.devices}
             kept = (names if ready else before) if take else set()
             self._release([name for name in self._locks if name not in kept])
-            self._note([] if ready and take else wanted, order, str(request["user"]))
+            self._note(None if ready and take else want, order, str(request["user"]))
         return {
             "kind": self._devices.kind,
             "ready": ready,
             "all": len(gpus),
             "mig": any(device.mig for device in self._devices.listed),
-            "got": [_described(device, None) for device in found[0].devices],
-            "taken": [each for got in found for each in got.taken],
+            "got": [_described(device, None) for device in found.devices],
+            "taken": found.taken,
         }
 
     def _gpus(self, request: Frame) -> Sequence[Device]:
@@ -156,11 +152,9 @@ class Leases:
             ]
         return Found([device for device in free if device.name in left][: want.number], taken)
 
-    def _note(self, wanted: list[Wanted], order: tuple[float, str], user: str) -> None:
+    def _note(self, want: Wanted | None, order: tuple[float, str], user: str) -> None:
         """Write what this process has, and what it waits for."""
-        wants = [
-            Want(want.number, [device.name for device in want.devices]) for want in wanted if want.number
-        ]
+        wants = [Want(want.number, [device.name for device in want.devices])] if want and want.number else []
         if not wants and not self._locks:
             self._own.close()
             return
@@ -191,11 +185,3 @@ def _described(device: Device, claim: Claim | None, user: str = "", process: str
     return {**frame, "job": "", "since": 0.0} | (
         {"user": claim.user, "process": "", "job": claim.job, "since": claim.since} if claim else {}
     )
-
-
-def _slot(number: int) -> Device:
-    return Device(number, f"{SLOT}{number}")
-
-
-def _is_slot(name: str) -> bool:
-    return name.startswith(SLOT) and name[len(SLOT) :].isdigit() and len(name) < 16

@@ -1,4 +1,4 @@
-"""Requests about the leases of a host's GPUs and slots."""
+"""Requests about the leases of a host's GPUs."""
 
 from __future__ import annotations
 
