@@ -17,8 +17,9 @@ from reprlib import Repr
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-MALFORMED = (KeyError, TypeError, ValueError, OverflowError)  # for an integer that is too large for a float
-"""The errors that `from_json` raises. Their text gives the position of the mismatch, and quotes little."""
+MALFORMED = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
+"""The errors that `json.loads` and `from_json` raise: OverflowError for an integer that is too large for a
+float, RecursionError for deep nesting. Their text gives the position of the mismatch, and quotes little."""
 
 _short = Repr()
 _short.maxstring = _short.maxother = 60

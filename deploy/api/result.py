@@ -91,7 +91,7 @@ def read_result(folder: Path) -> JobResult | None:
         result: JobResult = from_json(JobResult, value_of(content_of(path)))
     except FileNotFoundError:
         return None
-    except (OSError, RecursionError, *MALFORMED) as error:
+    except (OSError, *MALFORMED) as error:
         raise MusterError(f"{path}: {error}") from None
     if first := result.first_failure:
         tail = tuple(map(harmless, first.tail))

@@ -39,9 +39,9 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
     },
     "Hosts": {
-        "hosts.drain": ("drain", "Put hosts or GPUs aside: no launch uses them. Running jobs continue."),
-        "hosts.undrain": ("drain", "Take drained hosts or GPUs back."),
-        "hosts.drained": ("drain", "Show which hosts and GPUs are drained, by whom, since when and why."),
+        "hosts.drain": ("drain", "Put hosts aside: no launch uses them. Running jobs continue."),
+        "hosts.undrain": ("drain", "Take drained hosts back."),
+        "hosts.drained": ("drain", "Show which hosts are drained, by whom, since when and why."),
         "check": ("check", "Check whether every host is fit for a launch, and name what fixes it."),
         "setup": ("playbooks", "Make a cluster of bare hosts: SSH trust, clocks, limits, training stack."),
         "verify": ("playbooks", "Check whether the hosts are still as setup made them."),

@@ -44,7 +44,7 @@ class Free(HostOptions):
             asked = ask_every(cluster.channels, LEASES, ASK_SECONDS)
         errors, leases, now = {**errors, **asked.errors}, asked.results, time.time()
         entries = drained.load(self.hosts_file)
-        away = [entry for entry in entries if entry.gpu is None and entry.host in errors]
+        away = [entry for entry in entries if entry.host in errors]
         if self.json:
             write_json(
                 {

@@ -101,7 +101,9 @@ def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[
     usable_hosts, entries = usable(listed, tuple(entry for entry in entries if entry.host not in kept))
     lines = [drained_line(entry, time.time()) for entry in entries]
     if not usable_hosts:
-        raise UsageError("; ".join(lines) + f"; no host is left. Take one back: {entries[0].undrain}")
+        raise UsageError(
+            "; ".join(lines) + f"; no host is left. Take one back: muster hosts undrain {entries[0].host}"
+        )
     for line in lines:
         print_note(f"note: {line}")
     return usable_hosts

@@ -22,7 +22,8 @@ REMOVED: Mapping[str, str] = {
     "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",
     "hosts scan": "use `check`, which shows slots, cores and GPUs of each host",
     "launch --gate": "use `check --bench` before a launch, and `hosts drain` for a slow host",
-    "compare": "use any diff of runs/*/launch.json, and TensorBoard or W&B for curves",
+    "hosts drain --gpu": "drain the host, or choose GPUs with --env CUDA_VISIBLE_DEVICES=0,1,2",
+    "hosts undrain --gpu": "use `hosts undrain NAME`, which takes back the host",
     "launch --exclusive": "use `--gpus N` and `--wait`, which lease GPUs; to divide hosts, use --include",
     "launch --grow": "use --max-restarts: a lost host that answers again takes part in the next attempt",
     "launch --standby": "use --max-restarts with --spares. A detached job whose first host goes down "

@@ -43,8 +43,6 @@ class Host:
     addr: str | None = None
     slots_by_default: bool = field(default=False, compare=False)
     """Whether the hosts file gives no slots= for it."""
-    drained_gpus: tuple[int, ...] = ()
-    """The numbers of its GPUs that no job may use (deploy/hosts/drained.py)."""
 
     @property
     def is_local(self) -> bool:

@@ -34,11 +34,11 @@ def slot_rule(text: str) -> SlotRule:
     raise UsageError(f"--slots {text}: write gpus, cores, auto, or a number from 1 to {MAX_SLOTS}")
 
 
-def slots_of(facts: Facts, rule: SlotRule, drained: Sequence[int] = ()) -> int:
-    """The slots of a host, without drained GPUs; `NO_GPU` for a host without GPUs if they are counted."""
+def slots_of(facts: Facts, rule: SlotRule) -> int:
+    """The slots of a host; `NO_GPU` for a host without GPUs if they are counted."""
     if isinstance(rule, int):
         return rule
-    counted = facts.cores if rule == "cores" else max(0, facts.gpus - len(drained))
+    counted = facts.cores if rule == "cores" else facts.gpus
     if not counted:
         if rule == "gpus":
             raise NO_GPU
@@ -56,11 +56,9 @@ def counted_slots(
     counted: list[Host] = []
     errors: dict[str, HostError] = {}
     for host in hosts:
-        slots = max(1, rule - len(host.drained_gpus)) if isinstance(rule, int) else 0
+        slots = rule if isinstance(rule, int) else 0
         try:
-            slots = slots or (
-                slots_of(facts[host.name], rule, host.drained_gpus) if host.name in facts else 0
-            )
+            slots = slots or (slots_of(facts[host.name], rule) if host.name in facts else 0)
         except HostError as error:
             errors[host.name] = error
         counted.append(replace(host, slots=slots, slots_by_default=False) if slots else host)

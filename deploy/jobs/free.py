@@ -30,24 +30,22 @@ def free_table(
 
 def drained_line(entry: Drained, now: float) -> str:
     """`node7 is drained since 14:05 by alice: fan broken`."""
-    return harmless(f"{entry.what} is drained since {_clock(entry.at, now)} by {entry.by}: {entry.why}")
+    return harmless(f"{entry.host} is drained since {_clock(entry.at, now)} by {entry.by}: {entry.why}")
 
 
 def _rows(host: Host, leases: HostLeases, now: float, drained: Entries) -> Iterator[tuple[str, ...]]:
-    whole = {entry.host: entry for entry in drained if entry.gpu is None}.get(host.name)
-    gpus = {entry.gpu: entry for entry in drained if entry.host == host.name}
-    what = "GPU" if leases.kind != "ascend" else "NPU"
-    yield from _grouped(host.name, what, [(each, gpus.get(each.index, whole)) for each in leases.gpus], now)
+    entry = {entry.host: entry for entry in drained}.get(host.name)
+    yield from _grouped(host.name, "GPU" if leases.kind != "ascend" else "NPU", leases.gpus, entry, now)
     if not leases.gpus:
         yield (host.name, "no GPU", *("-",) * 5)
 
 
 def _grouped(
-    host: str, what: str, devices: Iterable[tuple[Device, Drained | None]], now: float
+    host: str, what: str, devices: Iterable[Device], entry: Drained | None, now: float
 ) -> Iterator[tuple[str, ...]]:
-    """The lines of a host. A drained device that a job still has is shown with that job."""
+    """The lines of a host. A device of a drained host that a job still has is shown with that job."""
     groups: dict[tuple[str, Device], list[int]] = {}
-    for device, entry in devices:
+    for device in devices:
         state = "free" if device.is_free else "leased" if device.job else "in use"
         holder = replace(device, index=0, name="-")
         if entry and device.is_free:

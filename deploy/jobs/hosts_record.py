@@ -149,7 +149,7 @@ def _read(path: Path) -> HostsRecord:
         written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
         hosts = hostfile.parse("\n".join(written.hosts), str(path))
         record = HostsRecord(hosts, written.access, written.detached, written.root)
-    except (OSError, MusterError, RecursionError, *MALFORMED) as error:
+    except (OSError, MusterError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"{path}: {why}; remove this file, and give the job's hosts with --hosts") from None
     require_usable(record.access)

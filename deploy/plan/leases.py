@@ -33,8 +33,6 @@ class Wish:
     gpus: int
     chosen: str | None = None
     """The value of the user's own variable, whose GPUs it leases instead."""
-    drained: tuple[int, ...] = ()
-    """The numbers of GPUs that no job may use."""
 
     def as_request(self) -> dict[str, Any]:
         """The fields of the request to the agent."""
@@ -52,12 +50,11 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
     if chosen is not None:
         gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None
     else:
-        devices = max(0, facts.devices - len(host.drained_gpus))
-        named = {None: min(ranks, devices), ALL_GPUS: devices}
+        named = {None: min(ranks, facts.devices), ALL_GPUS: facts.devices}
         gpus = named.get(spec.gpus, spec.gpus) or 0
     if not (gpus or chosen):
         return None
-    return Wish(gpus, chosen, host.drained_gpus)
+    return Wish(gpus, chosen)
 
 
 def own_choice(spec: LaunchSpec) -> str | None:
@@ -86,9 +83,8 @@ def impossible(asked: Wish, lease: Lease) -> HostError | None:
     """The error of a host that can never grant a wish."""
     if lease.all >= asked.gpus:
         return None
-    drained = f" besides GPU {ranges(asked.drained)}, which is drained" if asked.drained else ""
     has = count(lease.all, "GPU") if lease.all else "no GPU"
-    text = f"it has {has}{drained}, and the job wants {asked.gpus}"
+    text = f"it has {has}, and the job wants {asked.gpus}"
     return HostError("gpu.few", text, "lower --gpus, or leave the host out with --exclude")
 
 

@@ -32,9 +32,7 @@ follows it. The types:
   lines.
 
 Fields that do not apply to a type are `null`."""
-DRAINED = (
-    """`muster hosts drained --json` prints a list with an entry for each host or GPU that is drained."""
-)
+DRAINED = """`muster hosts drained --json` prints a list with an entry for each host that is drained."""
 FREE = """`muster free --json` prints an object with an entry for each host that was reached. A device that is
 free has an empty `user`, `job` and `process`."""
 CLEAN = "`muster clean --json` prints an object with an entry for each host that was reached."
@@ -329,9 +327,8 @@ MEANINGS = {
     "kernel[].text": "the message",
     "kernel_unread[].host": "a host whose messages could not be read",
     "kernel_unread[].why": "the reason",
-    "HOST.drained": "the GPUs of the host that are drained, or the host itself",
+    "HOST.drained": "one entry if the host is drained",
     "Drained.host": "its name",
-    "Drained.gpu": "the number of its GPU; null for the whole host",
     "Drained.by": "the user who drained it",
     "Drained.at": "the time, in seconds of the epoch",
     "Drained.why": "the reason",

@@ -36,7 +36,7 @@ chance, got = random.Random(job), 0
 for turn in range(rounds):
     agent, number = leases.Leases(), chance.randint(1, 8)
     request = {"user": "", "job": f"{job}-{turn}", "queued": turn, "take": True, "gpus": number,
-               "chosen": None, "drained": []}
+               "chosen": None}
     if agent.do_lease(request, b"")["ready"]:
         names = [device["name"] for device in agent.do_lease(request, b"")["got"]]
         for name in names:  # FileExistsError if another process has it
@@ -54,7 +54,6 @@ def wanted(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, A
     plain: dict[str, Any] = {
         "take": True,
         "chosen": None,
-        "drained": [],
     }
     return {"job": job, "user": "", "gpus": gpus, "queued": queued, **plain, **more}
 
@@ -116,14 +115,6 @@ def test_a_restart_keeps_its_gpus_and_may_have_more(take: Take) -> None:
     assert numbers(take("b", 6)) == [2, 3, 4, 5, 6, 7]
     assert take("a", 3)["ready"] is False
     assert [device["job"] for device in leases.Leases().do_leases({}, b"")["gpus"]] == ["a"] * 2 + ["b"] * 6
-
-
-def test_a_drained_gpu_is_leased_to_nobody(take: Take) -> None:
-    assert numbers(take("a", 4, drained=[2])) == [0, 1, 3, 4]
-    assert take("b", 8, drained=[2])["all"] == 7
-    refused = take("c", 0, queued=0.5, chosen="2,5", drained=[2])
-    assert (refused["ready"], numbers(refused)) == (False, [5])
-    assert [device["process"] for device in refused["taken"]] == ["drained, see muster hosts drained"]
 
 
 def test_a_look_locks_nothing(take: Take) -> None:

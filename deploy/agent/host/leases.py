@@ -17,15 +17,13 @@ from .devices import Device, Devices, chosen, foreign, look
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 FRESH_SECONDS = 1.0  # nvidia-smi is not asked again at once
 UNSEEN = "a process that is not seen from here"
-DRAINED = "drained, see muster hosts drained"
 
 
 class Wanted(NamedTuple):
-    """A number of devices out of some; `drained`: numbers of no use."""
+    """A number of devices out of some."""
 
     devices: Sequence[Device]
     number: int
-    drained: frozenset[int] = frozenset()
 
 
 class Found(NamedTuple):
@@ -54,7 +52,6 @@ class Leases:
         """Queue for devices; with `take` lock them too, if as many as wanted are free.
 
         `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES.
-        `drained`: the numbers of GPUs that no job may use.
         `queued`: the time at which the job began to wait. `user`: who launched it.
         """
         with self._using:
@@ -88,7 +85,7 @@ class Leases:
         gpus, take = self._gpus(request), request["take"]
         order = (float(request["queued"]), str(request["job"]))
         number = request["gpus"] if request["chosen"] is None else len(gpus)
-        want = Wanted(gpus, number, frozenset(request["drained"]))
+        want = Wanted(gpus, number)
         before = {*self._locks}
         with claims.turn():
             living = claims.living_claims()
@@ -113,12 +110,11 @@ class Leases:
             return []
         if time.monotonic() - self._looked > FRESH_SECONDS:
             self._devices, self._looked = look(), time.monotonic()
-        listed, drained = self._devices.listed, {*request["drained"]}
+        listed = self._devices.listed
         if request["chosen"] is not None:
             return chosen(request["chosen"], listed)
         visible = os.environ.get(VISIBLE) if self._devices.kind == "nvidia" else None
-        usable = listed if visible is None else chosen(visible, listed)
-        return [device for device in usable if device.number not in drained]
+        return listed if visible is None else chosen(visible, listed)
 
     def _find(self, want: Wanted, living: list[Claim], order: tuple[float, str]) -> Found:
         """Lock all devices that are free, and choose from those that are left by who waits before."""
@@ -129,9 +125,7 @@ class Leases:
         taken: list[Frame] = []
         for device in want.devices if want.number else ():
             user, process = foreign(device, own)
-            if device.number in want.drained:
-                taken.append(_described(device, None, "", DRAINED))
-            elif device.name in self._locks:
+            if device.name in self._locks:
                 free.append(device)
             elif (descriptor := claims.lock(device.name)) is None:
                 taken.append(_described(device, holders.get(device.name), user, process or UNSEEN))
