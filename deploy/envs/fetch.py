@@ -1,7 +1,4 @@
-"""Downloads the files of a lock to this machine, for hosts that reach no index. Intact files are kept.
-
-A package without a wheel is built here, if its wheel runs on any machine.
-"""
+"""Downloads the wheels of a lock to this machine, for hosts that reach no index. Intact files are kept."""
 
 from __future__ import annotations
 
@@ -13,18 +10,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..common.durable import keep_if_intact, read_sealed, write_sealed
+from ..common.durable import keep_if_intact
 from ..common.files import digest as digest_of
 from ..connect.transfer.files import LocalFile
 from ..connect.transfer.transfers import OnProgress
 from ..errors import MusterError
-from . import uv
 from .lock import Package
 
 AT_ONCE = 4
 PIECE = 1 << 20
-BUILT = "built.json"
-"""Beside a wheel that was built here: its name and SHA-256."""
 SECONDS = 60.0  # without a byte of an answer
 
 
@@ -38,14 +32,14 @@ class Wheel(LocalFile):
 
 
 def wheels(
-    packages: Sequence[Package], python: str, cache: Path, progress: OnProgress = lambda done, total: None
+    packages: Sequence[Package], cache: Path, progress: OnProgress = lambda done, total: None
 ) -> list[Wheel]:
     """The wheel of each package, on this machine. `progress`: gets the number of wheels so far, and all."""
     ready: list[Wheel] = []
     over = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            for wheel in pool.map(lambda package: _wheel(package, python, cache, over), packages):
+            for wheel in pool.map(lambda package: _wheel(package, cache, over), packages):
                 ready.append(wheel)
                 progress(len(ready), len(packages))
         except BaseException:  # Ctrl-C too: the pool waits for its threads
@@ -59,13 +53,8 @@ def described(path: Path) -> LocalFile:
     return LocalFile(digest_of(path), path.stat().st_size, path)
 
 
-def _wheel(package: Package, python: str, cache: Path, over: threading.Event) -> Wheel:
-    folder = cache / "wheels" / package.sha256
-    if package.sdist:
-        folder = folder / python
-        path = _built_before(folder) or _built(package, python, cache, folder, over)
-        return Wheel(*described(path))
-    path = package.local or folder / package.file
+def _wheel(package: Package, cache: Path, over: threading.Event) -> Wheel:
+    path = package.local or cache / "wheels" / package.sha256 / package.file
     if package.local is None and not keep_if_intact(path, package.sha256):
         _download(package, path, over)
     elif package.local is not None and digest_of(path) != package.sha256:
@@ -98,36 +87,3 @@ def _download(package: Package, path: Path, over: threading.Event) -> None:
         raise MusterError(f"{package.name} {package.version} cannot be downloaded here: {error}") from None
     finally:
         Path(draft).unlink(missing_ok=True)
-
-
-def _built_before(folder: Path) -> Path | None:
-    """The intact wheel of an earlier launch; else None."""
-    try:
-        name, digest = read_sealed(folder / BUILT)
-        path = folder / Path(name).name
-        return path if keep_if_intact(path, digest) else None
-    except (TypeError, ValueError):
-        return None
-
-
-def _built(package: Package, python: str, cache: Path, folder: Path, over: threading.Event) -> Path:
-    """Build the wheel of a source archive; an error if it runs only on machines like this one."""
-    archive = package.local or cache / "wheels" / package.sha256 / package.file
-    if package.local is None and not keep_if_intact(archive, package.sha256):
-        _download(package, archive, over)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    problem = f"{package.name} {package.version} has no wheel for the hosts"
-    with tempfile.TemporaryDirectory(dir=folder.parent) as out:
-        arguments = ["build", "--quiet", "--wheel", "--python", python, "--out-dir", out, str(archive)]
-        uv.run(arguments, f"{problem}, and cannot be built here", os.environ, Path(out))
-        made = next(Path(out).glob("*.whl"))
-        if not made.stem.endswith("-none-any"):
-            raise MusterError(
-                f"{problem}, and holds compiled code: build a wheel on a host, and name its folder with "
-                "--find-links FOLDER in the requirements"
-            )
-        folder.mkdir(exist_ok=True)
-        digest = digest_of(made)
-        made.replace(folder / made.name)  # whole, or not at all
-        write_sealed(folder / BUILT, [made.name, digest])
-    return folder / made.name

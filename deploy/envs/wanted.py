@@ -11,7 +11,7 @@ from ..connect.ownership import require_own
 from ..errors import UsageError
 from .requirements import files_of, require_no_builds
 
-_BUILDS = "packages without a wheel that it names are built here, which runs their code"
+_RUNS = "the ranks run the packages that it names"
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ def wanted(
 
 
 def require_own_requirements(file: Path) -> None:
-    """`UsageError` for requirements that would run code here: another user's, or packages to build."""
+    """`UsageError` for another user's requirements, and for packages that would be built here."""
     read = [path for path, _ in files_of(file)]
-    require_own([*read, *(file.parent / name for name in ("pyproject.toml", "uv.toml"))], _BUILDS)
+    require_own([*read, *(file.parent / name for name in ("pyproject.toml", "uv.toml"))], _RUNS)
     require_no_builds(file)
 
 
 def fingerprint(requirements: Requirements, platform: Platform, uv: str) -> str:
     """The digest of all inputs of a lock except the index: it changes with a file or a host."""
-    choices = (uv, astuple(platform), requirements.system_torch, requirements.torch_backend)
+    choices = ("--no-build", uv, astuple(platform), requirements.system_torch, requirements.torch_backend)
     digest = hashlib.sha256(repr(choices).encode())
     for path, text in files_of(requirements.file):
         digest.update(repr((path.name, text)).encode())

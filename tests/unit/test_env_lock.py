@@ -114,7 +114,7 @@ def test_a_lock_names_every_package_with_its_wheel(project: Path) -> None:
         ("greeting", "1.0"),
         ("names", "2.0"),
     ]
-    wheels = fetch.wheels(made.packages, "3.13", project.parent / "cache")
+    wheels = fetch.wheels(made.packages, project.parent / "cache")
     assert [wheel.path for wheel in wheels] == sorted((project / "wheels").glob("*.whl"))
     assert [wheel.digest for wheel in wheels] == [package.sha256 for package in made.packages]
 
@@ -197,7 +197,7 @@ def test_a_wheel_that_changed_since_it_was_locked_is_refused(project: Path) -> N
     made = lock(project)
     make_wheel(project / "wheels", "names", "2.0", needs=["greeting"])
     with pytest.raises(MusterError, match=r"names-2.0.*changed since it was locked; launch with --relock"):
-        fetch.wheels(made.packages, "3.13", project.parent / "cache")
+        fetch.wheels(made.packages, project.parent / "cache")
 
 
 def test_a_certificate_that_is_not_trusted_has_its_remedy(

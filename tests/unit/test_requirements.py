@@ -1,7 +1,8 @@
-"""No file of requirements makes uv run code here: what uv would build is refused before uv reads it."""
+"""No file of requirements makes uv run code here: what uv might build is refused before uv reads it."""
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ BACKEND = """
 import pathlib
 pathlib.Path(__file__).parents[1].joinpath("owned").touch()
 """
+DYNAMIC = 'dynamic=["dependencies"]\n'
 BUILD = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 WHEEL = "names-1.0-py3-none-any.whl"
 
@@ -62,17 +64,59 @@ def test_what_uv_would_build_is_refused_before_uv_runs(
     monkeypatch.setattr(uv, "run", lambda *words: pytest.fail("uv runs"))
     give(project, "./pkg\n", "more.txt")
     file = give(project, f"names\n{line}\n")
-    with pytest.raises(UsageError, match="uv would build it here, which runs its code; name a wheel of it"):
+    with pytest.raises(
+        UsageError, match=r"nothing is built on this machine; make a wheel of it.*pip wheel NAME -w wheels/"
+    ):
         ask(file)
     assert not (project / "owned").exists()
 
 
-def test_uv_does_build_a_folder_that_is_not_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof that the tests above look for is one."""
-    file = give(project, "--no-index\n./pkg\n")
+def lock(file: Path) -> None:
+    locked(Requirements(file, torch_backend="none"), PLATFORM, file.parent / "cache")
+
+
+@pytest.mark.parametrize("line", ["./pkg", "x @ file://${HERE}/pkg", "--find-links sdists\nx"])
+def test_uv_builds_nothing_that_reaches_it_and_the_remedy_names_the_package(
+    line: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERE", str(project))
+    (project / "pkg" / "pyproject.toml").write_text(f'{BUILD}[project]\nname="x"\nversion="1"\n{DYNAMIC}')
+    (project / "sdists").mkdir()
+    with tarfile.open(project / "sdists" / "x-1.tar.gz", "w:gz") as archive:
+        archive.add(project / "pkg", "x-1")
+    with pytest.raises(
+        UsageError, match=r"\nx: nothing is built .*pip wheel x -w wheels/.*--find-links wheels/"
+    ):
+        lock(give(project, f"--no-index\n{line}\n"))
+    assert not (project / "owned").exists()
+
+
+def test_uv_does_build_in_spite_of_no_build_where_a_file_asks_for_it(project: Path) -> None:
+    """The proof that the other tests look for is one, and --no-build alone is not enough."""
+    file = give(project, "--no-index\n--no-binary x\nx @ ./pkg\n")
+    (project / "pkg" / "pyproject.toml").write_text(f'{BUILD}[project]\nname="x"\nversion="1"\n{DYNAMIC}')
     with pytest.raises(MusterError, match="cannot be locked"):
-        locked(Requirements(file, torch_backend="none"), PLATFORM, project / "cache")
+        lock(file)
     assert (project / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("uv.toml", 'no-binary-package = ["x"]'),
+        ("uv.toml", '[pip]\nno-binary = ["x"]'),
+        ("pyproject.toml", '[tool.uv]\nno-binary-package = ["x"]'),
+        ("../uv.toml", 'no-binary-package = ["x"]'),
+    ],
+)
+def test_settings_that_make_uv_build_are_refused(project: Path, name: str, text: str) -> None:
+    (project / "inner").mkdir()
+    give(project / "inner", text, name)
+    with pytest.raises(UsageError, match="remove no-binary: nothing is built on this machine"):
+        ask(give(project / "inner", "names\n"))
+    (project / "inner" / name).unlink()
+    with pytest.raises(UsageError, match=r"requirements.txt:1:1: --no-binary names: nothing is built on"):
+        ask(give(project / "inner", "--no-binary names\n"))
 
 
 @pytest.mark.parametrize(
@@ -99,17 +143,23 @@ def test_packages_and_wheels_are_not_refused(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (BUILD, r"there is no \[project\], so uv would build it here"),
-        ('[project]\nname="x"\ndynamic=["dependencies"]', "dependencies: dynamic, so uv would build it here"),
-        ('[project]\nname="x"\ndependencies=["a @ file:///pkg"]', "a @ file:///pkg: uv would build it here"),
+        (BUILD, r"there is no \[project\], so a build would have to tell them"),
+        (
+            '[project]\nname="x"\ndynamic=["dependencies"]',
+            "dependencies: dynamic, so a build would have to tell them",
+        ),
+        (
+            '[project]\nname="x"\ndependencies=["a @ file:///pkg"]',
+            "a @ file:///pkg: nothing is built on this machine",
+        ),
         (
             '[project]\nname="x"\ndependencies=["A.b"]\n[tool.uv.sources]\na-b={path="pkg"}',
-            "tool.uv.sources.a-b: uv would build it here",
+            "tool.uv.sources.a-b: nothing is built on this machine",
         ),
         ('[project]\nname="x"\ndependencies=["a"]\n[tool.uv.sources]\na=[{git="x"}]', "tool.uv.sources.a"),
         (
             '[project]\nname="x"\n[tool.uv]\noverride-dependencies=["a @ ./x"]',
-            "a @ ./x: uv would build it here",
+            "a @ ./x: nothing is built on this machine",
         ),
         ("[project", "this is no TOML"),
         ("tool=1\nproject=2", r"there is no \[project\]"),
@@ -130,7 +180,7 @@ def test_a_project_whose_dependencies_are_written_down_is_read(project: Path) ->
     with pytest.raises(UsageError, match=r"requirements.txt:1:1: the project itself: version: dynamic"):
         ask(give(project, "-e .\n"))
     file.unlink()
-    with pytest.raises(UsageError, match=r"there is no pyproject.toml, so uv would run setup.py here"):
+    with pytest.raises(UsageError, match=r"there is no pyproject.toml, so its setup.py would run here"):
         ask(give(project, ".\n"))
 
 
@@ -143,7 +193,7 @@ def test_what_a_uv_lock_exports_is_checked_too(project: Path, monkeypatch: pytes
         return "names==1.0\n-e ./pkg\n"
 
     monkeypatch.setattr(uv, "run", run)
-    with pytest.raises(UsageError, match=r"uv.lock: -e ./pkg: uv would build it here"):
+    with pytest.raises(UsageError, match=r"uv.lock: -e ./pkg: nothing is built on this machine"):
         locked(Requirements(file, torch_backend="none"), PLATFORM, project / "cache")
     assert words == ["export"]
 
@@ -164,5 +214,5 @@ def test_lists_that_include_each_other_are_read_once_and_no_more_than_a_hundred(
 def test_requirements_that_others_may_write_are_refused(project: Path) -> None:
     file = give(project, "-r more.txt\n")
     give(project, "names\n", "more.txt").chmod(0o666)
-    with pytest.raises(UsageError, match=r"more.txt: others may write to it, and packages without a wheel"):
+    with pytest.raises(UsageError, match=r"more.txt: others may write to it, and the ranks run the packages"):
         ask(file)

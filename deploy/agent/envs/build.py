@@ -108,9 +108,9 @@ def _build(wheels: Path, root: Path, folder: Path, request: Frame, text: str) ->
     with tempfile.TemporaryDirectory(dir=str(root)) as temporary:
         listed = Path(temporary, "pylock.toml" if request["index"] else "requirements.txt")
         listed.write_text(text)
-        argv = [*uv, "pip", "install", "--python", str(folder / "bin" / "python"), "--no-deps"]
+        argv = [*uv, "pip", "install", "--python", str(folder / "bin" / "python"), "--no-deps", "--no-build"]
         if not request["index"]:
-            argv += ["--no-index", "--no-build"]
+            argv.append("--no-index")
             for digest, name in request["wheels"]:
                 argv += ["--find-links", str(_named(wheels, digest, name))]
         if text.strip():
