@@ -9,7 +9,6 @@ A run has JSON lines: docs/reference/json.md describes their fields. Each number
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import sys
@@ -23,9 +22,9 @@ from torch.utils.tensorboard import SummaryWriter
 def records(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a file, which a run may still write; none without the file."""
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        with path.open() as file:
             yield from map(json.loads, file)
-    except (FileNotFoundError, EOFError, json.JSONDecodeError):
+    except (FileNotFoundError, json.JSONDecodeError):
         return
 
 
@@ -53,7 +52,7 @@ def main(run: Path, boards: Path) -> None:
             folder = f"rank-{record['rank']:04d}" if "rank" in record else "job"
             write(folder, record, name, int(record.get("step", record.get("epoch", line))))
     first: float | None = None
-    for record in records(run / "samples.jsonl.gz"):
+    for record in records(run / "samples.jsonl"):
         first = record["at"] if first is None else first
         write(record["host"], record, "samples", round(record["at"] - first))
     for writer in writers.values():

@@ -1,6 +1,6 @@
 """Samples: figures of a host and its ranks at one moment, as its agent measured them.
 
-`runs/JOB/samples.jsonl.gz` has a line for each (deploy/jobs/sample_file.py); docs/reference/samples.md
+`runs/JOB/samples.jsonl` has a line for each (deploy/jobs/sample_file.py); docs/reference/samples.md
 describes the fields. All fields except the time and the host may be None: not measured, or not present.
 """
 

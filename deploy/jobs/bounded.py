@@ -1,24 +1,20 @@
 """Reads files that a host may have written, with a limit for the memory that they take.
 
-A few kilobytes of gzip become megabytes, and a megabyte of JSON becomes many times its size as objects. So
-the reader counts unpacked bytes while it reads, and the values of a JSON text before it makes them.
+A megabyte of JSON becomes many times its size as objects, so the reader counts the values of a JSON text
+before it makes them.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..common.frames import values_in
 
-GZIP = 31  # zlib's window bits for gzip
 PIECE = 1 << 16
 LONGEST_LINE = 1 << 20
-MOST_RATIO = 256
-"""The largest expansion of gzip: samples expand by less than a tenth of that."""
 MOST_TEXT = 1 << 24
 """Bytes of a text or JSON file that is read as a whole. launch.json of 100 000 source files is smaller."""
 MOST_VALUES = 1 << 20
@@ -69,31 +65,6 @@ def pieces_of(file: BinaryIO) -> Iterator[bytes]:
     """The content of an open file, in pieces."""
     while piece := file.read(PIECE):
         yield piece
-
-
-def unzipped(file: BinaryIO) -> Iterator[bytes]:
-    """The unpacked content of an open gzip file, in pieces of at most PIECE bytes.
-
-    EOFError for a truncated file, zlib.error for a damaged one, TooLargeError for one that expands more than
-    MOST_RATIO times.
-    """
-    unpacker, begun = zlib.decompressobj(GZIP), False
-    room = LONGEST_LINE
-    for piece in pieces_of(file):
-        room += MOST_RATIO * len(piece)
-        packed = piece if begun else piece.lstrip(b"\0")  # zeros after a member fill a block
-        while packed:
-            plain = unpacker.decompress(packed, PIECE)
-            packed, begun = unpacker.unconsumed_tail, True
-            room -= len(plain)
-            if room < 0:
-                raise TooLargeError(f"it grows to more than {MOST_RATIO} times its size")
-            yield plain
-            if unpacker.eof:  # another member may follow
-                packed = unpacker.unused_data.lstrip(b"\0")
-                unpacker, begun = zlib.decompressobj(GZIP), False
-    if begun:
-        raise EOFError("it ends in the middle")
 
 
 def lines_of(pieces: Iterable[bytes], longest: int = LONGEST_LINE) -> Iterator[bytes]:

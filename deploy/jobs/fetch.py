@@ -16,6 +16,7 @@ from ..errors import MusterError
 from .control import LocatedJob
 from .hosts_record import NAME as HOSTS
 from .metrics import METRICS
+from .sample_file import MOST_FILE
 
 CHUNK = 1 << 20
 MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill this machine's disk
@@ -23,8 +24,8 @@ SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 
 BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
 MOST_FILES = 1 << 17  # two logs for each of 65,536 ranks
 _NAME = re.compile(
-    r"(job|result)\.json|verdict\.txt|driver\.log|samples\.jsonl\.gz"
-    r"|(events|pace|metrics|steps)\.jsonl|(plan|stacks)(\.restart-\d{1,9})?\.txt|launch(\.restart-\d{1,9})?\.json"
+    r"(job|result)\.json|verdict\.txt|driver\.log|(events|pace|metrics|samples|steps)\.jsonl"
+    r"|(plan|stacks)(\.restart-\d{1,9})?\.txt|launch(\.restart-\d{1,9})?\.json"
     r"|logs/(order|driver\.log|(launcher|spawned)@[^/\0]+\.log|rank-\d{4,9}@[^/\0]+\.(out|err))"
     r"|returned/rank-\d{1,7}\.json"
 )
@@ -35,7 +36,7 @@ report.html, which a browser opens."""
 FILES_FOLDER = "files"
 """The folder in that of a run for the files of `muster get JOB`."""
 END_OF_LOG = 1 << 14
-MOST_RECORD = 1 << 28
+MOST_RECORD = MOST_FILE
 """Bytes of a file of a run that still runs."""
 
 
@@ -137,7 +138,8 @@ def snapshot(located: LocatedJob, folder: Path) -> None:
 
 def _snapshot_file(located: LocatedJob, name: str, path: Path, start: int, most: int) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_bytes(b"".join(_parts(located, name, start, most)))
+    with path.open("wb") as file:
+        file.writelines(_parts(located, name, start, most))
 
 
 def _parts(located: LocatedJob, name: str, start: int, most: int) -> Iterator[bytes]:

@@ -99,7 +99,7 @@ def preloaded(project: Project) -> list[str]:
 
 def memory_in_samples(project: Project) -> list[int]:
     """Bytes that the host gave for the process, sample by sample."""
-    (path,) = (project.path / "runs").glob("*/samples.jsonl.gz")
+    (path,) = (project.path / "runs").glob("*/samples.jsonl")
     return [sample.preloaded for sample in read_samples(str(path)) if sample.preloaded]
 
 

@@ -71,7 +71,7 @@ def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
             assert launched.returncode == 0, output
     assert not detach or project.fab("attach", *where).returncode == 0
     (folder,) = (project.path / "runs").iterdir()
-    samples = [*read_samples(os.fspath(folder / "samples.jsonl.gz"))]
+    samples = [*read_samples(os.fspath(folder / "samples.jsonl"))]
     assert {sample.attempt for sample in samples} == {0, 1}
     assert {rank.rank for sample in samples for rank in sample.ranks} == {0, 1}
     assert samples == sorted(samples, key=lambda sample: sample.at)

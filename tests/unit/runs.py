@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -152,7 +151,7 @@ def _steps(count: int) -> Iterable[dict[str, Any]]:
 
 
 def _samples(folder: Path, names: list[str], slots: int, seconds: float, every: float) -> None:
-    with gzip.open(folder / "samples.jsonl.gz", "wt", compresslevel=1) as file:
+    with (folder / "samples.jsonl").open("w") as file:
         for tick in range(int(seconds / every)):
             for number, name in enumerate(names):
                 wave = 0.5 + 0.4 * math.sin(tick / 9 + number)

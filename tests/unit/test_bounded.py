@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
 import zlib
@@ -16,58 +14,12 @@ import pytest
 from muster.deploy.common.run_output import MOST_BYTES, RunOutput
 from muster.deploy.common.runs import describe
 from muster.deploy.jobs import bounded
-from muster.deploy.jobs.bounded import LONGEST_LINE, MOST_TEXT, PIECE, Room, TooLargeError
+from muster.deploy.jobs.bounded import LONGEST_LINE, MOST_TEXT, Room, TooLargeError
 from muster.deploy.view.page import records
 from muster.deploy.view.page.records import MOST_SAMPLES, Records, read
 from tests.unit.runs import write_run
 
 HUGE = 8 * LONGEST_LINE
-
-
-@pytest.fixture(scope="module")
-def bomb() -> bytes:
-    """64 MiB in 64 KiB."""
-    return gzip.compress(bytes(64 << 20))
-
-
-class Counted(io.BytesIO):
-    """A file that records the most bytes read at once."""
-
-    most = 0
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        assert size is not None
-        assert size >= 0, "a read without a bound"
-        self.most = max(self.most, size)
-        return super().read(size)
-
-
-def test_a_bomb_is_refused_before_it_is_unpacked(bomb: bytes) -> None:
-    file = Counted(bomb)
-    taken = 0
-    with pytest.raises(TooLargeError, match="grows to more than 256 times its size"):
-        for piece in bounded.unzipped(file):
-            assert len(piece) <= PIECE
-            taken += len(piece)
-    assert taken <= bounded.MOST_RATIO * len(bomb) + LONGEST_LINE
-    assert file.most == PIECE
-
-
-@pytest.mark.parametrize("members", [1, 2, 300])
-@pytest.mark.parametrize("zeros", [0, 5, 2 * PIECE])
-def test_a_sound_file_is_read_as_python_reads_it(members: int, zeros: int) -> None:
-    plain = [os.urandom(701) + b"\n" + b"x" * 900 for _ in range(members)]
-    packed = b"".join(map(gzip.compress, plain)) + bytes(zeros)
-    assert b"".join(bounded.unzipped(io.BytesIO(packed))) == gzip.decompress(packed) == b"".join(plain)
-
-
-def test_a_cut_or_damaged_file_gives_what_comes_before_its_end() -> None:
-    packed = gzip.compress(os.urandom(3 * PIECE))
-    with pytest.raises(EOFError):
-        list(bounded.unzipped(io.BytesIO(packed[:-9])))
-    with pytest.raises(zlib.error):
-        list(bounded.unzipped(io.BytesIO(b"plain text")))
-    assert list(bounded.unzipped(io.BytesIO())) == []
 
 
 @pytest.mark.parametrize(
@@ -117,27 +69,12 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_a_bomb_in_a_run_is_left_out_and_named(tmp_path: Path, bomb: bytes, loaded: list[int]) -> None:
-    name = "samples.jsonl.gz"
-    folder = write_run(tmp_path)
-    (folder / name).write_bytes(bomb)
-    found = read(folder)
-    assert not found.samples
-    assert found.events, "the rest of the run is shown"
-    assert said(found, name, "cannot be read")
-    assert max(loaded) <= LONGEST_LINE
-
-
-@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl", "steps.jsonl", "samples.jsonl.gz"])
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl", "steps.jsonl", "samples.jsonl"])
 def test_a_huge_line_costs_that_line_alone(tmp_path: Path, loaded: list[int], name: str) -> None:
     folder = write_run(tmp_path)
     whole = read(folder)
-    opened = gzip.open if name.endswith(".gz") else open
     line = b'{"at": 1, "type": "x", "attempt": 0, "x": "' + os.urandom(HUGE // 2).hex().encode() + b'"}\n'
-    with opened(folder / name, "rb") as file:
-        lines = line + file.read()
-    with opened(folder / name, "wb") as file:
-        file.write(lines)
+    (folder / name).write_bytes(line + (folder / name).read_bytes())
     found = read(folder)
     assert [len(one) for one in (found.events, found.metrics, found.steps, found.samples)] == [
         len(one) for one in (whole.events, whole.metrics, whole.steps, whole.samples)
@@ -205,10 +142,10 @@ def test_samples_that_share_a_hash_end_the_reading(tmp_path: Path, monkeypatch: 
     folder = write_run(tmp_path)
     line = _with_hash_0(b'{"at": 1, "host": "node1", "x": "')
     assert zlib.crc32(line) == 0
-    (folder / "samples.jsonl.gz").write_bytes(gzip.compress((line + b"\n") * 5000, 0))
+    (folder / "samples.jsonl").write_bytes((line + b"\n") * 5000)
     found = read(folder)
     assert len(found.samples) <= 101
-    assert said(found, "samples.jsonl.gz is not a file of samples")
+    assert said(found, "samples.jsonl is not a file of samples")
 
 
 def _with_hash_0(start: bytes) -> bytes:

@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_for_samples_is_a_note_and_no_failure(tmp_path: Path
     folder.begin(PLAN)
     folder._samples = SampleFile("/dev/full", 1)
     folder.sampled(HostSample(1.0, "node1"))
-    assert folder.problem == "here: samples.jsonl.gz ends early: No space left on device"
+    assert folder.problem == "here: samples.jsonl ends early: No space left on device"
 
 
 def test_a_disk_that_is_full_for_events_is_a_note_and_no_failure(tmp_path: Path) -> None:

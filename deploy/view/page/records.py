@@ -22,9 +22,9 @@ from ...jobs.bounded import (
     lines_of,
     memory_of,
     pieces_of,
-    unzipped,
     value_of,
 )
+from ...jobs.sample_file import SAMPLES
 
 RunRecord = Mapping[str, Any]
 MOST_LINES = 200_000
@@ -133,7 +133,7 @@ def read(folder: Path) -> Records:
         steps=steps,
         printed=() if metrics or steps else tuple(_printed(folder / "logs", room, notes)),
         pace=tuple(_lines(folder / "pace.jsonl", room, notes)),
-        samples=tuple(_samples(folder / "samples.jsonl.gz", notes)),
+        samples=tuple(_samples(folder / SAMPLES, notes)),
         tails=tuple(_tails(folder / "logs", room, notes)),
         notes=tuple(notes),
     )
@@ -183,9 +183,14 @@ def _object(path: Path, room: Room, notes: list[str]) -> RunRecord:
 
 
 def _lines(path: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
+    return _decoded(_lines_of(path, notes), path.name, room, notes)
+
+
+def _lines_of(path: Path, notes: list[str]) -> Iterator[bytes]:
+    """The lines of a file; none without the file."""
     try:
         with path.open("rb") as file:
-            yield from _decoded(lines_of(pieces_of(file)), path.name, room, notes)
+            yield from lines_of(pieces_of(file))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -215,12 +220,10 @@ def _decoded(lines: Iterable[bytes], name: str, room: Room, notes: list[str]) ->
 
 
 def _samples(path: Path, notes: list[str]) -> Iterator[RunRecord]:
-    """The samples, evenly thinned out if there are too many. A running or killed driver leaves a cut file."""
-    if not path.is_file():
-        return
+    """The samples, evenly thinned out if there are too many."""
     mask, held = 0, 0
     kept: list[bytes] = []
-    for line in _unzipped(path, notes):
+    for line in _lines_of(path, notes):
         # By the hash of the line: every n-th line could always be of the same host.
         if not zlib.crc32(line) & mask:
             kept.append(line)
@@ -235,16 +238,6 @@ def _samples(path: Path, notes: list[str]) -> Iterator[RunRecord]:
     if mask:
         notes.append(f"{path.name}: of {mask + 1} samples one is shown, so that short peaks may be missing")
     yield from _decoded(kept, path.name, Room(MOST_SAMPLE_MEMORY), notes)
-
-
-def _unzipped(path: Path, notes: list[str]) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from lines_of(unzipped(file))
-    except EOFError:
-        notes.append(f"{path.name} is incomplete: the driver still runs, or was killed")
-    except (OSError, zlib.error, TooLargeError) as error:
-        notes.append(f"{path.name} cannot be read to its end: {error}")
 
 
 def _tails(logs: Path, room: Room, notes: list[str]) -> Iterator[Tail]:

@@ -27,7 +27,7 @@ from ...jobs.sample_file import PACE, SAMPLES, PaceLook, SampleReader, pace_look
 from .history import PrintedText, TopRecord, Unreached
 
 PART = 1 << 20
-BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
+BACK = 1 << 23  # bytes of samples from before: some minutes of 64 hosts
 TAIL, LONG_TAIL, MOST_TAILS = 1 << 12, 1 << 17, 256  # bytes of a log and of rank 0's, and logs, from before
 ROUNDS = 8  # of output at one look; faster output is skipped
 LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
