@@ -1,7 +1,4 @@
-"""All commands in the order of the help, and the module of each, which is imported only when needed.
-
-Loading all modules takes half a second of processor time, so the help of all commands needs none of them.
-"""
+"""All commands in the order of the help, and the module of each, which is imported only when needed."""
 
 from __future__ import annotations
 
@@ -90,6 +87,21 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
 
 SUMMARIES = {name: text for family in FAMILIES.values() for name, (_, text) in family.items()}
 MODULES = {name: module for family in FAMILIES.values() for name, (module, _) in family.items()}
+
+
+FIRST_COMMANDS = {
+    "init": "start a project: hosts.txt, fabfile.py",
+    "demo": "train on this machine alone, to try it",
+    "check": "are the hosts fit, and if not, what fixes it",
+    "launch SCRIPT": "run a program on every host",
+    "status": "the jobs, running and over",
+    "logs": "what the ranks printed",
+    "top": "hosts and ranks, live",
+    "why": "why a job hangs or is slow",
+    "stop JOB": "end a job on every host",
+    "run COMMAND": "run a command on every host",
+}
+"""The most used commands and their purposes."""
 
 
 def commands(first: str = "") -> dict[str, Declaration]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -19,6 +20,11 @@ def main() -> None:
     """`muster`."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # nohup means it
         signal.signal(signal.SIGINT, _end)
-    from .program import main as program  # noqa: PLC0415  # 60 ms, in which Ctrl-C must work
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        from .versions import versions  # noqa: PLC0415  # alone, in half the time of a command
+
+        sys.stdout.write(versions())
+        return
+    from .program import main as program  # noqa: PLC0415  # 100 ms, in which Ctrl-C must work
 
     program()

@@ -91,7 +91,7 @@ class LaunchOptions(SlurmOptions):
         "SECONDS",
         least=0,
     )
-    dry_run: bool = flag(False, "print every file and every command, and change nothing")
+    dry_run: bool = flag(False, "print every file and every command, and change nothing", also=("--dry",))
     profile: str = flag(
         "", "the profile in muster.toml or [tool.muster] whose values to use; its name alone does too", "NAME"
     )

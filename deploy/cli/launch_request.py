@@ -18,6 +18,7 @@ from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
 from . import options as parse
 from .command import Declaration
+from .command_line import opposite
 from .inventory import Inventory, batch_options, inventory_or_this_machine, require_one_source
 from .launch_options import LaunchOptions
 from .launch_program import notes_of, program_of, require_hosts_before
@@ -133,7 +134,7 @@ def _sources(options: LaunchOptions) -> tuple[str, ...]:
     hidden = parse.taken_from_here(options.env)
     lines = []
     for name, value, place in options.sources:
-        tokens = [name] if value is True else [f"{name}=false"] if value is False else [name, str(value)]
+        tokens = [name] if value is True else [opposite(name)] if value is False else [name, str(value)]
         lines.append(f"{shown_command(tokens, hidden)}: {place}")
     return tuple(lines)
 

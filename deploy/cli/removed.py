@@ -44,3 +44,13 @@ def replacement(what: str) -> str:
     """The message about a removed command or flag; empty for anything else."""
     instead = REMOVED.get(what, "")
     return instead and f"{what} was removed: {instead}"
+
+
+def removed_from(command: str) -> Mapping[str, str]:
+    """The removed flags of a command, each with the message about it."""
+    before = f"{command} --"
+    return {
+        what.removeprefix(before): f"--{what.removeprefix(before)} was removed: {instead}"
+        for what, instead in REMOVED.items()
+        if what.startswith(before)
+    }

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
-from muster.deploy.cli.commands import commands
-from muster.deploy.cli.completion import SCRIPTS, candidates
+from muster.deploy.cli.completion import SHELLS as SCRIPTS
+from muster.deploy.cli.program import COMPLETE, Commands
 
 JOB = "20261120-234529-b2d8"
 COMMANDS = ("$(touch${IFS}OWNED)", "`touch OWNED`", f"{JOB}(e:'touch OWNED':)", f"{JOB};touch OWNED")
@@ -40,14 +41,16 @@ def cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_ids_of_jobs_are_candidates(cloned: Path) -> None:
-    assert candidates("muster why", commands()) == [JOB]
+    found = ShellComplete(Commands(), {}, "muster", COMPLETE).get_completions(["why"], "")
+    assert [item.value for item in found] == [JOB]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_tab_key_runs_nothing(cloned: Path, shell: str) -> None:
     if not shutil.which(shell):
         pytest.skip(f"no {shell} here")
-    (cloned / "completion").write_text(SCRIPTS[shell])
+    script = SCRIPTS[shell](Commands(), {}, "muster", COMPLETE).source()
+    (cloned / "completion").write_text(script)
     terminal = Terminal(SHELLS[shell], cloned)
     try:
         terminal.type("source ./completion; echo re''ady\n", shows="ready")

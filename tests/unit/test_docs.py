@@ -14,12 +14,12 @@ from benchmarks.peers import NAMES, PEERS
 from benchmarks.untimed_faults import UNTIMED
 from muster.deploy.cli import options as request
 from muster.deploy.cli.commands import commands as all_commands
-from muster.deploy.cli.parser import parse
 from muster.deploy.common.variables import OF_RANKS, SETTINGS
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts import hostfile
 from tests.cluster.faults import FAULTS
 from tests.cluster.start_faults import START_FAULTS
+from tests.command_lines import parse
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {
@@ -105,7 +105,7 @@ def require_understood(command: str) -> None:
     if flag and flag.kind is not bool and not flag.alone:
         words.append("1")
     try:
-        values = parse(words, KNOWN, program).values
+        values = parse(words, program).values
     except UsageError as error:  # the text names the command alone
         assert re.match(r"(what|which) [a-z ]+\? ", str(error)), error
         return

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.commands import commands
-from muster.deploy.cli.parser import parse
 from muster.deploy.cli.program import main
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.errors import MusterError, UsageError
+from tests.command_lines import parse
 from tests.unit.test_job_states import RECORD, make_run
 
 COMMANDS = commands()
@@ -137,7 +137,7 @@ def _line(option: str, value: str) -> list[str]:
 def _mistake(words: Sequence[str]) -> str:
     """The message that refuses a command line; empty if it is accepted."""
     try:
-        parse(words, COMMANDS, "muster")
+        parse(words)
     except UsageError as error:
         return str(error)
     return ""
@@ -149,7 +149,7 @@ def test_an_empty_value_is_a_mistake_unless_the_option_gives_it_a_meaning() -> N
         name, flag = option.split()
         for value in BLANK:
             if option in BLANK_MEANS_SOMETHING:
-                assert parse(_line(option, value), COMMANDS, "muster").values[flag] == value
+                assert parse(_line(option, value)).values[flag] == value
             elif not (said := _mistake([name, f"{flag}={value}"])) or flag not in said or "\n" in said:
                 taken[option] = said
     assert taken == {}
@@ -158,14 +158,14 @@ def test_an_empty_value_is_a_mistake_unless_the_option_gives_it_a_meaning() -> N
 def test_an_empty_word_names_what_is_missing() -> None:
     for line, named in {
         "launch ''": "SCRIPT",
-        "launch -m ''": "-m",
+        "launch -m ''": "--module",
         "launch --slurm '' a.py": "--slurm",
         "status ''": "JOB",
         "env remove ''": "ENVIRONMENT",
         "init ''": "FOLDER",
     }.items():
         with pytest.raises(UsageError, match=f"^muster [a-z ]+: {named} is empty; give it a value"):
-            parse(shlex.split(line), COMMANDS, "muster")
+            parse(shlex.split(line))
 
 
 @pytest.fixture

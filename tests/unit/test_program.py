@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from muster.deploy.cli import practice, program
-from muster.deploy.cli.commands import commands
-from muster.deploy.cli.completion import candidates
-from muster.deploy.cli.program import main
+from muster.deploy.cli.completion import SHELLS
+from muster.deploy.cli.program import COMPLETE, Commands, main
 from muster.deploy.cli.program import run as run_here
 from tests.launching import FAB, MUSTER, ROOT
 from tests.waiting import PATIENCE
@@ -163,7 +164,7 @@ def test_no_command_loads_a_library_before_it_is_needed(words: str, tmp_path: Pa
         "import sys, atexit\n"
         f"atexit.register(lambda: print({slow} & {{*sys.modules}}, file=sys.stderr))\n"
         f"sys.argv = ['muster', *{words.split()}]\n"
-        "from muster.deploy.cli.program import main; main()"
+        "from muster.deploy.cli.entry import main; main()"
     )
     done = run(Path(sys.executable), "-c", script, cwd=tmp_path)
     assert done.stderr.strip() == "set()"
@@ -193,13 +194,13 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("muster lau", {"launch", "logs", "image"}),
-        ("muster image", {"build", "check", "push"}),
-        ("muster help lau", {"launch"}),
-        ("muster launch --st", {"--start-timeout", "--stall-timeout", "-H"}),
-        ("muster launch --launcher", {"mpirun", "torchrun"}),
-        ("muster launch --launcher m", {"mpirun", "torchrun"}),
-        ("muster attach", {"20261120-234529-b2d8"}),
+        ("", {"launch", "logs", "image"}),
+        ("lau", {"launch"}),
+        ("image ", {"build", "check", "push"}),
+        ("launch --st", {"--start-timeout", "--stall-timeout"}),
+        ("launch --launcher ", {"mpirun", "torchrun"}),
+        ("launch --launcher m", {"mpirun"}),
+        ("attach ", {"20261120-234529-b2d8"}),
     ],
 )
 def test_a_shell_is_offered_what_may_follow(
@@ -207,19 +208,26 @@ def test_a_shell_is_offered_what_may_follow(
 ) -> None:
     (tmp_path / "runs" / "20261120-234529-b2d8").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert offered <= {*candidates(line, commands())}
+    assert offered <= {*candidates(line)}
 
 
-@pytest.mark.parametrize("line", ["launch", "launch tr", "launch --script", "launch -H", "setup"])
+@pytest.mark.parametrize("line", ["launch ", "launch tr", "launch --script ", "launch -H "])
 def test_files_are_left_to_the_shell(line: str) -> None:
-    assert candidates(f"muster {line}", commands()) == []
+    assert candidates(line) in ([], [line.rsplit(" ", maxsplit=1)[-1]])
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def candidates(line: str) -> list[str]:
+    """The candidates of a shell at the end of a line."""
+    before, _, last = line.rpartition(" ")
+    complete = ShellComplete(Commands(), {}, "muster", COMPLETE)
+    return [item.value for item in complete.get_completions(shlex.split(before), last)]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_there_is_a_completion_script(shell: str) -> None:
     done = run(MUSTER, "completion", shell)
     assert done.returncode == 0
-    assert "--complete -- " in done.stdout
+    assert COMPLETE in done.stdout
     if shutil.which(shell):
         read = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True, check=False)
         assert read.stderr == ""
@@ -227,7 +235,7 @@ def test_there_is_a_completion_script(shell: str) -> None:
 
 def test_bash_completes_with_the_script() -> None:
     script = run(MUSTER, "completion", "bash").stdout
-    ask = 'COMP_WORDS=(muster lau); _complete_muster muster lau muster; echo "${COMPREPLY[*]}"'
+    ask = 'COMP_WORDS=(muster lau); COMP_CWORD=1; _muster_completion muster; echo "${COMPREPLY[*]}"'
     done = subprocess.run(
         ["bash", "-c", f'PATH="{MUSTER.parent}:$PATH"\n{script}\n{ask}'],
         capture_output=True,

@@ -11,8 +11,6 @@ from typing import Literal
 import pytest
 
 from muster.deploy.cli import inventory
-from muster.deploy.cli.commands import commands
-from muster.deploy.cli.parser import parse
 from muster.deploy.cli.shared import SlurmOptions
 from muster.deploy.connect.pipe import why_lost
 from muster.deploy.connect.transports import process
@@ -22,6 +20,7 @@ from muster.deploy.hosts.hostfile import Host
 from muster.deploy.launch.result import Failure
 from muster.deploy.slurm import blame, grant, job_state, programs
 from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
+from tests.command_lines import parse
 from tests.processes import wait_until_gone
 from tests.unit.test_attempts import DONE, FAILED
 from tests.waiting import wait_until
@@ -144,7 +143,7 @@ def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
     ],
 )
 def test_slurm_takes_words_that_begin_with_a_dash_or_none(line: list[str], read: dict[str, object]) -> None:
-    assert parse(["launch", *line], commands("launch"), "muster").values == read
+    assert parse(["launch", *line]).values == read
 
 
 # -- programs of Slurm, as small scripts on PATH --
