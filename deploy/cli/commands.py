@@ -71,7 +71,7 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "On every host": {
         "run": ("hosts", "Run a command on every host, and show equal outputs as one."),
         "put": ("hosts", "Copy a file or folder to every host; to all hosts or to none."),
-        "get": ("hosts", "Copy a file or folder of every host here, as NAME@HOST.SUFFIX."),
+        "get": ("hosts", "Copy a file of every host here, as NAME@HOST.SUFFIX; or what a job wrote."),
         "shell": ("hosts", "Log in to a host as Muster does."),
         "clean": ("hosts", "Remove the folders of old jobs on the hosts. Those of running jobs stay."),
     },

@@ -114,11 +114,13 @@ class Put(HostOptions):
 
 @dataclass(frozen=True)
 class Get(HostOptions):
-    """Copy a file or folder of every host here, as NAME@HOST.SUFFIX; or what the program of a job wrote.
+    """Copy a file of every host here, as NAME@HOST.SUFFIX; or what a job wrote.
 
-    muster get data/set.csv here     each host's file in its home: here/set@node1.csv
-    muster get JOB                   what a job wrote beside its code and into $MUSTER_OUT: runs/JOB/files
-    muster get JOB checkpoints       only the files of this folder
+    muster get data/set.csv here   each host's file in its home: here/set@node1.csv
+    muster get JOB                 what a job wrote, into runs/JOB/files
+    muster get JOB checkpoints     only the files of this folder
+
+    A job writes beside its code, or into $MUSTER_OUT.
     """
 
     file: str = flag(

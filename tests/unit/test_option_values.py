@@ -61,7 +61,6 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --rank, logs --rank, eval --rank, bench.collectives --root", "0", "the first"),
     ("forward --rank", "0", "the first"),
     ("forward --port", "0", "any free port"),
-    ("hosts.drain --gpu, hosts.undrain --gpu", "0", "the first"),
     ("bench.collectives --warmup-iters", "0", "no calls before the timed ones"),
     ("clean --older-than, status --last", "0", "every job that is over"),
     ("launch --slurm, check --slurm, bench.links --slurm", ["-1"], "salloc knows its options"),
