@@ -40,7 +40,6 @@ class RunFlags(TypedDict, total=False):
     python_version: str
     system_torch: bool
     torch_backend: str
-    relock: bool
     engine: str
     mount: str | Sequence[str]
     min_hosts: int

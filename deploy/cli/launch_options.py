@@ -24,7 +24,7 @@ from .shared import (
     hosts_file_of,
 )
 
-PACKAGES = ("requirements", "python_version", "system_torch", "torch_backend", "relock")
+PACKAGES = ("requirements", "python_version", "system_torch", "torch_backend")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LaunchOptions(SlurmOptions):
         "Where it runs": "include exclude network python runs",
         "How many ranks": "per_host slots",
         "Shared hosts": "wait",
-        "Packages and container": "python_version system_torch torch_backend relock engine mount",
+        "Packages and container": "python_version system_torch torch_backend engine mount",
         "Survive failures": "min_hosts spares preload start_timeout",
         "Look at it": "rank no_record max_log notify timings",
         "Slurm and launchers": "slurm launcher",
@@ -153,7 +153,6 @@ class LaunchOptions(SlurmOptions):
     torch_backend: str = flag(
         "auto", "which wheels of torch: auto (default: by GPUs and driver), none, cpu, cu128, ...", "NAME"
     )
-    relock: bool = flag(False, "choose the versions of the packages again")
     engine: str = flag(
         "", "docker, podman or apptainer starts the container (default: what each host has)", "NAME"
     )

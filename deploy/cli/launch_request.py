@@ -83,7 +83,6 @@ def packages_of(options: LaunchOptions) -> Requirements | None:
         python=options.python_version,
         system_torch=options.system_torch,
         torch_backend=options.torch_backend,
-        relock=options.relock,
     )
 
 

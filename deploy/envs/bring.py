@@ -154,7 +154,7 @@ class PackageDelivery(EnvironmentsAsked):
 
     def _wheels(self, lock: Lock) -> list[fetch.Wheel]:
         with self._progress("wheels for the hosts", "packages") as progress:
-            return fetch.wheels(lock.packages, self._cache, progress.show)
+            return fetch.wheels(lock, self._cache, progress.show)
 
     def _online(self, cluster: Cluster, lock: Lock, hosts: list[str]) -> frozenset[str]:
         """The hosts that reach the index of every package."""

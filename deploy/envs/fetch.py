@@ -6,7 +6,6 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ..common.files import digest as digest_of
 from ..connect.transfer.files import LocalFile
 from ..connect.transfer.transfers import OnProgress
 from ..errors import MusterError
-from .lock import Package
+from .lock import Lock, Package
 
 AT_ONCE = 4
 PIECE = 1 << 20
@@ -31,17 +30,15 @@ class Wheel(LocalFile):
         return self.path.name
 
 
-def wheels(
-    packages: Sequence[Package], cache: Path, progress: OnProgress = lambda done, total: None
-) -> list[Wheel]:
-    """The wheel of each package, on this machine. `progress`: gets the number of wheels so far, and all."""
+def wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: None) -> list[Wheel]:
+    """The wheels of a lock, on this machine. `progress`: gets the number of wheels so far, and all."""
     ready: list[Wheel] = []
     over = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            for wheel in pool.map(lambda package: _wheel(package, cache, over), packages):
+            for wheel in pool.map(lambda package: _wheel(package, lock, cache, over), lock.packages):
                 ready.append(wheel)
-                progress(len(ready), len(packages))
+                progress(len(ready), len(lock.packages))
         except BaseException:  # Ctrl-C too: the pool waits for its threads
             over.set()
             raise
@@ -53,12 +50,12 @@ def described(path: Path) -> LocalFile:
     return LocalFile(digest_of(path), path.stat().st_size, path)
 
 
-def _wheel(package: Package, cache: Path, over: threading.Event) -> Wheel:
+def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> Wheel:
     path = package.local or cache / "wheels" / package.sha256 / package.file
     if package.local is None and not keep_if_intact(path, package.sha256):
         _download(package, path, over)
     elif package.local is not None and digest_of(path) != package.sha256:
-        raise MusterError(f"{path}: changed since it was locked; launch with --relock")
+        raise MusterError(f"{path}: changed since it was locked; to lock it again, delete {lock.file}")
     return Wheel(package.sha256, path.stat().st_size, path)
 
 

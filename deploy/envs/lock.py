@@ -1,7 +1,7 @@
 """The lock of an environment: every package with its version, and the file that hosts install.
 
 uv resolves once for the platform of all hosts. The lock is kept in the cache of this machine, so a second
-launch with the same files resolves nothing; `--relock` resolves again.
+launch with the same files resolves nothing, until its file is deleted.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Lock:
     text: str
     """As pylock.toml (PEP 751), for hosts that reach the index."""
     notes: tuple[str, ...] = ()
+    file: str = ""
+    """Where this machine keeps it. The file itself has an empty text here."""
 
     def version(self, name: str) -> str | None:
         """The version of a package, if it is in the lock."""
@@ -77,12 +79,12 @@ def locked(wanted: Requirements, platform: Platform, cache: Path) -> Lock:
     """The lock of a launch: from the cache, or resolved by uv. An error has uv's own message."""
     digest = fingerprint(wanted, platform, str(uv.program().stat().st_size))
     kept = cache / "locks" / f"{digest}.json"
-    if not wanted.relock and (cached := _kept(kept)):
-        return replace(cached, source=wanted.file.name)
+    if cached := _kept(kept):
+        return replace(cached, source=wanted.file.name, file=str(kept))
     lock = _of_pylock(_resolve(wanted, platform), wanted, platform)
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_sealed(kept, asdict(lock))
-    return lock
+    return replace(lock, file=str(kept))
 
 
 def _kept(path: Path) -> Lock | None:

@@ -26,7 +26,6 @@ class Requirements:
     """Whether torch is the host's own, with its dependencies."""
     torch_backend: str = "auto"
     """Which wheels of torch: uv's name, or `auto` for those of the hosts, or `none` for the index's own."""
-    relock: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,10 @@ class Platform:
 _MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 
 
-def wanted(
-    file: str, *, python: str, system_torch: bool, torch_backend: str, relock: bool
-) -> Requirements | None:
+def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str) -> Requirements | None:
     """The requirements by the flags; None without `--requirements`. `UsageError` for wrong combinations."""
     if not file:
-        flags = {"--python-version": python, "--system-torch": system_torch, "--relock": relock}
+        flags = {"--python-version": python, "--system-torch": system_torch}
         flags["--torch-backend"] = torch_backend != Requirements.torch_backend
         if flag := next((flag for flag, value in flags.items() if value), ""):
             raise UsageError(f"{flag} needs --requirements FILE")
@@ -77,7 +74,7 @@ def wanted(
     if not re.fullmatch(r"[a-z]+[0-9.]*", torch_backend):
         raise UsageError(f"--torch-backend {torch_backend}: write auto, none, cpu, or a CUDA such as cu128")
     require_own_requirements(Path(file))
-    return Requirements(Path(file), python, system_torch, torch_backend, relock)
+    return Requirements(Path(file), python, system_torch, torch_backend)
 
 
 def require_own_requirements(file: Path) -> None:

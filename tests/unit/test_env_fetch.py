@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.envs import fetch
-from muster.deploy.envs.lock import Package
+from muster.deploy.envs.lock import Lock, Package
 from tests.damage import DAMAGE
 
 CONTENT = b"a wheel" * 100
@@ -35,11 +35,11 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_a_wheel_that_was_damaged_here_is_downloaded_again(
     tmp_path: Path, downloads: list[Path], kind: str
 ) -> None:
-    package = Package("digits", "1.0", URL, DIGEST)
-    (wheel,) = fetch.wheels([package], tmp_path)
-    assert fetch.wheels([package], tmp_path) == [wheel]
+    lock = Lock("ab" * 10, "requirements.txt", "3.12", (Package("digits", "1.0", URL, DIGEST),), "")
+    (wheel,) = fetch.wheels(lock, tmp_path)
+    assert fetch.wheels(lock, tmp_path) == [wheel]
     assert len(downloads) == 1
     DAMAGE[kind](wheel.path)
-    (wheel,) = fetch.wheels([package], tmp_path)
+    (wheel,) = fetch.wheels(lock, tmp_path)
     assert len(downloads) == 2
     assert (wheel.size, wheel.path.read_bytes()) == (len(CONTENT), CONTENT)

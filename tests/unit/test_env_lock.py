@@ -81,7 +81,7 @@ def test_the_hosts_own_torch_must_be_there_and_the_same() -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({"file": "", "relock": True}, "--relock needs --requirements FILE"),
+        ({"file": "", "system_torch": True}, "--system-torch needs --requirements FILE"),
         ({"file": "nothing.txt"}, "--requirements nothing.txt: no such file"),
         ({"python": "latest"}, "--python-version latest: write a version such as 3.12"),
         ({"python": "3.12", "system_torch": True}, "leave out --python-version"),
@@ -91,7 +91,7 @@ def test_the_hosts_own_torch_must_be_there_and_the_same() -> None:
 def test_flags_that_cannot_be_are_refused(flags: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     given = {"file": str(require(tmp_path)), "python": "", "system_torch": False, "torch_backend": "auto"}
     with pytest.raises(UsageError, match=complaint):
-        wanted(**{**given, "relock": False, **flags})
+        wanted(**{**given, **flags})
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_lock_names_every_package_with_its_wheel(project: Path) -> None:
         ("greeting", "1.0"),
         ("names", "2.0"),
     ]
-    wheels = fetch.wheels(made.packages, project.parent / "cache")
+    wheels = fetch.wheels(made, project.parent / "cache")
     assert [wheel.path for wheel in wheels] == sorted((project / "wheels").glob("*.whl"))
     assert [wheel.digest for wheel in wheels] == [package.sha256 for package in made.packages]
 
@@ -129,7 +129,8 @@ def test_a_second_launch_locks_nothing_until_a_file_changes(
     with monkeypatch.context() as without_uv:
         without_uv.setattr(uv, "run", lambda *words: pytest.fail("it locks again"))
         assert lock(project) == first
-    relocked = lock(project, relock=True)
+    Path(first.file).unlink()
+    relocked = lock(project)
     assert relocked.version("names") == "2.1"
     assert relocked.key != first.key
     (project / "constraints.txt").write_text("names<2.1\n")
@@ -196,8 +197,10 @@ def test_what_cannot_be_locked_is_explained_by_uv(project: Path) -> None:
 def test_a_wheel_that_changed_since_it_was_locked_is_refused(project: Path) -> None:
     made = lock(project)
     make_wheel(project / "wheels", "names", "2.0", needs=["greeting"])
-    with pytest.raises(MusterError, match=r"names-2.0.*changed since it was locked; launch with --relock"):
-        fetch.wheels(made.packages, project.parent / "cache")
+    with pytest.raises(
+        MusterError, match=rf"names-2.0.*changed since it was locked; to lock it again, delete {made.file}"
+    ):
+        fetch.wheels(made, project.parent / "cache")
 
 
 def test_a_certificate_that_is_not_trusted_has_its_remedy(

@@ -43,7 +43,7 @@ def give(project: Path, text: str, name: str = "requirements.txt") -> Path:
 
 
 def ask(file: Path) -> None:
-    wanted(str(file), python="", system_torch=False, torch_backend="none", relock=False)
+    wanted(str(file), python="", system_torch=False, torch_backend="none")
 
 
 BUILT = [
