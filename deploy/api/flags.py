@@ -28,7 +28,6 @@ class RunFlags(TypedDict, total=False):
     max_restarts: int
     stall_timeout: int
     profile: str
-    no_defaults: bool
     backend: Literal["auto", "gloo", "nccl", "mpi", "hccl"]
     include: str
     exclude: str

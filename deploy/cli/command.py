@@ -40,7 +40,7 @@ rest: the arguments after `--`.
 """
 MOST = 999_999_999
 """The largest number that an option takes, if its declaration gives no smaller one."""
-PROFILE, NO_DEFAULTS = "--profile", "--no-defaults"
+PROFILE = "--profile"
 """The flags about a project's own defaults (project.py), which cannot be defaults themselves."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..plan.spec import LAUNCHERS, LauncherName
@@ -21,7 +20,6 @@ from .shared import (
     SLOTS,
     THIS_ALLOCATION,
     SlurmOptions,
-    hosts_file_of,
 )
 
 PACKAGES = ("requirements", "python_version", "system_torch", "torch_backend")
@@ -33,7 +31,7 @@ class LaunchOptions(SlurmOptions):
 
     groups: ClassVar = {
         "Most used": "hosts np gpus env requirements image detach max_restarts stall_timeout dry_run",
-        "What runs": "script module args backend profile no_defaults",
+        "What runs": "script module args backend profile",
         "Where it runs": "include exclude network python runs",
         "How many ranks": "per_host slots",
         "Shared hosts": "wait",
@@ -95,7 +93,6 @@ class LaunchOptions(SlurmOptions):
     profile: str = flag(
         "", "the profile in muster.toml or [tool.muster] whose values to use; its name alone does too", "NAME"
     )
-    no_defaults: bool = flag(False, "use no value of muster.toml or of [tool.muster] in pyproject.toml")
 
     script: str = flag(
         "",
@@ -218,8 +215,3 @@ class LaunchOptions(SlurmOptions):
     """The id of the job, if a program has chosen it (deploy/api). It is no flag, as the next one."""
     call: str = field(default="", kw_only=True)
     """The folder with the function that the ranks run, and with the module that runs it."""
-
-    @property
-    def hosts_file(self) -> Path:
-        """`--hosts`, or the hosts file of this folder."""
-        return hosts_file_of(self.hosts, has_defaults=not self.no_defaults)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .command import NO_DEFAULTS, PROFILE, Declaration, Flag, Source
+from .command import PROFILE, Declaration, Flag, Source
 from .project_file import Layer, Setting, project_of
 
 COMMAND_LINE = "command line"
@@ -22,10 +22,8 @@ def with_defaults(
 ) -> tuple[dict[str, Any], tuple[Source, ...]]:
     """The values of flags with those of the project, and the source of each if the project has given any."""
     shared = [flag for flag in command.flags.values() if flag.of_project]
-    project = project_of(folder) if shared and not values.get(NO_DEFAULTS) else None
+    project = project_of(folder) if shared else None
     profile = values.get(PROFILE, "")
-    if profile and values.get(NO_DEFAULTS):
-        raise UsageError(f"{PROFILE} {profile} and {NO_DEFAULTS} exclude each other; give one")
     if profile and project is None:
         raise UsageError(
             f"{PROFILE} {profile}: no muster.toml, and no [tool.muster] in a pyproject.toml, in this folder "

@@ -22,7 +22,7 @@ from ..common.users import expanded
 from ..connect.ownership import require_own, search_path
 from ..console.text import nearest
 from ..errors import UsageError
-from .command import NO_DEFAULTS, PROFILE, Declaration, Flag
+from .command import PROFILE, Declaration, Flag
 from .removed import replacement
 
 NAMES = ("muster.toml", "pyproject.toml")
@@ -104,11 +104,11 @@ class Project:
 
     def _flag(self, command: Declaration, key: str, header: str) -> Flag:
         name = _flag_name(key)
-        if name in command.flags and name not in {PROFILE, NO_DEFAULTS}:
+        if name in command.flags and name != PROFILE:
             return command.flags[name]
         if gone := replacement(f"launch {name}"):
             raise UsageError(f"{self._place(header, key)}: {gone}")
-        names = [each.removeprefix("--") for each in command.flags if each not in {PROFILE, NO_DEFAULTS}]
+        names = [each.removeprefix("--") for each in command.flags if each != PROFILE]
         known = command.flag(name)
         hint = (
             f"; write {known.name.removeprefix('--')}"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 CURL = "use `muster run -- curl -O URL`, or push a folder"
 REMOVED: Mapping[str, str] = {
+    "launch --no-defaults": "the command line overrides the values of muster.toml",
     "launch --relock": "delete the lock file, in ~/.cache/muster/locks",
     "launch --sample-every": "leave it out: every host is sampled every 2 seconds",
     "launch --events": "use `tail -F runs/JOB/events.jsonl`",

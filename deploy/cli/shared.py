@@ -82,7 +82,7 @@ class RecordOptions(Command):
         return hosts_file_of(self.hosts, self.runs_folder.parent if is_found else Path())
 
 
-def hosts_file_of(hosts: str, folder: Path = Path(), *, has_defaults: bool = True) -> Path:
+def hosts_file_of(hosts: str, folder: Path = Path()) -> Path:
     """The value of `--hosts`; without it that of the project's own defaults; else a file hosts.txt.
 
     This is that of the folder, or of its nearest parent that has one.
@@ -90,7 +90,7 @@ def hosts_file_of(hosts: str, folder: Path = Path(), *, has_defaults: bool = Tru
     """
     if hosts:
         return Path(hosts)
-    if has_defaults and (default := _of_project("--hosts", folder)):
+    if default := _of_project("--hosts", folder):
         if not Path(default.value).exists():
             raise UsageError(f"{default.place}: hosts = {default.value}: no such file")
         return Path(default.value)

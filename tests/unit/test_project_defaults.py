@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.command import NO_DEFAULTS, PROFILE, Source
+from muster.deploy.cli.command import PROFILE, Source
 from muster.deploy.cli.commands import commands
 from muster.deploy.cli.jobs import Status
 from muster.deploy.cli.launch_options import LaunchOptions
@@ -130,15 +130,14 @@ def test_the_command_line_wins_over_the_profile_and_that_over_the_rest(
 
 def test_no_command_gives_the_flag_of_profiles_another_meaning() -> None:
     for name, command in COMMANDS.items():
-        assert (PROFILE in command.flags) == (NO_DEFAULTS in command.flags), name
+        assert (PROFILE in command.flags) == (name == "launch"), name
 
 
-def test_a_launch_without_defaults_takes_none(here: Path) -> None:
+def test_the_hosts_file_of_a_launch_is_that_of_the_project(here: Path) -> None:
     (here / "muster.toml").write_text(TEXT)
     (here / "cluster.txt").touch()
-    assert read("launch --no-defaults --np 2") == ({"--no-defaults": True, "--np": 2}, ())
-    assert LaunchOptions(no_defaults=True).hosts_file == Path("hosts.txt")
     assert LaunchOptions().hosts_file == Path("cluster.txt")
+    assert LaunchOptions(hosts="hosts.txt").hosts_file == Path("hosts.txt")
 
 
 def test_the_plan_has_the_place_of_each_value_and_no_secret(here: Path) -> None:
@@ -274,12 +273,6 @@ def test_a_name_that_is_no_profile_or_also_a_program(here: Path, line: str, said
 def test_a_profile_needs_a_file(here: Path) -> None:
     with pytest.raises(UsageError, match=r"^--profile big: no muster\.toml, and no \[tool\.muster\]"):
         read("launch --profile big")
-
-
-def test_a_profile_and_no_defaults_exclude_each_other(here: Path) -> None:
-    (here / "muster.toml").write_text("[profiles.big]\nnp = 2")
-    with pytest.raises(UsageError, match=r"^--profile big and --no-defaults exclude each other"):
-        read("launch big --no-defaults")
 
 
 def test_commands_without_defaults_read_no_file(here: Path) -> None:
