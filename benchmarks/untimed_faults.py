@@ -113,7 +113,7 @@ UNTIMED = (
     (
         "one rank prints without end under `--max-log`",
         "its own log is cut, and ends with its last lines; logs of other ranks are complete",
-        "tests/unit/test_log_shares.py",
+        "tests/unit/test_log_limit.py",
     ),
     (
         "this machine loses its network, and with it all hosts",

@@ -190,9 +190,9 @@ class LaunchOptions(SlurmOptions):
         "and eval does not work",
     )
     max_log: str = flag(
-        "8G",
-        "limit for the logs of the run here, an equal share for each rank: 500M, 20G (default: 8G; 0: none); "
-        "the last lines of each are kept beyond it, and the hosts keep all logs",
+        "500M",
+        "limit for each log of the run here: 200M, 4G (default: 500M; 0: none); a longer log keeps its "
+        "beginning and its last lines, and its host has all of it",
         "BYTES",
     )
     notify: str = flag(

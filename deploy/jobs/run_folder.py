@@ -28,7 +28,7 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec
 from ..why.lateness import Pace
 from .job_record import caller_of_stop, record_of, record_without_hosts
-from .log_shares import LogShares
+from .log_limit import LogLimit
 from .sample_file import PACE, SAMPLES, SampleFile, pace_line
 
 # Reserved at the start, so that verdict and result can be written even if the disk is full at the end, or has
@@ -50,14 +50,14 @@ def _beginning() -> Iterator[None]:
 class RunFolder:
     """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
 
-    `max_log`: the bytes that all logs together may take, 0 for no limit. The hosts keep everything.
+    `max_log`: the bytes that each log may take, 0 for no limit. The hosts keep everything.
     `again`: an earlier driver of the job made the folder.
     """
 
     def __init__(
         self, runs: Path, job: str, *, detached: bool = False, max_log: int = MAX_LOG, again: bool = False
     ) -> None:
-        self._shares = LogShares(max_log)
+        self._limit = LogLimit(max_log)
         self._again = again
         self.path = runs / job
         self.logs = self.path / "logs"
@@ -96,7 +96,7 @@ class RunFolder:
         if self._lock is None:
             self._create()
         self._attempt = plan.spec.attempt
-        self._shares.share_out(plan, sum(path.stat().st_size for path in self.logs.iterdir()))
+        self._limit.begin()
         if self._samples is None:
             self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
         self._write(f"plan{self._suffix}.txt", str(plan))
@@ -136,13 +136,12 @@ class RunFolder:
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Append the output of a rank, byte for byte."""
         log = self.log_of(rank, host, stream)
-        self._append(log, self._shares.within(f"rank {rank}", host, log.name, _bytes_of(text)))
+        self._append(log, self._limit.within(log.name, host, _bytes_of(text)))
 
     def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Append a line of the launcher, or of a process that the program spawned. They share their space."""
+        """Append a line of the launcher, or of a process that the program spawned."""
         name = spawned_log(host, self._attempt) if spawned else f"launcher@{host}{self._suffix}.log"
-        log = self.logs / name
-        self._append(log, self._shares.within(f"launcher {host}", host, log.name, _bytes_of(text)))
+        self._append(self.logs / name, self._limit.within(name, host, _bytes_of(text)))
 
     def sampled(self, sample: HostSample) -> None:
         """Append a sample of a host. It never raises: samples are optional."""
@@ -196,10 +195,10 @@ class RunFolder:
 
         The returned result names these logs, and has the user if `muster stop` interrupted the driver.
         """
-        for log, content in self._shares.ends():
+        for log, content in self._limit.ends():
             self._append(self.logs / log, content)
-        if self._shares.note:
-            result = dataclasses.replace(result, notes=(*result.notes, self._shares.note))
+        if self._limit.note:
+            result = dataclasses.replace(result, notes=(*result.notes, self._limit.note))
         if result.stacks:
             self.keep(f"stacks{self._suffix}.txt", result.stacks)
         if result.failure and result.failure.kind == "interrupted" and (by := caller_of_stop(self.path)):

@@ -17,8 +17,8 @@ LauncherName = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
 START_SECONDS, STALL_NOTE_SECONDS = 60.0, 60.0
-MAX_LOG = 8 << 30
-"""Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
+MAX_LOG = 500 << 20
+"""Bytes that each log of a run may take on the driver's disk, unless --max-log gives another number."""
 ALL_GPUS = -1
 """In place of a number of GPUs: all of each host."""
 NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
@@ -113,7 +113,7 @@ class LaunchSpec:
     preload: bool = False
     """Whether its hosts keep the imports of the ranks ready for the next attempt."""
     max_log: int = MAX_LOG
-    """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
+    """Bytes that each of its logs may take on the disk of its driver; 0 for no limit."""
     notify: str = ""
     """A command or a URL that gets a message at each stall and at the end."""
 
