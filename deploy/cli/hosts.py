@@ -116,7 +116,7 @@ class Put(HostOptions):
 class Get(HostOptions):
     """Copy a file of every host here, as NAME@HOST.SUFFIX; or what a job wrote.
 
-    muster get data/set.csv here   each host's file in its home: here/set@node1.csv
+    muster get data/set.csv here   from each home, as here/set@node1.csv
     muster get JOB                 what a job wrote, into runs/JOB/files
     muster get JOB checkpoints     only the files of this folder
 
