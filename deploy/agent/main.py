@@ -34,7 +34,7 @@ from ..common.protocol import ERRORS, PARTS
 BUSY_SECONDS = 2.0
 SUSPICIOUS_SECONDS = 5.0  # a request that takes longer may wait for a disk that does not answer
 # They use no disk, and a thread would delay them.
-QUICK = {"time", "ping", "stdin", "shell_end", "signal", "stream_part", "stream_taken", "stream_close"}
+QUICK = {"time", "ping", "shell_end", "signal", "stream_part", "stream_taken", "stream_close"}
 # ImportError: Python was replaced while the job runs, and a part that was not needed before cannot be loaded.
 REFUSALS = (OSError, ImportError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
 

@@ -80,6 +80,8 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     if not is_queued:
         spec = request.with_code(spec, options, clock, progress.stage)
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
+    if parse.has_data(parse.STDIN):
+        print_note(parse.UNREAD_INPUT)
     from .launching import PreparedLaunch  # noqa: PLC0415  # loaded by now
 
     PreparedLaunch(

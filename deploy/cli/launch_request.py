@@ -109,7 +109,6 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         env=(*env, *(NO_GPUS if number == 0 else ())),
         hidden=parse.taken_from_here(options.env),
         columns=None if options.detach else columns,
-        stdin=not (options.detach or restarts) and parse.feeds(parse.STDIN),
         start_timeout=float(options.start_timeout or START_SECONDS),
         stall_timeout=float(options.stall_timeout),
         stall_note=parse.stall_note(os.environ),

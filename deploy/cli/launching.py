@@ -33,7 +33,6 @@ from ..launch.stages import with_hosts
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
-from . import options as parse
 from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory
@@ -148,7 +147,6 @@ class PreparedLaunch:
                 lambda plan: keep(record, folder.path),
                 listeners=(_decide,),
                 timings=self.timings,
-                stdin=parse.STDIN,
                 packages=packages,
                 on_stage=self.progress.stage,
                 blame=self.inventory.blame,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import os
 import re
 import secrets
 import stat
+import termios
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +25,7 @@ from ..plan.spec import STALL_NOTE_SECONDS, Mount
 from .shared import require_rank
 
 STDIN = 0  # file descriptor
+UNREAD_INPUT = "note: ranks do not read standard input; put the data in a file of the project"
 WITHOUT_LIMIT = "without limit"
 """The value of --wait that stands alone."""
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
@@ -81,13 +84,17 @@ def taken_from_here(settings: Iterable[str]) -> tuple[str, ...]:
     return tuple(setting for setting in settings if "=" not in setting)
 
 
-def feeds(stdin: int) -> bool:
-    """Whether a file descriptor is a pipe, socket or file, and not a terminal or /dev/null."""
+def has_data(descriptor: int) -> bool:
+    """Whether a pipe, socket or file has unread data. It reads nothing and does not wait."""
     try:
-        mode = os.fstat(stdin).st_mode
-    except OSError:  # closed
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            return os.lseek(descriptor, 0, os.SEEK_CUR) < status.st_size
+        if stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
+            return any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    except OSError:  # closed, or a socket without a connection
         return False
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+    return False
 
 
 def stall_note(environ: Mapping[str, str]) -> float:

@@ -67,14 +67,6 @@ class LogEnded(Report, event="log-ended"):
 
 
 @message(frozen=True)
-class InputTaken(Report, event="stdin"):
-    """A rank has read the last part of its standard input; `still_read`: it may read more."""
-
-    rank: Rank
-    still_read: bool
-
-
-@message(frozen=True)
 class GpuUser:
     """A process that uses the GPU of a rank. `rank`: the rank of the job that it is."""
 

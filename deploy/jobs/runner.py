@@ -26,7 +26,7 @@ from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
 from ..launch.events import Observer
 from ..launch.job_events import JobEvent, OnEvent
 from ..launch.loop import LaunchLoop
-from ..launch.rank_io import StdinFeeder, outputs
+from ..launch.rank_io import outputs
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stages import with_hosts
 from ..plan.launch_plan import LaunchPlan, about_vanished
@@ -68,7 +68,6 @@ class Attempts:
         on_start: Callable[[LaunchPlan], None] = lambda plan: None,
         *,
         timings: Timings | None = None,
-        stdin: int | None = None,
         blame: Blame = lambda result: result,
         listeners: Sequence[OnEvent] = (),
         packages: Packages | None = None,
@@ -87,10 +86,7 @@ class Attempts:
         self._on_wait, self._on_stage = on_wait, on_stage
         self._stalls = StallNotifier(spec)
         self._history = JobHistory(spec.job, (folder.event, self._stalls.add, *listeners))
-        self._stdin = StdinFeeder(stdin) if spec.stdin and stdin is not None else None
-        # The part of the input that rank 0 has read cannot be read again by a second attempt.
-        other_ports = 0 if self._stdin else restart.OTHER_PORTS
-        self._policy = Policy(spec.max_restarts, spec.min_hosts, other_ports, spec.hosts)
+        self._policy = Policy(spec.max_restarts, spec.min_hosts, hosts=spec.hosts)
         self._background = Background(open_pipe, self._say)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
@@ -226,7 +222,6 @@ class Attempts:
             cluster,
             (FirstLines(timings, len(the_plan.ranks)), self._history, *self.observers),
             timings=timings,
-            stdin=self._stdin,
             on_event=self._on_event,
             on_sample=self.folder.sampled,
             on_pace=self._on_pace,

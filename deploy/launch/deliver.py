@@ -240,7 +240,6 @@ def _post_prepare(
         path=host.path,
         env=host.env,
         attempt=plan.spec.attempt,
-        stdin=plan.spec.stdin,
         environment=plan.spec.environment,
         code=code.listing(),
         library=library.listing(),

@@ -12,7 +12,6 @@ from ..connect.pipe import SilentError, why_lost
 from ..connect.reports import (
     CommandEnd,
     DaemonEnd,
-    InputTaken,
     LauncherLine,
     LogEnded,
     Lost,
@@ -32,7 +31,6 @@ from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import SpawnedLines, starts_daemon
 from . import result
-from .rank_io import StdinFeeder
 from .result import TERMINATED, Failure, alone, describe_out_of_memory, stopped
 from .state import ImpossibleReport, LaunchState, Lingering
 from .watchdogs import StallWatchdog
@@ -72,16 +70,13 @@ class ReportHandlers:
         cluster: Cluster,
         watchers: Sequence[Watcher],
         stall: StallWatchdog,
-        stdin: StdinFeeder | None = None,
     ) -> None:
         self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
-        self.stdin = stdin
         self._spawned = SpawnedLines()
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
             RankOutput: self._output,
             LogEnded: self._log_ended,
-            InputTaken: self._input_taken,
             ProgramOver: self._program_over,
             RankEnded: self._rank_end,
             Pulses: stall.pulse,
@@ -126,14 +121,7 @@ class ReportHandlers:
                 f"planned: {expected} in a world of {len(ranks)}"
             )
             self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now()))
-        if rank == 0 and self.stdin and rank not in self.state.started:
-            self.stdin.begin(rank, self.cluster.channels[host])
         self.state.rank_started(rank, host)
-
-    def _input_taken(self, host: str, report: InputTaken) -> None:
-        self.state.require_own(host, report.rank)
-        if report.rank or not self.stdin or not self.stdin.taken(still_read=report.still_read):
-            raise ImpossibleReport("a rank took input that was not sent to it")
 
     def _output(self, host: str, report: RankOutput) -> None:
         rank, text = report.rank, report.text

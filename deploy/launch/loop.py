@@ -33,7 +33,7 @@ from .diagnosis import Explanation, explained, gather_explanation, needed
 from .events import ReportHandlers, Watcher
 from .job_events import OnEvent, ignore
 from .measurements import OnPace, OnSample, PaceWatch, SampleCollector
-from .rank_io import SignalRelay, StdinFeeder
+from .rank_io import SignalRelay
 from .result import Failure, LaunchResult, interruption
 from .stages import StartStage
 from .state import LaunchState
@@ -58,7 +58,6 @@ class LaunchLoop:
         watchers: Sequence[Watcher],
         *,
         timings: Timings | None = None,
-        stdin: StdinFeeder | None = None,
         on_event: OnEvent = ignore,
         on_sample: OnSample | None = None,
         on_pace: OnPace | None = None,
@@ -66,7 +65,7 @@ class LaunchLoop:
         detached: bool = False,
         on_turn: Callable[[], object] = lambda: None,
     ) -> None:
-        """`stdin`: the input of rank 0. `on_pace`: gets the pace of the ranks of a recorded job.
+        """`on_pace`: gets the pace of the ranks of a recorded job.
 
         `detached`: whether the driver runs on the head. `on_turn`: called at least every 2 s.
         """
@@ -77,7 +76,7 @@ class LaunchLoop:
         expect_ranks(cluster.channels, {placed.rank: placed.host for placed in plan.ranks})
         stall = StallWatchdog(self.state, plan.spec.stall_timeout or math.inf)
         self._stalls = StallNotes(self.state, cluster, plan.spec.stall_note)
-        self.handlers = ReportHandlers(self.state, cluster, (*watchers, self._stalls), stall, stdin)
+        self.handlers = ReportHandlers(self.state, cluster, (*watchers, self._stalls), stall)
         self.suspension = Suspension(plan.hosts[0].host.name, detached=detached)
         self.signals = SignalRelay(cluster)
         self.began = self._over = now()

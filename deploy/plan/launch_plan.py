@@ -93,11 +93,10 @@ class LaunchPlan:
     def __str__(self) -> str:
         described = (_describe_host(self.spec, host) for host in self.hosts)
         notes = (f"note: {note}" for note in self.notes)
-        stdin = f"stdin: {'this command feeds rank 0' if self.spec.stdin else 'empty'}"
         packages = [f"packages: {self.spec.packages}"] if self.spec.packages else []
         options = ["options:", *(f"  {source}" for source in self.spec.sources)] if self.spec.sources else []
         spares = [f"spare hosts: {', '.join(self.spares)}"] if self.spares else []
-        head = [self.title, *options, _describe_tree(self.spec.tree), *packages, *spares, stdin]
+        head = [self.title, *options, _describe_tree(self.spec.tree), *packages, *spares]
         return "\n".join([*head, *notes, *described]) + "\n"
 
 

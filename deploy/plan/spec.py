@@ -94,8 +94,6 @@ class LaunchSpec:
     """The engine that starts its container: docker, podman or apptainer; empty for what each host has."""
     mounts: tuple[Mount, ...] = ()
     """Folders and files of the hosts in the container, besides those of the job."""
-    stdin: bool = False
-    """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
 
     # How it runs, and when it starts again
     start_timeout: float = START_SECONDS

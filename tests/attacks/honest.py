@@ -178,7 +178,6 @@ REPORTS: dict[str, dict[str, Any]] = {
     "rank-start": {"rank": 0, "local_rank": 0, "world_size": 1},
     "output": {"rank": 0, "stream": "out", "text": "line\n"},
     "log-ended": {"rank": 0, "why": "no space left on the disk of /home/ml/.muster"},
-    "stdin": {"rank": 0, "still_read": True},
     "rank-end": {
         "rank": 0,
         **_END,

@@ -182,19 +182,6 @@ def test_torchs_own_mpi_under_torchrun_is_a_failure(project: Project, cluster: C
     assert "to MPI it was the only rank of a world of one, of 3 ranks in the job" in done.output
 
 
-def test_rank_0_reads_what_is_piped_into_a_launch(project: Project) -> None:
-    (project.path / "reader.py").write_text(
-        "import os, sys\nprint(os.environ['RANK'], 'read', len(sys.stdin.buffer.read()))"
-    )
-    command = [str(FAB), "launch", "--script", "reader.py"]
-    done = subprocess.run(
-        command, cwd=project.path, env=project.env, input=b"x" * 1_000_000, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    said = sorted(re.findall(r"] (\d read \d+)", done.stdout.decode()))
-    assert said == ["0 read 1000000", *(f"{rank} read 0" for rank in range(1, 6))]
-
-
 NOISE = "echo welcome; echo oh >&2; cd /tmp; export RANK=7 WORLD_SIZE=9 OMPI_MCA_btl=self PYTHONPATH=/none"
 
 

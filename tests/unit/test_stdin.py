@@ -1,99 +1,84 @@
-"""The driver's standard input on its way to rank 0: part by part to its end, never more than one ahead."""
+"""A launch says that ranks do not read its standard input, and leaves that input alone."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import Future
-from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any
+import socket
+from collections.abc import Callable
 
 import pytest
 
 from muster.deploy.cli import options
-from muster.deploy.launch.rank_io import PART, StdinFeeder
-from tests.unit.plans import make_plan
-from tests.unit.test_execute import Hosts, hosts
-from tests.waiting import PATIENCE
 
-__all__ = ["hosts"]
+Opened = tuple[int, list[int]]
+"""A descriptor to read, and all descriptors to close."""
 
 
-class Sent:
-    """A channel that keeps what is posted."""
-
-    def __init__(self) -> None:
-        self.parts: SimpleQueue[bytes] = SimpleQueue()
-
-    def post(self, request: Any, payload: bytes = b"", **words: Any) -> Future[Any]:
-        self.parts.put(payload)
-        return Future()
-
-    def next(self) -> bytes:
-        return self.parts.get(timeout=PATIENCE)
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
+def pipe(*parts: bytes, closed: bool = False) -> Opened:
     reader, writer = os.pipe()
-    yield reader, writer
-    os.close(reader)
+    for part in parts:
+        os.write(writer, part)
+    if closed:
+        os.close(writer)
+    return reader, [reader] if closed else [reader, writer]
 
 
-def test_parts_go_one_at_a_time_and_the_end_is_passed_on(pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    content = bytes(range(256)) * 200  # 50 KiB: the pipe holds it
-    os.write(writer, content)
-    given, channel = StdinFeeder(reader), Sent()
-    given.begin(0, channel)  # type: ignore[arg-type]
-    received = channel.next()
-    os.write(writer, b"more")
-    with pytest.raises(Empty):
-        channel.parts.get(timeout=0.2)  # nothing goes before the first part is taken
-    assert given.taken(still_read=True)
-    os.close(writer)
-    received += channel.next()
-    assert given.taken(still_read=True)
-    assert (received, channel.next()) == (content + b"more", b"")
-    assert len(content) < PART
+def connection(*parts: bytes, closed: bool = False) -> Opened:
+    here, there = socket.socketpair()
+    for part in parts:
+        there.sendall(part)
+    if closed:
+        there.shutdown(socket.SHUT_WR)
+    return here.fileno(), [here.detach(), there.detach()]
 
 
-def test_what_the_rank_does_not_read_is_not_read_here_either(pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    os.write(writer, b"one\n")
-    given, channel = StdinFeeder(reader), Sent()
-    given.begin(0, channel)  # type: ignore[arg-type]
-    assert channel.next() == b"one\n"
-    assert given.taken(still_read=False)
-    os.write(writer, b"two\n")
-    os.close(writer)
-    with pytest.raises(Empty):
-        channel.parts.get(timeout=0.2)
-    assert os.read(reader, 10) == b"two\n"
+def file(at: int) -> Opened:
+    descriptor = os.open(__file__, os.O_RDONLY)
+    os.lseek(descriptor, 0, at)
+    return descriptor, [descriptor]
 
 
-def test_a_host_that_took_what_it_was_not_sent_is_not_believed(hosts: Hosts) -> None:
-    hosts.start_all()
-    hosts.tell("node1", "stdin", rank=0, still_read=True)
-    result = hosts.run()
-    assert result.failure is not None
-    assert (result.failure.host, result.failure.kind) == ("node1", "host")
-    assert "input that was not sent to it" in result.failure.reason
+def device(name: str) -> Opened:
+    descriptor = os.open(name, os.O_RDONLY)
+    return descriptor, [descriptor]
 
 
-def test_a_pipe_or_a_file_is_passed_on_and_a_terminal_or_nothing_is_not(pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    terminal, other_end = os.openpty()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    with Path(__file__).open(encoding="utf-8") as file:
-        assert options.feeds(file.fileno())
-    assert [options.feeds(one) for one in (reader, terminal, nothing)] == [True, False, False]
-    for one in (writer, terminal, other_end, nothing):
-        os.close(one)
-    assert not options.feeds(nothing)
+def terminal() -> Opened:
+    outer, inner = os.openpty()
+    os.write(outer, b"a line\n")
+    return inner, [outer, inner]
 
 
-@pytest.mark.parametrize(("stdin", "said"), [(True, "this command feeds rank 0"), (False, "empty")])
-def test_the_plan_says_where_the_input_goes(stdin: bool, said: str) -> None:
-    assert f"\nstdin: {said}\n" in str(make_plan("node1 slots=2", stdin=stdin))
+def closed_descriptor() -> Opened:
+    descriptor, _ = device(os.devnull)
+    os.close(descriptor)
+    return descriptor, []
+
+
+INPUTS: dict[str, tuple[Callable[[], Opened], bool]] = {
+    "a pipe with data": (lambda: pipe(b"100\n"), True),
+    "a pipe with data whose writer has ended": (lambda: pipe(b"100\n", closed=True), True),
+    "a pipe without data": (pipe, False),
+    "a pipe that is at its end": (lambda: pipe(closed=True), False),
+    "a socket with data": (lambda: connection(b"x"), True),
+    "a socket without data": (connection, False),
+    "a socket that is at its end": (lambda: connection(closed=True), False),
+    "a file": (lambda: file(os.SEEK_SET), True),
+    "a file that was read": (lambda: file(os.SEEK_END), False),
+    "an empty file": (lambda: device("/proc/self/status"), False),
+    "/dev/null": (lambda: device(os.devnull), False),
+    "a terminal": (terminal, False),
+    "none": (closed_descriptor, False),
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_unread_data_is_noticed_and_left_where_it_is(kind: str) -> None:
+    make, expected = INPUTS[kind]
+    descriptor, opened = make()
+    try:
+        assert options.has_data(descriptor) is expected
+        assert options.has_data(descriptor) is expected, "it is still there"
+    finally:
+        for each in opened:
+            os.close(each)

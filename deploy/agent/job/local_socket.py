@@ -31,7 +31,6 @@ class LocalSocket:
         self.preload: Callable[[Frame, socket.socket], object] = _not_ready
         """Forks ranks from a process that has done their imports, if there is one."""
         self._shells: dict[int, Any] = {}
-        self._wrappers: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(os.path.join(folder, "agent"))
         self._listener.listen(512)
@@ -42,12 +41,6 @@ class LocalSocket:
         if client := self._shells.pop(number, None):
             with contextlib.suppress(OSError):
                 write_frame(client, {"code": code})
-
-    def feed(self, rank: int, part: bytes) -> None:
-        """Send a rank's wrapper a part of the program's standard input; the wrapper reads it at once."""
-        if wrapper := self._wrappers.get(rank):
-            with contextlib.suppress(OSError, ValueError):
-                write_frame(wrapper, {"stdin": len(part)}, part)
 
     def close(self) -> None:
         """Take no more connections."""
@@ -86,9 +79,7 @@ class LocalSocket:
     def _rank(self, hello: Frame, stream: Any) -> None:
         rank = hello["rank"]
         log = rank_stem(rank, self.job["host"], self.job.get("attempt", 0))
-        fields = ("cwd", "env", "folder", "stdin")
-        write_frame(stream, {"log": log, **{name: self.job[name] for name in fields if name in self.job}})
-        self._wrappers[rank] = stream
+        write_frame(stream, {"log": log, **{name: self.job[name] for name in ("cwd", "env", "folder")}})
         self.ranks.started(rank, hello["pid"])
         self._send({**hello, "event": "rank-start"})
         ended = False

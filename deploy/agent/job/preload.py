@@ -177,8 +177,7 @@ class Preload:
         ranks = position_of(hello["env"])
         programs = JobPaths(self.job["folder"]).programs
         env = environment_of(self.job, ranks, hello["env"], programs)
-        reads = ranks["rank"] == 0 and self.job.get("stdin", False)
-        self._require_same(hello["argv"], env, peer, reads=reads)
+        self._require_same(hello["argv"], env, peer)
         request = {
             "argv": hello["argv"],
             "env": env,
@@ -191,12 +190,10 @@ class Preload:
         message = json.dumps(request).encode()
         socket.send_fds(self._control, [message], [connection.fileno()], socket.MSG_DONTWAIT)
 
-    def _require_same(self, argv: list[str], env: Mapping[str, str], peer: int, *, reads: bool) -> None:
+    def _require_same(self, argv: list[str], env: Mapping[str, str], peer: int) -> None:
         """`_Cold` unless Python would be started here as the process was that did the imports."""
         if argv != self._argv[1:]:
             raise _Cold("the command line is another one")
-        if reads:
-            raise _Cold("the rank reads standard input")
         if other := _differing(env, self._env):
             raise _Cold(f"{other[0]} has another value")
         for name in ("limits", "cgroup"):

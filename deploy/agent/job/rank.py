@@ -22,9 +22,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, BinaryIO, Union
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING or __package__:
     from .rank_log import TAIL_LINES, Log, pump
@@ -67,16 +66,15 @@ class AgentConnection:
         self.job: dict[str, Any] = json.loads(self._stream.readline())
 
     def send(self, frame: dict[str, Any]) -> None:
-        """Send one JSON line; `listen` notices when the agent is gone."""
+        """Send one JSON line; `wait` notices when the agent is gone."""
         with self._lock, contextlib.suppress(OSError):
             self._stream.write(json.dumps(frame).encode() + b"\n")
             self._stream.flush()
 
-    def listen(self, take: Callable[[bytes], object]) -> None:
-        """Pass on each part of the program's standard input, until the agent is gone."""
+    def wait(self) -> None:
+        """Wait until the agent is gone; it sends nothing more."""
         with contextlib.suppress(OSError, ValueError):
-            while line := self._stream.readline():
-                take(self._stream.read(json.loads(line).get("size", 0)))
+            self._stream.read(1)
 
 
 def environment_of(
@@ -108,26 +106,12 @@ def prepare_child(agent: int) -> None:
     libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where it is not needed
 
 
-def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: AgentConnection) -> None:
-    """Write each part to the program's standard input, and report when the program has taken it."""
-    with contextlib.suppress(OSError):  # the program reads no more, or has ended
-        while part := parts.get():
-            program.write(part)
-            program.flush()
-            agent.send({"event": "stdin", "still_read": True})
-    with contextlib.suppress(OSError):
-        program.close()
-    agent.send({"event": "stdin", "still_read": False})
-
-
 class Released:
     """The program of this rank, whose imports were done before (in_rank/muster_preload.py).
 
     This process became its parent before it became a wrapper, and not by the launcher. The process that the
     launcher has started waits at the other end of `asking` for the status of the program.
     """
-
-    stdin = None
 
     def __init__(self, pid: int, asking: int, out: int, err: int) -> None:
         self.pid, self._over = pid, False
@@ -199,16 +183,14 @@ def run_released(argv: list[str]) -> int | None:
         return int(status)
 
 
-def start(
-    argv: list[str], agent: AgentConnection, ranks: Mapping[str, int], *, reads: bool
-) -> subprocess.Popen[bytes]:
+def start(argv: list[str], agent: AgentConnection, ranks: Mapping[str, int]) -> subprocess.Popen[bytes]:
     """Start Python with these arguments."""
     programs = os.path.dirname(os.path.abspath(__file__))
     return subprocess.Popen(
         [sys.executable, *argv],
         cwd=agent.job["cwd"],
         env=environment_of(agent.job, ranks, os.environ, programs),
-        stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=lambda: prepare_child(agent.pid),  # no other thread runs yet
@@ -220,22 +202,18 @@ def run(argv: list[str], released: Released | None = None) -> int:
     ranks = position_of(os.environ)
     agent = AgentConnection({"hello": "rank", "pid": os.getpid(), **ranks})
     label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", agent.job["log"])
-    reads = ranks["rank"] == 0 and agent.job.get("stdin", False)
     tails: dict[str, collections.deque[str]] = {
         "out": collections.deque(maxlen=TAIL_LINES),
         "err": collections.deque(maxlen=TAIL_LINES),
     }
     try:
-        child = released or start(argv, agent, ranks, reads=reads)
+        child = released or start(argv, agent, ranks)
     except OSError as error:
         agent.send({"event": "output", "stream": "err", "text": f"{error}\n"})
         return finish(agent, label, 127, [f"{error}\n"])
     for number in FORWARDED:
         signal.signal(number, lambda got, frame: child.send_signal(got))
-    parts: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=end_with_agent, args=(agent, child, parts), daemon=True).start()
-    if child.stdin:
-        threading.Thread(target=feed, args=(parts, child.stdin, agent), daemon=True).start()
+    threading.Thread(target=end_with_agent, args=(agent, child), daemon=True).start()
     over, ending = os.pipe()
     logs = {name: Log(f"{label}.{name}", agent.send) for name in tails}
     pumps = [
@@ -305,9 +283,9 @@ def finish(
     return code
 
 
-def end_with_agent(agent: AgentConnection, child: Program, parts: SimpleQueue[bytes]) -> None:
-    """End the program when the agent is gone; until then pass on its standard input."""
-    agent.listen(parts.put)
+def end_with_agent(agent: AgentConnection, child: Program) -> None:
+    """End the program when the agent is gone."""
+    agent.wait()
     child.kill()
 
 

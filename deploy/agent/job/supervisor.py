@@ -195,12 +195,6 @@ class JobSupervisor:
             self.local_socket.shell_ended(request["number"], request["code"])
         return {}
 
-    def do_stdin(self, request: Frame, payload: bytes) -> Frame:
-        """Pass a rank of this host a part of its standard input; an empty part is the end."""
-        if self.local_socket:
-            self.local_socket.feed(request["rank"], payload)
-        return {}
-
     def do_ping(self, request: Frame, payload: bytes) -> Frame:
         """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
         self._heartbeat.hear()
