@@ -65,7 +65,6 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "The node image": {
         "image.build": ("image", "Build a target of docker/docker-bake.json, after a check of its versions."),
         "image.check": ("image", "Run the image's own proof: versions, backends, mpirun and torchrun."),
-        "image.sbom": ("image", "Print every package of the image with its version, as CycloneDX JSON."),
         "image.push": ("image", "Copy an image to the engine of every host, without a registry."),
     },
     "On every host": {

@@ -1,4 +1,4 @@
-"""`muster image build`, `check`, `sbom` and `push`: the node image, from its sources to every host."""
+"""`muster image build`, `check` and `push`: the node image, from its sources to every host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from .options import require_image
 from .run_program import run_program
 from .shared import JSON, HostOptions, cache_folder
 
-BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
@@ -127,22 +126,6 @@ class ImageCheck(Command):
         sys.stdout.write(output if self.json else text)
         if proof.broken:
             raise Exit(code=1)
-
-
-@dataclass(frozen=True)
-class ImageSbom(Command):
-    """Print every package of the image with its version, as CycloneDX JSON."""
-
-    image: str = flag(DEFAULT, IMAGE, takes="positional")
-
-    def run(self) -> None:
-        """Print it from a container of the image."""
-        require_image(self.image)
-        engine = LocalEngine()
-        status, output = engine.run(engine.image(self.image), BILL)
-        if status:
-            raise UsageError(f"{self.image} has no bill of materials; build it again: muster image build")
-        sys.stdout.write(output)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 CURL = "use `muster run -- curl -O URL`, or push a folder"
 REMOVED: Mapping[str, str] = {
+    "image sbom": "use `docker run --rm IMAGE cat /usr/share/muster/sbom.cdx.json`",
     "launch --no-defaults": "the command line overrides the values of muster.toml",
     "launch --relock": "delete the lock file, in ~/.cache/muster/locks",
     "launch --sample-every": "leave it out: every host is sampled every 2 seconds",

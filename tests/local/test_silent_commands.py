@@ -38,7 +38,7 @@ OTHERS = {
     ),
 }
 PROGRAMS = {"cluster.up": "", "cluster.down": "", "image.build": "cpu"}
-ENGINE = {"image.check": "", "image.sbom": "", "image.push": ""}
+ENGINE = {"image.check": "", "image.push": ""}
 # The command lines that wait for a host.
 HOSTS = {
     "launch": "--np 3 program.py",

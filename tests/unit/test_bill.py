@@ -57,10 +57,9 @@ def test_every_package_has_its_version_and_a_name_of_its_own(
     ]
 
 
-def test_the_images_build_writes_it_and_the_command_reads_it() -> None:
-    from muster.deploy.cli.image import BILL
-
-    place = BILL[-1]
+def test_the_build_of_an_image_writes_it_where_the_page_says() -> None:
+    place = "/usr/share/muster/sbom.cdx.json"
+    assert f"cat {place}" in (ROOT / "docs" / "image.md").read_text()
     text = (ROOT / "docker" / "Dockerfile").read_text()
     assert f"python3 /usr/libexec/muster/sbom >{place}" in text
     assert "COPY docker/sbom.py /usr/libexec/muster/sbom\n" in text

@@ -72,7 +72,7 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --torch-backend", ["word"], "uv knows its names"),
     ("launch --network, bench.links --network", ["0", "-1", "word"], "an interface of the first host"),
     ("bench.collectives --network, bench.hosts --network", ["0", "-1", "word"], "the same"),
-    ("launch --image, image.check --image, image.sbom --image, image.push --image", NAMES, "an image"),
+    ("launch --image, image.check --image, image.push --image", NAMES, "an image"),
     ("data.push --name, data.verify --name, data.pull --name, data.remove --name", NAMES, "a data set"),
     ("status --hosts, logs --hosts, attach --hosts, stop --hosts", ODD, "the record of the job is here"),
     ("stacks --include, stacks --exclude", ODD, "the record of the job has its hosts"),

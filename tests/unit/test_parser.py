@@ -119,7 +119,7 @@ def test_help_is_asked_for(written: str, shown: str, capsys: pytest.CaptureFixtu
         ("setup --check", "follows --: muster setup -- --check"),
         ("lanuch", "no command lanuch; did you mean launch?"),
         ("train.py", "to run it on the hosts: muster launch train.py"),
-        ("image", "which of image build, image check, image sbom, image push?"),
+        ("image", "which of image build, image check, image push?"),
         ("--hlep", "muster has no option --hlep; did you mean --help?"),
         ("--hosts=h.txt check", "options follow the command: muster check --hosts=h.txt ..."),
     ],
