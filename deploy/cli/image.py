@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.users import expanded
 from ..connect.cluster import Cluster
 from ..connect.opener import access_with
 from ..console.progress import MB, Progress
@@ -20,7 +15,6 @@ from ..hosts import hostfile
 from ..image import build as building
 from ..image import capabilities, report
 from ..image.archive import Archive
-from ..image.cache import CompilerCache
 from ..image.engine import LocalEngine
 from ..image.push import ImageTransfer, prepare, survey
 from ..image.versions import load
@@ -32,18 +26,6 @@ from .shared import JSON, HostOptions, cache_folder
 
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
-
-
-@contextmanager
-def compiler_cache(folder: str) -> Iterator[str]:
-    """Serve the compilers' cache from this folder, if any; gives the file with its address."""
-    if not folder:
-        yield ""
-        return
-    with CompilerCache(Path(expanded(folder)).resolve()) as cache, tempfile.NamedTemporaryFile("w") as secret:
-        secret.write(cache.address)
-        secret.flush()
-        yield secret.name
 
 
 @dataclass(frozen=True)
@@ -67,24 +49,13 @@ class ImageBuild(Command):
         "compute capabilities, such as 9.0 or 8.0;9.0+PTX (default: those of docker/versions.json)",
         "LIST",
     )
-    cache: str = flag(
-        "",
-        "a folder for compiled objects, so that a stopped build can continue (default: $MUSTER_CACHE)",
-        "FOLDER",
-    )
     dry_run: bool = flag(False, "print the command, and build nothing")
 
     def run(self) -> None:
         """Build it, and record the duration."""
-        folder = "" if self.dry_run else self.cache or os.environ.get("MUSTER_CACHE", "")
-        with compiler_cache(folder) as address:
-            self._build(address)
-
-    def _build(self, address: str) -> None:
-        """Build with the cache that is served at this address."""
         target = self.target
         track = building.find(target, list(load().values()))
-        recipe = building.Recipe(self.proof, self.gpus, address)
+        recipe = building.Recipe(self.proof, self.gpus)
         bases = building.base_commands(track, self.ca)
         main = building.command(target, self.source, self.ca, recipe)
         durations = building.Durations(cache_folder() / "builds.json")
@@ -101,8 +72,8 @@ class ImageBuild(Command):
         began = time.monotonic()
         if any(run_program(argv) for argv in [*bases, main]):
             raise Exit(
-                f"the build of {target} failed; the next one continues from what is compiled already"
-                + ("" if address else ", as long as the engine keeps its cache mounts (docs/image.md)"),
+                f"the build of {target} failed; the next one continues from what is compiled already, "
+                "as long as the engine keeps its cache mounts (docs/image.md)",
                 1,
             )
         durations.note(target, time.monotonic() - began)

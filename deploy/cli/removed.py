@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 CURL = "use `muster run -- curl -O URL`, or push a folder"
 REMOVED: Mapping[str, str] = {
+    "image build --cache": "the engine keeps compiled files in a cache mount (docs/image.md)",
     "image sbom": "use `docker run --rm IMAGE cat /usr/share/muster/sbom.cdx.json`",
     "launch --no-defaults": "the command line overrides the values of muster.toml",
     "launch --relock": "delete the lock file, in ~/.cache/muster/locks",

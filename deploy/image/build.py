@@ -39,8 +39,6 @@ class Recipe:
     """Leave out the kernels that take longest (docs/image.md)."""
     gpus: str = ""
     """Compute capabilities in place of the track's, in PyTorch's form: `9.0` or `8.0;9.0+PTX`."""
-    cache: str = ""
-    """A file with the address of the compilers' cache (`CompilerCache`)."""
 
     def settings(self, target: str) -> list[str]:
         """The options of `docker buildx bake`. `UsageError` for values that no build takes."""
@@ -55,7 +53,6 @@ class Recipe:
         values = {
             "args.PROFILE": "proof" if self.proof else "",
             "args.TORCH_CUDA_ARCH_LIST": self.gpus,
-            "secrets": f"id=ccache,src={self.cache}" if self.cache else "",
         }
         return [
             token

@@ -95,31 +95,15 @@ install_wheel() {
   keep "$1"
 }
 
-# require_answer URL: something listens there. Without it ccache continues without a message, and keeps nothing.
-require_answer() {
-  local address=${1#*://}
-  address=${address%%/*}
-  timeout 10 bash -c ": </dev/tcp/${address%:*}/${address##*:}" 2>/dev/null && return
-  say "the folder MUSTER_CACHE is served at $address, and this build cannot reach it, so nothing would be kept"
-  say "A firewall may refuse what comes from containers; without --cache the engine's own cache mount is used"
-  return 1
-}
-
-# with_ccache: compilers through ccache, so that a build that failed or was stopped goes on from there. Its files are
-# kept by the machine that asked for the build, in the folder MUSTER_CACHE; else in a cache mount, which the engine may
-# give empty without a word, so the log says what there is at the start.
+# with_ccache: compilers through ccache, so that a build that failed or was stopped continues from there. Its files are in
+# a cache mount, which the engine may empty without a message, so the log says what is in it at the start.
 with_ccache() {
   local kept
   export CCACHE_DIR=/ccache CCACHE_MAXSIZE=20G CCACHE_NOHASHDIR=1 PATH=/usr/lib/ccache:$PATH
   kept=$(ccache --print-stats | awk '$1 == "files_in_cache" {print $2}')
-  if [ -s /run/secrets/ccache ]; then
-    CCACHE_REMOTE_STORAGE=$(</run/secrets/ccache)
-    export CCACHE_REMOTE_STORAGE CCACHE_REMOTE_ONLY=1
-    require_answer "$CCACHE_REMOTE_STORAGE"
-    say "ccache reads and writes the folder MUSTER_CACHE"
-  elif [ "${kept:-0}" = 0 ]; then
+  if [ "${kept:-0}" = 0 ]; then
     say "ccache is empty: everything is compiled. After an earlier build this means that the engine dropped its cache"
-    say "mount, by --no-cache or to save room; with MUSTER_CACHE=FOLDER nothing is dropped (docs/image.md)"
+    say "mount, by --no-cache or to save room (docs/image.md)"
   else
     say "ccache has $kept files of earlier builds"
   fi
