@@ -7,9 +7,11 @@ command asks the hosts of `--hosts`, or of hosts.txt, and prints a line about th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from ..common.users import own_name
@@ -23,12 +25,13 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs import control as jobs
 from ..jobs import hosts_record
-from ..jobs.control import JobRecords, LocalRuns, LocatedJob
+from ..jobs.control import Dispute, JobRecords, LocalRuns, LocatedJob
 from ..jobs.hosts_record import HostsRecord
 from ..slurm.mark import any_mark
 from .shared import RecordOptions, print_note
 
 LOOKED = "here or on the hosts"
+MOST_DOUBTS = 5
 Default = Literal["newest", "newest running", "only running"]
 """The job of a command without an id, among those of this user."""
 
@@ -50,6 +53,10 @@ class JobSearch(NamedTuple):
     connected: list[ConnectedHosts]
     head: str = ""
     """The host with the driver and the records of the job, if this machine has detached it."""
+    disputes: Mapping[str, Dispute] = MappingProxyType({})
+    """By the id of the job, the records of it that contradict each other."""
+    disregarded: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """The jobs of a host that do not count, because their heads have no record of them."""
 
     @property
     def lines(self) -> list[str]:
@@ -60,8 +67,37 @@ class JobSearch(NamedTuple):
         """The same, without these hosts, which the command reports."""
         return lines_of((host or "here", why) for host, why in self.silent.items() if host not in hosts)
 
+    @property
+    def doubts(self) -> list[str]:
+        """Lines about jobs whose records contradict each other, and hosts whose records do not count."""
+        texts = [dispute.text for dispute in self.disputes.values()]
+        more = [f"and {len(texts) - MOST_DOUBTS} more such jobs"] if len(texts) > MOST_DOUBTS else []
+        return [*texts[:MOST_DOUBTS], *more, *(map(self._left_out, self.disregarded))]
+
+    def _left_out(self, host: str) -> str:
+        listed = self.disregarded[host]
+        names = ", ".join([*listed[:MOST_DOUBTS], *(["..."] if len(listed) > MOST_DOUBTS else [])])
+        return f"{host} has records of jobs whose heads have none, so they are left out: {names}"
+
     def named(self, job: str) -> LocatedJob:
-        """The job with this id, or whose id ends so. `UnfitError` if a silent host may have it."""
+        """The job with this id, or whose id ends so. `UnfitError` if a silent host may have it.
+
+        `MusterError` if it is not clear which record of it counts.
+        """
+        return self._trusted(self._named(job))
+
+    def _trusted(self, located: LocatedJob) -> LocatedJob:
+        if dispute := self.disputes.get(located.state.job):
+            if dispute.is_open:
+                raise MusterError(dispute.text)
+            print_note(dispute.text)
+        return located
+
+    def _named(self, job: str) -> LocatedJob:
+        for host in [
+            host for host, ids in self.disregarded.items() if any(each.endswith(job) for each in ids)
+        ]:
+            print_note(self._left_out(host))
         if self.silent and not any(entry.state.job.endswith(job) for entry in self.jobs):
             raise self._silent_error()
         return jobs.only(self.jobs, job, LOOKED)
@@ -78,7 +114,7 @@ class JobSearch(NamedTuple):
         running = [entry.state.job for entry in jobs.own(self.jobs, user) if entry.state.running]
         if which == "only running" and len(running) > 1:
             raise UsageError(f"which job? {len(running)} jobs of {user} run: {', '.join(running)}")
-        return newest
+        return self._trusted(newest)
 
     def _silent_error(self) -> UnfitError:
         return UnfitError((host or "here", self._said(host, why)) for host, why in self.silent.items())
@@ -97,22 +133,24 @@ def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
 
     For a job that this machine has, no host is asked.
     """
+    runs = options.runs_folder
     with contextlib.ExitStack() as stack:
-        connected, silent = list[ConnectedHosts](), dict[str, MusterError]()
-        found, head = jobs.jobs_at([_local_records(options.runs_folder)], on_error=silent.__setitem__), ""
-        is_local = any(job and entry.state.job.endswith(job) for entry in found)
+        connected, silent, asked = list[ConnectedHosts](), dict[str, MusterError](), set[str]()
+        located, head = jobs.jobs_at([_local_records(runs)], on_error=silent.__setitem__), ""
+        is_local = any(job and entry.state.job.endswith(job) for entry in located)
         for chosen, access, is_head in () if is_local else _routes(job, options):
             head = chosen[0].name if is_head else head
+            asked |= {host.name for host in chosen}
             cluster = Cluster(chosen, access.open, facts=False)
             stack.callback(cluster.close)
             errors = cluster.connect()
-            more = jobs.jobs_at([*cluster.channels.values()], on_error=errors.__setitem__)
+            located += jobs.jobs_at([*cluster.channels.values()], on_error=errors.__setitem__)
             cluster.leave_out(errors)
             silent |= errors
             connected.append(ConnectedHosts(access, cluster))
-            found = jobs.merged([*found, *more])
+        found = jobs.settled(located, asked, partial(hosts_record.head_of, runs))
         reasons = {host: error.reason for host, error in silent.items()}
-        yield JobSearch(job, found, reasons, connected, head)
+        yield JobSearch(job, found.jobs, reasons, connected, head, found.disputes, found.disregarded)
 
 
 def _local_records(runs: Path) -> JobRecords:

@@ -82,7 +82,7 @@ class Status(JobOptions):
                 hidden = len(candidates) - len(states)
                 if hidden and not self.running:
                     print_note(f"{count(hidden, 'older job')}: muster status -n 0 lists all")
-            for line in search.lines:
+            for line in (*(() if self.job else search.doubts), *search.lines):
                 print_note(line)
             if search.lines:  # a silent host may have jobs that are not shown
                 raise Exit(code=UnfitError.exit_status)

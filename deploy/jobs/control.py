@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobSt
 from ..connect.requests.request import Answer, Request
 from ..console.text import nearest
 from ..errors import MusterError, UsageError
+from ..hosts.hostfile import Host
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
@@ -74,10 +76,28 @@ class LogLine(NamedTuple):
     text: str
 
 
+class Dispute(NamedTuple):
+    """Records of a job that contradict each other."""
+
+    text: str
+    is_open: bool
+    """Whether several hosts say that they are the head of the job, so that none of them can be believed."""
+
+
+class FoundJobs(NamedTuple):
+    """Each job once, oldest first, and what was wrong with the answers of hosts."""
+
+    jobs: list[LocatedJob]
+    disputes: Mapping[str, Dispute]
+    """By the id of the job."""
+    disregarded: Mapping[str, Sequence[str]]
+    """The jobs of which a host has a record, and their heads have none; by the host."""
+
+
 def jobs_at(
     sources: Sequence[JobRecords], on_error: Callable[[str, MusterError], None] | None = None
 ) -> list[LocatedJob]:
-    """Every job of these sources, oldest first. The first source of a job counts.
+    """Every job of these sources, oldest first; a job that several have is in the list several times.
 
     `on_error` is called for each source that does not answer. Without it, that is an error.
     """
@@ -88,17 +108,90 @@ def jobs_at(
     else:
         for host, error in outcomes.errors.items():
             on_error(host, error)
-    return merged(
+    located = [
         LocatedJob(state, by_host[host]) for host, answer in outcomes.results.items() for state in answer.jobs
-    )
+    ]
+    return sorted(located, key=_age)
 
 
-def merged(listed: Iterable[LocatedJob]) -> list[LocatedJob]:
-    """Each job once, oldest first. The first source of a job counts."""
-    by_job: dict[str, LocatedJob] = {}
-    for located in listed:
-        by_job.setdefault(located.state.job, located)
-    return sorted(by_job.values(), key=lambda located: (located.state.started, located.state.job))
+def settled(
+    located: Iterable[LocatedJob], asked: Container[str], recorded_head: Callable[[str], str]
+) -> FoundJobs:
+    """The record of each job that counts. A host can write anything about the jobs of others.
+
+    This is the record of this machine, or else that of the job's head, which `recorded_head` gives for a job
+    that was launched from here. Of another job, the head is the host that its record names, if this is the
+    host that has the record, or if none of its name was `asked`.
+    """
+    by_job: dict[str, dict[str, LocatedJob]] = {}
+    for entry in located:
+        by_job.setdefault(entry.state.job, {}).setdefault(entry.records.host, entry)
+    found, disputes, disregarded = list[LocatedJob](), dict[str, Dispute](), dict[str, list[str]]()
+    for job, by_host in by_job.items():
+        counting = _counting(by_host, asked, "" if "" in by_host else recorded_head(job))
+        if not counting:
+            for host in by_host:
+                disregarded.setdefault(host, []).append(job)
+            continue
+        chosen, others = counting[0], [*by_host.values()]
+        if any(_contradict(chosen, other, counting) for other in others):
+            with contextlib.suppress(MusterError):  # the others were perhaps asked after it had ended
+                chosen = chosen._replace(state=state_of(chosen))
+        if rivals := [other for other in others if _contradict(chosen, other, counting)]:
+            disputes[job] = _dispute(chosen, rivals, is_open=any(rival in counting for rival in rivals))
+        found.append(chosen)
+    return FoundJobs(sorted(found, key=_age), disputes, disregarded)
+
+
+def _counting(by_host: Mapping[str, LocatedJob], asked: Container[str], head: str) -> list[LocatedJob]:
+    """The records of a job that may count. `head`: as its launch from here has recorded it, if at all."""
+    if "" in by_host:
+        return [by_host[""]]
+    if head:
+        return [by_host[head]] if head in by_host else []
+    heads = [entry for host, entry in by_host.items() if entry.state.head_name == host]
+    # localhost is another machine on each host.
+    return heads or [
+        entry
+        for entry in by_host.values()
+        if entry.state.head_name not in asked or Host(entry.state.head_name).is_local
+    ]
+
+
+def _contradict(chosen: LocatedJob, other: LocatedJob, counting: Sequence[LocatedJob]) -> bool:
+    if other.records.host == chosen.records.host:
+        return False
+    return _denies(other.state, chosen.state) or (other in counting and _denies(chosen.state, other.state))
+
+
+def _denies(state: JobState, other: JobState) -> bool:
+    """Whether a state cannot be that of a job in the other state, or what a host knows of it."""
+    if state.attempt < other.attempt:
+        return False  # the head of an earlier attempt
+    if (state.attempt, state.driver) != (other.attempt, other.driver):
+        return True
+    ended = state.exit_status is not None
+    return ended and (state.state, state.exit_status) != (other.state, other.exit_status)
+
+
+def _dispute(chosen: LocatedJob, rivals: Sequence[LocatedJob], *, is_open: bool) -> Dispute:
+    said = ", ".join(map(_said, rivals[:LISTED]))
+    if is_open:
+        text = (
+            f"{_said(chosen)}, {said}; each says that it is the head. Name a hosts file without the wrong one"
+        )
+        return Dispute(f"{chosen.state.job}: its records contradict each other: {text}: --hosts FILE", True)
+    return Dispute(f"{chosen.state.job}: {said}, but {_said(chosen)}, which counts", False)
+
+
+def _said(entry: LocatedJob) -> str:
+    state = entry.state
+    by = f"attempt {state.attempt}, driver {state.driver.pid} on {state.driver.host}"
+    return f"{entry.records.host or 'the record here'} says {state.state} ({by})"
+
+
+def _age(entry: LocatedJob) -> tuple[float, str]:
+    return entry.state.started, entry.state.job
 
 
 def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:

@@ -86,7 +86,7 @@ def drive(spec: LaunchSpec, folder: Path) -> None:
 
     If the launching command is gone before the first report, the job is not started.
     """
-    run = RunFolder(folder, "run", detached=True, max_log=spec.max_log)
+    run = RunFolder(folder, "run", detached=True, max_log=spec.max_log, head=spec.hosts[0].name)
     report = _StartReport()
     try:
         result = _attempts(spec, run, report).run()

@@ -136,6 +136,15 @@ def find(runs: Path, job: str) -> HostsRecord | None:
     return _read(runs / matching[0] / NAME) if matching else None
 
 
+def head_of(runs: Path, job: str) -> str:
+    """The host with the run of a job that was detached from here; empty if there is no valid record of it."""
+    path = runs / job / NAME
+    with contextlib.suppress(UsageError):
+        if path.is_file() and (record := _read(path)).detached:
+            return record.hosts[0].name
+    return ""
+
+
 def newest_elsewhere(runs: Path) -> HostsRecord | None:
     """The record of the newest job whose run is on its first host, not on this machine."""
     folders = [path.parent for path in runs.glob(f"*/{NAME}")]

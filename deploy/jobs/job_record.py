@@ -22,17 +22,18 @@ def caller_of_stop(folder: Path) -> str:
         return ""
 
 
-def record_without_hosts(spec: LaunchSpec, folder: Path, *, detached: bool) -> dict[str, Any]:
+def record_without_hosts(spec: LaunchSpec, folder: Path, head: str, *, detached: bool) -> dict[str, Any]:
     """The content of job.json for a job whose hosts are not known yet."""
     return {
         **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
         **{"attempt": 0, "started": time.time(), "detached": detached, "driver": identity()},
         "driver_folder": str(folder),
+        "head": head,
     }
 
 
 def record_of(
-    plan: LaunchPlan, left_out: Mapping[str, str], folder: Path, started: float, *, detached: bool
+    plan: LaunchPlan, left_out: Mapping[str, str], folder: Path, head: str, started: float, *, detached: bool
 ) -> dict[str, Any]:
     """The content of job.json for an attempt. `left_out`: why hosts have left the job."""
     return {
@@ -50,4 +51,5 @@ def record_of(
         "detached": detached,
         "driver": identity(),
         "driver_folder": str(folder),
+        "head": head or plan.hosts[0].host.name,
     }

@@ -51,12 +51,21 @@ class RunFolder:
     """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
 
     `max_log`: the bytes that each log may take, 0 for no limit. The hosts keep everything.
-    `again`: an earlier driver of the job made the folder.
+    `again`: an earlier driver of the job made the folder. `head`: the host with this folder, for a detached
+    job; the folder is there even when an attempt does not use that host.
     """
 
     def __init__(
-        self, runs: Path, job: str, *, detached: bool = False, max_log: int = MAX_LOG, again: bool = False
+        self,
+        runs: Path,
+        job: str,
+        *,
+        detached: bool = False,
+        max_log: int = MAX_LOG,
+        again: bool = False,
+        head: str = "",
     ) -> None:
+        self._head = head
         self._limit = LogLimit(max_log)
         self._again = again
         self.path = runs / job
@@ -83,7 +92,7 @@ class RunFolder:
         if self._lock is None:
             self._create()
         self.waits = True
-        record = record_without_hosts(spec, self.path.resolve(), detached=self.detached)
+        record = record_without_hosts(spec, self.path.resolve(), self._head, detached=self.detached)
         self.record = {**record, "waiting": why, "started": self.record.get("started", record["started"])}
         self._record("job.json", self.record)
 
@@ -101,7 +110,9 @@ class RunFolder:
             self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
         self._write(f"plan{self._suffix}.txt", str(plan))
         started = self.record.get("started", time.time())
-        self.record = record_of(plan, left_out or {}, self.path.resolve(), started, detached=self.detached)
+        self.record = record_of(
+            plan, left_out or {}, self.path.resolve(), self._head, started, detached=self.detached
+        )
         self._record("job.json", self.record)
         self.waits = False
 

@@ -163,7 +163,7 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), 0o600)
-    record = record_without_hosts(spec, batch.folder, detached=True)
+    record = record_without_hosts(spec, batch.folder, "", detached=True)
     write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
 
 

@@ -433,6 +433,7 @@ MEANINGS = {
     "LeftOut.host": "its name",
     "LeftOut.why": "the reason",
     "JobState.driver_folder": "the folder of the run, on the driver's machine",
+    "JobState.head": "the host with the record of the job; empty in a record of an older version",
     "Driver.host": "its machine",
     "Driver.pid": "its PID",
     "{}": "an event",

@@ -77,6 +77,13 @@ class JobState:
     """The ranks of a running job that the others wait for, by the sums of its driver."""
     user: Text = ""
     """The user who launched it; of a job of an older version, the owner of its record."""
+    head: Name = ""
+    """The host with the record; of a job of an older version, the first of its hosts."""
+
+    @property
+    def head_name(self) -> str:
+        """The host whose record of the job counts; empty before it has hosts."""
+        return self.head or next(iter(self.hosts), "")
 
     @cached_property
     def hosts_by_rank(self) -> dict[int, str]:
