@@ -17,7 +17,7 @@ import pytest
 
 from muster.deploy.agent.transfer.blobs import Blobs
 from muster.deploy.common import durable
-from muster.deploy.common.durable import put_in_place, read_sealed, write_atomically, write_sealed
+from muster.deploy.common.durable import read_sealed, write_atomically, write_sealed
 from muster.deploy.common.folders import identity_of_folder
 from muster.deploy.common.store import DamagedError, Store
 
@@ -81,11 +81,6 @@ def _check_sealed(folder: Path, done: bool) -> None:
     assert read_sealed(folder / "note.json") in (["new"] if done else ["old", "new"])
 
 
-def _check_placed(folder: Path, done: bool) -> None:
-    path = folder / "wheel"
-    assert path.read_bytes() == NEW if done or path.exists() else True
-
-
 def _check_word(folder: Path, done: bool) -> None:
     assert re.fullmatch("[0-9a-f]{32}", identity_of_folder(folder / "home"))
 
@@ -118,11 +113,6 @@ WORKS = {
         lambda folder: write_sealed(folder / "note.json", "old"),
         lambda folder: write_sealed(folder / "note.json", "new"),
         _check_sealed,
-    ),
-    "a file that has come": Work(
-        lambda folder: (folder / "wheel.part").write_bytes(NEW),
-        lambda folder: put_in_place(folder / "wheel.part", folder / "wheel"),
-        _check_placed,
     ),
     "the word of a folder": Work(
         lambda folder: None, lambda folder: identity_of_folder(folder / "home"), _check_word

@@ -109,13 +109,6 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, durable: 
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def put_in_place(draft: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Rename a file that is complete, so that after a crash its name never has other bytes."""
-    sync([draft])
-    os.replace(draft, path)
-    sync_folder(os.path.dirname(path) or ".")
-
-
 def sync(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Write the bytes of these files to the disk. The files are on one file system."""
     files = [*paths]

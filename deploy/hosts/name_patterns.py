@@ -22,7 +22,7 @@ def all_names(text: str) -> set[str]:
     """The names of `node[1-3],gpu-a`, MOST_NAMES at most."""
     names: set[str] = set()
     made = 0
-    for pattern in patterns(text):
+    for pattern in _patterns(text):
         more = expand(pattern)
         names |= {*more}
         made += len(more)
@@ -31,7 +31,7 @@ def all_names(text: str) -> set[str]:
     return names
 
 
-def patterns(text: str) -> list[str]:
+def _patterns(text: str) -> list[str]:
     """`node[1,3],gpu-a` -> node[1,3], gpu-a: split at the commas outside of brackets."""
     parts = [""]
     for piece in re.split(r"(\[[^\[\]]*\])", text):

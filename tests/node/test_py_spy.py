@@ -14,7 +14,6 @@ import pytest
 
 from muster.deploy.agent.job.evidence import RankEvidence, take_stacks
 from muster.deploy.agent.job.in_rank.muster_ring import RECORDER
-from muster.deploy.common.durable import put_in_place
 from muster.deploy.common.paths import MusterPaths
 from muster.deploy.common.store import Store
 from tests.damage import DAMAGE
@@ -59,7 +58,7 @@ def test_a_py_spy_that_was_damaged_is_never_started(
             draft = tmp_path / "draft"
             draft.write_bytes(program)
             store.path(digest).parent.mkdir(parents=True, exist_ok=True)
-            put_in_place(draft, store.path(digest))
+            draft.replace(store.path(digest))
 
     send()
     tool = Path(stacks._py_spy(digest))

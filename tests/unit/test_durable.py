@@ -12,7 +12,6 @@ import pytest
 from muster.deploy.common import durable
 from muster.deploy.common.durable import (
     keep_if_intact,
-    put_in_place,
     read_intact,
     read_sealed,
     sync,
@@ -48,10 +47,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_bytes_are_synced_before_their_name_and_the_folder_after_it(tmp_path: Path, calls: list[str]) -> None:
     write_atomically(tmp_path / "job.json", b"{}")
     assert calls == ["fsync .new", "rename", "fsync "]
-    calls.clear()
-    (tmp_path / "wheel.part").write_bytes(b"")
-    put_in_place(tmp_path / "wheel.part", tmp_path / "wheel")
-    assert calls == ["fsync .part", "rename", "fsync "]
 
 
 def test_many_files_are_synced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
