@@ -23,7 +23,7 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "logs": ("jobs", "Print the output of all ranks of a job, in the order of its arrival."),
         "attach": ("jobs", "Show the output of a job from now on, until its end and verdict."),
         "stop": ("jobs", "End a job on every host. A job that is over stays as it is."),
-        "report": ("view", "Write the page of a job: verdict, time line, metrics, resources, last lines."),
+        "report": ("report", "Write the page of a job: verdict, time line, metrics, resources, last lines."),
     },
     "A job that runs": {
         "top": ("top", "Show live what every host and rank does: of a job, or of hosts (--hosts)."),

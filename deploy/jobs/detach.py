@@ -43,7 +43,7 @@ def detach(spec: LaunchSpec, cluster: Cluster, *, on_stage: OnStage = show_no_st
 
 def own_code() -> Tree:
     """The code of this driver without its commands and pages. It needs only the standard library."""
-    return of_package(Path(__file__).parents[1], leave_out=("api", "cli", "view", "page"))
+    return of_package(Path(__file__).parents[1], leave_out=("api", "cli", "view"))
 
 
 def _require_python(head: str, version: str) -> None:

@@ -215,7 +215,8 @@ def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
     """
     found = sorted(path for kind in ("*.py", "*.csv.gz") for path in folder.rglob(kind))
     paths = [*filter(Path.is_file, [folder.parent / "__init__.py"]), *found]
-    names = [str(path.relative_to(folder.parent)) for path in paths if path.parent.name not in leave_out]
+    inner = (path.relative_to(folder.parent) for path in paths)
+    names = [str(path) for path in inner if not {*path.parts[:-1]} & {*leave_out}]
     return Tree(folder.parent, ".", tuple(_read(folder.parent, name)[0] for name in names), prefix="muster")
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from muster.deploy.cli.ending import end_with_page
 from muster.deploy.cli.job_lookup import locate, require_logs
+from muster.deploy.cli.report import Report
 from muster.deploy.cli.shared import RecordOptions
-from muster.deploy.cli.view import Report
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.jobs.control import LocatedJob, printed
 from muster.deploy.jobs.sample_file import pace_line
@@ -305,7 +305,7 @@ def test_without_jinja2_a_page_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "jinja2", None)
     _environment.cache_clear()
     with pytest.raises(MusterError, match="pip install jinja2"):
-        write_report(write_run(tmp_path))
+        write_report(write_run(tmp_path), tmp_path / "page.html")
 
 
 def test_a_program_that_only_prints_its_loss_has_a_curve_of_it(tmp_path: Path) -> None:

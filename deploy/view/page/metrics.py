@@ -32,7 +32,7 @@ class RankSteps:
     slow: bool
 
 
-def axis_of(records: Sequence[RunRecord]) -> str:
+def _axis_of(records: Sequence[RunRecord]) -> str:
     """The name of the horizontal axis: a key that every record has, or the number of the line."""
     for name in AXES:
         if records and all(number_of(record.get(name)) is not None for record in records):
@@ -40,7 +40,7 @@ def axis_of(records: Sequence[RunRecord]) -> str:
     return "line"
 
 
-def points_of(records: Sequence[RunRecord], key: str, axis: str) -> list[Point]:
+def _points_of(records: Sequence[RunRecord], key: str, axis: str) -> list[Point]:
     """The values of a key over the axis, in the order of the axis."""
     began = number_of(records[0].get("time")) or 0.0 if records and axis == "time" else 0.0
     points = [
@@ -51,9 +51,9 @@ def points_of(records: Sequence[RunRecord], key: str, axis: str) -> list[Point]:
     return sorted(points, key=lambda point: point[0])
 
 
-def keys_of(records: Sequence[RunRecord]) -> list[str]:
+def _keys_of(records: Sequence[RunRecord]) -> list[str]:
     """Every key with a number, in the order of their first appearance."""
-    axis = axis_of(records)
+    axis = _axis_of(records)
     keys = dict.fromkeys(
         key for record in records for key, value in record.items() if number_of(value) is not None
     )
@@ -62,14 +62,14 @@ def keys_of(records: Sequence[RunRecord]) -> list[str]:
 
 def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
     """A chart for each key with numbers, and the number of keys without a chart."""
-    axis = axis_of(records)
+    axis = _axis_of(records)
     by_rank = _by_rank(records)
     drawn = next(iter(by_rank.values()), ()) if len(by_rank) > 1 else records
-    keys = keys_of(drawn)
+    keys = _keys_of(drawn)
     charts = [
         made
         for key in keys[:MOST_CHARTS]
-        if (made := chart(key, axis, points_of(drawn, key, axis))) is not None
+        if (made := chart(key, axis, _points_of(drawn, key, axis))) is not None
     ]
     return charts, max(0, len(keys) - MOST_CHARTS)
 

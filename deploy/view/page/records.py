@@ -98,21 +98,6 @@ def records_of(value: object) -> list[RunRecord]:
     return [item for item in list_of(value) if isinstance(item, dict)]
 
 
-def plain(value: object) -> str:
-    """A value of a record as text."""
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value) if isinstance(value, (str, int)) else json.dumps(value, sort_keys=True)
-
-
-def commit_of(launch: RunRecord) -> str:
-    """The git commit of a launch, and whether its files were others; empty without a repository."""
-    commit = str(launch.get("commit") or "")[:64]
-    return f"{commit}, {'clean' if launch.get('clean') is True else 'with changes'}" if commit else ""
-
-
 def read(folder: Path) -> Records:
     """The records of a run. A file that cannot be read becomes a note."""
     notes: list[str] = []

@@ -47,16 +47,12 @@ def _environment() -> Environment:
     return environment
 
 
-NAME = "report.html"
-
-
 def write_page(html: str, path: Path) -> None:
     """Write a page for its user alone. OSError names the file."""
     write_atomically(path, html.encode(errors="replace"), durable=False)  # it can be written again
 
 
-def write_report(folder: Path, path: Path | None = None) -> Path:
+def write_report(folder: Path, path: Path) -> Path:
     """Write the page of the run in a folder; returns its path."""
-    target = path or folder / NAME
-    write_page(render("run.html", page=run_page(read(folder))), target)
-    return target
+    write_page(render("run.html", page=run_page(read(folder))), path)
+    return path

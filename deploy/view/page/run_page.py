@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,7 +14,7 @@ from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, own_times, slow_lines, step_times
-from .records import PRINTED, Records, RunRecord, Tail, commit_of, list_of, number_of, plain, records_of
+from .records import PRINTED, Records, RunRecord, Tail, list_of, number_of, records_of
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
 
@@ -103,7 +104,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         resources=resources(records.samples, hosts),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
         versions=tuple(_versions(launch)),
-        options=tuple((name, plain(value)) for name, value in _pairs(launch.get("options")) if value != ""),
+        options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options")) if value != ""),
         plan=_plan(records.plan),
         outputs=tuple(_outputs(records.tails, last, _tail(records.result))),
         notes=(*records.notes, *_notes(records)),
@@ -161,7 +162,7 @@ def _facts(
         ("took" if ended is not None else "so far", duration((ended or made) - started) if started else ""),
         ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
         ("exit status", str(state["exit_status"]) if state.get("exit_status") is not None else ""),
-        ("commit", commit_of(launch)),
+        ("commit", _commit_of(launch)),
         ("folder", str(state.get("folder") or "")),
     ]
     return [(name, text) for name, text in facts if text]
@@ -191,7 +192,7 @@ def _versions(launch: RunRecord) -> Sequence[tuple[str, tuple[tuple[str, str], .
     described = [
         (
             str(host.get("name")),
-            tuple((name, plain(value)) for name, value in host.items() if name not in {"name", "ranks"}),
+            tuple((name, _plain(value)) for name, value in host.items() if name not in {"name", "ranks"}),
         )
         for host in hosts
     ]
@@ -241,6 +242,21 @@ def _last_lines(tail: Tail, most: int, characters: int, shown: tuple[str, ...] =
 def _notes(records: Records) -> Sequence[str]:
     lines = (line.strip() for line in records.verdict.splitlines())
     return [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
+
+
+def _plain(value: object) -> str:
+    """A value of a record as text."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, (str, int)) else json.dumps(value, sort_keys=True)
+
+
+def _commit_of(launch: RunRecord) -> str:
+    """The git commit of a launch, and whether its files were others; empty without a repository."""
+    commit = str(launch.get("commit") or "")[:64]
+    return f"{commit}, {'clean' if launch.get('clean') is True else 'with changes'}" if commit else ""
 
 
 def _pairs(value: object) -> Sequence[tuple[str, object]]:

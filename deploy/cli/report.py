@@ -12,8 +12,9 @@ from pathlib import Path
 from ..console.terminal import harmless
 from ..jobs.control import LocatedJob
 from ..jobs.fetch import fetch, snapshot
-from ..view.page.render import NAME, write_report
+from ..view.page.render import write_report
 from .command import flag
+from .ending import PAGE
 from .job_lookup import locate, require_logs
 from .shared import NewestJobOptions
 
@@ -41,7 +42,7 @@ def _folder(located: LocatedJob, runs: Path) -> Iterator[tuple[Path, Path]]:
     """The folder with the records of a job, and the path of its page."""
     if not located.records.host or not located.state.running:
         folder = fetch(located, runs) if located.records.host else Path(located.state.folder)
-        yield folder, folder / NAME
+        yield folder, folder / PAGE
         return
     with tempfile.TemporaryDirectory(prefix="muster-report-") as copies:
         folder = Path(copies) / located.state.job
