@@ -73,8 +73,7 @@ class Inventory:
         """What later commands need to reach the hosts of a job."""
         if self.access is None:
             return None
-        root = str(spec.tree.root)
-        return HostsRecord(tuple(spec.hosts), self.access, detached, root)
+        return HostsRecord(tuple(spec.hosts), self.access, detached)
 
 
 def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:

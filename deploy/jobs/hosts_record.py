@@ -24,7 +24,6 @@ from ..decode import MALFORMED, AtMost, Between, from_json
 from ..errors import MusterError, UsageError
 from ..hosts import hostfile
 from ..hosts.bounds import MOST_HOSTS, Text
-from ..hosts.bounds import Path as PathText
 from ..hosts.hostfile import Host
 from .bounded import content_of
 
@@ -42,8 +41,6 @@ class HostsRecord:
     access: Access
     detached: bool = False
     """Whether the first host has the job's driver, and the folder of its run."""
-    root: str = ""
-    """The folder here of the files that it was launched with; empty in a record of an older version."""
 
     @property
     def with_runs(self) -> tuple[Host, ...]:
@@ -75,13 +72,12 @@ class _Written:
     """Lines of a hosts file."""
     access: Access
     detached: bool
-    root: PathText = ""
 
 
 def write(folder: Path, record: HostsRecord) -> None:
     """Write the record of a run into its folder. May raise OSError."""
     lines = tuple(_line(host) for host in record.hosts)
-    written = _Written(VERSION, lines, record.access, record.detached, record.root)
+    written = _Written(VERSION, lines, record.access, record.detached)
     write_atomically(folder / NAME, (json.dumps(asdict(written), indent=2) + "\n").encode(), 0o600)
 
 
@@ -157,7 +153,7 @@ def _read(path: Path) -> HostsRecord:
     try:
         written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
         hosts = hostfile.parse("\n".join(written.hosts), str(path))
-        record = HostsRecord(hosts, written.access, written.detached, written.root)
+        record = HostsRecord(hosts, written.access, written.detached)
     except (OSError, MusterError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"{path}: {why}; remove this file, and give the job's hosts with --hosts") from None

@@ -43,16 +43,11 @@ class Consoles:
         room = max(LEAST_TEXT, min(MOST_TEXT, MOST_ANSWERS // max(1, len(pending))))
         answers = {str(rank): answer for rank, future in pending.items() if (answer := future.result())}
         return {
-            "recorded": is_recorded(paths),
+            "recorded": Path(paths.programs, "in_rank", "muster_console.py").exists(),
             "ranks": {
                 rank: {name: text[:room] for name, text in answer.items()} for rank, answer in answers.items()
             },
         }
-
-
-def is_recorded(paths: JobPaths) -> bool:
-    """Whether the ranks of a job have consoles."""
-    return Path(paths.programs, "in_rank", "muster_console.py").exists()
 
 
 def _sockets(paths: JobPaths, host: str) -> dict[int, str]:
