@@ -13,7 +13,7 @@ from ..console.progress import MB, Progress
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..image import build as building
-from ..image import capabilities, report
+from ..image import capabilities
 from ..image.archive import Archive
 from ..image.engine import LocalEngine
 from ..image.push import ImageTransfer, prepare, survey
@@ -132,6 +132,6 @@ class ImagePush(HostOptions):
                 with waiting("the engines of the hosts"):
                     pushed = transfer.push(lacking)
         archive.sweep([inspected.id, *inspected.layers])
-        sys.stdout.write(report.as_text(inspected, pushed, time.monotonic() - began))
+        sys.stdout.write(pushed.as_text(inspected, time.monotonic() - began))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)

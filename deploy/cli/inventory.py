@@ -36,15 +36,6 @@ OnDrained = Literal["keep", "leave out", "leave out unless named"]
 that measures takes one that --include names, so that a repair is proved before the host comes back."""
 RANKS_WITHOUT_GPUS = 2
 """The number of ranks of this machine, if there is no hosts file and no GPU."""
-_INSTEAD = {
-    "include": '--slurm "... -w node1,node2" names them',
-    "exclude": '--slurm "... -x node3" leaves hosts out',
-    "per_host": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
-    "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
-    "spares": "ask for more nodes with -N than --np needs, and launch inside of a batch script",
-    "requirements": "launch without --detach, or inside of a batch script",
-}
-"""For a batch job, Slurm's options instead of those that need its hosts."""
 
 
 @dataclass(frozen=True)
@@ -240,22 +231,3 @@ def require_one_source(options: SlurmOptions) -> None:
         raise UsageError(
             f"--hosts {options.hosts}: Slurm gives the hosts, so no hosts file is read; leave it out"
         )
-
-
-def batch_options(slurm: str, *, detach: bool, **needing_hosts: object) -> list[str] | None:
-    """The options of sbatch for a batch job of Slurm; None for any other launch.
-
-    `UsageError` for options that need hosts before Slurm has given any; it names Slurm's own option.
-    """
-    if not (slurm and detach):
-        return None
-    if slurm == THIS_ALLOCATION:
-        raise UsageError(
-            "--detach with --slurm submits a batch job, which needs new hosts; "
-            'write: --slurm "-N 2 -t 60" --detach'
-        )
-    for name, value in needing_hosts.items():
-        if value:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {_INSTEAD[name]}")
-    return options_of(slurm, "sbatch")

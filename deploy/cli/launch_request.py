@@ -15,14 +15,25 @@ from ..hosts.slots import slot_rule
 from ..plan.leases import NO_GPUS, VARIABLES
 from ..plan.source_tree import of_package, scan, with_files
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
+from ..slurm.options import options_of
 from ..timings import Timings
 from . import options as parse
 from .command import Declaration
 from .command_line import opposite
-from .inventory import Inventory, batch_options, inventory_or_this_machine, require_one_source
+from .inventory import Inventory, inventory_or_this_machine, require_one_source
 from .launch_options import LaunchOptions
 from .launch_program import notes_of, program_of, require_hosts_before
-from .shared import TRAIN, print_note
+from .shared import THIS_ALLOCATION, TRAIN, print_note
+
+_INSTEAD = {
+    "include": '--slurm "... -w node1,node2" names them',
+    "exclude": '--slurm "... -x node3" leaves hosts out',
+    "per_host": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
+    "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
+    "spares": "ask for more nodes with -N than --np needs, and launch inside of a batch script",
+    "requirements": "launch without --detach, or inside of a batch script",
+}
+"""For a batch job, Slurm's options instead of those that need its hosts."""
 
 
 def refuse(options: LaunchOptions) -> None:
@@ -60,11 +71,22 @@ def _refuse_leases(options: LaunchOptions) -> None:
 
 
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
-    """The options of sbatch for a batch job of Slurm; None for any other launch."""
-    # Hosts of a batch job are known only when it starts.
-    needing = ("include", "exclude", "per_host", "slots", "spares", "requirements")
-    values = {name: getattr(options, name) for name in needing}
-    return batch_options(options.slurm, detach=options.detach, **values)
+    """The options of sbatch for a batch job of Slurm; None for any other launch.
+
+    `UsageError` for options that need hosts, which are known only when the job starts.
+    """
+    if not (options.slurm and options.detach):
+        return None
+    if options.slurm == THIS_ALLOCATION:
+        raise UsageError(
+            "--detach with --slurm submits a batch job, which needs new hosts; "
+            'write: --slurm "-N 2 -t 60" --detach'
+        )
+    for name, instead in _INSTEAD.items():
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {instead}")
+    return options_of(options.slurm, "sbatch")
 
 
 def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..common.files import digest as digest_of
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, on_every
 from ..connect.pipe import why_lost
@@ -141,7 +142,8 @@ class PackageDelivery(EnvironmentsAsked):
         self._write(f"packages: {self.described}")
         offline = [host for host in makers if host not in online]
         wheels = self._wheels(lock) if offline else []
-        tool = fetch.described(uv.program())
+        program = uv.program()
+        tool = LocalFile(digest_of(program), program.stat().st_size, program)
         files = [tool, *(LocalFile(*wheel) for wheel in wheels)]
         needed = {host: [tool.digest] for host in online} | {
             host: [file.digest for file in files] for host in offline

@@ -45,11 +45,6 @@ def wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: N
     return ready
 
 
-def described(path: Path) -> LocalFile:
-    """A file of this machine with its digest."""
-    return LocalFile(digest_of(path), path.stat().st_size, path)
-
-
 def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> Wheel:
     path = package.local or cache / "wheels" / package.sha256 / package.file
     if package.local is None and not keep_if_intact(path, package.sha256):

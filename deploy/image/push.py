@@ -14,6 +14,8 @@ from ..connect.requests.images import IMAGE, IMAGE_LOAD, PresentImage
 from ..connect.requests.transfers import BLOB_FORGET
 from ..connect.transfer.files import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
 from ..connect.transfer.transfers import OnProgress, Transfers
+from ..console.fold import HostMessage, fold_messages
+from ..console.text import count, table
 from ..errors import MusterError
 from .archive import Archive, Layer
 from .engine import Image, LocalEngine
@@ -30,6 +32,13 @@ class ImagePushOutcome:
     had_it: bool = False
     error: str = ""
 
+    def __str__(self) -> str:
+        if self.error:
+            return f"FAILED: {self.error}"
+        if self.had_it:
+            return "has it already"
+        return f"loaded; {count(self.layers, 'layer')} transferred, {self.size / 1e6:.1f} MB"
+
 
 @dataclass
 class ImagePushResult:
@@ -43,6 +52,21 @@ class ImagePushResult:
     def failed(self) -> bool:
         """Whether any host did not get the image."""
         return any(outcome.error for outcome in self.hosts.values())
+
+    def as_text(self, image: Image, seconds: float) -> str:
+        """The outcome on every host, and the number of bytes that left this machine."""
+        outcomes = fold_messages(HostMessage(host, str(outcome)) for host, outcome in self.hosts.items())
+        have = sum(not outcome.error for outcome in self.hosts.values())
+        hosts, sent = count(len(self.hosts), "host"), self.sent / 1e6
+        lines = [
+            *table(message[:2] for message in outcomes),
+            "",
+            f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {hosts} "
+            f"after {seconds:.0f} s; {sent:.1f} MB left this machine",
+            *self.notes,
+            "",
+        ]
+        return "\n".join(lines)
 
 
 def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:

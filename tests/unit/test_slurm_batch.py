@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli import inventory
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.launch_request import options_for_slurm
 from muster.deploy.cli.shared import THIS_ALLOCATION, SlurmOptions
 from muster.deploy.common.runs import identity
 from muster.deploy.connect.pipe import OpenPipe
@@ -242,12 +244,12 @@ def test_a_job_that_sbatch_may_have_handed_over_is_taken_back(
 )
 def test_options_that_need_hosts_are_refused(slurm: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        inventory.batch_options(slurm, detach=True, **given)
+        options_for_slurm(LaunchOptions(slurm=slurm, detach=True, **given))
 
 
 def test_a_batch_job_is_a_detached_launch_with_words_of_slurm() -> None:
-    assert inventory.batch_options("-N 2 -t 60", detach=True, include="") == ["-N", "2", "-t", "60"]
-    assert inventory.batch_options("-N 2", detach=False) is None
+    assert options_for_slurm(LaunchOptions(slurm="-N 2 -t 60", detach=True)) == ["-N", "2", "-t", "60"]
+    assert options_for_slurm(LaunchOptions(slurm="-N 2")) is None
 
 
 # -- what is known of it later --

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.inventory import batch_options
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.launch_request import options_for_slurm
 from muster.deploy.common.variables import for_slurm
 from muster.deploy.connect.transports.srun import SrunPipe, command
 from muster.deploy.errors import UsageError
@@ -85,7 +86,7 @@ def test_other_options_pass(program: Program, words: str) -> None:
 
 def test_a_batch_job_takes_the_options_of_sbatch() -> None:
     with pytest.raises(UsageError, match="--array"):
-        batch_options("-N2 --array=1-2", detach=True)
+        options_for_slurm(LaunchOptions(slurm="-N2 --array=1-2", detach=True))
 
 
 # The variables of a user's shell that change what Slurm's programs do.
