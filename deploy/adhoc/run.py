@@ -49,9 +49,13 @@ def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[st
     return {host: ended[host] for host in cluster.channels}
 
 
-def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
-    """Remove folders of jobs older than `age` seconds; returns removed and kept jobs, and freed bytes."""
-    cleaned = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: {"older": age})
+def clean(cluster: Cluster, age: float, *, results: bool) -> dict[str, Cleaned]:
+    """Remove folders of jobs older than `age` seconds; returns removed and kept jobs, and freed bytes.
+
+    `results`: also the files that their programs wrote.
+    """
+    wanted = {"older": age, "results": results}
+    cleaned = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: wanted)
     return cleaned.require_all()
 
 

@@ -28,6 +28,7 @@ class RunFlags(TypedDict, total=False):
     max_restarts: int
     stall_timeout: int
     profile: str
+    keep: str | Sequence[str]
     backend: Literal["auto", "gloo", "nccl", "mpi", "hccl"]
     include: str
     exclude: str

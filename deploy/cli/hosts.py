@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from ..adhoc import run as fanout
 from ..adhoc import transfer
 from ..adhoc.job_files import get_files
+from ..common.runs import FILES_FOLDER, is_job_id
 from ..connect.cluster import Cluster
 from ..connect.opener import config_beside
 from ..connect.transports.ssh_config import ssh_options
@@ -23,8 +23,6 @@ from ..console.terminal import harmless
 from ..console.text import count, size
 from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
-from ..hosts.bounds import JOB_ID
-from ..jobs.fetch import FILES_FOLDER
 from .command import Command, Exit, flag
 from .inventory import cluster_of
 from .running import running
@@ -44,7 +42,7 @@ from .shared import (
 DAY = 86400.0
 DEFAULT_DAYS = 7
 MOST_PATHS = 20
-"""Files that `get JOB` names."""
+"""Files that `get JOB` names, and jobs of a host whose results `clean` names."""
 NOT_FOUND = 127
 """The exit status of a command that is not on the host, as in a shell."""
 
@@ -138,7 +136,7 @@ class Get(HostOptions):
 
     def run(self) -> None:
         """Copy them, and print the paths here."""
-        if re.fullmatch(JOB_ID, self.file):
+        if is_job_id(self.file):
             self._run_for_job()
         else:
             self._run_for_path()
@@ -196,23 +194,36 @@ class Shell(Command):
 
 @dataclass(frozen=True)
 class Clean(HostOptions):
-    """Remove the folders of old jobs on the hosts. Those of running jobs stay."""
+    """Remove the folders of old jobs on the hosts. Those of running jobs stay.
+
+    What their programs wrote, beside the code and into $MUSTER_OUT, stays too and is named.
+    """
 
     older_than: int = flag(
         DEFAULT_DAYS, f"days since the last write to the folder (default: {DEFAULT_DAYS})", "DAYS", least=0
     )
+    results: bool = flag(False, "also remove the files that the programs wrote")
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
         """Remove them, and print the freed space of each host."""
         with _reached(self) as (cluster, errors):
-            cleanups = fanout.clean(cluster, self.older_than * DAY)
+            cleanups = fanout.clean(cluster, self.older_than * DAY, results=self.results)
         if self.json:
             write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
         else:
             for host, cleanup in cleanups.items():
                 jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"
                 sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
+                for left in cleanup.results[:MOST_PATHS]:
+                    sys.stdout.write(f"    {harmless(left.job)}: {left.files.described}\n")
+                if (more := len(cleanup.results) - MOST_PATHS) > 0:
+                    sys.stdout.write(f"    results of {count(more, 'more job')}\n")
+            if any(cleanup.results for cleanup in cleanups.values()):
+                print_note(
+                    "of these jobs only code and logs were removed: muster get JOB fetches their files, and "
+                    "muster clean --results removes them"
+                )
         if errors:
             raise UnfitError(errors.items())
 

@@ -31,7 +31,7 @@ class LaunchOptions(SlurmOptions):
 
     groups: ClassVar = {
         "Most used": "hosts np gpus env requirements image detach max_restarts stall_timeout dry_run",
-        "What runs": "script module args backend profile",
+        "What runs": "script module args keep backend profile",
         "Where it runs": "include exclude network python runs",
         "How many ranks": "per_host slots",
         "Shared hosts": "wait",
@@ -114,6 +114,12 @@ class LaunchOptions(SlurmOptions):
         "ARGS",
         takes="program",
         blank="no arguments",
+    )
+    keep: tuple[str, ...] = flag(
+        (),
+        "a folder of the program, such as checkpoints, that each host keeps from one launch to the next, at "
+        "the same path; may be repeated",
+        "PATH",
     )
     backend: str = flag(
         "auto",

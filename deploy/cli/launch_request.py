@@ -12,6 +12,7 @@ from ..console.progress import OnStage
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
+from ..plan.kept import project_key, with_kept
 from ..plan.leases import NO_GPUS, VARIABLES
 from ..plan.source_tree import of_package, scan, with_files
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
@@ -175,6 +176,9 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
         if options.call:
             library = with_files(library, Path(options.call))
         spec = replace(spec, program=program, tree=tree, library=library)
+        if options.keep:
+            tree, keep = with_kept(tree, options.keep)
+            spec = replace(spec, tree=tree, keep=keep, project=project_key(tree.root))
     with clock.part("imports meanwhile"):
         from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import launching  # noqa: F401, PLC0415

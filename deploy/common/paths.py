@@ -59,6 +59,10 @@ class MusterPaths(NamedTuple):
         """The home of ranks in containers: caches of programs, kept from one launch to the next."""
         return posixpath.join(self.root, "home")
 
+    def kept(self, project: str) -> str:
+        """The folders of a project that outlive its jobs."""
+        return posixpath.join(self.root, "kept", project)
+
     def job(self, name: str) -> JobPaths:
         """The folder of one job."""
         return JobPaths(posixpath.join(self.jobs, name))

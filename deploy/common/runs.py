@@ -46,6 +46,8 @@ DRIVER: dict[str, Any] = {"host": str, "boot": str, "pid": int}
 RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
 STOPS = frozenset({"interrupted", "stopped"})
 """Kinds of the first failure of a job that a user ended: by a signal, `muster stop` or `scancel`."""
+FILES_FOLDER = "files"
+"""The folder in that of a run for the files of `muster get JOB`."""
 _JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 ANSWER_SECONDS = 5.0
 
@@ -166,10 +168,15 @@ def is_job_id(name: str) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run: it has a job.json that is a record, or is named like a job."""
+    """Whether a folder is that of a run: it has a job.json that is a record, or is named like a job.
+
+    Or it is named like a job and has the files of `muster get JOB`.
+    """
     path = folder / "job.json"
     with contextlib.suppress(OSError):  # of another user
-        return os.path.isfile(path) and (is_job_id(folder.resolve().name) or _is_record(_load(path)))
+        if is_job_id(folder.resolve().name):
+            return os.path.isfile(path) or os.path.isdir(folder / FILES_FOLDER)
+        return os.path.isfile(path) and _is_record(_load(path))
     return False
 
 

@@ -18,8 +18,7 @@ Text = Annotated[str, AtMost(1 << 16)]
 Printed = Annotated[str, AtMost(1 << 18), Parsed(lambda text: text.encode(errors="surrogateescape"))]
 """Output of a program, with undecodable bytes as surrogates. Lines come in chunks of 64 KiB, with at most as
 much before them (deploy/agent/job/rank.py)."""
-JOB_ID = r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}"
-JobId = Annotated[str, Like(JOB_ID)]
+JobId = Annotated[str, Like(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")]
 """It becomes a path on the driver."""
 Name = Annotated[str, AtMost(256)]
 """The name of a host, user, job or program. It is only shown, never used as a path here."""

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from ..common.durable import sync_file_system
 from ..common.rank_logs import RankLog
+from ..common.runs import FILES_FOLDER
 from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
 from .control import LocatedJob
@@ -33,8 +34,6 @@ _NAME = re.compile(
 `.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine writes slurm.json and stop.json
 (`muster stop` ends the job of Slurm that the first names), hosts.json (logins, the SSH configuration) and
 report.html, which a browser opens."""
-FILES_FOLDER = "files"
-"""The folder in that of a run for the files of `muster get JOB`."""
 END_OF_LOG = 1 << 14
 MOST_RECORD = MOST_FILE
 """Bytes of a file of a run that still runs."""

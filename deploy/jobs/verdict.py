@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.kernel_messages import meaning_of
-from ..common.paths import JobPaths
-from ..connect.requests.launch import Files
+from ..common.paths import JobPaths, MusterPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import QUOTE, clip, count, duration, ranges, size, span
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from ..why.verdict import Verdict
 
 TAIL_LINES = 20
-MOST_GROUPS, LONGEST_PATH = 4, 120
-"""Groups of hosts whose files beside the code are named, and the characters of a path."""
+MOST_GROUPS = 4
+"""Groups of hosts whose files beside the code are named."""
 MOST_FAILURES, LONGEST_REASON = 4, 200
 """Earlier attempts whose failure is named, and the characters of their last line."""
 _PARTS = {
@@ -73,6 +72,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
             lines.append(f"        ended with it: {others}")
         lines += [f"        before that: {line}" for line in _earlier(result)]
     lines += [f"        out: {line}" for line in _outputs(result)]
+    lines += [f"        kept: {line}" for line in _kept(plan)]
     lines += [f"        written beside the code: {line}" for line in _beside(result)]
     lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
     left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
@@ -150,24 +150,25 @@ def _outputs(result: LaunchResult) -> Iterator[str]:
             yield f"{more}{count(left.files, 'file')}, {size(left.bytes)} in {folder} on {fold_names(names)}"
 
 
+def _kept(plan: LaunchPlan) -> Iterator[str]:
+    """`checkpoints in ~/.muster/kept/project-1a2b3c4d on node[1-3]`."""
+    if plan.spec.keep and plan.hosts:
+        folder = MusterPaths.of_home("~").kept(plan.spec.project)
+        names = fold_names(host.host.name for host in plan.hosts)
+        yield f"{', '.join(plan.spec.keep)} in {folder} on {names}"
+
+
 def _beside(result: LaunchResult) -> Iterator[str]:
     """`checkpoints/last.pt and 3 more, 44 MiB on node1; muster get JOB fetches them; ...`."""
     wrote = [(host, written.beside) for host, written in result.written.items() if written.beside.files]
     groups = [*fold(wrote)]
-    listed = [f"{described(files)} on {fold_names(names)}" for names, files in groups[:MOST_GROUPS]]
+    listed = [f"{files.described} on {fold_names(names)}" for names, files in groups[:MOST_GROUPS]]
     if others := sum(len(names) for names, _ in groups[MOST_GROUPS:]):
         listed.append(f"others on {count(others, 'more host')}")
     if wrote:
         it = "it" if [files.files for _, files in wrote] == [1] else "them"
         get = f"muster get {result.plan.spec.job} fetches {it}"
         yield f"{', '.join(listed)}; {get}; the next launch starts without {it}"
-
-
-def described(files: Files) -> str:
-    """`checkpoints/last.pt and 3 more, 44 MiB`."""
-    others = files.files - 1
-    more = f" and {'more than ' * files.more}{others} more" if others or files.more else ""
-    return f"{clip(harmless(files.largest), LONGEST_PATH)}{more}, {size(files.bytes)}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:

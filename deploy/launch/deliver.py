@@ -243,6 +243,7 @@ def _post_prepare(
         environment=plan.spec.environment,
         code=code.listing(),
         library=library.listing(),
+        kept=host.kept,
         files=[astuple(file) for file in host.files],
         # Inside of a container they lead to its mounts.
         links=code.links_out() if host.container is None else [],

@@ -129,6 +129,7 @@ def _mounts(spec: LaunchSpec, facts: Facts) -> tuple[Mount, ...]:
         Mount(muster.container_home),
         Mount(muster.data, read_only=True),
         Mount(PRIVATE),
+        *([Mount(muster.kept(spec.project))] if spec.keep else []),
         *spec.mounts,
     )
 

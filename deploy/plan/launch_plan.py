@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 
+from ..common.paths import JobPaths
 from ..console.text import count, size
 from ..hosts.hostfile import Host
 from ..hosts.leases import Lease
@@ -59,6 +60,8 @@ class HostPlan:
     env: Mapping[str, str]
     files: tuple[RemoteFile, ...]
     command: tuple[str, ...] | None
+    kept: tuple[tuple[str, str], ...] = ()
+    """The links in the job's code to folders that outlive the job, each with its target."""
     container: ContainerPlan | None = None
     """Where the ranks run; None for the host itself."""
 
@@ -131,6 +134,8 @@ def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
     )
     slots = " (one slot, because it has no slots= in the hosts file)" if plan.host.slots_by_default else ""
     lines = ["", f"{plan.host.name}: {ranks}{slots}", f"  folder {plan.folder}"]
+    code = JobPaths(plan.folder).code
+    lines += [f"  keep {PurePosixPath(link).relative_to(code)} in {folder}" for link, folder in plan.kept]
     for file in plan.files:
         lines.append(f"  write {PurePosixPath(file.path).relative_to(plan.folder)} (mode {file.mode:04o})")
         if not file.path.endswith((".py", "/passwd")):

@@ -85,6 +85,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, seen: Mappi
     paths = JobPaths.of(facts.home, spec.job)
     launcher = launcher_of(spec.launcher)
     path = (paths.programs, *_programs(spec, facts))
+    kept = MusterPaths.of_home(facts.home).kept(spec.project)
     return HostPlan(
         host=host,
         ranks=layout.placement.ranks[host.name],
@@ -97,6 +98,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, seen: Mappi
             RemoteFile(paths.hostfile, 0o600, slots),
         ),
         command=launcher.command(host.name, layout),
+        kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in spec.keep),
     )
 
 

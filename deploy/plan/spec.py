@@ -56,6 +56,10 @@ class LaunchSpec:
     tree: Tree = NO_FILES
     library: Tree = NO_FILES
     """What every rank can import besides the tree: `muster.train`. The user's modules come first."""
+    keep: tuple[str, ...] = ()
+    """Folders below the root of the tree that each host keeps for the next launch (deploy/plan/kept.py)."""
+    project: str = ""
+    """The name of the project's kept folders on every host."""
 
     # Where
     hosts: tuple[Host, ...] = ()

@@ -36,8 +36,8 @@ def make_job(home: Path, name: str, content: bytes, *, old: bool = True) -> Path
     return folder
 
 
-def clean(home: Path, older: float = FRESH_SECONDS) -> Frame:
-    return Cleaning(home).do_clean({"older": older}, b"")
+def clean(home: Path, older: float = FRESH_SECONDS, *, results: bool = False) -> Frame:
+    return Cleaning(home).do_clean({"older": older, "results": results}, b"")
 
 
 def stored(home: Path) -> set[bytes]:
@@ -80,7 +80,52 @@ def test_a_content_that_has_just_come_may_be_that_of_a_launch(tmp_path: Path) ->
 
 
 def test_where_nothing_ever_ran_there_is_nothing_to_do(tmp_path: Path) -> None:
-    assert clean(tmp_path) == {"removed": [], "kept": [], "freed": 0}
+    assert clean(tmp_path) == {"removed": [], "kept": [], "freed": 0, "results": []}
+
+
+def test_what_a_program_wrote_stays_without_code_and_logs_until_it_is_given_up(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, "old", b"code")
+    contents = {
+        "code/a.py": b"code",
+        "code/ckpt/last.pt": b"w" * 5000,
+        "code/__pycache__/a.pyc": b"",
+        "lib/m": b"",
+    }
+    contents |= {
+        "out/model.pt": b"m",
+        "out/steps.jsonl": b"s",
+        "run/job.json": b"{}",
+        "logs/rank.out": b"l" * 999,
+    }
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "code/kept").symlink_to(tmp_path)
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (LONG_AGO, LONG_AGO), follow_symlinks=False)
+    os.utime(folder / "code.json")
+    os.utime(folder, (LONG_AGO, LONG_AGO))
+    found = clean(tmp_path)
+    left = {"files": 2, "bytes": 5001, "more": False, "largest": "ckpt/last.pt"}
+    assert found["results"] == [{"job": "old", "files": left}]
+    assert (found["removed"], found["kept"]) == ([], ["old"])
+    assert found["freed"] >= 999
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+    stays = {"code/ckpt/last.pt", "out/model.pt", "out/steps.jsonl", "run/job.json", "lock.node1", "result"}
+    assert files == stays
+    assert clean(tmp_path)["results"] == found["results"]
+    assert clean(tmp_path, results=True)["removed"] == ["old"]
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["steps.jsonl", "metrics.jsonl", "returned/rank-0.json"])
+def test_what_the_driver_has_fetched_keeps_no_job(name: str, tmp_path: Path) -> None:
+    path = make_job(tmp_path, "old", b"code") / "out" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    for each in (path.parents[2] if "/" in name else path.parents[1], path.parent, *path.parents[:3]):
+        os.utime(each, (LONG_AGO, LONG_AGO))
+    assert clean(tmp_path)["removed"] == ["old"]
 
 
 def test_a_host_that_is_done_may_remove_what_another_moves_a_job_to(

@@ -20,7 +20,7 @@ from muster.deploy.common.runs import RESERVES, JobFolders
 from muster.deploy.connect.pipe import SilentError
 from muster.deploy.connect.requests.hosts import PORT_THIEF, PortThief
 from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES, KernelMessages
-from muster.deploy.connect.requests.launch import FETCH, OUTPUTS, Files, Written
+from muster.deploy.connect.requests.launch import FETCH, OUTPUTS, Written, WrittenFiles
 from muster.deploy.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.connect.reserve import Reserve
 from muster.deploy.errors import MusterError
@@ -114,7 +114,7 @@ class Head:
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        written = Written(Files(0, 0, more=False), Files(3, 5 << 20, more=False), "a" * 32)
+        written = Written(WrittenFiles(0, 0, more=False), WrittenFiles(3, 5 << 20, more=False), "a" * 32)
         future.set_result(written if request is OUTPUTS else self.ask(request, payload, **words))
         return future
 

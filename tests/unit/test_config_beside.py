@@ -115,17 +115,22 @@ def test_this_machine_has_its_own_python_whatever_setup_gave_other_hosts(
     assert opener.access_beside(tmp_path / "hosts.txt", "").open(Host("localhost")) is None
 
 
-@pytest.mark.parametrize(("name", "record"), [("20261120-234529-b2d8", {}), ("renamed", RECORD)])
+@pytest.mark.parametrize(
+    ("name", "record"), [("20261120-234529-b2d8", {}), ("20261120-234529-b2d8", None), ("renamed", RECORD)]
+)
 @pytest.mark.parametrize("inside", [".", "logs"])
 def test_nothing_is_read_from_the_folder_of_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, record: dict[str, Any], inside: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, record: dict[str, Any] | None, inside: str
 ) -> None:
-    """Hosts have written its files."""
+    """Hosts have written its files, also those of `muster get JOB` for a job whose run is elsewhere."""
     for folder in (tmp_path, tmp_path / "runs" / name, tmp_path / "runs" / name / "logs"):
         (folder / "runs" / "20260101-000000-0000").mkdir(parents=True, exist_ok=True)
         (folder / "hosts.txt").write_text("node1\n")
         (folder / "muster.toml").write_text("np = 2\n")
-    (tmp_path / "runs" / name / "job.json").write_text(json.dumps(record))
+    if record is None:
+        (tmp_path / "runs" / name / "files").mkdir()
+    else:
+        (tmp_path / "runs" / name / "job.json").write_text(json.dumps(record))
     monkeypatch.chdir(tmp_path / "runs" / name / inside)
     project = project_of()
     assert project

@@ -145,6 +145,12 @@ def test_files_belong_to_the_user_and_folders_are_where_they_are_outside() -> No
     assert has(words, "--mount", "type=bind,source=$MUSTER_AGENT,target=$MUSTER_AGENT")
 
 
+def test_kept_folders_are_where_they_are_outside() -> None:
+    folder = "/home/ml/.muster/kept/digits-1a2b3c4d"
+    words = argv(spec={"keep": ("ckpt",), "project": "digits-1a2b3c4d"})
+    assert has(words, "--mount", f"type=bind,source={folder},target={folder}")
+
+
 def test_values_of_the_environment_are_on_no_command_line() -> None:
     plan = planned(env=(("HF_TOKEN", "hf_123"),), hidden=("HF_TOKEN",))
     container = plan.hosts[0].container

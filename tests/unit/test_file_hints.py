@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.requests.launch import Files, Written
+from muster.deploy.connect.requests.launch import Written, WrittenFiles
 from muster.deploy.console.terminal import harmless
 from muster.deploy.jobs.file_hints import left_behind, missing_module, sent_elsewhere
 from muster.deploy.jobs.run_folder import RunFolder
@@ -20,7 +20,7 @@ from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
 CODE = f"{PLAN.hosts[0].folder}/code"
-NONE = Files(0, 0, more=False)
+NONE = WrittenFiles(0, 0, more=False)
 DONE = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=None, ends={})
 FAILED = dataclasses.replace(DONE, failure=Failure("rank", "exit status 1", 1, host="node1", rank=0))
 STOPPED = dataclasses.replace(DONE, failure=Failure("stopped", "muster stop, by ann", 143))
@@ -198,8 +198,8 @@ def test_the_missing_program_of_a_launch_is_a_module_too() -> None:
 
 
 def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
-    left = {"node1": Written(NONE, Files(1, 3 << 20, more=False), "a" * 32)} | dict.fromkeys(
-        ("node2", "node3"), Written(NONE, Files(10_000, 100, more=True), "b" * 32)
+    left = {"node1": Written(NONE, WrittenFiles(1, 3 << 20, more=False), "a" * 32)} | dict.fromkeys(
+        ("node2", "node3"), Written(NONE, WrittenFiles(10_000, 100, more=True), "b" * 32)
     )
     said = verdict(dataclasses.replace(DONE, written=left), RunFolder(tmp_path, PLAN.spec.job))
     assert "beside the code" not in said
@@ -212,17 +212,17 @@ def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
     ("beside", "text"),
     [
         (
-            {"node1": Files(4, 44 << 20, more=False, largest="checkpoints/last.pt")},
+            {"node1": WrittenFiles(4, 44 << 20, more=False, largest="checkpoints/last.pt")},
             "checkpoints/last.pt and 3 more, 44 MiB on node1; muster get {job} fetches them; "
             "the next launch starts without them",
         ),
         (
-            {"node2": Files(1, 2048, more=False, largest="o\x1b[31mut")},
+            {"node2": WrittenFiles(1, 2048, more=False, largest="o\x1b[31mut")},
             harmless("o\x1b[31mut")
             + ", 2 KiB on node2; muster get {job} fetches it; the next launch starts without it",
         ),
         (
-            dict.fromkeys(("node1", "node2"), Files(10_000, 9 << 30, more=True, largest="a" * 4096)),
+            dict.fromkeys(("node1", "node2"), WrittenFiles(10_000, 9 << 30, more=True, largest="a" * 4096)),
             f"{'a' * 120}... and more than 9999 more, 9 GiB on node[1-2]; muster get {{job}} fetches them; "
             "the next launch starts without them",
         ),
@@ -230,7 +230,7 @@ def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("ended", [DONE, FAILED, STOPPED])
 def test_a_verdict_says_what_lies_beside_the_code(
-    ended: LaunchResult, beside: dict[str, Files], text: str, tmp_path: Path
+    ended: LaunchResult, beside: dict[str, WrittenFiles], text: str, tmp_path: Path
 ) -> None:
     written = {host: Written(files, NONE, "a" * 32) for host, files in beside.items()}
     result = dataclasses.replace(ended, written=written)

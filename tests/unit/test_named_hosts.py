@@ -19,7 +19,7 @@ from muster.deploy.jobs.control import LogLine
 
 def test_where_no_host_can_be_reached_nothing_is_done() -> None:
     cluster = Cluster(hostfile.parse("node[1-2]"), lambda host: pytest.fail("no way there"))
-    assert fanout.clean(cluster, 0.0) == {}
+    assert fanout.clean(cluster, 0.0, results=False) == {}
 
 
 def test_a_host_is_named_once() -> None:

@@ -43,6 +43,7 @@ FREE = {
     "to": "the same",
     "file": "the hosts know their files (get); put is among the others",
     "folder": "a folder of the hosts (bench hosts), or one to make (wheelhouse); init is among the others",
+    "keep": "a folder with any name can be made",
     "cache": "a folder with any name can be made",
     "job": "the end of an id",
     "args": "the program knows its arguments",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import DRAFTS, every_lock_held
+from ...common.written import RECORDS, Search, WrittenFile, counted
 from ..envs.folders import clean as clean_environments
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
@@ -25,17 +28,22 @@ class Cleaning:
         self._paths = MusterPaths(str(home))
 
     def do_clean(self, request: Frame, payload: bytes) -> Frame:
-        """Remove jobs that no agent or driver holds, and that were not written to for `older` seconds."""
+        """Remove jobs that no agent or driver holds, and that were not written to for `older` seconds.
+
+        The files that their programs wrote stay, and are counted, unless `results` is true.
+        """
         before = time.time() - request["older"]
         folders = _folders(Path(self._paths.jobs))
         gone = Path(self._paths.root, "gone")
-        sizes = {folder.name: _remove(folder, before, gone) for folder in folders}
-        removed = {name: size for name, size in sizes.items() if size is not None}
+        ends = {folder.name: _remove(folder, before, gone, request["results"]) for folder in folders}
+        results = {name: end.results for name, end in ends.items() if end and end.results}
+        removed = [name for name, end in ends.items() if end and not end.results]
         shutil.rmtree(gone, ignore_errors=True)  # with the rest of an interrupted removal
         return {
-            "removed": list(removed),
+            "removed": removed,
             "kept": [folder.name for folder in folders if folder.name not in removed and folder.exists()],
-            "freed": sum(removed.values())
+            "results": [{"job": name, "files": files} for name, files in results.items()],
+            "freed": sum(end.freed for end in ends.values() if end)
             + self._clean_store(before)
             + clean_environments(Path(self._paths.root), before),
         }
@@ -59,18 +67,53 @@ class Cleaning:
         return freed
 
 
-def _remove(folder: Path, before: float, gone: Path) -> int | None:
-    """Remove the folder of a job; returns its bytes, or None for a job that is in use, too new or not ours.
+class _End(NamedTuple):
+    """The bytes that were removed of a job, and what is left of it: the files that its program wrote."""
+
+    freed: int
+    results: Frame | None = None
+
+
+def _remove(folder: Path, before: float, gone: Path, with_results: bool) -> _End | None:
+    """Remove the folder of a job, or all but its results; None for a job in use, too new or not ours.
 
     Hosts that share a home do this at the same time: only one of them succeeds in renaming the folder.
     """
     with contextlib.suppress(OSError), every_lock_held(folder):
         if _newest(folder) <= before:
+            search = Search(str(folder), math.inf)
+            found = [] if with_results else [*search.beside_code(), *filter(_is_result, search.out())]
+            if found or search.is_cut:
+                results = counted(found, search)
+                freed = 0 if search.is_cut else _strip(folder, {file.path for file in found})
+                return _End(freed, results)
             size = _size(folder)
             _rename_into(gone, folder)
             shutil.rmtree(gone / folder.name, ignore_errors=True)
-            return size
+            return _End(size)
     return None
+
+
+def _is_result(file: WrittenFile) -> bool:
+    return file.path.split("/")[1] not in RECORDS
+
+
+def _strip(folder: Path, results: set[str]) -> int:
+    """Remove the code, the programs and the logs of a job, but no result; returns their bytes."""
+    paths, before, status = JobPaths(str(folder)), _size(folder), folder.stat()
+    for part in (paths.library, paths.programs, paths.driver, paths.logs):
+        shutil.rmtree(part, ignore_errors=True)
+    for parent, folders, names in os.walk(paths.code, topdown=False):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        for path in (os.path.join(parent, name) for name in names + links):
+            if os.path.relpath(path, folder) not in results:
+                os.unlink(path)
+        with contextlib.suppress(OSError):  # a result is in it
+            os.rmdir(parent)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(paths.code_list)  # what is left in the code are results
+    os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))  # it is as old as before
+    return before - _size(folder)
 
 
 def _rename_into(gone: Path, folder: Path) -> None:

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...common.folders import make_private
+
 PREFIX, LOCK = "muster-", "lock"
 _NAME = re.compile(PREFIX + r"[a-z0-9_]{8}")
 MOST_ENTRIES = 1 << 14
@@ -76,6 +78,21 @@ def _remove(name: str, opened: int) -> None:
         shutil.rmtree(f"/proc/self/fd/{opened}/{name}")  # it goes through descriptors
     else:
         os.unlink(name, dir_fd=opened)
+
+
+def link_kept(kept: Iterable[tuple[str, str]]) -> None:
+    """Make the folders that outlive the job, and the links to them in its code: (link, folder)."""
+    for link, folder in kept:
+        make_private(Path(folder))
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        try:
+            os.symlink(folder, link)
+        except FileExistsError:
+            if not (os.path.islink(link) and os.readlink(link) == folder):
+                raise OSError(
+                    f"{link} is no link to {folder} any more: an earlier attempt of the job has replaced the "
+                    "link that --keep made; let the program remove only what is in the folder"
+                ) from None
 
 
 def require_targets(links: Iterable[tuple[str, str]]) -> None:

@@ -33,7 +33,7 @@ from ..processes import (
     prctl,
 )
 from .attempt import Heartbeat, Reports
-from .folders import make_private_folder, require_targets, sweep_in_thread
+from .folders import link_kept, make_private_folder, require_targets, sweep_in_thread
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
@@ -93,6 +93,7 @@ class JobSupervisor:
                 damaged += error.digests
         if damaged:
             return {"damaged": damaged}
+        link_kept(request.get("kept", ()))
         Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # the code may have no file in it
         write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), durable=False)
         for path_name, mode, text in request["files"]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from ...common.files import PART
 from ...decode import AtMost, Like
 from ...hosts.bounds import Bytes, Count, Name, Path
+from .launch import WrittenFiles
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 
@@ -51,12 +52,21 @@ class Entries:
 
 
 @dataclass(frozen=True)
+class JobResults:
+    """The files that the program of a job wrote and that were not removed with its code and logs."""
+
+    job: Name
+    files: WrittenFiles
+
+
+@dataclass(frozen=True)
 class Cleaned:
     """The jobs whose folders were removed, those that were kept, and the bytes that are free again."""
 
     removed: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
     kept: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
     freed: Bytes
+    results: Annotated[tuple[JobResults, ...], AtMost(MOST_ENTRIES)] = ()
 
 
 RUN = Request("run", Nothing)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
+from ...console.terminal import harmless
+from ...console.text import clip, size
 from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Text
 from ...hosts.containers import HostImage
@@ -12,6 +14,7 @@ from ...hosts.stuck import StuckProcesses
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 from .transfers import FolderMark
 
+LONGEST_PATH = 120  # more characters would hide the rest of a line
 FETCHED = 1 << 22
 """The most bytes that are fetched at once. A slow link gets smaller requests: the answer must arrive before
 the host counts as silent (deploy/connect/channel.py)."""
@@ -61,13 +64,20 @@ class Preloaded:
 
 
 @message(frozen=True)
-class Files:
+class WrittenFiles:
     """A number of files, their bytes, and the path of the largest; `more`: there may be more."""
 
     files: Count
     bytes: Bytes
     more: bool
     largest: Path = ""
+
+    @property
+    def described(self) -> str:
+        """`checkpoints/last.pt and 3 more, 44 MiB`."""
+        others = self.files - 1
+        more = f" and {'more than ' * self.more}{others} more" if others > 0 or self.more else ""
+        return f"{clip(harmless(self.largest), LONGEST_PATH)}{more}, {size(self.bytes)}"
 
 
 @message(frozen=True)
@@ -77,8 +87,8 @@ class Written:
     `folder` is equal on hosts that share the job's folder.
     """
 
-    beside: Files
-    out: Files
+    beside: WrittenFiles
+    out: WrittenFiles
     folder: FolderMark
 
 

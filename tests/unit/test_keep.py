@@ -1,0 +1,89 @@
+"""`--keep`: folders of a project that outlive its jobs on every host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.agent.job.folders import link_kept
+from muster.deploy.common.written import Search
+from muster.deploy.errors import UsageError
+from muster.deploy.plan.kept import project_key, with_kept
+from muster.deploy.plan.source_tree import Tree, TreeFile
+from tests.unit.plans import make_plan
+
+
+def tree(*paths: str, within: str = ".") -> Tree:
+    return Tree(Path("/work/digits"), within, tuple(TreeFile(path, False, "ab" * 32) for path in paths))
+
+
+def test_a_kept_folder_is_named_as_the_program_names_it() -> None:
+    assert with_kept(tree("train.py"), ("checkpoints", "./a/b/")) == (
+        tree("train.py"),
+        ("checkpoints", "a/b"),
+    )
+    inner = tree("sub/train.py", within="sub")
+    assert with_kept(inner, ("out", "out")) == (inner, ("sub/out",))
+
+
+def test_placeholders_of_git_stay_here() -> None:
+    given = tree("train.py", "ckpt/.gitkeep", "ckpt/a/.gitignore")
+    assert with_kept(given, ("ckpt",)) == (tree("train.py"), ("ckpt",))
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        ("/data", "write a folder below the one in which the launch starts"),
+        ("..", "write a folder below the one in which the launch starts"),
+        ("a/../../b", "write a folder below the one in which the launch starts"),
+        (".", "write a folder below the one in which the launch starts"),
+        ("a\nb", "write a folder below the one in which the launch starts"),
+        ("ckpt", "the launch sends 2 files there (ckpt/a.pt), and each host keeps its own; list ckpt in"),
+        ("train.py", "the launch sends 1 file there (train.py)"),
+        ("link/out", "the launch sends 1 file there (link)"),
+    ],
+)
+def test_a_folder_that_cannot_be_kept_is_refused(keep: str, said: str) -> None:
+    with pytest.raises(UsageError, match="--keep") as caught:
+        with_kept(tree("train.py", "ckpt/a.pt", "ckpt/b/c.pt", "link"), (keep,))
+    assert said in str(caught.value)
+
+
+def test_a_folder_inside_of_a_kept_one_is_kept_already() -> None:
+    with pytest.raises(UsageError, match="--keep out/a: out is kept already"):
+        with_kept(tree("train.py"), ("out/a", "out"))
+
+
+def test_a_project_is_its_folder() -> None:
+    keys = [project_key(Path(path)) for path in ("/work/digits", "/home/digits", "/home/\u00fc b", "/")]
+    assert [key[:-9] for key in keys] == ["digits", "digits", "b", "project"]
+    assert len({*keys}) == 4
+    assert project_key(Path("/work/digits")) == keys[0]
+
+
+def test_a_plan_shows_the_kept_folders() -> None:
+    plan = make_plan("node1 slots=2", keep=("ckpt",), project="digits-1a2b3c4d")
+    (host,) = plan.hosts
+    folder = "/home/ml/.muster/kept/digits-1a2b3c4d/ckpt"
+    assert host.kept == ((f"{host.folder}/code/ckpt", folder),)
+    assert f"  keep ckpt in {folder}\n" in str(plan)
+
+
+def test_a_program_finds_the_files_of_the_last_launch(tmp_path: Path) -> None:
+    kept = tmp_path / "kept" / "digits" / "ckpt"
+    for number in range(2):
+        code = tmp_path / "jobs" / str(number) / "code"
+        code.mkdir(parents=True)
+        for _ in range(2):  # a restart of the job prepares its folder again
+            link_kept([(str(code / "a" / "ckpt"), str(kept))])
+        assert [path.name for path in (code / "a" / "ckpt").iterdir()] == ["last.pt"] * number
+        (code / "a" / "ckpt" / "last.pt").touch()
+        assert [*Search(str(code.parent)).beside_code()] == []
+
+
+def test_a_link_that_the_program_has_replaced_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    with pytest.raises(OSError, match="ckpt is no link to"):
+        link_kept([(str(tmp_path / "ckpt"), str(tmp_path / "kept"))])
