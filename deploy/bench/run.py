@@ -9,9 +9,10 @@ from pathlib import Path
 from ..connect.pipe import OpenPipe
 from ..console.progress import OnStage, show_no_stage
 from ..hosts.hostfile import Host
+from ..jobs.feature import Feature, Features
 from ..jobs.hosts_record import HostsRecord, keep
 from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts, Blame
+from ..jobs.runner import Attempts
 from ..launch.events import Observer
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
@@ -46,7 +47,7 @@ def run(  # noqa: PLR0917  # the parts of a job
     open_pipe: OpenPipe,
     runs: Path,
     observers: Sequence[Observer],
-    blame: Blame,
+    features: Sequence[Feature],
     record: HostsRecord | None = None,
     on_stage: OnStage = show_no_stage,
 ) -> BenchmarkRun:
@@ -61,7 +62,7 @@ def run(  # noqa: PLR0917  # the parts of a job
         folder,
         (folder, *observers),
         lambda plan: keep(record, folder.path),
-        blame=blame,
+        features=Features(features),
         on_stage=on_stage,
     )
     result = attempts.run()

@@ -164,7 +164,7 @@ def run_benchmark(
                 inventory.open_pipe,
                 runs,
                 (screen, results, *([FirstRank(sys.stdout)] if table else [])),
-                inventory.blame,
+                inventory.features,
                 inventory.record(spec),
                 results.stage,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..hosts.drained import load, usable
 from ..hosts.hostfile import Host
 from ..hosts.setup_record import Stack, stack
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
+from ..jobs.feature import Feature
 from ..jobs.free import drained_line
 from ..jobs.hosts_record import HostsRecord
 from ..plan.launcher import launcher_of
@@ -29,7 +30,6 @@ from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, prin
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..connect.cluster import Cluster
-    from ..launch.result import LaunchResult
 
 OnDrained = Literal["keep", "leave out", "leave out unless named"]
 """What a command does with hosts that `muster hosts drain` has put aside. A launch leaves them out. A command
@@ -48,8 +48,8 @@ class Inventory:
     """How they are reached by SSH; None for hosts of Slurm, which only the steps of an allocation reach."""
     allocation: str = ""
     """Slurm's number of the allocation that the hosts belong to."""
-    blame: Callable[[LaunchResult], LaunchResult] = lambda result: result
-    """Adds a cause to a result that the source of the hosts has: Slurm ended the allocation."""
+    features: Sequence[Feature] = ()
+    """What the source of the hosts adds to a job."""
     launcher: LauncherName = DEFAULT_LAUNCHER
     """The launcher, if the user chose none."""
     stack: Stack | None = None
@@ -172,7 +172,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
     """The hosts of an allocation: a new one from salloc, or that of this process."""
     from ..slurm import grant  # noqa: PLC0415  # 70 ms, only with --slurm
     from ..slurm.allocation import steps  # noqa: PLC0415
-    from ..slurm.blame import blame_for_unfit, blame_slurm  # noqa: PLC0415
+    from ..slurm.blame import AllocationEnd, blame_for_unfit, blame_slurm  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         if options.slurm == THIS_ALLOCATION:
@@ -187,7 +187,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
                 hosts,
                 steps(options.python, allocation),
                 allocation=allocation.job,
-                blame=partial(blame_slurm, job=allocation.job),
+                features=(AllocationEnd(partial(blame_slurm, job=allocation.job)),),
             )
         except UnfitError as error:
             raise blame_for_unfit(error, allocation.job) from None

@@ -20,9 +20,10 @@ from ..console.terminal import harmless, harmless_lines
 from ..envs.present import Packages
 from ..envs.wanted import Requirements
 from ..jobs.detach import detach
+from ..jobs.feature import Feature
+from ..jobs.features import features_of
 from ..jobs.hosts_record import keep, kept_if_taken
 from ..jobs.leases import Leasing
-from ..jobs.notify import notify
 from ..jobs.planning import make_plan
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
@@ -137,6 +138,7 @@ class PreparedLaunch:
         """Run the job to its verdict, with run folder and screen."""
         folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
         record, packages = self.inventory.record(self.spec), self._packages()
+        features = features_of(self.spec, _Decision(), *self.inventory.features)
         screen = self.screen
         try:
             result = Attempts(
@@ -145,20 +147,23 @@ class PreparedLaunch:
                 folder,
                 (folder, screen),
                 lambda plan: keep(record, folder.path),
-                listeners=(_decide,),
                 timings=self.timings,
                 packages=packages,
                 on_stage=self.progress.stage,
-                blame=self.inventory.blame,
+                features=features,
                 placement=placement,
             ).run()
         finally:
             Progress.close_all()
             screen.close()
         self._conclude(folder, result)
+        for note in features.closed(result):
+            print_note(f"note: {note}")
+        if result.exit_status:
+            raise Exit(code=result.exit_status)
 
     def _conclude(self, folder: RunFolder, result: LaunchResult) -> None:
-        """Print the verdict, write the page, and exit with the status of the job."""
+        """Print the verdict, and write the page."""
         screen = self.screen
         screen.say(verdict(result, folder, "" if folder.unwritten else PAGE))
         if screen.error:
@@ -171,10 +176,6 @@ class PreparedLaunch:
                 since = "the failure" if attempt.plan.spec.attempt else "the command"
                 screen.say(f"\n{table(attempt.timings or self.timings.parts(), since)}")
         end_with_page(folder.path)
-        if why := notify(self.spec.notify, result):
-            print_note(f"note: {why}")
-        if result.exit_status:
-            raise Exit(code=result.exit_status)
 
 
 def _detached(job: str, host: str) -> str:
@@ -182,7 +183,10 @@ def _detached(job: str, host: str) -> str:
     return f"detached; its driver is on {host}\n        muster attach {job}\n        muster stop {job}"
 
 
-def _decide(event: JobEvent) -> None:
+class _Decision(Feature):
     """After the end of the job, a signal no longer changes its exit status."""
-    if event.type == "job.ended" and event.exit_status is not None:
-        interrupts.decide(event.exit_status)
+
+    def on_event(self, event: JobEvent) -> None:
+        """Note the status of the job."""
+        if event.type == "job.ended" and event.exit_status is not None:
+            interrupts.decide(event.exit_status)

@@ -28,11 +28,12 @@ from ..connect.transports.process import LocalPipe
 from ..envs.present import Present
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
-from ..launch.result import TERMINATED
+from ..launch.result import TERMINATED, LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree, TreeFile
 from ..plan.spec import LaunchSpec
-from .notify import notify
+from .feature import Features
+from .features import features_of
 from .run_folder import RunFolder
 from .runner import Attempts
 from .verdict import end_unstarted, why_unstarted
@@ -87,22 +88,22 @@ def drive(spec: LaunchSpec, folder: Path) -> None:
     If the launching command is gone before the first report, the job is not started.
     """
     run = RunFolder(folder, "run", detached=True, max_log=spec.max_log, head=spec.hosts[0].name)
-    report = _StartReport()
+    report, features = _StartReport(), features_of(spec)
     try:
-        result = _attempts(spec, run, report).run()
+        result = _attempts(spec, run, report, features).run()
     except (MusterError, KeyboardInterrupt) as error:
         if report.is_sent and run.waits:
-            _warn(notify(spec.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
+            _close(features, end_unstarted(run.path, *why_unstarted(error, run.path)))
             return
         if report.is_sent:  # keep the checkpoints and logs of a job that has started
             raise
         shutil.rmtree(folder, ignore_errors=True)
         report.refused(error)
     else:
-        _warn(notify(spec.notify, result))
+        _close(features, result)
 
 
-def _attempts(spec: LaunchSpec, run: RunFolder, report: _StartReport) -> Attempts:
+def _attempts(spec: LaunchSpec, run: RunFolder, report: _StartReport, features: Features) -> Attempts:
     def on_wait(line: str) -> None:
         run.wait(spec, line)
         report.waits(f"job {spec.job}: {line}")
@@ -116,13 +117,13 @@ def _attempts(spec: LaunchSpec, run: RunFolder, report: _StartReport) -> Attempt
         report.started,
         packages=packages,
         on_wait=on_wait,
+        features=features,
     )
 
 
-def _warn(why: str) -> None:
-    """Write why --notify failed, if it did, into driver.log."""
-    if why:
-        sys.stderr.write(f"{why}\n")
+def _close(features: Features, result: LaunchResult) -> None:
+    """Let the features act on the result of the job, with their notes in driver.log."""
+    sys.stderr.writelines(f"{note}\n" for note in features.closed(result))
 
 
 class _StartReport:

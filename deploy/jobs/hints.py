@@ -5,6 +5,7 @@ Hints about modules, files and disks are in file_hints.py.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,6 +14,7 @@ from ..console.terminal import harmless
 from ..console.text import clip, count, span
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
+from .feature import Attempt, Feature
 from .file_hints import full_disk, last_lines, left_behind, missing_module, sent_elsewhere
 from .gpu_hints import failed_on_gpu
 
@@ -27,6 +29,18 @@ _NONE = re.compile(r"^TypeError: .*'?NoneType'?")
 _GET = re.compile(r"(?:environ\.get|getenv)\(\s*[\"']([A-Z][A-Z0-9_]*)[\"']")
 _CHILD = re.compile(r"Process \w[\w.:-]*:\s*$")
 """The line of multiprocessing above the traceback of a process that failed."""
+
+
+class Hints(Feature):
+    """Adds a hint about the failure, and one about processes that failed without failing their rank."""
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Add them to the notes."""
+        notes = [*result.notes, *failed_children(result)]
+        is_here = not attempt.folder.detached
+        if result.failure and (text := hint(result, attempt.cluster.facts, here=is_here)):
+            notes.append(text)
+        return dataclasses.replace(result, notes=tuple(notes))
 
 
 def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:

@@ -12,10 +12,19 @@ from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.requests.kernel import KERNEL_MESSAGES
 from ..launch.result import KernelLine, LaunchResult
+from .feature import Attempt, Feature
 
 ASK_SECONDS = 5.0
 OWN = frozenset({*STOPS, "port", "placement"})
 """Failures that no hardware causes."""
+
+
+class KernelMessages(Feature):
+    """Adds the messages of the kernels since the job began, if it failed and does not start again."""
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Reading a journal takes seconds, for which no restart should wait."""
+        return with_kernel_messages(result, attempt.cluster, attempt.began) if attempt.is_last else result
 
 
 def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -> LaunchResult:

@@ -5,6 +5,7 @@ A message has no arguments, no environment and no output of the program.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 import shutil
@@ -18,6 +19,7 @@ from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
 from ..why.stall import stall_text
+from .feature import Feature
 
 COMMAND_SECONDS = 30.0
 STALLS = frozenset({"steps.stopped", "steps.resumed"})
@@ -54,22 +56,27 @@ def message(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class StallNotifier:
-    """A listener of the events of a job: notifies of a stall and of its end, while the job runs."""
+class Notify(Feature):
+    """Notifies of a stall and of its end while the job runs, and of the end of the job."""
 
     def __init__(self, spec: LaunchSpec) -> None:
         self._spec = spec
         self._started: JobEvent | None = None
         self._last: threading.Thread | None = None
-        self.problems = list[str]()
+        self._problems = list[str]()
         """Why messages could not be sent, each reason once."""
 
-    def wait(self) -> None:
+    def over(self, result: LaunchResult) -> LaunchResult:
         """Wait for a message that is being sent, so that it comes before that about the end."""
         if self._last:
             self._last.join(COMMAND_SECONDS)
+        return dataclasses.replace(result, notes=(*result.notes, *self._problems))
 
-    def add(self, event: JobEvent) -> None:
+    def closed(self, result: LaunchResult) -> str:
+        """Send the message about the end; returns why that failed."""
+        return send(self._spec.notify, message(result.as_json())) if self._spec.notify else ""
+
+    def on_event(self, event: JobEvent) -> None:
         """Send a message if the event is of a stall. The driver does not wait for it."""
         if event.type == "attempt.started":
             self._started = event
@@ -102,13 +109,8 @@ class StallNotifier:
         if earlier:
             earlier.join()  # messages arrive in the order of their events
         why = send(self._spec.notify, content)
-        if why and why not in self.problems:
-            self.problems.append(why)
-
-
-def notify(command: str, result: LaunchResult) -> str:
-    """Send the message about the end; returns why that failed, or an empty text."""
-    return send(command, message(result.as_json())) if command else ""
+        if why and why not in self._problems:
+            self._problems.append(why)
 
 
 def send(command: str, values: Mapping[str, Any]) -> str:

@@ -6,10 +6,10 @@ import contextlib
 from collections import defaultdict
 
 from ..connect.channel import Channel
-from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..errors import MusterError
-from ..plan.launch_plan import LaunchPlan
+from ..plan.program import CALL
+from .feature import Attempt, Feature
 from .metrics import METRICS_SECONDS, fetched
 from .run_folder import RunFolder
 
@@ -21,17 +21,22 @@ def name_of(rank: int) -> str:
     return f"returned/rank-{rank}.json"
 
 
-def keep_returned(plan: LaunchPlan, cluster: Cluster, folder: RunFolder) -> None:
-    """Fetch the files of an attempt into the folder of its run. Missing ones are an error of their reader."""
-    ranks = defaultdict[str, list[int]](list)
-    for placed in plan.ranks:
-        ranks[placed.host].append(placed.rank)
+class ReturnedValues(Feature):
+    """Fetches the files of an attempt into the folder of its run. A missing one is an error of its reader."""
 
-    def fetch(host: str) -> None:
-        for rank in ranks[host]:
-            _fetch(cluster.channels[host], rank, folder)
+    def fetch(self, attempt: Attempt) -> None:
+        """Fetch them, if the job is a call of the Python API."""
+        ranks, cluster = defaultdict[str, list[int]](list), attempt.cluster
+        if attempt.plan.spec.program.module != CALL:
+            return
+        for placed in attempt.plan.ranks:
+            ranks[placed.host].append(placed.rank)
 
-    on_every([host for host in ranks if host in cluster.channels], fetch, interrupted=cluster.close)
+        def fetch(host: str) -> None:
+            for rank in ranks[host]:
+                _fetch(cluster.channels[host], rank, attempt.folder)
+
+        on_every([host for host in ranks if host in cluster.channels], fetch, interrupted=cluster.close)
 
 
 def _fetch(channel: Channel, rank: int, folder: RunFolder) -> None:

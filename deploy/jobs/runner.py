@@ -24,7 +24,7 @@ from ..hosts.hostfile import Host
 from ..launch.cause import explain_port_conflict
 from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
 from ..launch.events import Observer
-from ..launch.job_events import JobEvent, OnEvent
+from ..launch.job_events import JobEvent
 from ..launch.loop import LaunchLoop
 from ..launch.rank_io import outputs
 from ..launch.result import Failure, LaunchResult, interruption
@@ -32,28 +32,21 @@ from ..launch.stages import with_hosts
 from ..plan.launch_plan import LaunchPlan, about_vanished
 from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
-from ..plan.program import CALL
 from ..plan.spec import LaunchSpec
 from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.lateness import Pace
 from ..why.stall import stall_text
 from . import restart_policy as restart
 from .background import Background
-from .hints import failed_children, hint
+from .feature import Attempt, Features
 from .history import FirstLines, JobHistory
-from .kernel_log import with_kernel_messages
 from .launched import launched
 from .leases import Leasing
 from .metrics import Metrics
-from .notify import StallNotifier
 from .planning import make_plan
 from .restart_policy import Decision, Policy
-from .returned import keep_returned
 from .run_folder import RunFolder
 from .verdict import verdict
-
-Blame = Callable[[LaunchResult], LaunchResult]
-"""Adds a cause to a result that the source of the hosts has: Slurm ended the allocation."""
 
 
 class Attempts:
@@ -68,8 +61,7 @@ class Attempts:
         on_start: Callable[[LaunchPlan], None] = lambda plan: None,
         *,
         timings: Timings | None = None,
-        blame: Blame = lambda result: result,
-        listeners: Sequence[OnEvent] = (),
+        features: Features | None = None,
         packages: Packages | None = None,
         on_wait: Callable[[str], None] = lambda line: None,
         on_stage: OnStage = show_no_stage,
@@ -82,10 +74,10 @@ class Attempts:
         self._timings = timings or Timings()
         self._packages, self._placement = packages, placement
         self.spec, self.folder, self.observers = spec, folder, observers
-        self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
+        self._open_pipe, self._on_start = open_pipe, on_start
         self._on_wait, self._on_stage = on_wait, on_stage
-        self._stalls = StallNotifier(spec)
-        self._history = JobHistory(spec.job, (folder.event, self._stalls.add, *listeners))
+        self.features = features or Features()
+        self._history = JobHistory(spec.job, (folder.event, self.features.on_event))
         self._policy = Policy(spec.max_restarts, spec.min_hosts, hosts=spec.hosts)
         self._background = Background(open_pipe, self._say)
         self._results: list[LaunchResult] = []
@@ -231,11 +223,13 @@ class Attempts:
         ).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
-        result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)
-        # Reading a journal takes seconds, for which no restart should wait.
+        result = explain_port_conflict(result, head)
         again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
-        if result.warned or not again:
-            result = with_kernel_messages(result, cluster, self._results[0].started)
+        attempt = Attempt(
+            the_plan, cluster, self.folder, self._results[0].started, is_last=result.warned or not again
+        )
+        result = self.features.ended(attempt, result)
+        if attempt.is_last:
             result = dataclasses.replace(result, written=outputs(cluster))
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
@@ -243,16 +237,8 @@ class Attempts:
         self._record(head, "result.json", result.as_json(), wait=True)  # first: the metrics may take minutes
         self._on_stage("fetching the metrics")
         self._metrics.fetch(head, the_plan.hosts[0].folder)
-        if the_plan.spec.program.module == CALL:
-            keep_returned(the_plan, cluster, self.folder)
+        self.features.fetch(attempt)
         self._on_stage("")
-
-    def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
-        """The result with a hint about the failure."""
-        notes = [*result.notes, *failed_children(result)]
-        if result.failure and (text := hint(result, cluster.facts, here=not self.folder.detached)):
-            notes.append(text)
-        return dataclasses.replace(result, notes=tuple(notes))
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
         """Write a record on the head too, where any machine can ask for it. A detached driver runs there."""
@@ -299,11 +285,11 @@ class Attempts:
         """Write the result. If that fails, it gets a note: the end of the ranks is still the result."""
         for name, text in self._metrics.texts.items():
             self.folder.keep(name, text)
-        self._stalls.wait()
-        notes = [*([self.folder.problem] if self.folder.problem else []), *self._stalls.problems]
-        notes = [*result.notes, *notes, *self._metrics.missing()]
+        notes = [*result.notes, *([self.folder.problem] if self.folder.problem else [])]
+        notes += self._metrics.missing()
         earlier, left_out = tuple(self._results[:-1]), self._policy.left_out
         result = dataclasses.replace(result, notes=tuple(notes), earlier=earlier, left_out=left_out)
+        result = self.features.over(result, self.folder.keep)
         self._history.verdict(result)
         if why := self.folder.finish(result, verdict(result, self.folder)):
             ended = "" if result.failure else "every rank ended with 0; "

@@ -21,15 +21,16 @@ from typing import Any, NamedTuple
 
 from ..errors import MusterError
 from ..jobs.detached_main import end_at_sigterm_alone, with_store
-from ..jobs.notify import notify
+from ..jobs.feature import Features
+from ..jobs.features import features_of
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.verdict import end_unstarted, why_unstarted
 from ..launch.result import Failure, LaunchResult
 from ..plan.spec import LaunchSpec
 from .allocation import Allocation, on_hosts, restarts_of, steps
-from .batch import BATCH, NOTIFY, with_secrets
-from .blame import OWN, blame_own_end
+from .batch import BATCH, with_secrets
+from .blame import OWN, AllocationEnd, blame_own_end
 from .grant import own_allocation
 from .job_state import ending, shown
 from .mark import mark_of
@@ -52,18 +53,25 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
     """Run the job to its verdict; returns the exit status."""
     mark = mark_of(folder)
     start = _Start(environ.get("SLURM_JOB_ID", ""), restarts_of(environ))
+    features = Features()
     try:
-        allocation = own_allocation(environ)
         spec = LaunchSpec.of_json(json.loads((folder / BATCH / "job.json").read_text()))
+        spec = with_secrets(spec, environ)
+        features = features_of(spec)
+        allocation = own_allocation(environ)
+        blame = partial(blame_own_end, job=allocation.job, restarts=allocation.restarts)
+        features = features_of(spec, AllocationEnd(blame))
         requeue = mark is not None and mark.requeue
-        run, spec = _begin(folder, with_secrets(spec, environ), allocation, requeue=requeue)
-        result = _attempts(spec, run, allocation).run()
+        run, spec = _begin(folder, spec, allocation, requeue=requeue)
+        open_pipe = steps(spec.python, allocation, look=ending)
+        result = Attempts(spec, open_pipe, run, (run,), features=features).run()
     except (MusterError, KeyboardInterrupt) as error:
         kind, reason, status = why_unstarted(error, folder)
         sys.stderr.write(f"{reason}\n")
         result = end_unstarted(folder, kind, reason, status)
     if not start.is_followed(result):
-        _end(folder, environ.get(NOTIFY, ""), result)
+        shutil.rmtree(folder / BATCH, ignore_errors=True)  # the files for another start
+        sys.stderr.writelines(f"{note}\n" for note in features.closed(result))
     return result.exit_status
 
 
@@ -95,13 +103,6 @@ class _Start(NamedTuple):
         return failure.kind not in OWN and bool(hosts) and not reaches(self.job, hosts)
 
 
-def _end(folder: Path, target: str, result: LaunchResult) -> None:
-    """After the last start of a job: remove the files for another start, and notify of the end."""
-    shutil.rmtree(folder / BATCH, ignore_errors=True)
-    if why := notify(target, result):
-        sys.stderr.write(f"{why}\n")
-
-
 def _begin(
     folder: Path, spec: LaunchSpec, allocation: Allocation, *, requeue: bool
 ) -> tuple[RunFolder, LaunchSpec]:
@@ -116,12 +117,6 @@ def _begin(
     spec = on_hosts(spec, allocation)
     spec = with_store(spec, folder / BATCH / "store")
     return run, dataclasses.replace(spec, attempt=attempt, may_restart=spec.may_restart or requeue)
-
-
-def _attempts(spec: LaunchSpec, run: RunFolder, allocation: Allocation) -> Attempts:
-    open_pipe = steps(spec.python, allocation, look=ending)
-    blame = partial(blame_own_end, job=allocation.job, restarts=allocation.restarts)
-    return Attempts(spec, open_pipe, run, (run,), blame=blame)
 
 
 def _requeue(job: str) -> bool:

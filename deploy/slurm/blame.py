@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from ..common.runs import STOPS
 from ..errors import UnfitError
+from ..jobs.feature import Attempt, Feature
 from ..launch.result import TERMINATED, Failure, LaunchResult
 from .job_state import ended, ending, is_gone, node_state, shown
 
@@ -14,6 +16,18 @@ OWN = STOPS | {"placement", "world", "driver", "port"}
 STANDSTILLS = frozenset({"host", "network", "driver", "stall"})
 """Failures that follow when no process of a job runs for a while."""
 STATUS = 3
+
+
+class AllocationEnd(Feature):
+    """Makes the end of the allocation the failure of a job, if Slurm ended it."""
+
+    def __init__(self, blame: Callable[[LaunchResult], LaunchResult]) -> None:
+        """`blame`: `blame_slurm` or `blame_own_end`, with the number of the allocation."""
+        self._blame = blame
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """The first one to end is not the cause, because Slurm ends all ranks at once."""
+        return self._blame(result)
 
 
 def blame_slurm(result: LaunchResult, job: str, restarts: int = 0) -> LaunchResult:

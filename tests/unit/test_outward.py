@@ -11,12 +11,11 @@ import pytest
 
 from muster.deploy.errors import UsageError
 from muster.deploy.jobs import notify as notifying
-from muster.deploy.jobs.notify import StallNotifier, notify, require_notify
+from muster.deploy.jobs.notify import Notify, require_notify
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.program import Program
 from tests.unit.plans import make_plan
-from tests.waiting import wait_until
 
 PLAN = make_plan(
     "node[1-2] slots=2",
@@ -29,6 +28,11 @@ DONE = dataclasses.replace(FAILED, failure=None)
 STOPPED = dataclasses.replace(FAILED, failure=interruption(KeyboardInterrupt(2), 2.0))
 
 
+def end(command: str, result: LaunchResult = DONE) -> str:
+    """The end of a job with this value of --notify; returns the note for the user."""
+    return Notify(dataclasses.replace(PLAN.spec, notify=command)).closed(result)
+
+
 @pytest.mark.parametrize(
     ("result", "state", "status"), [(DONE, "done", 0), (FAILED, "failed", 5), (STOPPED, "stopped", 130)]
 )
@@ -36,7 +40,7 @@ def test_a_command_gets_the_end_of_a_job_and_nothing_secret(
     tmp_path: Path, result: LaunchResult, state: str, status: int
 ) -> None:
     target = tmp_path / "told of it"
-    assert notify(shlex.join(["tee", str(target)]), result) == ""
+    assert end(shlex.join(["tee", str(target)]), result) == ""
     content = target.read_text()
     told = json.loads(content)
     assert (told["state"], told["exit_status"], told["ranks"]) == (state, status, 4)
@@ -60,11 +64,11 @@ def events_of_a_stall() -> list[JobEvent]:
 def test_a_command_gets_a_stall_and_its_end_in_the_fields_of_the_end(tmp_path: Path) -> None:
     target = tmp_path / "told"
     command = shlex.join(["tee", "-a", str(target)])
-    stalls = StallNotifier(dataclasses.replace(PLAN.spec, notify=command))
+    notify = Notify(dataclasses.replace(PLAN.spec, notify=command))
     for event in events_of_a_stall():
-        stalls.add(event)
-    stalls.wait()
-    notify(command, DONE)
+        notify.on_event(event)
+    assert notify.over(DONE) == DONE
+    assert notify.closed(DONE) == ""
     stopped, resumed, ended = map(json.loads, target.read_text().splitlines())
     assert [*stopped] == [*resumed] == [*ended]
     assert (stopped["event"], stopped["state"], stopped["hosts"]) == (
@@ -82,29 +86,27 @@ def test_a_command_gets_a_stall_and_its_end_in_the_fields_of_the_end(tmp_path: P
 def test_a_receiver_that_is_gone_is_named_once_and_delays_nothing(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     held = shlex.join(["sh", "-c", f"until [ -e {shlex.quote(str(gate))} ]; do sleep 0.05; done; exit 7"])
-    stalls = StallNotifier(dataclasses.replace(PLAN.spec, notify=held))
+    notify = Notify(dataclasses.replace(PLAN.spec, notify=held))
     for event in events_of_a_stall():
-        stalls.add(event)
-    assert stalls.problems == []  # the command is still held
+        notify.on_event(event)  # while the command is held
     gate.touch()
-    wait_until(lambda: stalls.problems, "the reason")
-    assert stalls.problems == ["--notify sh: it ended with status 7"]
+    assert notify.over(DONE).notes == ("--notify sh: it ended with status 7",)
 
 
 def test_a_launch_without_notify_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifying, "send", lambda target, values: pytest.fail("sent"))
-    stalls = StallNotifier(PLAN.spec)
+    notify = Notify(PLAN.spec)
     for event in events_of_a_stall():
-        stalls.add(event)
-    assert stalls.problems == []
+        notify.on_event(event)
+    assert notify.over(DONE) == DONE
+    assert notify.closed(DONE) == ""
 
 
 def test_a_command_that_fails_is_named_without_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert notify("false", DONE) == "--notify false: it ended with status 1"
-    assert "No such file" in notify("/no/such/program", DONE)
+    assert end("false") == "--notify false: it ended with status 1"
+    assert "No such file" in end("/no/such/program")
     monkeypatch.setattr(notifying, "COMMAND_SECONDS", 0.1)
-    assert notify("sleep 60", DONE) == "--notify sleep: it had not ended after 0 s"
-    assert notify("", DONE) == ""
+    assert end("sleep 60") == "--notify sleep: it had not ended after 0 s"
 
 
 @pytest.mark.parametrize("command", ["'open", " ", "''", "no-such-program --now"])

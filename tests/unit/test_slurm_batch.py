@@ -506,20 +506,15 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
             raise end
         return end
 
-    told: list[str] = []
-
-    def tell(target: str, result: LaunchResult) -> str:
-        told.append(target)
-        return ""
-
-    monkeypatch.setattr(batch_main, "notify", tell)
-    monkeypatch.setattr(batch_main, "_attempts", lambda *_: SimpleNamespace(run=run))
+    told = tmp_path / "told"
+    command = shlex.join(["tee", str(told)])
+    monkeypatch.setattr(batch_main, "Attempts", lambda *_, features: SimpleNamespace(run=run))
     cases = f'"show hostnames") echo n1 ;; "show job") echo "JobId=7 {shown}" ;; requeue*) {requeued}'
     slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
-    job = dataclasses.replace(job, notify=COMMAND)
+    job = dataclasses.replace(job, notify=command)
     submit(job, made := batch_of(job, ["--requeue"], tmp_path / "runs"), {"PATH": os.environ["PATH"]})
-    batch_main.drive(made.folder, {**ON_N1, batch.NOTIFY: COMMAND})
-    assert told == ([] if goes_on else [COMMAND])
+    batch_main.drive(made.folder, {**ON_N1, batch.NOTIFY: command})
+    assert told.exists() is not goes_on
     assert (made.folder / "batch").exists() is goes_on
 
 

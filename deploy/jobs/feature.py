@@ -1,0 +1,112 @@
+"""What adds to a job: one class with every point at which something optional may act.
+
+A feature leaves out the methods that it does not need. The job calls its features in the order of their
+tuple. They tap its course; what changes an attempt is a named step of `runner.py` instead. A feature that
+raises loses itself only: the verdict gets a note, and the folder of the run the traceback.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from ..connect.cluster import Cluster
+from ..errors import MusterError
+from ..launch.job_events import JobEvent
+from ..launch.result import LaunchResult
+from ..plan.launch_plan import LaunchPlan
+from .run_folder import RunFolder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt whose hosts are connected."""
+
+    plan: LaunchPlan
+    cluster: Cluster
+    folder: RunFolder
+    began: float
+    """When the first attempt of the job began, in seconds since the epoch."""
+    is_last: bool = True
+    """Whether no other attempt follows. It is known at the end."""
+
+
+class Feature:
+    """Adds something optional to a job."""
+
+    def on_event(self, event: JobEvent) -> None:
+        """Something has happened. The job waits for this call."""
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """The ranks of an attempt have ended, and its hosts are connected; returns the result to keep."""
+        return result
+
+    def fetch(self, attempt: Attempt) -> None:
+        """The result of the attempt is recorded; the time has come to fetch files from its hosts."""
+
+    def over(self, result: LaunchResult) -> LaunchResult:
+        """The job is over, and its result not yet written; returns the result to write."""
+        return result
+
+    def closed(self, result: LaunchResult) -> str:
+        """The result is written; returns a note for the user, or an empty text."""
+        return ""
+
+
+class Features:
+    """The features of a job. Each method calls that of every feature, in order."""
+
+    def __init__(self, features: Sequence[Feature] = ()) -> None:
+        self._features = [*features]
+        self._errors: dict[str, str] = {}
+        """The traceback of each feature that raised, by its name. It is not called again."""
+
+    def on_event(self, event: JobEvent) -> None:
+        """See `Feature.on_event`."""
+        for feature in self._features:
+            self._call(feature, partial(feature.on_event, event), None)
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """See `Feature.ended`."""
+        for feature in self._features:
+            result = self._call(feature, partial(feature.ended, attempt, result), result)
+        return result
+
+    def fetch(self, attempt: Attempt) -> None:
+        """See `Feature.fetch`."""
+        for feature in self._features:
+            self._call(feature, partial(feature.fetch, attempt), None)
+
+    def over(self, result: LaunchResult, keep: Callable[[str, str], None]) -> LaunchResult:
+        """See `Feature.over`. `keep` writes a file into the folder of the run."""
+        for feature in self._features:
+            result = self._call(feature, partial(feature.over, result), result)
+        notes = []
+        for name, text in self._errors.items():
+            keep(f"feature-{name}.txt", text)
+            notes.append(f"Muster's own error in {name}: {text.splitlines()[-1]} (feature-{name}.txt)")
+        return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+    def closed(self, result: LaunchResult) -> list[str]:
+        """See `Feature.closed`; the notes of all features."""
+        calls = ((feature, partial(feature.closed, result)) for feature in self._features)
+        notes = [self._call(feature, call, "") for feature, call in calls]
+        return [note for note in notes if note]
+
+    def _call(self, feature: Feature, call: Callable[[], T], otherwise: T) -> T:
+        name = type(feature).__name__
+        if name in self._errors:
+            return otherwise
+        try:
+            return call()
+        except MusterError:
+            raise
+        except Exception:  # noqa: BLE001  # a bug of a feature must not cost the job
+            self._errors[name] = traceback.format_exc()
+            return otherwise

@@ -1,0 +1,15 @@
+"""The features of a job, in the order in which they act."""
+
+from __future__ import annotations
+
+from ..plan.spec import LaunchSpec
+from .feature import Feature, Features
+from .hints import Hints
+from .kernel_log import KernelMessages
+from .notify import Notify
+from .returned import ReturnedValues
+
+
+def features_of(spec: LaunchSpec, *others: Feature) -> Features:
+    """The features of a job with this request. `others` act before them."""
+    return Features((*others, Hints(), KernelMessages(), ReturnedValues(), Notify(spec)))
