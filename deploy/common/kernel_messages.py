@@ -18,6 +18,30 @@ class Kind(NamedTuple):
     meaning: str
 
 
+_NAME = ".{1,15}"
+"""The name of a process, which its user chooses, spaces too (TASK_COMM_LEN of the kernel)."""
+_OF_PROCESS = re.compile(
+    rf"{_NAME}( invoked oom-killer|: page allocation |\[\d+\]| ?\(\d+\))"
+    r"|\[[ \d]+\] |(oom_reaper|oom-kill|task|traps|audit):|Out of memory|Memory cgroup|CPU: \d+ |INFO: task "
+)
+"""Messages with the name of a process: it may look like a message of another kind."""
+_PROCESSES = (
+    (
+        "oom",
+        r"^(Out of memory|Memory cgroup out of memory): Killed process \d+",
+        "the out-of-memory killer ended a process",
+    ),
+    (
+        "hung",
+        rf"^INFO: task {_NAME}:\d+ blocked for more than \d+ seconds",
+        "a process waits for a disk or device",
+    ),
+    (
+        "crash",
+        rf"^{_NAME}\[\d+\]: segfault at|^traps: {_NAME}\[\d+\] (trap|general)",
+        "a process crashed in native code",
+    ),
+)
 _SOURCES = (
     # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
     ("xid", r"NVRM: Xid \(\S+\): (\d+)", "an error of the GPU or its driver"),
@@ -30,13 +54,8 @@ _SOURCES = (
     ("pcie", r"AER: .*(Uncorrect|Fatal|Multiple)", "an error on PCIe; look at the slot and the card"),
     (
         "link",
-        r"(NIC Link is|[Ll]ink(?: is)?) [Dd]own\b|port \d+ .*link state.*DOWN",
+        r"(NIC Link is|[Ll]ink(?: is)?) [Dd]own(?=$|\.$|, reason)|port \d+ .*link state.*DOWN",
         "a network link went down; look at cable and switch",
-    ),
-    (
-        "oom",
-        r"Out of memory: Killed process \d+|Memory cgroup out of memory: Killed process \d+",
-        "the out-of-memory killer ended a process",
     ),
     (
         "disk",
@@ -54,7 +73,6 @@ _SOURCES = (
         r"nfs: server \S+ not responding|Lustre(Error)?: .*(evicted|Connection .* was lost|timed out)",
         "a file server did not answer",
     ),
-    ("hung", r"INFO: task \S+:\d+ blocked for more than \d+ seconds", "a process waits for a disk or device"),
     (
         "lockup",
         r"BUG: soft lockup|NMI watchdog: Watchdog detected hard LOCKUP|rcu_\w+ (self-)?detected stall",
@@ -65,13 +83,10 @@ _SOURCES = (
         r"temperature above threshold|critical temperature reached",
         "the processor is too hot, and slower; look at fans and air",
     ),
-    (
-        "crash",
-        r"\S+\[\d+\]: segfault at|traps: \S+\[\d+\] (trap|general)",
-        "a process crashed in native code",
-    ),
 )
-KINDS = tuple(Kind(name, re.compile(pattern), meaning) for name, pattern, meaning in _SOURCES)
+_KINDS = tuple(Kind(name, re.compile(pattern), meaning) for name, pattern, meaning in _SOURCES)
+_KINDS_OF_PROCESSES = tuple(Kind(name, re.compile(pattern), meaning) for name, pattern, meaning in _PROCESSES)
+KINDS = (*_KINDS, *_KINDS_OF_PROCESSES)
 
 _PROGRAM = "often an error of the program"
 _XIDS = {
@@ -93,7 +108,8 @@ _XIDS = {
 
 def kind_of(text: str) -> Kind | None:
     """The kind of a message; None for one that explains nothing."""
-    return next((kind for kind in KINDS if kind.pattern.search(text)), None)
+    kinds = _KINDS_OF_PROCESSES if _OF_PROCESS.match(text) else _KINDS
+    return next((kind for kind in kinds if kind.pattern.search(text)), None)
 
 
 def meaning_of(kind: str, text: str) -> str:

@@ -76,6 +76,24 @@ def test_what_happens_on_every_host_is_no_message(text: str) -> None:
     assert kind_of(text) is None
 
 
+@pytest.mark.parametrize("name", ["Link Down", "a: Link Down", "BTRFS error", "AER: Fatal", "EDAC a: 1 UE"])
+def test_the_name_of_a_process_is_no_message(name: str) -> None:
+    lines = {
+        f"Out of memory: Killed process 812 ({name}) total-vm:1kB": "oom",
+        f"INFO: task {name}:812 blocked for more than 120 seconds.": "hung",
+        f"{name}[812]: segfault at 0 ip 00007f sp 00007f error 4 in libx.so": "crash",
+        f"traps: {name}[812] general protection fault": "crash",
+        f"{name} invoked oom-killer: gfp_mask=0xcc0, order=0": None,
+        f"{name}: page allocation failure: order:0": None,
+        f"[    812]  1000   812    1    1   45056        0             0 {name}": None,
+        f"oom_reaper: reaped process 812 ({name}), now anon-rss:0kB": None,
+        f"CPU: 3 PID: 812 Comm: {name} Not tainted 6.1.0": None,
+        f"{name} (812): drop_caches: 3": None,
+    }
+    found = {line: kind_of(line) for line in lines}
+    assert {line: kind and kind.name for line, kind in found.items()} == lines
+
+
 def record(ago: float, text: str, number: int = 1) -> bytes:
     """As the kernel writes it, with a line of properties."""
     at = int((time.monotonic() - ago) * 1e6)
