@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..common import plain_values
-from ..console.terminal import harmless, harmless_lines
 from ..errors import MusterError, UsageError
 from ..jobs.bounded import content_of, value_of
 from ..jobs.returned import MOST_RETURNED, name_of
@@ -86,13 +85,7 @@ def _value(result: JobResult, rank: int) -> Any:
     try:
         record = value_of(content_of(path, MOST_RETURNED))
         if error := record.get("error"):
-            raise RankError(
-                result,
-                rank,
-                harmless(str(error["type"])),
-                harmless_lines(str(error["text"])),
-                harmless_lines(str(error["traceback"])),
-            )
+            raise RankError(result, rank, str(error["type"]), str(error["text"]), str(error["traceback"]))
         result.raise_on_error()
         return plain_values.decoded(record["value"])
     except FileNotFoundError:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import IO, Any, TextIO
 
 from ..cli.command import Source
+from ..console.terminal import harmless_lines
 from ..console.text import describe_code, status_of
 from ..errors import MusterError, UsageError
 
@@ -34,7 +35,7 @@ class LaunchError(MusterError):
     """A command ended before there was a job, or could not do what it was asked."""
 
     def __init__(self, reason: str, exit_status: int = 1) -> None:
-        super().__init__(reason)
+        super().__init__(harmless_lines(reason))  # it may quote a host, and Python prints it as it is
         self.exit_status = exit_status
 
 

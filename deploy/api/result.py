@@ -16,7 +16,7 @@ class JobError(MusterError):
     """A job failed. Its text is the verdict."""
 
     def __init__(self, result: JobResult, text: str = "") -> None:
-        super().__init__(text or result.verdict)
+        super().__init__(harmless_lines(text) if text else result.verdict)
         self.result, self.exit_status = result, result.exit_status
 
 
@@ -28,6 +28,7 @@ class RankError(JobError):
 
     def __init__(self, result: JobResult, rank: int, type_name: str, text: str, traceback: str) -> None:
         host = next((end.host for end in result.ranks if end.rank == rank), "")
+        type_name, text, traceback = harmless(type_name), harmless_lines(text), harmless_lines(traceback)
         super().__init__(result, f"rank {rank} on {host}: {type_name}: {text}\n\n{traceback}".rstrip())
         self.rank, self.host = rank, host
         self.type_name, self.text, self.traceback = type_name, text, traceback

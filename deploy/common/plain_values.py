@@ -7,6 +7,8 @@ need pickle, and to unpickle what a host sends would run its code on this machin
 from __future__ import annotations
 
 import base64
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Callable
 
 # A value that JSON does not have is an object with one key, which no other object may have.
@@ -14,11 +16,24 @@ _TAG = "\0"
 _LISTS: dict[type, str] = {tuple: "tuple", set: "set", frozenset: "frozenset"}
 _MAKE: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda items: tuple(map(decoded, items)),
-    "set": lambda items: set(map(decoded, items)),
-    "frozenset": lambda items: frozenset(map(decoded, items)),
-    "dict": lambda pairs: {decoded(key): decoded(value) for key, value in pairs},
+    "set": lambda items: set(_hashed(items)),
+    "frozenset": lambda items: frozenset(_hashed(items)),
+    "dict": lambda pairs: dict(zip(_hashed(key for key, _ in pairs), [decoded(value) for _, value in pairs])),
     "bytes": base64.b64decode,
 }
+
+
+MOST_ALIKE = 256
+"""Values of a set, or keys of a dictionary, with the same hash. With more, to make it takes quadratic time:
+anyone can compute the hash of a number or tuple. Honest programs have few: -1 and -2 have the same."""
+
+
+def _hashed(items: Iterable[Any]) -> list[Any]:
+    """The values of a set, or the keys of a dictionary; ValueError if too many have the same hash."""
+    values = [decoded(item) for item in items]
+    if max(Counter(map(hash, values)).values(), default=0) > MOST_ALIKE:
+        raise ValueError(f"more than {MOST_ALIKE} values have the same hash")
+    return values
 
 
 def encoded(value: object, path: str = "it") -> Any:

@@ -16,6 +16,7 @@ import pytest
 import muster
 from muster.deploy.api import flags, functions
 from muster.deploy.api.functions import DATA, write_call
+from muster.deploy.api.process import LaunchError
 from muster.deploy.api.result import JobError, JobResult, RankEnd, RankError, read_result
 from muster.deploy.cli.commands import load
 from muster.deploy.common.plain_values import decoded, encoded
@@ -123,6 +124,24 @@ def test_another_value_is_named(value: object, said: str) -> None:
 def test_a_hosts_own_kind_of_value_is_an_error(text: str) -> None:
     with pytest.raises((ValueError, TypeError)):
         decoded(json.loads(text))
+
+
+@pytest.mark.parametrize("kind", ["set", "frozenset", "dict"])
+def test_values_of_a_host_with_equal_hashes_are_an_error(kind: str) -> None:
+    numbers = [number * sys.hash_info.modulus for number in range(1000)]  # their hash is 0
+    items: list[Any] = [[number, 0] for number in numbers] if kind == "dict" else numbers
+    with pytest.raises(ValueError, match="more than 256 values have the same hash"):
+        decoded({f"\0{kind}": items})
+
+
+def test_an_error_shows_the_text_of_a_host_without_control_characters(result: JobResult) -> None:
+    errors = (
+        RankError(result, 1, "E\x1b[2J", "a\x1b[2J\nb", "Traceback\n\x1b[2J"),
+        JobError(result, "x\x1b[2J"),
+        LaunchError("node1: x\x1b[2J\ny"),
+    )
+    assert not [error for error in errors if "\x1b" in f"{error}{vars(error)}"]
+    assert errors[0].text == "a␛[2J\nb"
 
 
 def called(
