@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..common.durable import write_atomically
+from ..common.files import read_regular
 from ..common.os_errors import explain
 from ..decode import MALFORMED
 from ..errors import UsageError
@@ -77,7 +78,7 @@ def read(path: Path, kind: type[Result]) -> Result | None:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"{path}: too large for a result of muster bench")
-        return kind.of_json(json.loads(path.read_text()))
+        return kind.of_json(json.loads(read_regular(path)))
     except FileNotFoundError:
         return None
     except OSError as error:

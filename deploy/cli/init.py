@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..common.files import read_regular
 from ..errors import UsageError
 from .command import Command, flag
 from .shared import MUSTER
@@ -82,15 +84,24 @@ def _write(path: Path, text: str) -> bool:
 
 
 def _ignore(path: Path) -> list[str]:
-    """Append the lines that are missing from a .gitignore; returns them."""
+    """Append the lines that are missing from a .gitignore; returns them.
+
+    Not through a symbolic link, which may lead to any file of this user, and which git does not read.
+    """
     try:
-        content = path.read_text() if path.exists() else ""
+        content = read_regular(path).decode() if os.path.lexists(path) else ""
         missing = [line for line in IGNORED if not {line, line.rstrip("/")} & {*content.split()}]
         if missing:
-            with path.open("a") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+            with os.fdopen(os.open(path, flags, 0o666), "a") as file:
                 file.write("\n" if content and not content.endswith("\n") else "")
                 file.writelines(f"{line}\n" for line in missing)
     except (OSError, UnicodeDecodeError) as error:
+        if path.is_symlink():
+            raise UsageError(
+                f"{path}: a symbolic link, which git does not read; replace it by a file with the lines "
+                f"{' and '.join(IGNORED)}"
+            ) from None
         raise UsageError(f"{path}: cannot be changed: {error}") from None
     return missing
 

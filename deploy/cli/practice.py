@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -212,8 +213,9 @@ class ClusterDown(Command):
 
 def _practice_hosts(path: Path) -> Path:
     """The hosts file of the practice cluster. A file with other hosts is an error, and is never changed."""
-    if not path.exists():
-        path.write_text("".join(f"{node} slots=2\n" for node in NODES))
+    if not os.path.lexists(path):  # a dangling link is not followed
+        with path.open("x") as file:
+            file.writelines(f"{node} slots=2\n" for node in NODES)
     elif others := {host.name for host in hostfile.load(path)} - {*NODES}:
         raise UsageError(
             f"{path}: {min(others)} is not a node of the practice cluster ({', '.join(NODES)}); "
@@ -242,8 +244,8 @@ def _compose(hosts_file: Path, *arguments: str) -> None:
     """Run docker compose on the cluster's compose file, whose folder is the build context."""
     folder = _keys_folder(hosts_file)
     folder.mkdir(mode=0o700, exist_ok=True)
-    if not (ignored := folder / ".gitignore").exists():
-        ignored.write_text("# Keys: none of it belongs in git.\n*\n")
+    with contextlib.suppress(FileExistsError), (folder / ".gitignore").open("x") as file:
+        file.write("# Keys: none of it belongs in git.\n*\n")
     argv = ["docker", "compose", "--file", str(COMPOSE), *arguments]
     try:
         status = run_program(argv, {"MUSTER_DIR": str(folder)})

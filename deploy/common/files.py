@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from .frames import Frame
 from .os_errors import naming
@@ -76,6 +78,24 @@ class Files:
         with open(path_of(request["path"]), "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(PART)}
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read it. OSError for a folder, and for a FIFO or device, where a read may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file, opened in the same way."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def digest(path: str | os.PathLike[str]) -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from .files import open_regular
 from .rank_logs import RankLog
 
 LAST_BYTES = 4096
@@ -36,7 +37,7 @@ class RunOutput:
             self._read[name] = start + size
             taken += size
             if rank is None or ((log := RankLog.of_name(name)) and log.rank == rank):
-                with open(self._logs / name, "rb") as file:
+                with open_regular(self._logs / name) as file:
                     file.seek(start)
                     text = file.read(max(0, min(size, MOST_BYTES)))
                     texts.append((name, text.decode(errors="surrogateescape")))
@@ -44,7 +45,7 @@ class RunOutput:
 
     def _next(self, most: int, end: int = 1 << 62) -> Iterator[tuple[int, str]]:
         """Entries of `logs/order`, until they cover `most` bytes; the last line may be half written."""
-        with contextlib.suppress(FileNotFoundError), open(self._logs / "order", "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open_regular(self._logs / "order") as file:
             file.seek(self.at)
             while most > 0 and self.at < end and (line := file.readline(LAST_BYTES)).endswith(b"\n"):
                 self.at += len(line)

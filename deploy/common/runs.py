@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .durable import write_atomically
+from .files import open_regular
 from .folders import make_private
 from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
 from .rank_logs import RankLog
@@ -238,7 +239,9 @@ def _could_lock(lock: Path, kind: int) -> bool:
 
 def _load(path: Path) -> dict[str, Any]:
     missing = FileNotFoundError, NotADirectoryError
-    with contextlib.suppress(*missing, ValueError, RecursionError), open(path, "rb") as file:
+    if not os.path.isfile(path):  # a FIFO hides no job
+        return {}
+    with contextlib.suppress(*missing, ValueError, RecursionError), open_regular(path) as file:
         text = file.read(MOST_BYTES)
         if len(text) < MOST_BYTES and values_in(text) <= MOST_VALUES:
             loaded = json.loads(text.decode())
@@ -286,7 +289,7 @@ def _last_line(run: Path) -> str:
 
 def _tail(path: Path) -> str:
     """The last line of a file that is not blank."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
+    with contextlib.suppress(OSError), open_regular(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
         lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from ..common.files import read_regular
 from ..errors import Problem, UsageError
 
 MOST_FILES = 100
@@ -60,7 +61,7 @@ def _require_wheels(file: Path) -> None:
     folder = file.resolve().parent
     for path in (inner / name for inner in (folder, *folder.parents) for name in _SETTINGS):
         try:
-            document = toml(path.read_text(errors="replace"))
+            document = toml(read_regular(path).decode(errors="replace"))
         except (OSError, ValueError):
             continue  # uv names a damaged one
         settings = document if path.name == "uv.toml" else _table(document, "tool", "uv")
@@ -85,7 +86,7 @@ def toml(text: str) -> Mapping[str, Any]:
 
 def _files_of(file: Path, seen: list[Path]) -> Iterator[tuple[Path, str]]:
     try:
-        text = file.read_bytes().decode(errors="replace")
+        text = read_regular(file).decode(errors="replace")
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
     seen.append(file.resolve())
@@ -175,7 +176,7 @@ def _is_built_elsewhere(target: str, base: Path) -> bool:
 def _own_project(file: Path) -> str:
     """Why the project itself cannot be named: only a build would tell its dependencies."""
     try:
-        text = file.read_text(errors="replace")
+        text = read_regular(file).decode(errors="replace")
         reasons = _of_project(toml(text), file.parent, decisive=_STATIC)
     except OSError:
         reasons = [f"there is no {file.name}, so its setup.py would run here"]

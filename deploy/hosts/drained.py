@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.durable import write_atomically
+from ..common.files import read_regular
 from ..decode import MALFORMED, from_json
 from ..errors import UsageError
 from .bounds import Name, Text
@@ -41,7 +42,7 @@ def load(hosts_file: Path) -> Entries:
     """What is drained of the hosts of this file; `UsageError` if the record is damaged."""
     path = hosts_file.with_name(FILE)
     try:
-        return from_json(Entries, json.loads(path.read_bytes()))  # type: ignore[no-any-return]
+        return from_json(Entries, json.loads(read_regular(path)))  # type: ignore[no-any-return]
     except FileNotFoundError:
         return ()
     except (OSError, *MALFORMED) as error:

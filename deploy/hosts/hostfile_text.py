@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..common.files import open_regular
 from ..console.text import nearest
 from ..errors import Problem, UsageError
 
@@ -18,7 +19,7 @@ _UNDECODED = re.compile("[\udc80-\udcff]")  # by surrogateescape
 def load(path: Path) -> str:
     """The text of a file. Bytes that are not UTF-8 are kept, because a comment may contain them."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such hosts file{_similar(path) or _remedy(str(path))}") from None

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ..common.files import read_regular
 from ..errors import UsageError
 from . import hostfile
 from .hostfile import Host
@@ -29,7 +30,7 @@ def load(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     if not path.exists():
         return {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_regular(path))
         return {str(name): dict(host) for name, host in dict(record).items()}
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
@@ -47,7 +48,7 @@ def left(folder: Path, listed: Collection[str]) -> tuple[Host, ...]:
 def stack(folder: Path) -> Stack | None:
     """The training stack that setup gave the hosts, from `.muster/stack`; None without one that is known."""
     try:
-        recorded = (folder / "stack").read_text(encoding="utf-8", errors="replace").strip()
+        recorded = read_regular(folder / "stack").decode(errors="replace").strip()
     except OSError:
         return None
     return next((known for known in get_args(Stack) if known == recorded), None)

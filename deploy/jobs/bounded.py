@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..common.files import open_regular
 from ..common.frames import values_in
 
 PIECE = 1 << 16
@@ -47,7 +48,7 @@ def memory_of(text: bytes) -> int:
 
 def content_of(path: Path, most: int = MOST_TEXT) -> bytes:
     """The content of a file. TooLargeError if it has more bytes than `most`."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise TooLargeError(f"it has more than {most >> 20} MiB")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..common.files import read_regular
 from ..common.runs import identity
 from ..plan.launch_plan import LaunchPlan
 from ..plan.leases import numbers_of
@@ -17,7 +18,7 @@ from ..plan.spec import LaunchSpec
 def caller_of_stop(folder: Path) -> str:
     """Who has called `muster stop` for the job of this folder; empty without a call, or if it is unknown."""
     try:
-        return str(json.loads((folder / "stop.json").read_text())["by"])
+        return str(json.loads(read_regular(folder / "stop.json"))["by"])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 

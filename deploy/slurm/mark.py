@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..common.durable import write_atomically
+from ..common.files import read_regular
 
 NAME = "slurm.json"
 
@@ -30,7 +31,7 @@ def write_mark(folder: Path, number: str, command: Sequence[str], *, requeue: bo
 def mark_of(folder: Path) -> Mark | None:
     """The batch job of a run; None for another run."""
     try:
-        mark = json.loads((folder / NAME).read_text())
+        mark = json.loads(read_regular(folder / NAME))
         number = str(mark["slurm"])
     except (OSError, ValueError, LookupError, TypeError):
         return None

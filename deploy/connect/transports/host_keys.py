@@ -21,6 +21,7 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import BadHostKeyException, SSHException
 
+from ...common.files import read_regular
 from .ssh_config import Route
 
 _KEY_LIST_MAGIC = b"SSHKRL\n"  # of a binary list of revoked keys (PROTOCOL.krl)
@@ -107,7 +108,7 @@ def is_in_list(key: paramiko.PKey, revoked: Path) -> bool:
     A list that cannot be read revokes every key (ssh_config(5)).
     """
     try:
-        content = revoked.read_bytes()
+        content = read_regular(revoked)
     except OSError:
         return True
     if not content.startswith(_KEY_LIST_MAGIC):

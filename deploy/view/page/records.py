@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...common.files import open_regular
 from ...common.rank_logs import RankLog, attempt_in
 from ...common.runs import describe
 from ...console.printed import figures_of
@@ -174,7 +175,7 @@ def _lines(path: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
 def _lines_of(path: Path, notes: list[str]) -> Iterator[bytes]:
     """The lines of a file; none without the file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             yield from lines_of(pieces_of(file))
     except FileNotFoundError:
         return
@@ -248,7 +249,7 @@ def _printed(logs: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
     if last is None:
         return
     step: int | None = None
-    with contextlib.suppress(OSError, TooLargeError), (logs / last.name).open("rb") as file:
+    with contextlib.suppress(OSError, TooLargeError), open_regular(logs / last.name) as file:
         for number, line in enumerate(lines_of(pieces_of(file))):
             if number >= MOST_LINES:
                 notes.append(f"{last.name}: only the figures of its first {number} lines are shown")
@@ -260,7 +261,7 @@ def _printed(logs: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
 
 
 def _end_of(path: Path) -> tuple[str, ...]:
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - TAIL_BYTES))
         lines = file.read(TAIL_BYTES).decode(errors="replace").splitlines()

@@ -1,0 +1,103 @@
+"""A FIFO, a device or a folder in the place of a file that a command reads makes no command wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from muster.deploy.bench import kept
+from muster.deploy.bench.hosts import Speeds
+from muster.deploy.cli.program import main
+from muster.deploy.cli.project_file import project_of
+from muster.deploy.common.runs import describe
+from muster.deploy.connect.opener import config_beside, pythons_beside
+from muster.deploy.connect.requests.jobs import OUTPUT
+from muster.deploy.connect.transports.host_keys import is_in_list
+from muster.deploy.envs.requirements import require_no_builds
+from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.hosts import drained, hostfile, setup_record
+from muster.deploy.jobs.job_record import caller_of_stop
+from muster.deploy.plan.ignore import IgnoreFiles
+from muster.deploy.slurm.mark import mark_of
+from muster.deploy.view.page import records
+from tests.unit.test_job_states import RECORD, make_run, only
+
+KEY = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)
+READERS: dict[str, Callable[[Path], object]] = {
+    "hosts.txt": hostfile.load,
+    "drained.json": lambda path: drained.load(path.with_name("hosts.txt")),
+    ".muster/ssh_config": lambda path: config_beside(path.parents[1] / "hosts.txt"),
+    ".muster/pythons": lambda path: pythons_beside(path.parents[1] / "hosts.txt"),
+    ".muster/stack": lambda path: setup_record.stack(path.parent),
+    ".muster/hosts.json": lambda path: setup_record.load(path.parent),
+    "muster.toml": lambda path: project_of(path.parent),
+    "pyproject.toml": lambda path: project_of(path.parent),
+    "requirements.txt": require_no_builds,
+    "bench.json": lambda path: kept.read(path, Speeds),
+    "job.json": lambda path: describe(path.parent),
+    "slurm.json": lambda path: mark_of(path.parent),
+    "stop.json": lambda path: caller_of_stop(path.parent),
+    "revoked": lambda path: is_in_list(paramiko.Ed25519Key(data=KEY), path),
+    ".musterignore": lambda path: IgnoreFiles(path.parent, path.name, follow_links=True).has("x"),
+}
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, device, Path.mkdir])
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_is_none_is_refused_or_not_there(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    make(path)
+    try:
+        READERS[name](path)
+    except UsageError as error:
+        assert str(path) in str(error)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["result.json", "verdict.txt", "driver.log", "logs/order", "logs/rank-0000@a.out"]
+)
+def test_the_page_and_the_output_of_a_run_wait_for_no_fifo(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path)
+    os.mkfifo(run / name)
+    if name.startswith("logs/rank"):
+        (run / "logs" / "order").write_text(f"1 {Path(name).name}\n")
+    records.read(run)
+    located = only(tmp_path)
+    if name.startswith("logs"):
+        with pytest.raises(MusterError, match="not a regular file"):
+            located.records.ask(OUTPUT, job=RECORD["job"], rank=None)
+
+
+@pytest.mark.timeout(60)
+def test_init_writes_through_no_link_and_waits_for_no_fifo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "bashrc"
+    secret.write_text("mine\n")
+    for name in ("link", "fifo"):
+        project = tmp_path / name
+        project.mkdir()
+        if name == "link":
+            (project / ".gitignore").symlink_to(secret)
+        else:
+            os.mkfifo(project / ".gitignore")
+        with pytest.raises(SystemExit) as end:
+            main(["init", str(project)])
+        assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "link/.gitignore: a symbolic link, which git does not read" in said
+    assert "fifo/.gitignore: cannot be changed" in said
+    assert secret.read_text() == "mine\n"
