@@ -44,7 +44,6 @@ FREE = {
     "file": "the hosts know their files (get); put is among the others",
     "folder": "a folder of the hosts (bench hosts), or one to make (wheelhouse); init is among the others",
     "keep": "a folder with any name can be made",
-    "cache": "a folder with any name can be made",
     "job": "the end of an id",
     "args": "the program knows its arguments",
     "ansible": "ansible-playbook knows its options",
