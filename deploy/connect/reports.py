@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
@@ -129,9 +130,13 @@ class Sampled(Report):
 
     @classmethod
     def of(cls, frame: Frame) -> Sampled:
-        """The sample in a frame. The driver adds its time and host (deploy/launch/measurements.py)."""
+        """The sample in a frame: JSON in a text, so that no value in it is a protocol error.
+
+        The driver adds its time and host (deploy/launch/measurements.py).
+        """
         try:
-            return cls(samples.of_json({**frame["sample"], "at": 0, "host": "", "attempt": 0}))
+            sample = json.loads(frame["sample"])
+            return cls(samples.of_json({**sample, "at": 0, "host": "", "attempt": 0}))
         except MALFORMED:
             return cls(None)
 

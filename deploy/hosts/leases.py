@@ -23,10 +23,10 @@ class Device:
     index: Count
     name: Annotated[str, Like(r"[\w-]{1,96}")]
     """Its UUID, if it is NVIDIA's."""
-    user: Text = ""
-    job: Text = ""
+    user: Name = ""
+    job: Name = ""
     since: Seconds = 0.0
-    process: Text = ""
+    process: Name = ""
 
     @property
     def is_free(self) -> bool:
@@ -50,6 +50,12 @@ class Lease:
     """Whether a GPU of the host is divided by MIG."""
     got: Devices
     taken: Devices
+    arrived: Seconds = 0.0
+    """When it came into the queue, by the clock of the host; 0 if it does not wait."""
+    beside: Annotated[tuple[Name, ...], AtMost(8)] = ()
+    """Other users who lease GPUs there, if setup has made no folder for that."""
+    in_the_way: Text = ""
+    """Who locks a file that all agents lock for a moment."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Waiting:
     """A job that waits for devices of a host."""
 
     user: Name
-    job: Text
+    job: Name
     since: Seconds
     number: Count
 
@@ -70,4 +76,4 @@ class HostLeases:
     gpus: Devices
     waiting: Annotated[tuple[Waiting, ...], AtMost(MOST_CLAIMS)]
     problem: Text = ""
-    """Why the GPUs are not known."""
+    """Why the GPUs are not known, or who is in the way of leases."""

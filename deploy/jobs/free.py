@@ -68,7 +68,7 @@ def _clock(at: float, now: float) -> str:
 
 def _notes(host: str, leases: HostLeases, now: float) -> Iterator[str]:
     if leases.problem:
-        yield f"{host}: its GPUs are not known: {leases.problem}"
+        yield f"{host}: {leases.problem}"
     for place, job in enumerate(leases.waiting, 1):
         wants = f"{count(job.number, 'device')} for {duration(max(0.0, now - job.since))}"
         yield f"{host}: {place}. in the queue: job {job.job} of {job.user}, waits for {wants}"

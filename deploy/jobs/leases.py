@@ -1,22 +1,23 @@
 """Leases GPUs for a job, on all of its hosts or on none.
 
-Each agent holds the locks of its host (deploy/agent/host/leases.py). A job queues on all hosts with the same
-time, and gets nothing that those before it wait for. The order is the same on every host, and nobody holds
-some hosts while it waits for others. So no two jobs wait for each other, and the first one in the queue gets
-everything as soon as those who have it end.
+The agent of each host claims them (deploy/agent/host/leases.py). A job queues on all hosts, and gets nothing
+that those before it wait for. Each host dates its arrival, and the last date counts on every host. So the
+order is the same everywhere, and nobody holds some hosts while it waits for others: no two jobs wait for each
+other, and the first one in the queue gets everything as soon as those who have it end.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.requests.leases import LEASE, LEASE_END
 from ..console.progress import OnStage, show_no_stage
+from ..console.terminal import harmless
 from ..console.text import duration
-from ..errors import HostError, UnfitError
+from ..errors import HostError, UnfitError, lines_of
 from ..hosts.leases import Lease
 from ..plan.leases import impossible, refused, wish
 from ..plan.placement import Placement
@@ -26,8 +27,9 @@ PATIENCE_SECONDS = 3.0
 """For the processes of a job that has just ended, and its agents, to end too."""
 AGAIN_SECONDS = 20.0
 """The same at a restart: an agent that lost its driver ends after 12 s of silence."""
-POLL_SECONDS, SLOWEST_POLL = 0.25, 3.0
+POLL_SECONDS, SLOWEST_POLL, AHEAD_SECONDS = 0.25, 3.0, 2.0
 ASK_SECONDS = 40.0
+SHARED = "other users lease GPUs there too, in /tmp: {}; let `muster setup` make a folder for that"
 
 
 class Leasing:
@@ -51,7 +53,9 @@ class Leasing:
         ]
         self._wishes = {name: each for name, each in wishes if each}
         self._answers: Mapping[str, Lease] = {}
-        self._queued = time.time()
+        self._queued = 0.0
+        self.notes: list[str] = []
+        """Lines for the user, after an attempt to lease."""
 
     def take(self) -> Mapping[str, Lease]:
         """Lease everything; `UnfitError` that names the holders if it is not free in time."""
@@ -91,9 +95,19 @@ class Leasing:
         same = {"job": spec.job, "user": spec.user, "queued": self._queued, "take": take}
         asked = ask_every(channels, LEASE, ASK_SECONDS, lambda host: {**same, **wishes[host].as_request()})
         answers = self._answers = asked.require_all()
+        self._agree([lease.arrived for lease in answers.values() if lease.arrived])
+        self.notes = _notes(answers)
         if never := {host: error for host in answers if (error := impossible(wishes[host], answers[host]))}:
             raise UnfitError(never.items())
         return answers if all(lease.ready for lease in answers.values()) else None
+
+    def _agree(self, dates: Sequence[float]) -> None:
+        """Choose one date of arrival for all hosts: none takes an earlier one than its own.
+
+        It lies ahead, so that every host has got it by then.
+        """
+        if len({*dates}) > 1:
+            self._queued = max(dates) + AHEAD_SECONDS
 
     def _end(self, hosts: Container[str]) -> None:
         channels = {name: self._cluster.channels[name] for name in self._wishes if name in hosts}
@@ -110,3 +124,14 @@ class Leasing:
         """`waits for GPUs: node1: 4 GPUs wanted, 2 free: GPUs 0-5: job JOB of alice for 2 h`."""
         first = next(iter(self._refused().items()), None)
         return f"waits for its lease: {first[0]}: {first[1].text}" if first else "waits for its lease"
+
+
+def _notes(answers: Mapping[str, Lease]) -> list[str]:
+    """What users should know about the leases of hosts that others use too."""
+    found = [
+        (host, text)
+        for host, lease in answers.items()
+        for text in (SHARED.format(", ".join(lease.beside)) if lease.beside else "", lease.in_the_way)
+        if text
+    ]
+    return [f"note: {harmless(line)}" for line in lines_of(found)]

@@ -124,7 +124,10 @@ class Attempts:
                 connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
             ) as cluster:
                 self._let_go()  # hosts that this attempt does not need
-                leases = Leasing(spec, placement, cluster, self._wait, self._on_stage).take()
+                leasing = Leasing(spec, placement, cluster, self._wait, self._on_stage)
+                leases = leasing.take()
+                for note in leasing.notes if not attempt else ():
+                    self._say(note)
                 the_plan = make_plan(
                     spec,
                     placement,

@@ -50,7 +50,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
             dataclasses.asdict(HEALTHY) | {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
         )
     ),
-    "lease": {"kind": "nvidia", "ready": False, "all": 8, "mig": False, "got": [DEVICE], "taken": [DEVICE]},
+    "lease": {
+        **{"kind": "nvidia", "ready": False, "all": 8, "mig": False, "got": [DEVICE], "taken": [DEVICE]},
+        **{"arrived": 1.0, "beside": ["bob"], "in_the_way": "a process"},
+    },
     "leases": {
         "kind": "nvidia",
         "gpus": [DEVICE],

@@ -132,7 +132,7 @@ class Racer:
     def lease(self, job: str, spec: LaunchSpec) -> tuple[float, Leases]:
         """Lease what a job wants; returns since when it has waited too."""
         leasing = Leasing(spec, place_ranks(spec.hosts, spec), self.connected())
-        return leasing._queued, leasing.take()
+        return time.time(), leasing.take()
 
     def run(self, jobs: int) -> None:
         """Run jobs one after the other; some wait, and some of their agents are killed."""
@@ -220,7 +220,8 @@ def _starved(cluster: Cluster, ledger: Ledger) -> tuple[float, int]:
     leasing = Leasing(spec, place_ranks(spec.hosts, spec), racer.connected())
     began = time.monotonic()
     leases = leasing._try()
-    queued = time.time()  # it is in the queue of every host by now
+    leases = leases or leasing._try()  # now every host has the date that counts
+    queued = leasing._queued or time.time()
     leases = leases or leasing.take()
     turn, gpus = time.monotonic() - began, ledger.take(spec.job, queued, leases)
     passed = sum(since > queued for at, since in ledger.granted[:-1])

@@ -1,11 +1,14 @@
-"""Leases of a host's GPUs: kernel locks that all users can take and none can damage, and a queue."""
+"""Leases of a host's GPUs: claims that end with their agents, and a queue."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,10 +35,11 @@ RACES = (
     + """
 import os, random
 folder, job, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+claims.TURN_SECONDS = float(sys.argv[4])
 chance, got = random.Random(job), 0
 for turn in range(rounds):
     agent, number = leases.Leases(), chance.randint(1, 8)
-    request = {"user": "", "job": f"{job}-{turn}", "queued": turn, "take": True, "gpus": number,
+    request = {"user": "", "job": f"{job}-{turn}", "queued": 0.0, "take": True, "gpus": number,
                "chosen": None}
     if agent.do_lease(request, b"")["ready"]:
         names = [device["name"] for device in agent.do_lease(request, b"")["got"]]
@@ -50,7 +54,7 @@ print(got)
 )
 
 
-def wanted(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, Any]:
+def wanted(job: str, gpus: int, queued: float = 0.0, **more: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "take": True,
         "chosen": None,
@@ -79,7 +83,7 @@ def take(host: list[Device]) -> Iterator[Take]:
     """Sends the request of a job to an agent of its own, which lives until the end of the test."""
     agents: dict[str, leases.Leases] = {}
 
-    def ask(job: str, gpus: int, queued: float = 1.0, **more: Any) -> dict[str, Any]:
+    def ask(job: str, gpus: int, queued: float = 0.0, **more: Any) -> dict[str, Any]:
         agent = agents.setdefault(job, leases.Leases())
         return agent.do_lease(wanted(job, gpus, queued, **more), b"")
 
@@ -95,14 +99,13 @@ def test_two_jobs_get_different_gpus_and_a_third_learns_whose_they_are(take: Tak
     assert (refused["ready"], numbers(refused)) == (False, [6, 7])
     holders = {(device["job"], device["index"]) for device in refused["taken"]}
     assert holders == {("a", 0), ("a", 1), ("a", 2), ("b", 3), ("b", 4), ("b", 5)}
-    assert numbers(take("d", 2, queued=0.5)) == [6, 7]  # nothing is kept for a job that was refused
 
 
 def test_a_shared_account_is_shown_with_the_user_who_launched(take: Take) -> None:
     account = name_of(os.getuid())
     for number, user in enumerate(("alice", account, "", "x" * 100)):
-        take(f"job {number}", 1, user=user)
-    take("waits", 8, queued=9.0, user="bob")
+        take(f"job-{number}", 1, user=user)
+    take("waits", 8, user="bob")
     answer = leases.Leases().do_leases({}, b"")
     shown = [f"alice ({account})", account, account, f"{'x' * claims.MOST_NAME} ({account})"]
     assert [device["user"] for device in answer["gpus"]] == [*shown, "", "", "", ""]
@@ -119,22 +122,26 @@ def test_a_restart_keeps_its_gpus_and_may_have_more(take: Take) -> None:
 
 def test_a_look_locks_nothing(take: Take) -> None:
     assert numbers(take("a", 8, take=False)) == [*range(8)]
-    assert numbers(take("b", 8, queued=0.5)) == [*range(8)]
+    assert take("b", 8)["ready"] is False, "the other job looks, so it waits"
 
 
 def test_who_waits_first_is_served_first(take: Take) -> None:
     take("a", 6)
-    assert take("first", 8, queued=2.0)["ready"] is False
-    late = take("late", 1, queued=3.0)
+    first = take("first", 8)
+    assert first["ready"] is False
+    late = take("late", 1)
     assert (late["ready"], numbers(late)) == (False, [])
     assert "job first, which waits for it" in late["taken"][-1]["process"]
-    assert numbers(take("earlier", 1, queued=1.5)) == [6]
+    assert take("first", 8)["arrived"] == first["arrived"], "to ask again keeps the place"
+    assert take("late", 1, queued=first["arrived"] - 99)["ready"] is False, "no driver dates it earlier"
+    take("first", 8, queued=time.time() + 99)  # on another host of the job, which it reached later
+    assert numbers(take("late", 1)) == [6]
 
 
 def test_who_waits_for_other_gpus_holds_nobody_up(take: Take) -> None:
     take("a", 1)
-    assert take("first", 0, queued=2.0, chosen="0")["ready"] is False
-    assert numbers(take("late", 7, queued=3.0)) == [1, 2, 3, 4, 5, 6, 7]
+    assert take("first", 0, chosen="0")["ready"] is False
+    assert numbers(take("late", 7)) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_process_without_a_lease_takes_its_gpu(take: Take, host: list[Device]) -> None:
@@ -167,35 +174,57 @@ def test_the_kernel_frees_everything_of_a_killed_agent(take: Take, tmp_path: Pat
     wait_until(lambda: len([*tmp_path.glob("muster-claim-*")]) == 1, "the end of the dead claim")
 
 
-def test_many_processes_never_have_the_same_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_turn", [True, False], ids=["in turn", "at once"])
+def test_many_processes_never_have_the_same_gpu(tmp_path: Path, *, in_turn: bool) -> None:
     words = [sys.executable, "-c", RACES, str(tmp_path)]
-    racing = [subprocess.Popen([*words, f"job{number}", "40"], stdout=subprocess.PIPE) for number in range(4)]
-    outputs = [process.communicate()[0] for process in racing]
+    rest = ["40", str(claims.TURN_SECONDS if in_turn else 0.0)]
+    with (tmp_path / claims.TURN).open("w") as turn:
+        if not in_turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+        racing = [subprocess.Popen([*words, f"job{n}", *rest], stdout=subprocess.PIPE) for n in range(4)]
+        outputs = [process.communicate()[0] for process in racing]
     assert [process.returncode for process in racing] == [0, 0, 0, 0]
-    assert sum(map(int, outputs)) > 40
+    assert sum(map(int, outputs)) > (40 if in_turn else 0)
     assert [*tmp_path.glob("muster-claim-*")] == []
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
-def test_another_users_trap_is_an_error_and_never_followed(take: Take, tmp_path: Path, kind: str) -> None:
-    victim, trap = tmp_path / "victim", tmp_path / "muster-lease-GPU-0"
-    victim.write_text("text")
-    made: dict[str, Callable[[], object]] = {
-        "link": lambda: trap.symlink_to(victim),
-        "pipe": lambda: os.mkfifo(trap),
-        "folder": trap.mkdir,
-        "hard link": lambda: trap.hardlink_to(victim),
-    }
-    made[kind]()
-    with pytest.raises(OSError, match="muster-lease-GPU-0"):
-        take("a", 1)
-    assert victim.read_text() == "text"
+def test_a_claim_whose_file_is_removed_is_made_again(take: Take, tmp_path: Path) -> None:
+    take("a", 3)
+    (path,) = tmp_path.glob("muster-claim-*")
+    path.unlink()  # by root, or by a program that removes old files of /tmp
+    assert numbers(take("a", 3)) == [0, 1, 2]
+    assert numbers(take("b", 5)) == [3, 4, 5, 6, 7]
 
 
-def test_a_claim_of_nonsense_is_no_claim(take: Take, tmp_path: Path) -> None:
-    for number, text in enumerate(("", "[", '{"job": 1}', "[" * 100_000, '{"wants": [[9, 9, 9]]}')):
-        (tmp_path / f"muster-claim-{number}").write_text(text)
-    assert numbers(take("a", 8)) == [*range(8)]
+def test_an_agent_looks_after_the_file_of_its_claim(
+    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "KEEP_SECONDS", 0.01)
+    take("a", 3)
+    (path,) = tmp_path.glob("muster-claim-*")
+    path.unlink()
+    wait_until(lambda: [*tmp_path.glob("muster-claim-*")], "the new file")
+    assert numbers(take("b", 5)) == [3, 4, 5, 6, 7]
+
+
+def test_of_two_agents_that_claim_a_gpu_at_once_none_gets_it(
+    take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one claims between the look of the first one and its claim."""
+    publish, second = claims.OwnClaim.publish, leases.Leases()
+
+    def late(own: claims.OwnClaim, claim: claims.Claim) -> None:
+        monkeypatch.setattr(claims.OwnClaim, "publish", publish)
+        with monkeypatch.context() as held:
+            held.setattr(claims, "turn", lambda: contextlib.nullcontext(""))
+            assert second.do_lease(wanted("second", 2), b"")["ready"]
+        publish(own, claim)
+
+    monkeypatch.setattr(claims.OwnClaim, "publish", late)
+    first = take("first", 1)
+    assert (first["ready"], [device["job"] for device in first["taken"]]) == (False, ["second"])
+    assert numbers(take("first", 6)) == [2, 3, 4, 5, 6, 7]
+    second.close()
 
 
 def test_a_folder_that_is_not_roots_is_not_the_folder_of_setup(
@@ -230,7 +259,7 @@ def test_mig_instances_belong_to_their_gpu() -> None:
 def test_an_agent_that_gave_its_gpus_back_is_no_longer_before_others(take: Take) -> None:
     agent = leases.Leases()
     assert agent.do_lease(wanted("early", 8), b"")["ready"]
-    assert take("first", 8, queued=2.0)["ready"] is False
+    assert take("first", 8)["ready"] is False
     agent.do_lease_end({}, b"")
-    assert agent.do_lease(wanted("late", 8, 3.0), b"")["ready"] is False
+    assert agent.do_lease(wanted("late", 8), b"")["ready"] is False
     agent.close()

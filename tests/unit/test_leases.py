@@ -14,7 +14,7 @@ import pytest
 from muster.deploy.agent.host import claims, leases
 from muster.deploy.agent.host import devices as host_devices
 from muster.deploy.cli import options as parse
-from muster.deploy.connect.requests.leases import LEASES
+from muster.deploy.connect.requests.leases import LEASE, LEASES
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts import hostfile
@@ -187,18 +187,46 @@ def test_a_host_with_too_few_gpus_is_never_waited_for(hosts: Hosts) -> None:
         hosts.job(1, gpus=5, lease_wait=None).take()
 
 
-def test_two_jobs_that_wait_for_both_hosts_are_served_in_their_order(hosts: Hosts) -> None:
-    running = hosts.job(1, "node2 slots=1")
+def test_two_jobs_that_come_to_the_hosts_in_different_orders_agree_on_one(hosts: Hosts) -> None:
+    """Each is first on a host. If that counted, both would wait without end."""
+    running = hosts.job(1, "node1 slots=1\nnode2 slots=1")
     running.take()
-    first, second = hosts.job(2, gpus=4, lease_wait=None), hosts.job(3, gpus=4, lease_wait=None)
-    first._queued, second._queued = time.time(), time.time() + 1
-    for job in (first, second, second, first):
+    one, other = hosts.job(2, gpus=4, lease_wait=None), hosts.job(3, gpus=4, lease_wait=None)
+    for job, host in ((one, "node1"), (other, "node2"), (other, "node1"), (one, "node2")):
+        fields: Any = {"job": job._spec.job, "user": "", "queued": 0.0, "take": False}
+        job._cluster.channels[host].post(LEASE, **fields, gpus=4, chosen=None)
+    for job in (one, other, other, one):
         assert job._try() is None
     hosts.end(running)
-    assert second._try() is None
-    assert first._try()
-    hosts.end(first)
-    assert second._try()
+    ready = [job for job in (one, other) if job._try()]
+    assert len(ready) == 1
+    assert [job for job in (one, other) if job._try()] == ready
+    hosts.end(ready[0])
+    assert ({one, other} - {*ready}).pop()._try()
+
+
+def test_the_last_date_of_arrival_counts_on_every_host(hosts: Hosts) -> None:
+    running = hosts.job(1)
+    running.take()
+    job = hosts.job(2, gpus=4)
+    for _ in range(3):
+        assert job._try() is None
+    dates = {lease.arrived for lease in job._answers.values()}
+    assert dates == {job._queued}
+    assert hosts.job(3, gpus=4)._queued == 0.0, "the clock of the driver does not count"
+
+
+def test_a_launch_notes_other_users_and_who_is_in_the_way() -> None:
+    answers = {
+        "node1": lease(beside=("ann", "bob")),
+        "node2": lease(beside=("ann", "bob"), in_the_way="/tmp/x is locked by process 7 \x1b[31m of eve"),
+        "node3": lease(),
+    }
+    assert leasing._notes(answers) == [
+        "note: node[1-2]: other users lease GPUs there too, in /tmp: ann, bob; let `muster setup` make a "
+        "folder for that",
+        "note: node2: /tmp/x is locked by process 7 ␛[31m of eve",
+    ]
 
 
 def test_what_a_look_shows_is_not_kept(hosts: Hosts) -> None:

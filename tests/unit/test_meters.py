@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from muster.deploy.agent.host.meter import HostMeter, Rates, SampleHandler
 from muster.deploy.agent.job import rank_meter
 from muster.deploy.agent.job import sampler as sampler_here
 from muster.deploy.agent.job.rank_meter import RankMeter
-from muster.deploy.agent.job.sampler import Sampler, TrainingMeter, last_step
+from muster.deploy.agent.job.sampler import MOST_BYTES, Sampler, TrainingMeter, last_step
 from muster.deploy.agent.processes import ProcessStat
 from muster.deploy.common.clock import steady
 from muster.deploy.hosts.samples import of_json
@@ -251,11 +252,13 @@ def test_an_error_costs_the_sample_and_nothing_else(tmp_path: Path) -> None:
         if len(sent) == 2:
             done.set()
 
-    sampler = Sampler(wrappers, str(tmp_path), 0.01, send)
+    values: Any = itertools.cycle([float("nan"), "x" * MOST_BYTES, 7])
+    sampler = Sampler(wrappers, str(tmp_path), 0.01, send, lambda: next(values))
     assert done.wait(60)
     sampler.close()
     assert {frame["event"] for frame in sent} == {"sample"}
-    assert of_json({**sent[0]["sample"], "at": 1, "host": "a"})
+    read = [of_json({**json.loads(frame["sample"]), "at": 1, "host": "a"}) for frame in sent]
+    assert {sample.preloaded for sample in read} == {7}
 
 
 def test_the_gpus_of_a_rank_are_those_that_its_processes_use(

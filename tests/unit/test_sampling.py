@@ -47,7 +47,7 @@ class Kept:
         return self._sampling.notes
 
     def hear(self, host: str, sample: Any) -> None:
-        report = of_frame({"event": "sample", "sample": sample})
+        report = of_frame({"event": "sample", "sample": json.dumps(sample)})
         assert isinstance(report, Sampled)
         self._sampling.take(host, report)
 
@@ -80,8 +80,10 @@ def test_the_verdict_notes_a_host_that_floods_and_none_whose_samples_come_late_a
     assert kept.notes == ["node1: 10000 samples more than requested; dropped"]
 
 
-def test_a_frame_without_a_sample_ends_no_connection() -> None:
+def test_no_sample_ends_a_connection() -> None:
     assert of_frame({"event": "sample"}) == Sampled(None)
+    for sample in (None, 3, {"cpu": 0.5}, "", "[" * 100_000, "null", '{"cpu": NaN}', '{"cpu": 1e999}'):
+        assert of_frame({"event": "sample", "sample": sample}) == Sampled(None)
 
 
 def test_a_host_cannot_speak_for_another_nor_for_ranks_of_another(monkeypatch: pytest.MonkeyPatch) -> None:

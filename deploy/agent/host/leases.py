@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...common.frames import Frame
 from ..processes import descendants
 from . import claims
-from .claims import Claim, OwnClaim, Want
+from .claims import MOST_NAME, MOST_SHOWN, Claim, OwnClaim, Want
 from .devices import Device, Devices, chosen, foreign, look
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 FRESH_SECONDS = 1.0  # nvidia-smi is not asked again at once
-UNSEEN = "a process that is not seen from here"
-
-
-class Wanted(NamedTuple):
-    """A number of devices out of some."""
-
-    devices: Sequence[Device]
-    number: int
+KEEP_SECONDS = 30.0
 
 
 class Found(NamedTuple):
@@ -37,22 +31,20 @@ class Leases:
     """The leases of one job on this host. They end with this process, or before at `lease_end`."""
 
     def __init__(self) -> None:
-        self._own, self._claim = OwnClaim(), Claim()
-        self._locks: dict[str, int] = {}
+        self._own = OwnClaim()
         self._devices, self._looked = Devices(), float("-inf")
         self._using = threading.Lock()  # a request that waited for a disk may come to an end late
+        self._keeper: threading.Thread | None = None
 
     def close(self) -> None:
         """Give everything back."""
-        self._release([*self._locks])
         self._own.close()
-        self._claim = Claim()
 
     def do_lease(self, request: Frame, payload: bytes) -> Frame:
-        """Queue for devices; with `take` lock them too, if as many as wanted are free.
+        """Queue for devices; with `take` lease them too, if as many as wanted are free.
 
-        `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES.
-        `queued`: the time at which the job began to wait. `user`: who launched it.
+        `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES. `user`: who launched the job.
+        `queued`: when it arrived on the last of its hosts; 0 if that is not known yet.
         """
         with self._using:
             return self._lease(request)
@@ -65,36 +57,44 @@ class Leases:
 
     def do_leases(self, request: Frame, payload: bytes) -> Frame:
         """The GPUs of this host and who uses them, and who waits."""
-        devices, problem = Devices(), ""
+        devices, problems = Devices(), list[str]()
         try:
             devices = look()
         except OSError as error:
-            problem = str(error)
-        with claims.turn():
+            problems.append(f"its GPUs are not known: {error}")
+        with claims.turn() as in_the_way:
             living = claims.living_claims()
-            holders = {name: claim for claim in living for name in claim.has}
-            gpus = [_state(device, holders) for device in devices.listed]
+        problems += [in_the_way] if in_the_way else []
+        holders = _holders(living)
         waiting = [
-            {"user": claim.user, "job": claim.job, "since": claim.order[0], "number": claim.wants[0].number}
+            {"user": claim.user, "job": claim.job, "since": claim.order[0], "number": claim.wants.number}
             for claim in living
             if claim.wants
         ]
-        return {"kind": devices.kind, "gpus": gpus, "waiting": waiting, "problem": problem}
+        return {
+            "kind": devices.kind,
+            "gpus": [
+                _described(device, holders.get(device.name), *foreign(device, set()))
+                for device in devices.listed
+            ],
+            "waiting": waiting[:MOST_SHOWN],
+            "problem": "; ".join(problems),
+        }
 
     def _lease(self, request: Frame) -> Frame:
         gpus, take = self._gpus(request), request["take"]
-        order = (float(request["queued"]), str(request["job"]))
         number = request["gpus"] if request["chosen"] is None else len(gpus)
-        want = Wanted(gpus, number)
-        before = {*self._locks}
-        with claims.turn():
-            living = claims.living_claims()
-            found = self._find(want, living, order)
-            ready = len(found.devices) >= want.number
-            names = {device.name for device in found.devices}
-            kept = (names if ready else before) if take else set()
-            self._release([name for name in self._locks if name not in kept])
-            self._note(None if ready and take else want, order, str(request["user"]))
+        want = Want(number, tuple(device.name for device in gpus)) if number else None
+        waits = Claim(request["job"], wants=want, queued=request["queued"], by=request["user"][:MOST_NAME])
+        with claims.turn() as in_the_way:
+            others = claims.living_claims(self._own.paths)
+            found = self._find(gpus, number, others, self._order(waits))
+            ready = len(found.devices) >= number
+            if ready and take:
+                ready = self._take(waits, found)
+            if not (ready and take):
+                self._wait(waits, keeps=take)
+        own = self._own.claim
         return {
             "kind": self._devices.kind,
             "ready": ready,
@@ -102,6 +102,9 @@ class Leases:
             "mig": any(device.mig for device in self._devices.listed),
             "got": [_described(device, None) for device in found.devices],
             "taken": found.taken,
+            "arrived": own.order[0] if own.wants else 0.0,
+            "beside": claims.users_beside(others),
+            "in_the_way": in_the_way,
         }
 
     def _gpus(self, request: Frame) -> Sequence[Device]:
@@ -116,62 +119,85 @@ class Leases:
         visible = os.environ.get(VISIBLE) if self._devices.kind == "nvidia" else None
         return listed if visible is None else chosen(visible, listed)
 
-    def _find(self, want: Wanted, living: list[Claim], order: tuple[float, str]) -> Found:
-        """Lock all devices that are free, and choose from those that are left by who waits before."""
-        holders = {name: claim for claim in living for name in claim.has}
-        own_before = {*self._locks}
-        own = {*descendants()} if any(device.pids for device in want.devices) else set()
+    def _order(self, waits: Claim) -> tuple[float, str]:
+        """The place of this job in the queue; at its end, if it does not wait yet."""
+        own = self._own.claim
+        arrived = own.arrived if own.wants == waits.wants and own.queued == waits.queued else time.time()
+        return max(arrived, waits.queued), waits.job
+
+    def _find(
+        self, devices: Sequence[Device], number: int, others: list[Claim], order: tuple[float, str]
+    ) -> Found:
+        """Choose from the devices that are free, and that are left by who waits before."""
+        holders, has = _holders(others), self._own.claim.has
+        own = {*descendants()} if any(device.pids for device in devices) else set()
         free: list[Device] = []
         taken: list[Frame] = []
-        for device in want.devices if want.number else ():
+        for device in devices if number else ():
             user, process = foreign(device, own)
-            if device.name in self._locks:
+            if device.name in has or not (process or device.name in holders):
                 free.append(device)
-            elif (descriptor := claims.lock(device.name)) is None:
-                taken.append(_described(device, holders.get(device.name), user, process or UNSEEN))
-            elif process:
-                os.close(descriptor)
-                taken.append(_described(device, None, user, process))
             else:
-                self._locks[device.name] = descriptor
-                free.append(device)
-        ahead = [claim for claim in living if claim.wants and claim.order < order]
-        left = {*claims.unreserved([device.name for device in free], ahead)}
-        left |= own_before
-        if len(left) < want.number:
+                taken.append(_described(device, holders.get(device.name), user, process))
+        ahead = [claim for claim in others if claim.wants and claim.order < order]
+        left = {*claims.unreserved([device.name for device in free], ahead), *has}
+        if len(left) < number:
             taken += [
                 _described(device, None, ahead[0].user, f"job {ahead[0].job}, which waits for it")
                 for device in free
                 if device.name not in left
             ]
-        return Found([device for device in free if device.name in left][: want.number], taken)
+        return Found([device for device in free if device.name in left][:number], taken)
 
-    def _note(self, want: Wanted | None, order: tuple[float, str], user: str) -> None:
-        """Write what this process has, and what it waits for."""
-        wants = [Want(want.number, [device.name for device in want.devices])] if want and want.number else []
-        if not wants and not self._locks:
-            self._own.close()
-            return
-        since = self._claim.since if self._claim.has and self._locks else time.time()
-        gpus = sorted(device.number for device in self._devices.listed if device.name in self._locks)
-        self._claim = Claim(order[1], since, sorted(self._locks), wants, order, gpus=gpus, launched_by=user)
-        self._own.write(self._claim)
+    def _take(self, waits: Claim, found: Found) -> bool:
+        """Claim the devices; False if another agent has claimed one of them meanwhile."""
+        had = self._own.claim
+        has = {device.name: device.number for device in found.devices}
+        claim = Claim(waits.job, had.since if had.has else time.time(), has, by=waits.by)
+        if has == had.has and not had.wants:
+            self._own.keep()
+            return True
+        self._own.publish(claim)
+        holders = _holders(claims.living_claims(self._own.paths))
+        rivals = [device for device in found.devices if device.name in holders.keys() - had.has.keys()]
+        if rivals:  # each of two agents that claim at once sees the other; both try again
+            self._own.withdraw()
+            found.taken.extend(_described(device, holders[device.name]) for device in rivals)
+            return False
+        self._own.confirm()
+        self._start_keeper()
+        return True
 
-    def _release(self, names: list[str]) -> None:
-        for name in names:
-            os.close(self._locks.pop(name))
-
-
-def _state(device: Device, holders: dict[str, Claim]) -> Frame:
-    """A device, and who has it or uses it without a lease."""
-    user, process = foreign(device, set())
-    if device.name not in holders and not process:
-        descriptor = claims.lock(device.name)
-        if descriptor is None:
-            process = UNSEEN
+    def _wait(self, waits: Claim, *, keeps: bool) -> None:
+        """Queue; with the devices that this job has, if it keeps them."""
+        had = self._own.claim
+        has, since = (had.has, had.since) if keeps else ({}, 0.0)
+        if has or waits.wants:
+            self._own.write(Claim(waits.job, since, has, waits.wants, waits.queued, waits.by))
         else:
-            os.close(descriptor)
-    return _described(device, holders.get(device.name), user, process)
+            self._own.close()
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, daemon=True)
+            self._keeper.start()
+
+    def _keep(self) -> None:
+        """Look now and then whether the file of the claim is still there, as long as there is a claim."""
+        while True:
+            time.sleep(KEEP_SECONDS)
+            with self._using:
+                if not self._own.paths:
+                    self._keeper = None
+                    return
+                with contextlib.suppress(OSError):  # a full disk, say: it is tried again
+                    self._own.keep()
+
+
+def _holders(living: list[Claim]) -> Mapping[str, Claim]:
+    """The claim that has each device; the oldest, if several say so."""
+    newest_first = sorted(living, key=lambda claim: claim.arrived, reverse=True)
+    return {name: claim for claim in newest_first for name in claim.has}
 
 
 def _described(device: Device, claim: Claim | None, user: str = "", process: str = "") -> Frame:

@@ -29,6 +29,7 @@ NEEDED_LATER = ("concurrent.futures.thread", "http.client", "mmap")
 STEPS = "steps.jsonl"
 FIGURES = ("loss", "step_seconds", "samples_per_second", "time")
 MOST_TAIL = 1 << 13
+MOST_BYTES = 1 << 19  # of a sample, which has about 150 for each rank
 MOST_SHARE = 0.005  # of a core
 GPU_USERS_SECONDS = 10.0  # between two looks at the processes on the GPUs; each starts nvidia-smi
 GPU_USERS_SHARE = 0.05  # of the time, for these looks; nvidia-smi mostly waits for the driver
@@ -109,17 +110,18 @@ class Sampler:
         pause = self._every
         while not self._ended.wait(pause):
             began = time.thread_time()
-            sample = self._take()
-            if sample is not None:
+            if sample := self._take():
                 self._send({"event": "sample", "sample": sample})
             pause = max(self._every, min(MOST_SECONDS, (time.thread_time() - began) / MOST_SHARE))
 
-    def _take(self) -> Frame | None:
+    def _take(self) -> str:
+        """A sample as JSON; empty for one that the driver would not take."""
         try:
             self._newest = self.sample()
-            return self._newest
+            text = json.dumps(self._newest, allow_nan=False)
         except Exception:  # noqa: BLE001  # /proc may hold anything, and it is only a sample
-            return None
+            return ""
+        return text if len(text) <= MOST_BYTES else ""
 
 
 # -- the training --
