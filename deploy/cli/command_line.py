@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ class CommandLine(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the options by click, then give every other argument to its flag."""
+        if self.declared.takes_program and not ctx.resilient_parsing:
+            _require_no_file(ctx.command_path, args)
         marked = [*self._marked(args)]
         try:
             words = self._words(ctx, marked)
@@ -288,6 +291,15 @@ def _candidates(names: Sequence[str], incomplete: str) -> list[CompletionItem]:
     """The names that begin so; files without any."""
     found = [CompletionItem(each) for each in names if each.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
+
+
+def _require_no_file(called: str, args: Sequence[str]) -> None:
+    """`UsageError` for a program whose name begins with a dash, such as -x.py: it reads as an option."""
+    for word in takewhile(lambda word: word.startswith("-"), args):
+        if Path(word).is_file():
+            raise UsageError(
+                f"{called}: unknown option {word}; to launch the file of this name: {called} ./{word}"
+            )
 
 
 def value_of(flag: Flag, *, short: bool = False) -> str:
