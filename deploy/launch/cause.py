@@ -103,6 +103,15 @@ def _may_be_victim(failure: Failure) -> bool:
     return failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS
 
 
+def ended_with(failure: Failure, ends: Mapping[int, RankExit]) -> frozenset[int]:
+    """The ranks that the launcher ended after this failure: their ends are no evidence of its cause."""
+    return frozenset(
+        rank
+        for rank, end in ends.items()
+        if rank != failure.rank and end.at >= failure.at and _may_be_victim(end.as_failure())
+    )
+
+
 # A victim may notice a moment before its peer's program is over: groups are destroyed before that. Ranks that
 # a launcher ends after the failure, and that end well, come later.
 LATER_SECONDS = 0.3

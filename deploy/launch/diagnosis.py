@@ -27,8 +27,8 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why.gather import gather, own_py_spy, send_py_spy, with_missing
 from ..why.positions import Positions, Rank
-from .cause import in_collective
-from .result import Failure
+from .cause import ended_with, in_collective
+from .result import Failure, RankExit
 from .state import LaunchState
 
 if TYPE_CHECKING:
@@ -148,13 +148,14 @@ def _timed_out(failure: Failure) -> bool:
 
 
 def gather_explanation(
-    failure: Failure, plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]
+    failure: Failure, state: LaunchState, cluster: Cluster, channels: Mapping[str, Channel]
 ) -> Explanation:
     """Ask the hosts of `channels`, before the job is ended."""
     from ..why.verdict import explain, explain_crash  # noqa: PLC0415  # 6 ms, only for these failures
 
+    plan = state.plan
     ranks, problems = gather(plan.spec.job, channels)
-    every = _every(ranks, problems, plan, channels)
+    every = without_victims(_every(ranks, problems, plan, channels), failure, state.ends)
     stands_still = failure.kind == "stall" and failure.rank is None
     why = None
     if failure.kind == "rank" and not _timed_out(failure):
@@ -181,6 +182,17 @@ def _every(
     names = [host.host.name for host in plan.hosts]
     silent = [name for name in names if name in problems or name not in channels]
     return with_missing(ranks, {placed.rank: placed.host for placed in plan.ranks}, silent)
+
+
+def without_victims(ranks: Sequence[Rank], failure: Failure, ends: Mapping[int, RankExit]) -> list[Rank]:
+    """The ranks, without the ends of those that the launcher ended after the failure."""
+    victims = ended_with(failure, ends)
+    return [
+        replace(rank, evidence=replace(rank.evidence, end=None), ended_with_job=True)
+        if rank.evidence and rank.number in victims
+        else rank
+        for rank in ranks
+    ]
 
 
 def explained(failure: Failure, explanation: Explanation, state: LaunchState) -> Failure:

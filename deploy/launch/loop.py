@@ -237,7 +237,7 @@ class LaunchLoop:
         """Ask where all ranks are, before the job is ended."""
         self._on_stage("asking every rank where it is")
         answering = self._answering
-        return self._meanwhile(lambda: gather_explanation(failure, self.plan, self.cluster, answering))
+        return self._meanwhile(lambda: gather_explanation(failure, self.state, self.cluster, answering))
 
     def _stepped(self, failure: Failure) -> bool:
         """Whether the program may have made a step. Where no collective is recorded, only time tells."""

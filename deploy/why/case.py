@@ -10,7 +10,7 @@ from ..connect.requests.why import RecordedCall
 from ..console.fold import fold
 from ..console.text import span
 from . import waits as waiting
-from .descriptions import doing, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
+from .descriptions import evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 from .positions import Positions, Rank
 from .waits import Wait
 
@@ -146,6 +146,9 @@ class Case:
         if fate(self.ranks[numbers[0]]):
             after = self.last(numbers[0])
             return plural(numbers, text) + (f", after {operation(after)}" if after else "")
+        if self.ranks[numbers[0]].ended_with_job:
+            before = f"; its last was {operation(last)}" if (last := self.last(numbers[0])) else ""
+            return f"never came: {'it' if len(numbers) == 1 else 'each'} {text}{before}"
         ages = [seconds for number in numbers if (seconds := self.since(number)) is not None]
         since = f", {max(ages):.0f} s" if ages else ""
         return f"never came: {'it' if len(numbers) == 1 else 'each'} {text}{since}"
@@ -154,10 +157,6 @@ class Case:
         """Seconds since a rank ended its last collective or message."""
         evidence, last = self.ranks[rank].evidence, self.last(rank)
         return max(0.0, evidence.now - max(last.end, last.at, last.wait)) if evidence and last else None
-
-    def where(self, rank: int) -> str:
-        evidence = self.ranks[rank].evidence
-        return doing(evidence) if evidence else fate(self.ranks[rank])
 
     def lines(self, ranks: Sequence[int]) -> tuple[str, ...]:
         """`loader.py:40` of each of these ranks."""

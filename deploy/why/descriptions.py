@@ -63,6 +63,8 @@ def named(ranks: Sequence[Rank]) -> str:
 def fate(rank: Rank) -> str:
     """Why a rank does not come, if its process shows it; else empty."""
     evidence = rank.evidence
+    if rank.ended_with_job:
+        return ""
     if evidence is None and rank.answered:
         return "is not running"
     if evidence is None:
@@ -84,6 +86,13 @@ def _of_process(process: ProcessState) -> str:
     if process.swapped and process.faults >= SWAPPING:
         return f"is swapping ({size(process.swapped)} on the disk, {process.faults:.0f} pages a second)"
     return ""
+
+
+def position(rank: Rank) -> str:
+    """Where a rank is, or why it does not come."""
+    if rank.ended_with_job:
+        return "ended with the job, so its stack is unknown"
+    return fate(rank) or (doing(rank.evidence) if rank.evidence else "")
 
 
 def doing(evidence: Evidence) -> str:
@@ -194,7 +203,7 @@ def _evidence_line(rank: Rank, last: RecordedCall | None) -> str:
     evidence = rank.evidence
     if evidence is None:
         return fate(rank)
-    parts = [fate(rank) or doing(evidence)]
+    parts = [position(rank)]
     if last:
         state = {"i": "in it", "a": "begun", "d": "done", "f": "failed"}[last.state]
         parts.append(f"last {operation(last)}, {state}")

@@ -63,12 +63,14 @@ class Rank:
     """A rank with its host and evidence; None if its host gave none.
 
     `answered`: a host without evidence has answered, so that it has no process of the rank.
+    `ended_with_job`: the launcher ended the rank after another failure, so its end explains nothing.
     """
 
     number: int
     host: str
     evidence: Evidence | None
     answered: bool = False
+    ended_with_job: bool = False
 
 
 class Positions:

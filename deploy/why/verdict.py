@@ -13,7 +13,7 @@ from ..console.text import span
 from . import rendezvous
 from . import waits as waiting
 from .case import SURE_SECONDS, Case, Kind, Verdict
-from .descriptions import fate, named, operation, plural, waits_or_wait, were
+from .descriptions import fate, named, operation, plural, position, waits_or_wait, were
 from .positions import Rank
 from .waits import Mismatch, Wait
 
@@ -95,7 +95,7 @@ class _Explanation(Case):
         """Ranks that others wait for, and that do not wait themselves."""
         wait = next(wait for wait in self.waits if {*wait.awaited} & {*culprits})
         culprits = [rank for rank in culprits if rank in wait.awaited]
-        reasons = fold((rank, fate(self.ranks[rank]) or self.where(rank)) for rank in culprits)
+        reasons = fold((rank, position(self.ranks[rank])) for rank in culprits)
         cause = "; ".join(
             f"{named([self.ranks[rank] for rank in numbers])} {self.coming(numbers, text)}"
             for numbers, text in reasons
@@ -197,7 +197,9 @@ class _Explanation(Case):
         """No rank waits in a recorded call: stacks and processes are left."""
         fated = self.fated()
         recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
-        locations = fold((number, self.where(number)) for number in self.ranks if number not in fated)
+        locations = fold(
+            (number, position(self.ranks[number])) for number in self.ranks if number not in fated
+        )
         parts = [f"{span(numbers)} {plural(numbers, text)}" for numbers, text in locations[:4]]
         missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
         note = (

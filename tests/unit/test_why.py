@@ -20,6 +20,9 @@ from muster.deploy.connect.requests.why import (
     StackLine,
 )
 from muster.deploy.hosts.samples import GpuSample
+from muster.deploy.launch.diagnosis import without_victims
+from muster.deploy.launch.result import RankExit
+from muster.deploy.plan.placement import PlacedRank
 from muster.deploy.why.gather import with_missing
 from muster.deploy.why.positions import Rank
 from muster.deploy.why.stall import stand_still
@@ -381,6 +384,51 @@ def test_ranks_that_cannot_meet_are_told_by_what_they_gave(cause: str) -> None:
     assert verdict.culprits == {"size": (2,), "address": (1,)}.get(cause.split()[1], ())
     assert "network" not in str(verdict)
     assert not meets(*UNMET[cause], waited=2.0).hang
+
+
+def ended(number: int, code: int, at: float) -> RankExit:
+    return RankExit(PlacedRank(number, 0, f"node{number + 1}"), code, at)
+
+
+def after_failure(ranks: list[Rank]) -> Verdict:
+    """The verdict after rank 0 has failed and mpirun, or Muster, has ended the others by SIGTERM."""
+    failed = ended(0, 1, 10.0)
+    ends = {0: failed, **{rank.number: ended(rank.number, -15, 10.1) for rank in ranks[1:]}}
+    gone = [
+        replace(each, evidence=replace(each.evidence, process=None, frames=(), end=End(ends[number].code)))
+        for number, each in enumerate(ranks)
+        if each.evidence
+    ]
+    return explain(without_victims(gone, failed.as_failure(), ends), stalled=True)
+
+
+def test_ranks_that_a_launcher_ended_after_the_failure_are_not_its_cause() -> None:
+    ranks = []
+    for number in range(2):
+        meeting = Meeting("localhost:12355", 2, number)
+        called = entry(1, NOW - 41, "i" if number else "f", op="init_process_group", group="setup", bytes=0)
+        groups = (GroupCount("setup", "call", "", 1),)
+        ranks.append(rank(number, entries=(replace(called, meets=meeting),), groups=groups))
+    verdict = after_failure(ranks)
+    assert (verdict.kind, verdict.culprits) == ("unmet", ())
+    assert "use MASTER_ADDR and MASTER_PORT as Muster sets them" in verdict.cause
+    assert "SIGTERM" not in str(verdict)
+
+
+def test_a_rank_that_did_not_come_before_a_launcher_ended_it_is_the_cause_without_its_signal() -> None:
+    first = rank(0)
+    assert first.evidence
+    timed_out = replace(first.evidence.entries[-1], state="f")
+    failed = replace(
+        first, evidence=replace(first.evidence, entries=(*first.evidence.entries[:-1], timed_out))
+    )
+    verdict = after_failure([failed, rank(1, came=False)])
+    assert verdict.culprits == (1,)
+    assert verdict.cause == (
+        "rank 1 on node2 never came: it ended with the job, so its stack is unknown; "
+        "its last was all_reduce #8 of group 0 (23.8 MiB, train.py:88)"
+    )
+    assert "SIGTERM" not in str(verdict)
 
 
 def test_ranks_that_met_when_they_tried_again_are_not_blamed() -> None:
