@@ -15,6 +15,7 @@ from ..cli.commands import load
 from ..cli.options import new_job
 from ..cli.project import with_defaults
 from ..cli.shared import RUNS_FOLDER
+from ..common.runs import FILES_FOLDER
 from ..common.users import own_name
 from ..connect.requests.jobs import JOBS
 from ..console.terminal import harmless, harmless_lines
@@ -138,6 +139,18 @@ class Job:
             self._process.wait(STOP_SECONDS)  # it writes the page of the run
         self._end(self._process)
         return self.result
+
+    def get(self, path: str = "") -> Path:
+        """Fetch what the program wrote, beside its code and into $MUSTER_OUT; returns the folder here.
+
+        `path`: only the files at or below it.
+        """
+        values = {"--file": self.id, "--runs": str(self._runs), **({"--to": path} if path else {})}
+        command = CommandProcess("get", values, show=self._show)
+        command.wait()
+        if error := command.error():
+            raise error
+        return self.folder / FILES_FOLDER
 
     def logs(self, rank: int | None = None) -> str:
         """The output so far: of one rank; or of all, each line with its rank and host.

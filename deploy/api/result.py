@@ -58,6 +58,25 @@ class FirstFailure:
 
 
 @dataclass(frozen=True)
+class WrittenFiles:
+    """A number of files, their bytes, and the path of the largest; `more`: there may be more."""
+
+    files: int
+    bytes: int
+    more: bool
+    largest: str
+
+
+@dataclass(frozen=True)
+class HostFiles:
+    """What the program wrote on a host: beside its code, and into $MUSTER_OUT. `Job.get` fetches it."""
+
+    host: str
+    beside: WrittenFiles
+    out: WrittenFiles
+
+
+@dataclass(frozen=True)
 class JobResult:
     """The result of a job: the facts of its result.json."""
 
@@ -71,6 +90,7 @@ class JobResult:
     first_failure: FirstFailure | None
     started: float
     ended: float
+    written: tuple[HostFiles, ...] = ()
     folder: Path = Path()
     """The folder of its run, with logs, metrics and the page."""
 
@@ -97,4 +117,11 @@ def read_result(folder: Path) -> JobResult | None:
     if first := result.first_failure:
         tail = tuple(map(harmless, first.tail))
         first = replace(first, reason=harmless(first.reason), tail=tail)
-    return replace(result, folder=folder, first_failure=first)
+    written = tuple(
+        replace(on_host, beside=_shown(on_host.beside), out=_shown(on_host.out)) for on_host in result.written
+    )
+    return replace(result, folder=folder, first_failure=first, written=written)
+
+
+def _shown(files: WrittenFiles) -> WrittenFiles:
+    return replace(files, largest=harmless(files.largest))

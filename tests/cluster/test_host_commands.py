@@ -206,7 +206,7 @@ def test_cleaning_takes_what_is_over_and_leaves_what_runs(project: Project, clus
     (project.path / "wait.py").write_text("import sys, time; time.sleep(float(sys.argv[1]))")
     over = project.launch("--script", "wait.py", "--args=0").job
     running = project.detach("--script", "wait.py", "--args=300")
-    done = project.fab("clean", "--older-than", "0", "--json")
+    done = project.fab("clean", "--older-than", "0", "--results", "--json")
     assert done.returncode == 0, done.stderr
     for found in json.loads(done.stdout).values():
         assert over in found["removed"]
@@ -216,3 +216,34 @@ def test_cleaning_takes_what_is_over_and_leaves_what_runs(project: Project, clus
     assert project.fab("stop", running).returncode == 0
     again = project.fab("clean").stdout
     assert again.startswith("node1: 0 jobs removed, 1 kept, ")
+
+
+WRITING = """
+import os, socket
+os.makedirs("ckpt", exist_ok=True)
+for name, text in (("last.pt", socket.gethostname()), ("same.txt", "x"), (os.environ["RANK"], "")):
+    with open(f"ckpt/{name}", "w") as file:
+        file.write(text)
+"""
+
+
+def test_what_a_job_wrote_comes_from_every_host(project: Project) -> None:
+    (project.path / "save.py").write_text(WRITING)
+    job = project.detach("--np", "3", "--per-host", "1", "save.py")
+    assert project.fab("logs", "-f", job).returncode == 0
+    got = project.fab("get", job)
+    assert got.returncode == 0, got.stderr
+    files = project.path / "runs" / job / "files" / "ckpt"
+    names = {f"last@node{number}.pt": f"node{number}" for number in (1, 2, 3)}
+    assert {path.name: path.read_text() for path in files.iterdir()} == {
+        **names,
+        "same.txt": "x",
+        **dict.fromkeys("012", ""),
+    }
+    attached = project.fab("attach", job)
+    assert "written beside the code: ckpt/last.pt and 2 more, 6 B on node[1-3]; " in attached.stdout
+    assert (files / "same.txt").exists()
+    cleaned = project.fab("clean", "--older-than", "0")
+    assert cleaned.stdout.count(f"    {job}: ckpt/last.pt and 2 more, 6 B\n") == 3
+    removed = json.loads(project.fab("clean", "--older-than", "0", "--results", "--json").stdout)
+    assert [job in found["removed"] for found in removed.values()] == [True] * 3

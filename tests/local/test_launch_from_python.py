@@ -30,7 +30,16 @@ def python(project: Project, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+SAVE = """
+import os, sys
+if os.environ["RANK"] == "1":
+    open("last.pt", "w").write("weights")
+    sys.exit(3)
+"""
+
+
 def test_a_job_is_an_object(project: Project) -> None:
+    (project.path / "save.py").write_text(SAVE)
     done = python(
         project,
         f"""
@@ -44,13 +53,15 @@ result.raise_on_error()
 assert job.logs(1).count('"argv": ["a b"]') == 1
 assert all(f"[{{rank}} localhost] {{{{" in job.logs() for rank in (0, 1))
 assert "DONE    2 ranks on 1 host" in result.verdict
-failed = launch("program.py", "exit", launcher="torchrun", show=False, {PATIENT}).wait()
-print(failed.exit_status, failed.first_failure.rank)
+job = launch("save.py", launcher="torchrun", show=False, {PATIENT})
+failed = job.wait()
+print(failed.exit_status, failed.first_failure.rank, failed.written[0].beside.largest)
+print((job.get("last.pt") / "last.pt").read_text())
 """,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[0 localhost] {" in done.stdout
-    assert done.stdout.splitlines()[-1] == "3 1"
+    assert done.stdout.splitlines()[-2:] == ["3 1 last.pt", "weights"]
     assert "FAILED" not in done.stdout, "it was not to be shown"
 
 

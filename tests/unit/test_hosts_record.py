@@ -129,12 +129,15 @@ def test_what_comes_from_the_head_joins_the_record_and_never_replaces_it(tmp_pat
     record, runs = keep(tmp_path / "runs"), tmp_path / "runs"
     there = make_run(tmp_path / "there")
     (there / "hosts.json").write_text("a lie")
+    (runs / JOB / "files").mkdir()  # muster get JOB, before the run came here
+    (runs / JOB / "files" / "last.pt").touch()
     state = only(tmp_path / "there").state
     with pytest.raises(MusterError):
         fetch(LocatedJob(state, Liar({"files": {"files": [["verdict.txt", 10]]}, "read": {}})), runs)
     assert hosts_record.newest_elsewhere(runs) == record
     folder = fetch(LocatedJob(state, LocalRuns(tmp_path / "there")), runs)
     assert (folder / "job.json").exists()
+    assert (folder / "files" / "last.pt").exists()
     assert hosts_record.find(runs, JOB) == record
     assert hosts_record.newest_elsewhere(runs) is None
     assert [path.name for path in runs.iterdir()] == [JOB]
