@@ -1,7 +1,7 @@
 """The files that the program of a job wrote into the job's folder: beside the code, and into $MUSTER_OUT.
 
-They are found by comparison with what was sent, by names, sizes and times. The search has limits in files,
-depth and time: a program may have written anything.
+They are found by comparison with what was sent: by names, and by the times of the last change (ctime), which
+a program cannot set. The search has limits in files, depth and time: a program may have written anything.
 """
 
 from __future__ import annotations
@@ -54,31 +54,24 @@ class Search:
 
     def beside_code(self) -> Iterator[WrittenFile]:
         """The files in the copy of the code that were not sent, or were written to since."""
-        sent, since, store = self._sent()
+        sent, since = self._sent()
         for path, status in self._files(self._paths.code):
-            digest = sent.get(path.partition("/")[2])
-            if (
-                digest is None
-                or status.st_mtime_ns > since
-                or _size_of(store, digest) not in {None, status.st_size}
-            ):
+            if status.st_ctime_ns > since or path.partition("/")[2] not in sent:
                 yield WrittenFile(path, status.st_size)
 
     def out(self) -> Iterator[WrittenFile]:
         """The files in $MUSTER_OUT."""
         return (WrittenFile(path, status.st_size) for path, status in self._files(self._paths.out))
 
-    def _sent(self) -> tuple[dict[str, str], int, str]:
-        """The digest of each file that was sent, when they were in place, and the store.
+    def _sent(self) -> tuple[set[str], int]:
+        """The files that were sent, and when they were in place.
 
         Without their list, `sweep_old_jobs` (store.py) has removed those that were not changed.
         """
         with contextlib.suppress(OSError, ValueError):
             listed = json.loads(Path(self._paths.code_list).read_text())
-            since = os.stat(self._paths.code_list).st_mtime_ns
-            sent = {name: digest for name, _, digest, link in listed if link is None}
-            return sent, since, os.path.join(self._paths.folder, os.pardir, os.pardir, "store")
-        return {}, 0, ""
+            return {name for name, *_ in listed}, os.stat(self._paths.code_list).st_mtime_ns
+        return set(), 0
 
     def _files(self, top: str) -> Iterator[tuple[str, os.stat_result]]:
         """The regular files below a folder, the upper ones first, by their path in the job's folder."""
@@ -108,12 +101,6 @@ class Search:
                     self.is_cut = True
                     return
                 yield entry
-
-
-def _size_of(store: str, digest: str) -> int | None:
-    with contextlib.suppress(OSError):
-        return os.stat(os.path.join(store, digest[:2], digest[2:])).st_size
-    return None
 
 
 def counted(files: Iterable[WrittenFile], search: Search) -> Frame:

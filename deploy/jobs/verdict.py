@@ -160,7 +160,8 @@ def _kept(plan: LaunchPlan) -> Iterator[str]:
 
 def _beside(result: LaunchResult) -> Iterator[str]:
     """`checkpoints/last.pt and 3 more, 44 MiB on node1; muster get JOB fetches them; ...`."""
-    wrote = [(host, written.beside) for host, written in result.written.items() if written.beside.files]
+    found = [(host, written.beside) for host, written in result.written.items()]
+    wrote = [(host, files) for host, files in found if files.files or files.more]
     groups = [*fold(wrote)]
     listed = [f"{files.described} on {fold_names(names)}" for names, files in groups[:MOST_GROUPS]]
     if others := sum(len(names) for names, _ in groups[MOST_GROUPS:]):

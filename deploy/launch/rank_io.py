@@ -69,6 +69,6 @@ def outputs(cluster: Cluster) -> Mapping[str, Written]:
     }
     by_folder: dict[str, tuple[str, Written]] = {}
     for name, answer in ask_every(channels, OUTPUTS, OUTPUTS_SECONDS).results.items():
-        if answer.beside.files or answer.out.files:
+        if any(files.files or files.more for files in (answer.beside, answer.out)):
             by_folder.setdefault(answer.folder, (name, answer))
     return dict(by_folder.values())

@@ -65,8 +65,8 @@ def test_new_and_changed_files_are_found(job: Path) -> None:
     write(job / "code/checkpoints/last.pt", b"x" * 100)
     write(job / "code/sub/log.txt")
     write(job / "code/results.csv", b"a,b\n1,2\n")
-    os.utime(job / "code/results.csv", (1, 1))  # its size tells
-    write(job / "code/best.pt", b"WEIGHTS")  # its time tells
+    os.utime(job / "code/results.csv", (1, 1))  # a copy that keeps the time
+    write(job / "code/best.pt", b"WEIGHTS")  # of the same size
     write(job / "out/model.pt")
     found = outputs(job)
     assert found["beside"] == {"files": 4, "bytes": 120, "more": False, "largest": "checkpoints/last.pt"}

@@ -222,6 +222,11 @@ def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
             + ", 2 KiB on node2; muster get {job} fetches it; the next launch starts without it",
         ),
         (
+            {"node1": WrittenFiles(0, 0, more=True)},
+            "unknown, because the search stopped at its limits on node1; muster get {job} fetches them; "
+            "the next launch starts without them",
+        ),
+        (
             dict.fromkeys(("node1", "node2"), WrittenFiles(10_000, 9 << 30, more=True, largest="a" * 4096)),
             f"{'a' * 120}... and more than 9999 more, 9 GiB on node[1-2]; muster get {{job}} fetches them; "
             "the next launch starts without them",

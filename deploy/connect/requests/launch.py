@@ -75,8 +75,10 @@ class WrittenFiles:
     @property
     def described(self) -> str:
         """`checkpoints/last.pt and 3 more, 44 MiB`."""
+        if not self.files:
+            return "unknown, because the search stopped at its limits" if self.more else "nothing"
         others = self.files - 1
-        more = f" and {'more than ' * self.more}{others} more" if others > 0 or self.more else ""
+        more = f" and {'more than ' * self.more}{others} more" if others or self.more else ""
         return f"{clip(harmless(self.largest), LONGEST_PATH)}{more}, {size(self.bytes)}"
 
 
