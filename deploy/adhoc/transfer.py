@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic
 
-from ..common.files import PART, Entry, append, complete, digest, entries, listing_digest
+from ..common.files import PAGE, PART, Entry, append, complete, digest, entries, listing_digest
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, on_every
@@ -34,6 +35,9 @@ from ..errors import MusterError, UsageError
 from ..hosts.received_paths import inner_paths
 
 TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
+# A host has to move so many bytes in so many seconds of waiting for it; a file counts as a block more. And it
+# has to read files at least this fast, in bytes a second.
+PROGRESS_BYTES, PROGRESS_SECONDS, BLOCK, SLOWEST = PART, 60.0, 1 << 12, 1 << 23
 # The most requests in flight to one host, and the most bytes in them: small files need not wait for each
 # other, and many hosts must not fill this machine's memory.
 IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
@@ -63,13 +67,13 @@ def put(
     def send(host: str) -> str:
         channel = cluster.channels[host]
         request = channel.post(DRAFT, digest=content, length=size, **arguments)
-        started = channel.wait(request, TRANSFER_SECONDS)
+        started = channel.wait(request, PROGRESS_SECONDS + size / SLOWEST)
         draft, have = started.draft, min(started.have, size)
         progress(have, total)
         for part, _ in _answers(channel, _parts_to(source, draft, what, have)):
             sent[host] += part.weight
             progress(part.weight, total)
-        channel.ask(VERIFY, draft=draft, seconds=TRANSFER_SECONDS, **what)
+        channel.ask(VERIFY, draft=draft, seconds=PROGRESS_SECONDS + size / SLOWEST, **what)
         return draft
 
     drafts = on_every(cluster.channels, send, interrupted=cluster.close).require_all()
@@ -115,18 +119,22 @@ def get(
 
 
 def facts_of(channel: Channel, path: str, seconds: float, **wanted: Any) -> FileFacts:
-    """The facts of a path, with all entries of a folder. `seconds`: for each page; the host reads the files.
+    """The facts of a path, with all entries of a folder.
+
+    `seconds`: for each PAGE of them; the host reads the files.
 
     `wanted`: `written=PATH`, of the folder of a job, for the files that its program wrote at or below a path.
 
     `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT,
     and for a path that is not allowed here (deploy/hosts/received_paths.py).
     """
+    began = time.monotonic()
     facts = channel.ask(FILE, path=path, seconds=seconds, **wanted)
     listed: list[ListedEntry] = list(facts.entries or ())
     more, text = facts.more, _length(facts.entries or ())
     while more:
-        page = channel.ask(FILE_ENTRIES, path=path, seconds=seconds)
+        until = began + seconds * (1 + len(listed) / PAGE)
+        page = channel.ask(FILE_ENTRIES, path=path, seconds=max(1.0, until - time.monotonic()))
         if page.more and not page.entries:
             raise MusterError(f"{path}: its listing does not continue")
         listed += page.entries
@@ -244,7 +252,8 @@ class _Question(Generic[Answer]):
 def _answers(
     channel: Channel, questions: Iterable[_Question[Answer]]
 ) -> Iterator[tuple[_Question[Answer], Answer]]:
-    """The answers in order, with several requests in flight."""
+    """The answers in order, with several requests in flight. `LostError` for a host that is too slow."""
+    progress = _Progress(channel)
     in_flight: deque[tuple[_Question[Answer], Future[Answer]]] = deque()
     for question in questions:
         while (
@@ -252,10 +261,27 @@ def _answers(
             or question.weight + sum(other.weight for other, _ in in_flight) > BYTES_IN_FLIGHT
         ):
             first, future = in_flight.popleft()
-            yield first, channel.wait(future, TRANSFER_SECONDS)
+            yield first, progress.answer(first, future)
         in_flight.append((question, channel.post(question.request, question.payload, **question.arguments)))
     for question, future in in_flight:
-        yield question, channel.wait(future, TRANSFER_SECONDS)
+        yield question, progress.answer(question, future)
+
+
+class _Progress:
+    """Bounds the wait for a host by the bytes that it moves: it may report without an end that it is busy."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._waited, self._moved = channel, 0.0, 0
+
+    def answer(self, question: _Question[Answer], future: Future[Answer]) -> Answer:
+        """The next answer."""
+        began = time.monotonic()
+        answer = self._channel.wait(future, PROGRESS_SECONDS, began - self._waited)
+        self._waited += time.monotonic() - began
+        self._moved += question.weight + BLOCK
+        if self._moved >= PROGRESS_BYTES:
+            self._waited, self._moved = 0.0, 0
+        return answer
 
 
 def _settle(draft: Path, target: Path, mode: int) -> None:

@@ -96,12 +96,11 @@ class Agent:
         return sys.maxsize
 
     def _report_busy(self) -> None:
-        worker = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
         while self._at_work.wait():
             time.sleep(BUSY_SECONDS)
             if self._at_work.is_set():  # the same request, or a later one
                 # The processor time of the thread that answers: constant where a disk does not answer.
-                self.send({"event": "busy", "cpu": time.clock_gettime(worker)})
+                self.send({"event": "busy", "cpu": self._worker.cpu()})
 
     def answer(self, request: Frame, payload: bytes) -> Frame:
         """The reply to a request. An error goes back to the driver as text, never as a traceback."""
@@ -205,7 +204,12 @@ class Worker:
         self._requested, self._done = threading.Semaphore(0), threading.Event()
         self._request: tuple[Frame, bytes] = ({}, b"")
         self._result: Frame | BaseException = {}
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def cpu(self) -> float:
+        """The processor time of the thread, in seconds."""
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident or 0))
 
     def begin(self, request: Frame, payload: bytes) -> None:
         self._request = (request, payload)

@@ -154,9 +154,9 @@ class Channel:
             if late and (loss := self.silence().get(self.host)) and not future.done():
                 self.give_up()
                 raise loss
-            if not future.done() and self.is_stuck():
+            if not future.done() and (stuck := self.is_stuck()):
                 self.give_up()
-                raise LostError(*explain_stuck(), host=self.host)
+                raise LostError(*explain_stuck(stuck), host=self.host)
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
 
@@ -184,10 +184,11 @@ class Channel:
         """Seconds since the last sign of life; zero when no request is pending."""
         return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
 
-    def is_stuck(self) -> bool:
-        """Whether the agent should work on a long request, and does not."""
-        oldest = [pending.request.long for pending in [*self._waiting.values()][:1]]  # it answers in order
-        return any(oldest) and self._busy.is_stuck(self._asked, time.monotonic())
+    def is_stuck(self) -> float:
+        """The seconds for which the agent has not worked on a long request that is due; 0 if it works."""
+        oldest = next((pending.request for pending in [*self._waiting.values()]), None)  # it answers in order
+        seconds = (oldest and oldest.stuck_after) or 0.0
+        return seconds if seconds and self._busy.is_stuck(self._asked, time.monotonic(), seconds) else 0.0
 
     def excuse_silence(self) -> None:
         """Count the silence of this host from now on: this process has not listened."""

@@ -26,6 +26,8 @@ SHARED = "this machine has lost its network, or what lies between it and them fa
 FROZEN = "is it overloaded or frozen? look at its console"
 STUCK_SECONDS = 900.0
 """Longer than a disk needs to write all dirty pages of a machine (fsync(2))."""
+STUCK_READING_SECONDS = 60.0
+"""For a request that only reads files: it takes processor time with every byte."""
 
 
 class Sign(NamedTuple):
@@ -119,18 +121,17 @@ class BusyReports:
 
     def hear(self, cpu: object, at: float) -> None:
         """Note the processor time of a busy report."""
-        if isinstance(cpu, int | float) and cpu > self._cpu:
+        if isinstance(cpu, int | float) and cpu != self._cpu:  # a new thread begins at 0
             self._cpu, self._at = cpu, at
 
-    def is_stuck(self, asked: float, at: float) -> bool:
-        """Whether the agent has done nothing for too long."""
-        return at - max(self._at, asked) > STUCK_SECONDS
+    def is_stuck(self, asked: float, at: float, seconds: float) -> bool:
+        """Whether the agent has done nothing for so long."""
+        return at - max(self._at, asked) > seconds
 
 
-def explain_stuck() -> tuple[str, str]:
+def explain_stuck(seconds: float) -> tuple[str, str]:
     """The fault of such a host, and the remedy."""
-    minutes = STUCK_SECONDS / 60
     return (
-        f"its agent has been busy for {minutes:.0f} min and did nothing",
+        f"its agent has been busy for {seconds:.0f} s and did nothing",
         "does a disk or network file system there not answer? df -h, dmesg; then the same command again",
     )

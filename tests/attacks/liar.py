@@ -79,12 +79,20 @@ CLAIMS: dict[str, Lie] = {
     "all-arrivals": lambda number: iter([line(reply=number, ranks=of_all({}))]),
 }
 """Answers for the ranks of other hosts too."""
+BUSY: dict[str, Lie] = {"busy": lambda number: busy()}
+
+
+def busy() -> Iterator[bytes]:
+    """It reports without end that it is at work."""
+    while True:
+        time.sleep(0.2)
+        yield line(event="busy", cpu=7.5)
 
 
 def main() -> None:
     word, _, name = LIE.partition(":")
     if word == "greeting":
-        tell({**LIES, **CLAIMS}[name](0))
+        tell({**LIES, **CLAIMS, **BUSY}[name](0))
         sys.exit()
     honest = subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert honest.stdin is not None
@@ -102,7 +110,7 @@ def main() -> None:
             greeted.wait()
             time.sleep(0.2)  # for what else the agent has said before
             lying.set()
-            tell({**LIES, **CLAIMS}[name](request["id"]))
+            tell({**LIES, **CLAIMS, **BUSY}[name](request["id"]))
             break
         honest.stdin.write(text + inbox.read(request.get("size", 0)))
         honest.stdin.flush()

@@ -296,20 +296,16 @@ class Stuck(Working):
         return line(event="busy", cpu=1000 - self._left if self._works else 7.5) if b"busy" in said else said
 
 
-LONG = dataclasses.replace(STORE, long=True)
+LONG = dataclasses.replace(STORE, stuck_after=1.0)
 
 
-def test_a_host_that_only_says_that_it_works_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "STUCK_SECONDS", 1.0)
+def test_a_host_that_only_says_that_it_works_is_given_up() -> None:
     talk = Channel("node1", Stuck(1 << 30, works=False), Inbox())
     with pytest.raises(LostError, match=r"node1: its agent has been busy for .* and did nothing"):
         talk.ask(LONG, seconds=600)
 
 
-def test_a_host_that_works_is_waited_for_and_so_is_any_answer_that_does_not_take_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(silence, "STUCK_SECONDS", 1.0)
+def test_a_host_that_works_is_waited_for_and_so_is_any_answer_that_does_not_take_long() -> None:
     Channel("node1", Stuck(10, works=True), Inbox()).ask(LONG, seconds=600)  # 2 s of work
     Channel("node1", Stuck(10, works=False), Inbox()).ask(STORE, seconds=600)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shlex
@@ -109,6 +110,25 @@ def test_a_transfer_that_one_host_spoils_names_that_host(tmp_path: Path, lie: st
     with cluster(tmp_path, f"file:{lie}", facts=False) as hosts, pytest.raises(UnfitError) as caught:
         transfer.get(hosts, str(tmp_path / "file"), tmp_path / "here")
     assert [host for host, _ in caught.value.reasons] == ["node2"]
+
+
+@pytest.mark.parametrize("word", ["draft", "append", "file", "part"])
+def test_a_transfer_gives_up_a_host_that_is_always_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    for name in ("DRAFT", "FILE"):
+        monkeypatch.setattr(transfer, name, dataclasses.replace(getattr(transfer, name), stuck_after=8.0))
+    monkeypatch.setattr(transfer, "PROGRESS_SECONDS", 5.0)
+    source = tmp_path / "source"
+    source.write_text("content")
+    with cluster(tmp_path, f"{word}:busy", facts=False) as hosts, pytest.raises(UnfitError) as caught:
+        if word in {"draft", "append"}:
+            transfer.put(hosts, source, f"{tmp_path}/there/")
+        else:
+            transfer.get(hosts, str(source), tmp_path / "here")
+    ((host, why),) = caught.value.reasons
+    assert host == "node2"
+    assert re.search("has been busy for 8 s and did nothing|no answer within 5 s", why)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from muster.deploy.agent.main import Worker
+from muster.deploy.common.frames import Frame
 from muster.deploy.connect import listener, silence
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.listener import Listener
@@ -125,3 +128,16 @@ def test_hosts_that_this_process_could_not_hear_are_not_silent(clock: Time) -> N
     clock.now += silence.SILENCE_SECONDS + 20.0  # SIGSTOP
     assert heard.hear(0.0) is None
     assert heard.silent == {}
+
+
+def test_a_busy_report_has_the_processor_time_of_the_thread_that_answers() -> None:
+    def answer(request: Frame, payload: bytes) -> Frame:
+        until = time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+        return {}
+
+    worker = Worker(answer)
+    worker.begin({}, b"")
+    assert worker.wait(60)
+    assert worker.cpu() >= 0.1

@@ -8,6 +8,7 @@ from typing import Annotated
 from ...common.data.manifest import CHUNK
 from ...decode import AtMost, Between, Like
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Text
+from ..silence import STUCK_SECONDS
 from .request import Nothing, Payload, Request
 from .transfers import FolderMark
 
@@ -67,13 +68,13 @@ class DataRemoved:
     freed: Bytes
 
 
-DATA_SCAN = Request("data_scan", DataBundle, long=True)
-DATA_BEGIN = Request("data_begin", DataBegun, long=True)
+DATA_SCAN = Request("data_scan", DataBundle, stuck_after=STUCK_SECONDS)
+DATA_BEGIN = Request("data_begin", DataBegun, stuck_after=STUCK_SECONDS)
 DATA_BUNDLE = Request("data_bundle", DataBundle)
-DATA_PUBLISH = Request("data_publish", Nothing, long=True)
-DATA_LIST = Request("data_list", DataSets, long=True)
-DATA_VERIFY = Request("data_verify", DataVerified, long=True)
-DATA_REMOVE = Request("data_remove", DataRemoved, long=True)
-DATA_OPEN = Request("data_open", DataBundle, long=True)
+DATA_PUBLISH = Request("data_publish", Nothing, stuck_after=STUCK_SECONDS)
+DATA_LIST = Request("data_list", DataSets, stuck_after=STUCK_SECONDS)
+DATA_VERIFY = Request("data_verify", DataVerified, stuck_after=STUCK_SECONDS)
+DATA_REMOVE = Request("data_remove", DataRemoved, stuck_after=STUCK_SECONDS)
+DATA_OPEN = Request("data_open", DataBundle, stuck_after=STUCK_SECONDS)
 DATA_PART = Request("data_part", Payload, CHUNK)
 DATA_READ = Request("data_read", Payload, CHUNK)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from ...common.files import PART
 from ...decode import AtMost, Like
 from ...hosts.bounds import Bytes, Count, Name, Path
+from ..silence import STUCK_READING_SECONDS
 from .launch import WrittenFiles
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
@@ -71,10 +72,10 @@ class Cleaned:
 
 RUN = Request("run", Nothing)
 CLEAN = Request("clean", Cleaned)
-DRAFT = Request("draft", FileDraft)
+DRAFT = Request("draft", FileDraft, stuck_after=STUCK_READING_SECONDS)
 APPEND = Request("append", Nothing)
-VERIFY = Request("verify", Nothing)
+VERIFY = Request("verify", Nothing, stuck_after=STUCK_READING_SECONDS)
 SETTLE = Request("settle", Nothing)
-FILE = Request("file", FileFacts)
-FILE_ENTRIES = Request("entries", Entries)
+FILE = Request("file", FileFacts, stuck_after=STUCK_READING_SECONDS)
+FILE_ENTRIES = Request("entries", Entries, stuck_after=STUCK_READING_SECONDS)
 FILE_PART = Request("part", Payload, PART)

@@ -35,14 +35,15 @@ class Payload:
 class Request(Generic[Answer]):
     """The name of a request, and the type of its answer. `room`: the most bytes that may follow the answer.
 
-    `long`: it may take hours; an agent that reports to be busy, but uses no processor time, is given up.
+    `stuck_after`: seconds after which an agent that reports to be busy, but uses no processor time, is given
+    up, for a request that may take long.
     `ranks`: the ranks that an answer is about, if any; only ranks of its own host are allowed.
     """
 
     name: str
     answer: type[Answer]
     room: int = 0
-    long: bool = False
+    stuck_after: float | None = None
     ranks: Callable[[Answer], Iterable[str]] | None = None
 
     def read(self, frame: Frame, payload: bytes = b"") -> Answer:
