@@ -51,6 +51,15 @@ Seconds from the fault to the verdict / to the end of the last process of the jo
   rank gets SIGKILL, the rank is reported as out of memory too.
 - A host that is frozen, or whose packets are dropped, ends its part of the job after 12 s of silence, as
   soon as it runs again.
+- The figures are of ranks without a handler for SIGTERM, which die at once; one that ignores SIGTERM is
+  killed after 2 s. A rank with a handler gets `--grace` seconds (default: 30) to save, whatever ends the job:
+  Ctrl-C, `muster stop`, the failure of another rank, a stall, a restart. A launcher that gives up earlier, as
+  mpirun does after a second, ends only its own process of the rank. A second Ctrl-C or `muster stop` shortens
+  the grace to 1 s, and the end of the driver to 5 s (detached: 20 s).
+- SIGTERM goes to the program of a rank alone. Its children are left to it while it handles the signal; the
+  commands of a shell script get it too, because a shell waits for them before it runs its trap.
+- An agent alone keeps the same grace: its part of the job ends at most `--grace` and 6 s after its connection
+  has broken, with 12 s of silence before that for a host that is cut off.
 
 {recovery}## Before a job runs
 

@@ -245,4 +245,22 @@ UNTIMED = (
         "`status`, `logs`, `why`, `stop`: `node1: the driver of JOB is there, and it does not answer`",
         "tests/unit/test_running_job.py",
     ),
+    (
+        "a rank that handles SIGTERM saves while the job ends: after Ctrl-C, `muster stop`, the failure of "
+        "another rank, the end of the driver",
+        "it has `--grace` seconds (30); the live line shows `ranks 0-1 still handle SIGTERM, 4 s; Ctrl-C "
+        "ends the job now`, the verdict `killed 30.0 s after SIGTERM: ranks 0-1 on node1`",
+        "tests/node/test_ending.py, tests/node/test_rank.py, tests/local/test_grace.py",
+    ),
+    (
+        "a rank ends with 0 and leaves a process behind, such as an upload",
+        "it has `--grace` seconds; the live line shows `every rank is done; waiting for sh of rank 0 on "
+        "node1`, the verdict `left behind: sh of rank 0 on node1 (process 71), ended after 30.0 s`",
+        "tests/node/test_ending.py, tests/local/test_grace.py",
+    ),
+    (
+        "SIGUSR1 or SIGUSR2 comes before the program has a handler for it",
+        "the wrapper of the rank holds it until the program has one",
+        "tests/node/test_rank.py",
+    ),
 )

@@ -45,7 +45,7 @@ class _Interrupts:
         self._bound, self._main = bound, threading.get_ident()
         self._was_dropped = False
         """Whether Python has dropped the exception, so that it must be raised again."""
-        self._counted, self._last = 0, -SAME_SECONDS
+        self.counted, self._last = 0, -SAME_SECONDS
 
     def begin(self, numbers: Sequence[int]) -> None:
         """Handle these signals from now on, except those that are ignored: nohup must work."""
@@ -96,21 +96,21 @@ class _Interrupts:
             for number in numbers:
                 if number in self._numbers and time.monotonic() - self._last > SAME_SECONDS:
                     self._last = time.monotonic()
-                    self._counted += 1
+                    self.counted += 1
                     self._act(number)
         os.close(reader)
 
     def _act(self, number: int) -> None:
         status = 128 + number if self.status is None else self.status
-        if self._counted == 1:
+        if self.counted == 1:
             time.sleep(WAKE_SECONDS)
             signal.pthread_kill(self._main, AGAIN)
-        elif self._counted == 2:
+        elif self.counted == 2:
             _print(f"ending within {self._bound:.0f} s, at once after one more signal; hosts end the rest")
             timer = threading.Timer(self._bound, _end, (status,))
             timer.daemon = True
             timer.start()
-        elif self._counted > 2:
+        elif self.counted > 2:
             _end(status)
 
 
@@ -139,6 +139,11 @@ def check() -> None:
 def taken() -> None:
     """Note that the orderly end has begun: the KeyboardInterrupt was caught."""
     _interrupts.pending = 0
+
+
+def hurried() -> bool:
+    """Whether a second signal has come: the orderly end has little time now."""
+    return _interrupts.counted > 1
 
 
 def decide(status: int) -> None:

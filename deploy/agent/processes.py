@@ -16,7 +16,6 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")  # of processor time, in proc(5)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
-LAUNCHER_GRACE_SECONDS = 0.5  # the same when no rank is left
 GIVE_UP_SECONDS = 6.0  # a process that outlives SIGKILL by this much is stuck in the kernel: report it
 
 
@@ -121,30 +120,27 @@ def descendants() -> list[int]:
     return below(os.getpid(), process_table())
 
 
-def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
-    """End every process below this one, as `end_all` does."""
-    return end_all(descendants, is_wanted)
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (proc(5), SigCgt: bit 0 is signal 1)."""
+    _, _, mask = peek(f"/proc/{pid}/status").partition("\nSigCgt:")
+    return bool(int(mask.split()[0], 16) >> (number - 1) & 1) if mask else False
 
 
-def end_all(find: Callable[[], list[int]], is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
-    """Send SIGTERM, then SIGKILL, to these processes; returns those alive after GIVE_UP_SECONDS.
+def end_descendants() -> list[int]:
+    """Send SIGTERM, then SIGKILL, to every process below this one; returns those alive after GIVE_UP_SECONDS.
 
-    The grace period lets ranks save their state. It ends early when `is_wanted` returns False, as no rank is
-    left: only a launcher runs then, which may wait for nothing (torchrun: 30 s).
+    For commands. The processes of a job get their grace (job/ending.py).
     """
     started = time.monotonic()
-    grace = GRACE_SECONDS
     signalled: set[int] = set()
     while True:
-        living = find()
+        living = descendants()
         elapsed = time.monotonic() - started
         if not living or elapsed > GIVE_UP_SECONDS:
             return living
-        if not is_wanted():
-            grace = min(grace, elapsed + LAUNCHER_GRACE_SECONDS)
         for pid in living:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if elapsed > grace:
+                if elapsed > GRACE_SECONDS:
                     os.kill(pid, signal.SIGKILL)
                 elif pid not in signalled:
                     signalled.add(pid)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from ..common.frames import Frame
 from .host.disks import disk_of
-from .processes import below, peek, process_table
+from .processes import peek
 
 MOST = 1 << 10  # of a host
 MOST_DISKS = 3
@@ -27,13 +27,7 @@ _ON_A_FILE = {
 _NO_DISK = ("pipe:", "socket:", "anon_inode:", "/memfd:", "/dev/", "/proc/", "/sys/")
 
 
-def ranks_of(wrappers: Mapping[int, int]) -> dict[int, int]:
-    """The rank of each process below these wrappers. `wrappers`: the process of each rank's wrapper."""
-    table = process_table()
-    return {pid: rank for rank, wrapper in wrappers.items() for pid in (wrapper, *below(wrapper, table))}
-
-
-def described(pids: Iterable[int], ranks: Mapping[int, int], root: str = "") -> list[Frame]:
+def described(pids: Iterable[int], ranks: Mapping[int, int | None], root: str = "") -> list[Frame]:
     """The fields of `StuckProcess` (deploy/hosts/stuck.py) of each process that lives.
 
     `ranks`: the rank of each process that is of one. `root`: a folder with the files of another machine.

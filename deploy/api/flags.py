@@ -45,6 +45,7 @@ class RunFlags(TypedDict, total=False):
     min_hosts: int
     spares: int
     preload: bool
+    grace: int
     start_timeout: int
     rank: str | int
     no_record: bool

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 60.0
-"""The time that a driver has to end its job; agents end what it leaves."""
+"""The time that a driver has to end its job, beyond the grace of its ranks; agents end what it leaves."""
 
 
 def launch(
@@ -136,7 +136,7 @@ class Job:
             return self.wait()
         if located := self._located():
             control.stop(located, f"by {own_name()} on {socket.gethostname()}")
-            self._process.wait(STOP_SECONDS)  # it writes the page of the run
+            self._process.wait(STOP_SECONDS + located.state.grace)  # it writes the page of the run
         self._end(self._process)
         return self.result
 
@@ -185,11 +185,11 @@ class Job:
         if not self._process.wait(timeout):
             raise TimeoutError(f"{self.id} still runs after {timeout:g} s")
 
-    @staticmethod
-    def _end(process: CommandProcess) -> None:
+    def _end(self, process: CommandProcess) -> None:
         """End a command in an orderly way; a second Ctrl-C ends it at once."""
+        seconds = STOP_SECONDS + (located.state.grace if (located := self._located()) else 0.0)
         for force in (False, True):
             process.terminate(force=force)
             with contextlib.suppress(KeyboardInterrupt):
-                if process.wait(STOP_SECONDS):
+                if process.wait(seconds):
                     return

@@ -157,6 +157,12 @@ class Stop(JobOptions):
     """End a job on every host. A job that is over stays as it is."""
 
     job: str = flag("", ONLY_JOB, takes="positional")
+    grace: str = flag(
+        "",
+        "seconds for ranks that handle SIGTERM (default: --grace of the launch)",
+        "SECONDS",
+        values=r"\d+",
+    )
 
     def run(self) -> None:
         with locate(self.job, self, default="only running") as located:
@@ -166,7 +172,8 @@ class Stop(JobOptions):
                 )
                 return
             with waiting(f"the end of {located.state.job}"):
-                state = jobs.stop(located, f"by {own_name()} on {socket.gethostname()}")
+                by = f"by {own_name()} on {socket.gethostname()}"
+                state = jobs.stop(located, by, float(self.grace) if self.grace else None)
             sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
             if state.running:
                 raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)

@@ -36,7 +36,7 @@ class LaunchOptions(SlurmOptions):
         "How many ranks": "per_host slots",
         "Shared hosts": "wait",
         "Packages and container": "python_version system_torch torch_backend engine mount",
-        "Survive failures": "min_hosts spares preload start_timeout",
+        "Survive failures": "min_hosts spares preload grace start_timeout",
         "Look at it": "rank no_record max_log notify timings",
         "Slurm and launchers": "slurm launcher",
     }
@@ -180,6 +180,13 @@ class LaunchOptions(SlurmOptions):
         False,
         "keep the imports of the ranks ready on each host while the job runs, so that a restart needs "
         "none; takes the memory of one more rank for each host, with torchrun of two",
+    )
+    grace: int = flag(
+        30,
+        "seconds from SIGTERM to SIGKILL for ranks that handle SIGTERM, and for processes that a rank leaves "
+        "behind (default: 30)",
+        "SECONDS",
+        least=0,
     )
     start_timeout: int = flag(
         0,

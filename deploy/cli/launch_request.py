@@ -133,6 +133,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         hidden=parse.taken_from_here(options.env),
         columns=None if options.detach else columns,
         start_timeout=float(options.start_timeout or START_SECONDS),
+        grace=float(options.grace),
         stall_timeout=float(options.stall_timeout),
         stall_note=parse.stall_note(os.environ),
         may_restart=restarts,

@@ -99,8 +99,9 @@ class JobFolders:
 
     def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
         """Ask the driver of a job to stop the job; answers whether the driver was reached."""
-        run, by = self.run(request["job"]), request["by"]
-        reached = end_driver(run, by, force=request.get("force", False)) or stop_by_agent(run.parent, by)
+        run, by, grace = self.run(request["job"]), request["by"], request.get("grace")
+        reached = end_driver(run, by, grace, force=request.get("force", False))
+        reached = reached or stop_by_agent(run.parent, by, grace)
         return {"told": reached}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
@@ -201,17 +202,25 @@ def start_of(pid: int) -> int | None:
     return None
 
 
-def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
-    """Ask the driver of a run to stop its job, if it lives and is on this machine; else False."""
+def end_driver(run: Path, by: str, grace: float | None = None, *, force: bool = False) -> bool:
+    """Ask the driver of a run to stop its job, if it lives and is on this machine; else False.
+
+    `grace`: in place of that of the launch.
+    """
     driver = _load(run / "job.json")["driver"]
     if not (run / "lock.driver").exists() or not is_held(run) or start_of(driver["pid"]) != driver["start"]:
         return False
-    write_atomically(run / "stop.json", json.dumps({"by": by, "time": time.time()}).encode(), 0o600)
+    write_atomically(run / "stop.json", stop_record(by, grace), 0o600)
     os.kill(driver["pid"], signal.SIGKILL if force else signal.SIGTERM)
     return True
 
 
-def stop_by_agent(folder: Path, by: str) -> bool:
+def stop_record(by: str, grace: float | None) -> bytes:
+    """The content of stop.json."""
+    return json.dumps({"by": by, "time": time.time(), "grace": grace}).encode()
+
+
+def stop_by_agent(folder: Path, by: str, grace: float | None = None) -> bool:
     """Ask the driver of a job, which is elsewhere, to stop the job, through the job's agent on this host."""
     for record in folder.glob("agent.*"):
         # On a home that hosts share, the files of other hosts' agents name sockets that are not here.
@@ -219,7 +228,7 @@ def stop_by_agent(folder: Path, by: str) -> bool:
             connection.settimeout(ANSWER_SECONDS)
             connection.connect(os.path.join(record.read_text(), "agent"))
             stream = connection.makefile("rwb")
-            write_frame(stream, {"hello": "stop", "by": by})
+            write_frame(stream, {"hello": "stop", "by": by, "grace": grace})
             return read_frame(stream) is not None
     return False
 

@@ -186,9 +186,13 @@ class DaemonEnd(Report, event="daemon-end"):
 
 @message(frozen=True)
 class StopAsked(Report, event="stop-asked"):
-    """`fab stop` was called on a machine that is not the driver's. `by`: who called it."""
+    """`fab stop` was called on a machine that is not the driver's. `by`: who called it.
+
+    `grace`: from then on, in place of that of the launch.
+    """
 
     by: Name
+    grace: Annotated[float, Between(0, 1e6)] | None = None
 
 
 @message(frozen=True)

@@ -19,6 +19,7 @@ from ..hosts.hostfile import Host
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
+"""For the driver to end its job, beyond the grace of the ranks."""
 LISTED = 10
 
 
@@ -253,21 +254,24 @@ def printed(located: LocatedJob, *, rank: int | None, follow: bool, skip: bool =
             time.sleep(POLL_SECONDS)
 
 
-def stop(located: LocatedJob, by: str) -> JobState:
+def stop(located: LocatedJob, by: str, grace: float | None = None) -> JobState:
     """End the job on every host, unless it is over; returns its state afterwards.
 
     This asks its driver to end it, and kills a driver that does not do so in time; then agents end the job.
+    `grace`: seconds for its ranks, in place of those of the launch.
     """
+    job = located.state.job
+    seconds = STOP_SECONDS + (located.state.grace if grace is None else grace)
     for force in (False, True):
         if not state_of(located).running:
             break
-        if not located.records.ask(END_DRIVER, job=located.state.job, by=by, force=force).told:
+        if not located.records.ask(END_DRIVER, job=job, by=by, grace=grace, force=force).told:
             driver = located.state.driver
             raise UsageError(
-                f"the driver of {located.state.job} is process {driver.pid} on {driver.host}, in a terminal, "
+                f"the driver of {job} is process {driver.pid} on {driver.host}, in a terminal, "
                 "where no agent can signal it; press Ctrl-C there"
             )
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + seconds
         while state_of(located).running and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
     return state_of(located)

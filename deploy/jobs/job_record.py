@@ -23,6 +23,14 @@ def caller_of_stop(folder: Path) -> str:
         return ""
 
 
+def grace_of_stop(folder: Path) -> float | None:
+    """The grace that the caller of `muster stop` has given, if any."""
+    try:
+        return float(json.loads((folder / "stop.json").read_text())["grace"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def record_without_hosts(spec: LaunchSpec, folder: Path, head: str, *, detached: bool) -> dict[str, Any]:
     """The content of job.json for a job whose hosts are not known yet."""
     return {
@@ -48,6 +56,7 @@ def record_of(
         "gpus": numbers_of(plan.leases),
         "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
         "attempt": plan.spec.attempt,
+        "grace": plan.spec.grace,
         "started": started,
         "detached": detached,
         "driver": identity(),

@@ -44,6 +44,7 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
         **({"image": spec.image} if spec.image else {}),
         "env": {name: HIDDEN if is_secret(name, spec.hidden) else value for name, value in spec.env},
         "options": {
+            "grace": spec.grace,
             "start-timeout": spec.start_timeout,
             "stall-timeout": spec.stall_timeout,
             "max-restarts": spec.max_restarts,

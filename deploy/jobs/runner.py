@@ -40,6 +40,7 @@ from . import restart_policy as restart
 from .background import Background
 from .feature import Attempt, Features
 from .history import FirstLines, JobHistory
+from .job_record import grace_of_stop
 from .launched import launched
 from .leases import Leasing
 from .metrics import Metrics
@@ -223,6 +224,7 @@ class Attempts:
             on_stage=self._on_stage,
             detached=self.folder.detached,
             on_turn=self._background.turn,
+            asked_grace=lambda: grace_of_stop(self.folder.path),
         ).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict

@@ -17,6 +17,7 @@ from ..errors import MusterError, lines_of
 from ..hosts.stuck import REMEDY, not_ended
 from ..launch.cause import LAUNCHER_SIGNALS, early_lines
 from ..launch.result import TERMINATED, Failure, KernelLine, Kind, LaunchResult, interruption, stopped_by
+from ..launch.stages import of_rank
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..timings import OF_THE_END
@@ -41,7 +42,7 @@ _PARTS = {
     "delivery": "delivery",
 }
 """The parts of a start that may be long (deploy/timings.py), and their names in the verdict."""
-MOST_KERNEL_LINES = 4
+MOST_KERNEL_LINES, MOST_BEHIND = 4, 4
 LEAST_SECONDS, LEAST_SHARE = 2.0, 0.1
 """A part is named from this time on, and from this share of the whole time."""
 
@@ -77,6 +78,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
     left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
+    lines += [f"        {line}" for line in killed_lines(result)]
     lines += [f"        left out: {line}" for line in lines_of(result.left_out.items())]
     lines += [f"        kernel: {line}" for line in kernel_lines(result.kernel)]
     lines += [f"        note: {note}" for note in result.notes]
@@ -94,6 +96,26 @@ def _first_line(result: LaunchResult, failure: Failure) -> str:
         hosts = "; the job was ended on every host" if result.plan.hosts else ""
         return f"STOPPED by {failure.reason}{hosts}"
     return f"FAILED  {failure.headline if result.plan.hosts else failure.reason}"
+
+
+def killed_lines(result: LaunchResult) -> Iterator[str]:
+    """`killed 30 s after SIGTERM: ranks 0-1 on node1`; `left behind: sh of rank 0 on node1, ended ...`."""
+    programs: dict[tuple[float, str], list[int]] = {}
+    for host, ended in result.killed.items():
+        for process in ended:
+            if process.program and process.rank is not None:
+                programs.setdefault((round(process.seconds, 1), host), []).append(process.rank)
+    for (seconds, host), ranks in programs.items():
+        who = f"{span(sorted(ranks))} on {host}"
+        more = "; --grace SECONDS gives more time" if seconds >= result.plan.spec.grace else ""
+        yield f"killed {_duration(seconds)} after SIGTERM: {who}{more}"
+    behind = [(host, process) for host, ended in result.killed.items() for process in ended]
+    behind = [(host, process) for host, process in behind if not process.program]
+    for host, process in behind[:MOST_BEHIND]:
+        who = harmless(f"{process.name}{of_rank(process)} on {host}")
+        yield f"left behind: {who} (process {process.pid}), ended after {_duration(process.seconds)}"
+    if len(behind) > MOST_BEHIND:
+        yield f"left behind: {len(behind) - MOST_BEHIND} more, in result.json"
 
 
 def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:

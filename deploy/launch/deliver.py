@@ -240,6 +240,7 @@ def _post_prepare(
         path=host.path,
         env=host.env,
         attempt=plan.spec.attempt,
+        grace=plan.spec.grace,
         environment=plan.spec.environment,
         code=code.listing(),
         library=library.listing(),

@@ -231,6 +231,7 @@ class ReportHandlers:
         """`fab stop` was run on another machine than the driver's: the job ends like after a SIGTERM here."""
         if not self.state.over:
             by = harmless(report.by)
+            self.state.asked_grace = report.grace
             self.state.failures = [stopped(by, TERMINATED, now())]
             self.state.finish()
 

@@ -18,10 +18,9 @@ from ..connect.cluster import Cluster, expect_ranks
 from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Sampled
-from ..connect.requests.launch import PING, START, STOP, Stopped
+from ..connect.requests.launch import PING, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
 from ..console.progress import OnStage, show_no_stage
-from ..console.text import count
 from ..errors import MusterError
 from ..hosts.stuck import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
@@ -35,13 +34,16 @@ from .job_events import OnEvent, ignore
 from .measurements import OnPace, OnSample, PaceWatch, SampleCollector
 from .rank_io import SignalRelay
 from .result import Failure, LaunchResult, interruption
-from .stages import StartStage
+from .stages import EndStage, StartStage
 from .state import LaunchState
 from .watchdogs import StallNotes, StallWatchdog, StartWatchdog
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
+"""For a host to end everything, beyond the grace of the ranks."""
+HURRIED_SECONDS = 1.0
+"""The grace after a second signal: the whole end has 5 s then (interrupts.py)."""
 TURN_SECONDS = 2.0
 UNSEEN_SECONDS = 60.0
 """A program without a record of collectives may have made a step by then."""
@@ -64,12 +66,14 @@ class LaunchLoop:
         on_stage: OnStage = show_no_stage,
         detached: bool = False,
         on_turn: Callable[[], object] = lambda: None,
+        asked_grace: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`on_pace`: gets the pace of the ranks of a recorded job.
 
         `detached`: whether the driver runs on the head. `on_turn`: called at least every 2 s.
+        `asked_grace`: the grace of a `muster stop` on this machine, if it has given one.
         """
-        self._on_turn = on_turn
+        self._on_turn, self._asked_grace = on_turn, asked_grace
         self._timings, self._on_stage = timings or Timings(), on_stage
         self.plan, self.cluster = plan, cluster
         self.state = LaunchState(plan, on_event)
@@ -84,6 +88,9 @@ class LaunchLoop:
         self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
         self._cleared: frozenset[str] = frozenset()
+        self._ended: dict[str, tuple[EndedProcess, ...]] = {}
+        self._end_stage: EndStage | None = None
+        self._is_hurried = False
         keep = (on_sample, self._stalls.sampled, stall.sampled) if on_sample else ()
         self._samples = SampleCollector(self.state, cluster, keep)
         self.handlers.also(Sampled, self._samples.take)
@@ -145,6 +152,7 @@ class LaunchLoop:
             ends=self.state.ends,
             left=left,
             cleared=self._cleared,
+            killed={host: ended for host, ended in self._ended.items() if ended},
             last_line=self.state.last_line,
             notes=notes,
             warned=bool(self.signals.names),
@@ -161,7 +169,7 @@ class LaunchLoop:
         return [note] if note else []
 
     def _passed_on(self) -> list[str]:
-        return [f"{name} was passed on to every rank" for name in self.signals.names]
+        return [f"{name} was passed on to every rank that handles it" for name in self.signals.names]
 
     def _also_lost(self, first: Failure | None) -> list[str]:
         """Other hosts that were lost at the same time: a switch, a rack."""
@@ -269,6 +277,7 @@ class LaunchLoop:
             return self._stop()
         except KeyboardInterrupt as interrupt:
             interrupts.taken()
+            self._is_hurried = True
             self.state.failures = failures
             if failures:
                 self._interrupted(interrupt)
@@ -283,26 +292,53 @@ class LaunchLoop:
                 self.state.notes.append(f"before that: {first.headline}")
 
     def _stop(self) -> dict[str, StuckProcesses]:
-        """End the job on every host; returns the processes that could not be ended, where there are any."""
-        stage = "ending the job" if self.state.failures else "removing temporary files"
-        self._on_stage(f"{stage} on {count(len(self.cluster.channels), 'host')}")
-        answers: dict[str, Future[Stopped]] = {
-            name: channel.post(STOP)
-            for name, channel in self.cluster.channels.items()
-            if name not in self.cluster.silent  # a silent agent ends everything on its own, when it can
-        }
-        silent, deadline = self.cluster.silent, time.monotonic() + STOP_SECONDS
-        while (
-            any(not answers[name].done() for name in answers.keys() - silent.keys())
-            and time.monotonic() < deadline
-        ):
+        """End the job on every host; returns the processes that could not be ended, where there are any.
+
+        A host ends it in steps, each for one request. After a job without a failure it first waits for what
+        ranks have left behind.
+        """
+        patient = not self.state.failures
+        channels, silent, began = self.cluster.channels, self.cluster.silent, time.monotonic()
+        stage = self._end_stage = self._end_stage or EndStage(self.state, len(channels))
+        self._on_stage(stage)
+        last: dict[str, Stopping | None] = {}
+        # A silent agent ends everything on its own, when it can.
+        asked = {name: self._ask_to_stop(name, patient) for name in channels if name not in silent}
+        running = {*asked}
+        while running - silent.keys() and time.monotonic() < began + self._longest(patient):
             self._drain(0.0)  # agents send their reports before they answer
-            wait_for_all(answers.values(), 0.05)
+            wait_for_all(asked.values(), 0.05)
+            for name in [name for name in running if asked[name].done()]:
+                last[name] = stopping = _answer(asked[name])
+                if stopping and not stopping.over:
+                    stage.note(name, stopping)
+                    asked[name] = self._ask_to_stop(name, patient)
+                else:
+                    running.discard(name)
         self._drain(0.0)
-        self._silent_at_end = {name: silent[name] for name in sorted(answers.keys() & silent.keys())}
-        left = {name: _left(future) for name, future in answers.items()}
-        self._cleared = frozenset(name for name, stuck in left.items() if stuck is not None and not stuck)
-        return {name: stuck for name, stuck in left.items() if stuck}
+        self._silent_at_end = {name: silent[name] for name in sorted(asked.keys() & silent.keys())}
+        over = {name: stopping for name, stopping in last.items() if stopping and stopping.over}
+        self._ended = {name: stopping.ended for name, stopping in over.items()}
+        self._cleared = frozenset(name for name, stopping in over.items() if not stopping.left)
+        return {name: stopping.left for name, stopping in over.items() if stopping.left}
+
+    def _ask_to_stop(self, name: str, patient: bool) -> Future[Stopping]:
+        patience = self._grace if patient and not self._has_to_hurry else 0.0
+        return self.cluster.channels[name].post(STOP, grace=self._grace, patience=patience)
+
+    def _longest(self, patient: bool) -> float:
+        return self._grace * (2 if patient else 1) + STOP_SECONDS
+
+    @property
+    def _has_to_hurry(self) -> bool:
+        return self._is_hurried or interrupts.hurried()
+
+    @property
+    def _grace(self) -> float:
+        """Seconds that a rank has for SIGTERM."""
+        asked = [self._asked_grace(), self.state.asked_grace, self.plan.spec.grace]
+        grace = next(seconds for seconds in asked if seconds is not None)
+        return min(grace, HURRIED_SECONDS) if self._has_to_hurry else grace
 
     def _drain(self, seconds: float) -> None:
         """Handle the last lines and ends of ranks. Failures that come now are consequences, and dropped."""
@@ -312,8 +348,8 @@ class LaunchLoop:
         self.state.failures = failures
 
 
-def _left(future: Future[Stopped]) -> StuckProcesses | None:
+def _answer(future: Future[Stopping]) -> Stopping | None:
     try:
-        return future.result(0.0).left
+        return future.result(0.0)
     except (MusterError, TimeoutError, FutureTimeoutError):
         return None  # the lifeline is cut there: its agent ends everything on its own

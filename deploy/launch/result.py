@@ -16,6 +16,7 @@ from ..timings import TimedPart
 
 if TYPE_CHECKING:
     from ..connect.reports import GpuUser
+    from ..connect.requests.launch import EndedProcess
     from ..connect.requests.why import Straggler
     from ..why.verdict import Verdict
 
@@ -151,6 +152,8 @@ class LaunchResult:
     left: Mapping[str, StuckProcesses] = field(default_factory=dict)
     cleared: frozenset[str] = frozenset()
     """The hosts whose agent has said that no process of the job is left."""
+    killed: Mapping[str, tuple[EndedProcess, ...]] = field(default_factory=dict)
+    """The programs of ranks that SIGTERM did not end in time, and what ranks left behind, on each host."""
     last_line: str = ""
     """The last line of rank 0 on stdout."""
     kernel: tuple[KernelLine, ...] = ()
@@ -223,6 +226,9 @@ class LaunchResult:
             "written": [
                 {"host": host, "beside": asdict(written.beside), "out": asdict(written.out)}
                 for host, written in self.written.items()
+            ],
+            "killed": [
+                {"host": host, **asdict(process)} for host, ended in self.killed.items() for process in ended
             ],
             "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
             "kernel": [asdict(line) for line in self.kernel],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from .. import waits
 from ..connect.channel import Channel
+from ..connect.requests.launch import EndedProcess, RankProcess, Stopping
 from ..console.progress import ELAPSED_SECONDS
 from ..console.text import count, duration, span
 from ..hosts.samples import HostSample
@@ -120,3 +121,37 @@ class StartStage:
             return f"{text}; {'it uses' if ranks == 1 else 'all use'} a processor"
         only = f"only {span(busy)} {'uses' if len(busy) == 1 else 'use'}" if busy else "none uses"
         return f"{text}; {only} a processor"
+
+
+class EndStage:
+    """`ending the job on 2 hosts`, then which ranks still handle SIGTERM, or what ranks have left behind."""
+
+    def __init__(self, state: LaunchState, hosts: int) -> None:
+        what = "ending the job" if state.failures else "removing temporary files"
+        self._what, self._began = f"{what} on {count(hosts, 'host')}", time.monotonic()
+        self._hosts: dict[str, Stopping] = {}
+
+    def note(self, host: str, stopping: Stopping) -> None:
+        """Note how far a host is."""
+        self._hosts[host] = stopping
+
+    def __call__(self) -> str:
+        hosts = {**self._hosts}
+        seconds = duration(int(time.monotonic() - self._began))
+        if saving := sorted(rank for stopping in hosts.values() for rank in stopping.saving):
+            handle = "handles" if len(saving) == 1 else "handle"
+            return f"{span(saving)} still {handle} SIGTERM, {seconds}; Ctrl-C ends the job now"
+        behind = [
+            f"{process.name}{of_rank(process)} on {host}"
+            for host, stopping in hosts.items()
+            for process in stopping.behind
+        ]
+        if behind:
+            more = f" and {len(behind) - 1} more" if len(behind) > 1 else ""
+            return f"every rank is done; waiting for {behind[0]}{more}, {seconds}; Ctrl-C ends it now"
+        return self._what
+
+
+def of_rank(process: RankProcess | EndedProcess) -> str:
+    """` of rank 3`; empty if its rank is not known."""
+    return "" if process.rank is None else f" of rank {process.rank}"

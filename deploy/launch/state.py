@@ -122,6 +122,8 @@ class LaunchState:
         self.started: set[int] = set()
         self.began: float | None = None
         """The time of the first rank's start."""
+        self.asked_grace: float | None = None
+        """The grace that `muster stop` on another machine has given."""
         self.has_printed = False
         """Whether any rank has printed anything."""
         self.ends: dict[int, RankExit] = {}

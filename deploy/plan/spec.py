@@ -16,7 +16,7 @@ from .source_tree import Tree
 LauncherName = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
-START_SECONDS, STALL_NOTE_SECONDS = 60.0, 60.0
+START_SECONDS, STALL_NOTE_SECONDS, GRACE_SECONDS = 60.0, 60.0, 30.0
 MAX_LOG = 500 << 20
 """Bytes that each log of a run may take on the driver's disk, unless --max-log gives another number."""
 ALL_GPUS = -1
@@ -101,6 +101,8 @@ class LaunchSpec:
 
     # How it runs, and when it starts again
     start_timeout: float = START_SECONDS
+    grace: float = GRACE_SECONDS
+    """Seconds from SIGTERM to SIGKILL for a rank that handles SIGTERM; also for what a rank left behind."""
     stall_timeout: float = 0.0
     """Seconds; with 0 the job may stall without limit."""
     stall_note: float = STALL_NOTE_SECONDS

@@ -34,8 +34,10 @@ from .blame import OWN, AllocationEnd, blame_own_end
 from .grant import own_allocation
 from .job_state import ending, shown
 from .mark import mark_of
-from .programs import ask, reaches, statuses_to_requeue
+from .programs import ask, kill_wait, reaches, statuses_to_requeue
 
+RECORD_SECONDS = 5.0
+"""Of the time that Slurm gives a job to end, for the end of this driver."""
 SAVED = 75
 """EX_TEMPFAIL of sysexits.h: the program has saved after a warning (docs/how-to/own-model.md)."""
 
@@ -116,7 +118,9 @@ def _begin(
     attempt = record["attempt"] + 1 if again else 0
     spec = on_hosts(spec, allocation)
     spec = with_store(spec, folder / BATCH / "store")
-    return run, dataclasses.replace(spec, attempt=attempt, may_restart=spec.may_restart or requeue)
+    grace = min(spec.grace, max(0.0, kill_wait() - RECORD_SECONDS))
+    may_restart = spec.may_restart or requeue
+    return run, dataclasses.replace(spec, attempt=attempt, may_restart=may_restart, grace=grace)
 
 
 def _requeue(job: str) -> bool:

@@ -7,7 +7,6 @@ Slurm has it: the job waits, or the reason of its end.
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..common.durable import write_atomically
+from ..common.runs import stop_record
 from ..connect.requests.jobs import END_DRIVER, JobList, JobState, Told
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError
@@ -46,7 +46,8 @@ class BatchRuns:
     ) -> Answer:
         """The answer that an agent would give."""
         if request is END_DRIVER and (mark := mark_of(self._runs / fields["job"])):
-            return cast(Answer, self._end(fields["job"], mark.number, fields["by"], force=fields["force"]))
+            told = self._end(fields["job"], mark.number, fields["by"], fields["grace"], force=fields["force"])
+            return cast(Answer, told)
         answer = self._local.ask(request, payload, seconds=seconds, **fields)
         if isinstance(answer, JobList):
             return cast(Answer, JobList(tuple(map(self._amended, answer.jobs))))
@@ -68,7 +69,7 @@ class BatchRuns:
             self._asked = time.monotonic()
         return self._queue
 
-    def _end(self, job: str, number: str, by: str, *, force: bool) -> Told:
+    def _end(self, job: str, number: str, by: str, grace: float | None, *, force: bool) -> Told:
         """Signal the driver, on another machine, through Slurm; cancel a job that waits in the queue."""
         folder = self._runs / job
         if self._queued().get(number, "").startswith(WAITING):
@@ -76,8 +77,7 @@ class BatchRuns:
             end_unstarted(folder, "stopped", stopped_by(by), TERMINATED)
             shutil.rmtree(folder / BATCH, ignore_errors=True)
         else:
-            text = json.dumps({"by": by, "time": time.time()})
-            write_atomically(folder / "stop.json", text.encode(), 0o600)
+            write_atomically(folder / "stop.json", stop_record(by, grace), 0o600)
             ask("scancel", *(() if force else ("--batch", "--signal=TERM")), number)
         self._asked = 0.0
         return Told(True)

@@ -27,6 +27,10 @@ _ROUTINE = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 
 
+KILL_WAIT = 30.0
+"""Slurm's default."""
+
+
 def missing(program: str) -> UsageError:
     """The error for a machine without Slurm."""
     return UsageError(
@@ -102,6 +106,15 @@ def statuses_to_requeue() -> set[int]:
         if first.isdecimal() and (last or first).isdecimal():
             statuses |= {*range(int(first), min(int(last or first), 255) + 1)}
     return statuses
+
+
+def kill_wait() -> float:
+    """Seconds from SIGTERM to SIGKILL at this site when Slurm ends a job: slurm.conf(5), KillWait."""
+    try:
+        seconds = parse_config(ask("scontrol", "show", "config")).get("killwait", "").partition(" ")[0]
+    except MusterError:
+        seconds = ""
+    return float(seconds) if seconds.isdecimal() else KILL_WAIT
 
 
 def site(partition: str = "") -> SlurmSite:

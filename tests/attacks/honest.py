@@ -78,7 +78,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "reach": {"reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}},
     "missing": {"missing": [DIGEST]},
     "sample": {"sample": '{"at": 1, "host": ""}'},
-    "stop": {"left": [{"pid": 7, "name": "python3", "state": "D"}]},
+    "stop": {
+        "over": True,
+        "left": [{"pid": 7, "name": "python3", "state": "D"}],
+        "saving": [0],
+        "behind": [{"rank": 0, "pid": 7, "name": "sh"}],
+        "ended": [{"rank": 0, "pid": 7, "name": "sh", "program": False, "seconds": 30.0}],
+    },
     "stacks": {"stacks": {"0": {"frames": [["main", "train.py", 3]]}, "1": {"error": "Permission denied"}}},
     "why": {
         "ranks": {
@@ -198,7 +204,7 @@ REPORTS: dict[str, dict[str, Any]] = {
     "shell": {"number": 7, "host": "node2", "command": "prted"},
     "shell-end": {"number": 7, **_END},
     "daemon-end": {"name": "prted", **_END},
-    "stop-asked": {"by": "ada"},
+    "stop-asked": {"by": "ada", "grace": 5.0},
     "detached": {"error": "no", "unfit": [["node2", "no torch"]], "exit_status": 3},
     "stream-part": {"stream": 7},
     "stream-taken": {"stream": 7},

@@ -215,7 +215,7 @@ def test_a_notice_reaches_every_rank_and_the_job_does_not_start_again(
     output = "".join(said)
     assert process.returncode == 75, output
     assert f"saved at {notice.name}" in output
-    assert f"note: {notice.name} was passed on to every rank" in output
+    assert f"note: {notice.name} was passed on to every rank that handles it" in output
     assert "restart" not in output
 
 

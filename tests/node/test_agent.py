@@ -20,6 +20,7 @@ import pytest
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.agent import commands, processes
 from muster.deploy.agent.job import attempt
+from muster.deploy.agent.job.ending import Ending
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
 from muster.deploy.agent.job.supervisor import JobSupervisor
@@ -33,10 +34,11 @@ from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
 from muster.deploy.connect.requests.hosts import FACTS
-from muster.deploy.connect.requests.launch import PREPARE, START, STOP
+from muster.deploy.connect.requests.launch import PREPARE, START
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
+from tests.ending import end
 from tests.processes import is_alive, trees, wait_until_gone
 from tests.waiting import PATIENCE, wait_until
 
@@ -75,6 +77,7 @@ class Host:
             cwd=folder,
             path=["/bin"],
             env={},
+            grace=60.0,
             code=[],
             library=[],
             files=[],
@@ -103,7 +106,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_even_a_daemon_that_ignores_sigterm_is_ended(host: Host) -> None:
     pid = host.start_daemon()
     assert is_alive(pid)
-    assert host.channel.ask(STOP).left == ()
+    assert end(host.channel).left == ()
     assert not is_alive(pid)
 
 
@@ -126,7 +129,7 @@ def test_a_process_lives_until_its_last_thread_has_ended() -> None:
         try:
             wait_until(lambda: state() == "Z", "the end of the first thread")
             assert processes.process_table()[process.pid].state == "S"
-            assert processes.end_all(lambda: trees([process.pid])) == []
+            assert Ending(lambda: trees([process.pid]), Ranks(), 60.0).finish() == []
             assert state() == "Z"  # it is not waited for, but nothing of it lives
             assert process.pid not in processes.process_table()
         finally:
@@ -164,7 +167,7 @@ def test_a_second_signal_does_not_break_off_the_end(host: Host, first: signal.Si
 def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:
     other = LocalPipe(None)
     host.start_daemon()
-    host.channel.ask(STOP)
+    end(host.channel)
     assert is_alive(other.pid)
     other.close()
 
@@ -360,7 +363,7 @@ def test_an_agent_serves_one_attempt_after_the_other(host: Host) -> None:
         said = [host.events.get(timeout=60).report for _ in range(2)]  # by two threads
         folders += [Path(line.text.strip()) for line in said if isinstance(line, LauncherLine)]
         assert [end.code for end in said if isinstance(end, CommandEnd)] == [number]
-        assert host.channel.ask(STOP).left == ()
+        assert end(host.channel).left == ()
         host.prepare()
     assert folders[0] != folders[1]
     wait_until(lambda: not folders[0].exists(), "the end of the first folder")

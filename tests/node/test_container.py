@@ -19,7 +19,7 @@ from muster.deploy.agent.container.look import Containers
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.reports import CommandEnd, LauncherLine
-from muster.deploy.connect.requests.launch import CONTAINER, CONTAINER_START, PREPARE, START, STOP
+from muster.deploy.connect.requests.launch import CONTAINER, CONTAINER_START, PREPARE, START
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.hosts.containers import HostImage
@@ -28,6 +28,7 @@ from muster.deploy.launch.deliver import LaunchImages
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
 from tests import fake_docker
+from tests.ending import end
 from tests.hosts_here import HostsHere
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until
@@ -208,6 +209,7 @@ class Host:
             cwd=str(folder),
             path=["/first"],
             env={"OF_THE_JOB": "a b"},
+            grace=60.0,
             code=[],
             library=[],
             files=[[f"{folder}/bin/{name}", 0o600, text] for name, text in programs.items()],
@@ -316,7 +318,7 @@ def test_at_the_end_nothing_is_left_not_even_what_ignores_sigterm(host: Host, en
     host.begin()
     daemon = host.start_daemon()
     assert host.processes()
-    assert host.channel.ask(STOP, seconds=60).left == ()
+    assert end(host.channel).left == ()
     assert not is_alive(daemon)
     assert host.processes() == []
     assert "rm" not in asked(engine)  # it went on its own
@@ -331,7 +333,7 @@ def test_an_agent_has_one_container_after_the_other(host: Host) -> None:
         code, text = host.start(PYTHON, "-c", program)
         assert code == number
         folders.append(text)
-        assert host.channel.ask(STOP, seconds=60).left == ()
+        assert end(host.channel).left == ()
         host.prepare()
     assert folders[0] != folders[1]
 
@@ -341,7 +343,7 @@ def test_a_container_whose_keeper_is_frozen_is_removed_by_the_engine(host: Host,
     host.begin()
     for pid in host.processes():
         os.kill(pid, signal.SIGSTOP)
-    host.channel.ask(STOP, seconds=60)
+    end(host.channel)
     assert "rm" in asked(engine)
     for pid in host.processes():
         os.kill(pid, signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -242,9 +241,16 @@ def test_a_rank_ends_with_its_program_and_not_with_what_that_leaves_behind(agent
     words = ["sh", "-c", "echo $$; while echo still here; do sleep 0.1; done"]
     process = agent.start("-c", f"import subprocess; subprocess.Popen({words})")
     pid = int(json.loads(agent.stream.readline())["text"].splitlines()[0])
-    assert agent.frames()[-1]["code"] == process.wait(50) == 0
-    with contextlib.suppress(ProcessLookupError):  # nobody reads what it prints any more
+    try:
+        while (frame := json.loads(agent.stream.readline()))["event"] != "rank-end":
+            pass
+        assert frame["code"] == process.wait(50) == 0
+        # It would end by SIGPIPE if nobody read what it prints.
+        assert any("still here" in json.loads(agent.stream.readline())["text"] for _ in range(3))
+        assert is_alive(pid)
+    finally:
         os.kill(pid, signal.SIGKILL)
+    agent.frames()  # until the wrapper has ended too
 
 
 def test_a_signal_is_told_as_such(agent: Agent) -> None:
@@ -259,6 +265,41 @@ def test_a_signal_for_the_wrapper_reaches_the_program(agent: Agent) -> None:
     agent.stream.readline()
     process.terminate()
     assert process.wait(50) == 5  # on its own it would end after 60 s, with 0
+
+
+def test_a_launcher_that_kills_its_process_gives_the_program_time_and_one_sigterm(agent: Agent) -> None:
+    """mpirun sends SIGTERM, and a second later SIGKILL, to the group of its process."""
+    program = (
+        "import signal,time; got = []; signal.signal(15, lambda *a: got.append(1))\n"
+        "print('ready', flush=True)\n"
+        "while not got: time.sleep(0.01)\n"
+        "time.sleep(0.5); print('saved after', len(got), flush=True)\n"
+    )
+    process = agent.start("-c", program)
+    agent.stream.readline()
+    process.terminate()
+    os.kill(agent.hello["pid"], signal.SIGTERM)  # the agent's
+    process.kill()
+    *lines, end = agent.frames()
+    assert [line["text"] for line in lines] == ["saved after 1\n"]
+    assert (end["code"], process.wait(50)) == (0, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_warning_waits_for_the_handler_of_the_program(agent: Agent, number: signal.Signals) -> None:
+    program = (
+        "import os,signal,sys,time; print('began', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\n"
+        f"signal.signal({int(number)}, lambda *a: sys.exit(75))\n"
+        "time.sleep(60)"
+    )
+    process = agent.start("-c", program)
+    agent.stream.readline()
+    os.kill(process.pid, number)
+    time.sleep(0.3)  # by default it ends the program, and this test fails, however slow the host is
+    assert process.poll() is None
+    (agent.folder / "go").touch()
+    assert agent.frames()[-1]["code"] == process.wait(50) == 75
 
 
 @pytest.mark.parametrize("who", ["agent", "wrapper"])

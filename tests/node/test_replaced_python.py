@@ -10,10 +10,11 @@ import pytest
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.reports import LauncherLine, Pulses, Sampled
-from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STOP, STORE, WATCH
+from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STORE, WATCH
 from muster.deploy.connect.requests.why import ARRIVALS, WHY
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
+from tests.ending import end
 from tests.processes import is_alive
 from tests.replaced import ReplacedPython
 
@@ -31,8 +32,15 @@ def test_an_agent_carries_a_job_to_its_end_though_its_python_was_replaced(tmp_pa
 
     try:
         folder = str(tmp_path / "jobs" / "job")
-        words: dict[str, Any] = {"host": "here", "folder": folder, "cwd": folder, "path": ["/bin"], "env": {}}
-        channel.ask(PREPARE, **words, code=[], library=[], files=[])
+        words: dict[str, Any] = {
+            "host": "here",
+            "folder": folder,
+            "cwd": folder,
+            "path": ["/bin"],
+            "env": {},
+            "grace": 60.0,
+        }
+        channel.ask(PREPARE, **words, grace=60.0, code=[], library=[], files=[])
         channel.ask(WATCH, every=0.2)
         channel.ask(START, argv=["/bin/sh", "-c", "echo $$; exec sleep 300"])
         line = next_event(LauncherLine)
@@ -48,7 +56,7 @@ def test_an_agent_carries_a_job_to_its_end_though_its_python_was_replaced(tmp_pa
         with pytest.raises(MusterError, match="was replaced in the meantime"):
             channel.ask(STORE, b"an archive")
         channel.ask(OUTPUTS)
-        assert channel.ask(STOP).left == ()
+        assert end(channel).left == ()
         assert not is_alive(int(line.text))
     finally:
         channel.close()

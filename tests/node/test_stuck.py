@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent import stuck
-from muster.deploy.agent.stuck import described, ranks_of
+from muster.deploy.agent.stuck import described
 from muster.deploy.connect.requests.launch import STOP
 from muster.deploy.hosts.stuck import StuckProcess, not_ended
 from tests.waiting import wait_until
@@ -40,7 +40,7 @@ def process(root: Path, pid: int, threads: dict[int, tuple[str, str]], files: di
 
 def one(root: Path, ranks: dict[int, int] | None = None) -> StuckProcess:
     (frame,) = described([71], ranks or {}, str(root))
-    return STOP.read({"left": [frame]}).left[0]
+    return STOP.read({"over": True, "left": [frame]}).left[0]
 
 
 def test_the_file_in_whose_call_a_thread_waits_is_named_with_its_disk(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_real_process_that_waits_for_a_file(tmp_path: Path) -> None:
         found: list[dict[str, Any]] = []
 
         def waits() -> bool:
-            found[:] = described([child.pid], ranks_of({4: child.pid}))
+            found[:] = described([child.pid], {child.pid: 4})
             return str(fifo) in str(found[0]["waits_for"])
 
         try:

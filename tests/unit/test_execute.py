@@ -16,7 +16,7 @@ from muster.deploy.connect.listener import Listener
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.report_frames import of_frame
 from muster.deploy.connect.reports import Event, Lost
-from muster.deploy.connect.requests.launch import Stopped
+from muster.deploy.connect.requests.launch import EndedProcess, Stopping
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.connect.silence import SILENCE_SECONDS
 from muster.deploy.errors import MusterError
@@ -49,6 +49,8 @@ class FakeChannel:
         self.silence = 0.0
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.unanswered: set[str] = set()
+        self.stops: list[Stopping] = []
+        """The first answers to requests to stop; then all is over."""
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         self.asked.append((request.name, words))
@@ -56,7 +58,8 @@ class FakeChannel:
         if request.name in self.unanswered:
             self.silence = 10.5
         else:
-            future.set_result(Stopped(()))
+            is_earlier = request.name == "stop" and self.stops
+            future.set_result(self.stops.pop(0) if is_earlier else Stopping(True, ()))
         return future
 
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
@@ -129,6 +132,48 @@ def test_a_launch_succeeds_when_every_rank_and_the_launcher_ended_with_0(hosts: 
     hosts.tell("node1", "command-end", code=0)
     result = hosts.run()
     assert (result.exit_status, result.failure, result.notes) == (0, None, ())
+
+
+SAVING = EndedProcess(rank=2, pid=7, name="python3", program=True, seconds=30.0)
+UPLOAD = EndedProcess(rank=0, pid=8, name="sh", program=False, seconds=30.0)
+
+
+def test_a_host_whose_ranks_still_save_is_asked_again_and_its_killed_ranks_are_named(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    other = dataclasses.replace(SAVING, rank=3, pid=9)
+    hosts.channels["node2"].stops = [
+        Stopping(False, (), saving=(2, 3)),
+        Stopping(True, (), ended=(SAVING, other)),
+    ]
+    hosts.start_all()
+    hosts.end(0, code=1)
+    result = hosts.run()
+    stop = ("stop", {"grace": 30.0, "patience": 0.0})
+    assert [channel.asked.count(stop) for channel in hosts.channels.values()] == [1, 2]
+    assert result.cleared == {"node1", "node2"}
+    assert result.as_json()["killed"][0] == {"host": "node2", **dataclasses.asdict(SAVING)}
+    said = verdict(result, RunFolder(tmp_path, "job"))
+    assert "killed 30.0 s after SIGTERM: ranks 2-3 on node2; --grace SECONDS gives more time\n" in said
+
+
+def test_after_a_job_that_is_done_hosts_wait_for_what_ranks_left_behind(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.channels["node1"].stops = [Stopping(True, (), ended=(UPLOAD,))]
+    hosts.start_all()
+    hosts.end(0, 1, 2, 3)
+    hosts.tell("node1", "command-end", code=0)
+    result = hosts.run()
+    assert ("stop", {"grace": 30.0, "patience": 30.0}) in hosts.channels["node1"].asked
+    assert result.exit_status == 0
+    said = verdict(result, RunFolder(tmp_path, "job"))
+    assert "left behind: sh of rank 0 on node1 (process 8), ended after 30.0 s\n" in said
+
+
+def test_muster_stop_on_another_machine_gives_the_grace(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.tell("node1", "stop-asked", by="ada", grace=5)
+    hosts.run()
+    assert ("stop", {"grace": 5.0, "patience": 0.0}) in hosts.channels["node1"].asked
 
 
 def test_an_mpirun_that_exits_0_is_not_believed(hosts: Hosts) -> None:
@@ -332,7 +377,8 @@ def test_after_the_first_failure_every_host_is_told_to_stop(hosts: Hosts) -> Non
     hosts.start_all()
     hosts.end(2, code=1)
     hosts.run()
-    assert all(("stop", {}) in channel.asked for channel in hosts.channels.values())
+    stop = ("stop", {"grace": 30.0, "patience": 0.0})
+    assert all(stop in channel.asked for channel in hosts.channels.values())
 
 
 def test_what_ends_because_it_was_stopped_is_no_failure_of_its_own(hosts: Hosts) -> None:
@@ -405,7 +451,7 @@ def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: H
     assert result.failure is not None
     assert (result.failure.host, result.exit_status) == ("node2", 3)
     assert "silent for 10 s" in result.failure.reason
-    assert ("stop", {}) not in hosts.channels["node2"].asked
+    assert "stop" not in [name for name, _ in hosts.channels["node2"].asked]
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ if not child:
     os._exit(0)
 os.waitpid(child, 0)
 time.sleep({SAME_SECONDS})  # for the thread that counts
-print(interrupts._interrupts._counted, flush=True)
+print(interrupts._interrupts.counted, flush=True)
 """
     with program(text) as process:
         output, _ = process.communicate(timeout=PATIENCE)

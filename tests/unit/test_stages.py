@@ -13,6 +13,7 @@ import pytest
 from muster.deploy import waits
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.pipe import Pipe
+from muster.deploy.connect.requests.launch import RankProcess, Stopping
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.console import progress as progress_module
 from muster.deploy.console.progress import Progress
@@ -20,7 +21,7 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.hosts.samples import HostSample, RankSample
 from muster.deploy.launch import stages
-from muster.deploy.launch.stages import DeliveryStage, StartStage, with_hosts
+from muster.deploy.launch.stages import DeliveryStage, EndStage, StartStage, with_hosts
 from muster.deploy.launch.state import LaunchState
 from tests.unit.plans import make_plan
 from tests.waiting import wait_until
@@ -123,3 +124,20 @@ def test_ranks_are_counted_until_they_have_started_and_one_has_printed(
 def test_a_stage_without_slow_hosts_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "ELAPSED_SECONDS", 0.0)
     assert with_hosts("preparing the packages")() == "preparing the packages (0 s)"
+
+
+def test_the_end_names_ranks_that_save_and_then_what_they_left_behind(
+    turn_clock: Callable[[float], None],
+) -> None:
+    state = LaunchState(make_plan("node[1-2] slots=2"))
+    stage = EndStage(state, 2)
+    assert stage() == "removing temporary files on 2 hosts"
+    turn_clock(4.0)
+    stage.note("node1", Stopping(False, (), saving=(1,)))
+    assert stage() == "rank 1 still handles SIGTERM, 4 s; Ctrl-C ends the job now"
+    stage.note("node2", Stopping(False, (), saving=(2, 3)))
+    assert stage() == "ranks 1-3 still handle SIGTERM, 4 s; Ctrl-C ends the job now"
+    stage.note("node1", Stopping(False, (), behind=(RankProcess(0, 7, "sh"), RankProcess(None, 8, "cp"))))
+    stage.note("node2", Stopping(True, ()))
+    left = "every rank is done; waiting for sh of rank 0 on node1 and 1 more, 4 s; Ctrl-C ends it now"
+    assert stage() == left

@@ -15,7 +15,7 @@ from typing import IO, Any
 from ...common.folders import make_private
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import JobPaths, MusterPaths
-from ..processes import Reaper, below, descendants, die_with_agent, end_all, end_descendants, process_table
+from ..processes import Reaper, below, descendants, die_with_agent, end_descendants, process_table
 from .engines import last_line
 
 START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 120.0, 5.0, 4.0
@@ -100,14 +100,15 @@ class Container:
         program = os.path.join(JobPaths(self._job["folder"]).programs, "enter.py")
         return [sys.executable, "-IS", program, *argv] if self._request["launcher_inside"] else argv
 
-    def end(self, is_wanted: Callable[[], bool]) -> list[int]:
-        """End everything in it, then the container; returns the processes that could not be ended."""
-        left = end_all(self._living, is_wanted)
+    def leave(self) -> list[int]:
+        """Let the keeper end, and wait until the engine has removed the container, which is empty.
+
+        Returns the processes that could not be ended.
+        """
         self._leave()
-        return left or end_descendants()
+        return end_descendants()
 
     def _leave(self) -> None:
-        """Let the keeper end, and wait until the engine has removed the container."""
         if self._client is None:
             return
         if self._stream and self._keeper:
@@ -122,7 +123,7 @@ class Container:
             self._heard_out.wait(1.0)
         self._client = None
 
-    def _living(self) -> list[int]:
+    def living(self) -> list[int]:
         """The job's processes: all below the agent and the keeper, without the keeper and the engine's."""
         table = process_table()
         inside = below(self._keeper, table) if self._keeper in table else []

@@ -80,7 +80,7 @@ class LocalSocket:
         rank = hello["rank"]
         log = rank_stem(rank, self.job["host"], self.job.get("attempt", 0))
         write_frame(stream, {"log": log, **{name: self.job[name] for name in ("cwd", "env", "folder")}})
-        self.ranks.started(rank, hello["pid"])
+        self.ranks.started(rank, hello["pid"], hello.pop("stand_in", 0))
         self._send({**hello, "event": "rank-start"})
         ended = False
         with contextlib.suppress(OSError, ValueError):
@@ -132,7 +132,7 @@ class LocalSocket:
         write_frame(stream, {"ranks": evidence})
 
     def _stop(self, hello: Frame, stream: Any) -> None:
-        self._send({"event": "stop-asked", "by": hello["by"]})
+        self._send({"event": "stop-asked", "by": hello["by"], "grace": hello.get("grace")})
         write_frame(stream, {})
 
 

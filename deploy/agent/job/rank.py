@@ -22,19 +22,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from collections.abc import Collection, Mapping
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Union
 
 if TYPE_CHECKING or __package__:
-    from .rank_log import TAIL_LINES, Log, pump
+    from .rank_log import LEFT_BEHIND_SECONDS, TAIL_LINES, Log, pump
 else:  # a separate program; the other file is beside it
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from rank_log import TAIL_LINES, Log, pump
+    from rank_log import LEFT_BEHIND_SECONDS, TAIL_LINES, Log, pump
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
 LAST_SECONDS = 10.0  # at the end, to pass on the rest of the output; children may print forever
 RELEASE_SECONDS = 5.0  # a process that is to fork answers at once
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+HELD = (signal.SIGUSR1, signal.SIGUSR2)  # until the program has a handler: their default action ends it
+HELD_SECONDS = 0.1  # between two looks for the handler
 
 
 def position_of(environment: Mapping[str, str]) -> dict[str, int]:
@@ -106,25 +109,45 @@ def prepare_child(agent: int) -> None:
     libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where it is not needed
 
 
+class Launcher:
+    """The process that the launcher has started for this rank: it waits for the status (`stand_in`)."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid: int = struct.unpack("3i", peer)[0]
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        with contextlib.suppress(OSError):
+            while self._connection.recv(1):
+                pass
+
+    def report(self, status: int) -> None:
+        """Tell it how this wrapper ends."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(b"%d\n" % status)
+
+    def release(self, status: int) -> None:
+        """Tell it, and close its streams: a launcher waits until every process has closed them."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        os.close(nothing)
+        self.report(status)
+
+
 class Released:
     """The program of this rank, whose imports were done before (in_rank/muster_preload.py).
 
-    This process became its parent before it became a wrapper, and not by the launcher. The process that the
-    launcher has started waits at the other end of `asking` for the status of the program.
+    This process became its parent before it became a wrapper.
     """
 
-    def __init__(self, pid: int, asking: int, out: int, err: int) -> None:
+    def __init__(self, pid: int, out: int, err: int) -> None:
         self.pid, self._over = pid, False
-        for descriptor in (asking, out, err):
+        for descriptor in (out, err):
             os.set_inheritable(descriptor, False)
-        self._asking = socket.socket(fileno=asking)
         self.stdout, self.stderr = os.fdopen(out, "rb"), os.fdopen(err, "rb")
-        threading.Thread(target=self._end_with_launcher, daemon=True).start()
-
-    def _end_with_launcher(self) -> None:
-        with contextlib.suppress(OSError):
-            self._asking.recv(1)
-        self.kill()
 
     def send_signal(self, number: int) -> None:
         """Send the program a signal, unless it has ended."""
@@ -143,20 +166,57 @@ class Released:
         status = os.waitpid(self.pid, 0)[1]
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
-    def report(self, status: int) -> None:
-        """Tell the process of the launcher how this wrapper ends."""
-        with contextlib.suppress(OSError):
-            self._asking.sendall(b"%d\n" % status)
-
 
 Program = Union["subprocess.Popen[bytes]", Released]
 
 
-def run_released(argv: list[str]) -> int | None:
-    """Let a process that has done the imports run the program, to its end; None if there is none.
+class Signals:
+    """Passes signals on to the program: SIGTERM once, for agent and launcher may both send it.
 
-    Returns the status of its wrapper, for which this process stands in below the launcher.
+    SIGUSR1 and SIGUSR2 wait until the program has a handler: their default action would end it.
     """
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._is_terminated = program, False
+        self._held: SimpleQueue[int] = SimpleQueue()
+        threading.Thread(target=self._pass_on, daemon=True).start()
+
+    def take(self, number: int, frame: object = None) -> None:
+        """Handle a signal to this wrapper."""
+        if number in HELD:
+            self._held.put(number)
+        elif number != signal.SIGTERM:
+            self._program.send_signal(number)
+        elif not self._is_terminated:
+            self._is_terminated = True
+            self._program.send_signal(number)
+
+    def end_with(self, launcher: Launcher) -> None:
+        """Let the program end when the launcher has ended its process."""
+        launcher.wait()
+        self.take(signal.SIGTERM)
+
+    def _pass_on(self) -> None:
+        waiting: list[int] = []
+        while True:
+            with contextlib.suppress(Empty):
+                waiting.append(self._held.get(timeout=HELD_SECONDS if waiting else None))
+            for number in [number for number in waiting if self._is_handled(number)]:
+                waiting.remove(number)
+                self._program.send_signal(number)
+
+    def _is_handled(self, number: int) -> bool:
+        """Whether the program has a handler, or ignores the signal (proc(5): bit 0 is signal 1)."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{self._program.pid}/status", "rb") as file:
+                status = file.read()
+            masks = (status.partition(b"\n%s:" % name)[2].split()[0] for name in (b"SigCgt", b"SigIgn"))
+            return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+        return False
+
+
+def run_released(argv: list[str]) -> None:
+    """Let a process that has done the imports run the program; returns only if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.settimeout(RELEASE_SECONDS)
@@ -166,21 +226,29 @@ def run_released(argv: list[str]) -> int | None:
             stream = connection.makefile("rb")
             wrapper: int = json.loads(stream.readline() or b"{}").get("wrapper", 0)
         except (OSError, ValueError):
-            return None
-        if not wrapper:
-            return None
+            return
+        if wrapper:
+            connection.settimeout(None)
+            connection.sendall(b"\n")
+            stand_in(wrapper, stream)
 
-        def forward(number: int, frame: object) -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(wrapper, number)
 
-        for number in FORWARDED:
-            signal.signal(number, forward)
-        connection.settimeout(None)
-        connection.sendall(b"\n")
-        if not (status := stream.readline()):  # the wrapper was killed
-            os.kill(os.getpid(), signal.SIGKILL)
-        return int(status)
+def stand_in(wrapper: int, stream: BinaryIO) -> NoReturn:
+    """Be the process of the launcher for a rank whose wrapper is another process, and end with its status.
+
+    A launcher that gives up kills its processes after a moment (mpirun: 1 s, torchrun: 30 s). The wrapper and
+    the program live on, so that the program can save; the agent ends them.
+    """
+
+    def forward(number: int, frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(wrapper, number)
+
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    if not (status := stream.readline()):  # the wrapper was killed
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(int(status))  # without the end of Python, where signals have their default action
 
 
 def start(argv: list[str], agent: AgentConnection, ranks: Mapping[str, int]) -> subprocess.Popen[bytes]:
@@ -197,10 +265,10 @@ def start(argv: list[str], agent: AgentConnection, ranks: Mapping[str, int]) -> 
     )
 
 
-def run(argv: list[str], released: Released | None = None) -> int:
-    """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
+def run(argv: list[str], launcher: Launcher, released: Released | None = None) -> None:
+    """Run Python with these arguments to its end, and report its status to the launcher's process."""
     ranks = position_of(os.environ)
-    agent = AgentConnection({"hello": "rank", "pid": os.getpid(), **ranks})
+    agent = AgentConnection({"hello": "rank", "pid": os.getpid(), "stand_in": launcher.pid, **ranks})
     label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", agent.job["log"])
     tails: dict[str, collections.deque[str]] = {
         "out": collections.deque(maxlen=TAIL_LINES),
@@ -210,17 +278,22 @@ def run(argv: list[str], released: Released | None = None) -> int:
         child = released or start(argv, agent, ranks)
     except OSError as error:
         agent.send({"event": "output", "stream": "err", "text": f"{error}\n"})
-        return finish(agent, label, 127, [f"{error}\n"])
+        finish(agent, label, 127, [f"{error}\n"])
+        launcher.report(127)
+        return
+    signals, gone = Signals(child), threading.Event()
     for number in FORWARDED:
-        signal.signal(number, lambda got, frame: child.send_signal(got))
-    threading.Thread(target=end_with_agent, args=(agent, child), daemon=True).start()
+        signal.signal(number, signals.take)
+    threading.Thread(target=signals.end_with, args=(launcher,), daemon=True).start()
+    threading.Thread(target=end_with_agent, args=(agent, child, gone), daemon=True).start()
     over, ending = os.pipe()
     logs = {name: Log(f"{label}.{name}", agent.send) for name in tails}
+    quiet = {name: threading.Event() for name in tails}
     pumps = [
         threading.Thread(
             target=pump,
             args=(stream, logs[name], name, agent.send, tails[name]),
-            kwargs={"over": over},
+            kwargs={"over": over, "quiet": quiet[name]},
             daemon=True,
         )
         for name, stream in (("out", child.stdout), ("err", child.stderr))
@@ -228,16 +301,20 @@ def run(argv: list[str], released: Released | None = None) -> int:
     for thread in pumps:
         thread.start()
     code = child.wait()
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        # When Python ends, a signal with a handler gets its default action back: to end this process.
-        signal.signal(number, signal.SIG_IGN)
     ended = time.clock_gettime(time.CLOCK_BOOTTIME)
     os.close(ending)
-    for thread in pumps:
-        thread.join(LAST_SECONDS)
+    for event in quiet.values():
+        event.wait(LAST_SECONDS)
     tail = list(tails["err"]) or list(tails["out"])
     at = over_at(child.pid, ended)
-    return finish(agent, label, code, tail, at=at, alone=was_alone(ranks["rank"]), logs=[*logs.values()])
+    finish(agent, label, code, tail, at=at, alone=was_alone(ranks["rank"]))
+    status = code if code >= 0 else 128 - code
+    while any(thread.is_alive() for thread in pumps) and not gone.is_set():
+        launcher.release(status)  # what the program has left behind may print for long
+        for thread in pumps:
+            thread.join(LEFT_BEHIND_SECONDS)
+    close(logs.values())
+    launcher.report(status)
 
 
 def was_alone(rank: int) -> bool:
@@ -265,8 +342,7 @@ def finish(
     *,
     at: float | None = None,
     alone: bool = False,
-    logs: Sequence[Log] = (),
-) -> int:
+) -> None:
     """Send the exit record to the agent, and write it here if possible: the disk may be full or gone.
 
     `at`: when it failed or ended, by the clock of common/clock.py; now, if the program never began.
@@ -276,34 +352,42 @@ def finish(
     agent.send({"event": "rank-end", **record, "time": at})
     record_file = Log(f"{label}.json", lambda frame: None)
     record_file.write(json.dumps(record).encode())
-    for log in (*logs, record_file):
+    close([record_file])
+
+
+def close(logs: Collection[Log]) -> None:
+    """Close these logs when they are written."""
+    for log in logs:
         log.begin_close()
-    for log in (*logs, record_file):
+    for log in logs:
         log.close()
-    return code
 
 
-def end_with_agent(agent: AgentConnection, child: Program) -> None:
+def end_with_agent(agent: AgentConnection, child: Program, gone: threading.Event) -> None:
     """End the program when the agent is gone."""
     agent.wait()
+    gone.set()
     child.kill()
 
 
-def main(argv: list[str]) -> int:
-    """Run the program; returns the status of this process."""
+def main(argv: list[str]) -> NoReturn:
+    """Run the program, in a wrapper that is not the process of the launcher."""
     if numbers := os.environ.pop("MUSTER_RELEASED", ""):
-        released = Released(*map(int, numbers.split()))
-        status = run(argv, released)
-        status = status if status >= 0 else 128 - status
-        released.report(status)
-        return status
+        pid, connection, out, err = map(int, numbers.split())
+        os.set_inheritable(connection, False)
+        run(argv, Launcher(socket.socket(fileno=connection)), Released(pid, out, err))
+        os._exit(0)
     if os.environ.get("MUSTER_PRELOAD") == "1":
-        ended = run_released(argv)
-        if ended is not None:
-            return ended
-    status = run(argv)
-    return status if status >= 0 else 128 - status
+        run_released(argv)
+    ours, theirs = socket.socketpair()
+    if wrapper := os.fork():
+        theirs.close()
+        stand_in(wrapper, ours.makefile("rb"))
+    ours.close()
+    os.setsid()  # launchers signal the group of their process too
+    run(argv, Launcher(theirs))
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

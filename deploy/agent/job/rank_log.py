@@ -108,9 +108,19 @@ class Log:
 
 
 def pump(
-    source: BinaryIO, log: Log, name: str, send: Send, tail: collections.deque[str], *, over: int
+    source: BinaryIO,
+    log: Log,
+    name: str,
+    send: Send,
+    tail: collections.deque[str],
+    *,
+    over: int,
+    quiet: threading.Event,
 ) -> None:
-    r"""Copy a stream to the agent in whole lines (ended by \n or \r), and byte for byte to its file."""
+    r"""Copy a stream to the agent in whole lines (ended by \n or \r), and byte for byte to its file.
+
+    `quiet` is set at its end, or earlier when the program has ended and nothing more comes.
+    """
     pending = b""
     for chunk in chunks(source, over):
         whole, pending = whole_lines(pending + chunk, flush=not chunk)
@@ -119,13 +129,15 @@ def pump(
             tail.extend(line[-TAIL_WIDTH:] for line in text.splitlines(keepends=True)[-TAIL_LINES:])
             send({"event": "output", "stream": name, "text": text})
         log.write(chunk)
+        if not chunk:
+            quiet.set()
 
 
 def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
-    """The chunks of a stream as they come, and one empty chunk at the end.
+    """The chunks of a stream as they come, and an empty one at its end, and when it is quiet.
 
     `over` can be read once the program has ended. Its output is in the pipe by then, but its children may
-    hold the stream open without end.
+    hold the stream open without end; they would end by SIGPIPE if it was not read.
     """
     stream, until, chunk = source.fileno(), 0.0, b"begin"
     while chunk:
@@ -133,7 +145,9 @@ def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
         if stream not in ready:
             until = until or time.monotonic() + LEFT_BEHIND_SECONDS
             ready, _, _ = select.select([stream], [], [], max(0.0, until - time.monotonic()))
-        chunk = os.read(stream, 1 << 16) if ready else b""
+            if not ready:
+                yield b""
+        chunk = os.read(stream, 1 << 16)
         yield chunk
 
 

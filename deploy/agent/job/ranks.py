@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...common.frames import Frame
-from ..processes import SECONDS_PER_TICK, ProcessStat, below, process_table
+from ..processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table
 
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
 V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+UNKNOWN = -1  # in place of the rank of a process whose program has changed RANK
 STOPPED = "T"  # proc(5); t, stopped by a tracer, does not last
 
 
@@ -24,13 +25,17 @@ class Ranks:
 
     def __init__(self) -> None:
         self._wrappers: dict[int, int] = {}
+        self._all_wrappers: dict[int, int] = {}
+        self._stand_ins: set[int] = set()
         self.ends: dict[int, Frame] = {}
         """The ends of the ranks that have ended."""
         self._memory = OomKills()
 
-    def started(self, rank: int, wrapper: int) -> None:
-        """A wrapper has connected."""
+    def started(self, rank: int, wrapper: int, stand_in: int = 0) -> None:
+        """A wrapper has connected. `stand_in`: the process that the launcher has started for it."""
         self._wrappers[rank] = wrapper
+        self._all_wrappers[wrapper] = rank
+        self._stand_ins.add(stand_in)
 
     def ended(self, rank: int, end: Frame) -> Frame:
         self._wrappers.pop(rank, None)
@@ -51,9 +56,25 @@ class Ranks:
         """The process of each rank's wrapper, as of now."""
         return dict(self._wrappers)
 
-    def any_running(self) -> bool:
-        """Whether a rank of this host is still running."""
-        return any(os.path.exists(f"/proc/{wrapper}") for wrapper in list(self._wrappers.values()))
+    def all_wrappers(self) -> dict[int, int]:
+        """The rank of each wrapper so far: it may pass on output after its rank has ended."""
+        return self._all_wrappers
+
+    def of_process(self, pid: int, table: Mapping[int, ProcessStat]) -> int | None:
+        """The rank that a process is of, also if it has left the rank; None for one of a launcher."""
+        if pid in self._stand_ins:
+            return None
+        above = pid
+        while above in table:
+            if above in self._all_wrappers:
+                return self._all_wrappers[above]
+            above = table[above].parent
+        for setting in peek(f"/proc/{pid}/environ", 1 << 18).split("\0"):
+            name, _, value = setting.partition("=")
+            if name == "RANK":
+                known = {*self._all_wrappers.values()}
+                return int(value) if value.isdigit() and int(value) in known else UNKNOWN
+        return None
 
     def programs(self) -> dict[int, tuple[int, str]]:
         """The process of each rank's program and its state; none for a rank whose program does not run."""

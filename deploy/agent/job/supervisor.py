@@ -29,16 +29,17 @@ from ..processes import (
     Reaper,
     descendants,
     die_with_agent,
-    end_all,
     prctl,
 )
 from .attempt import Heartbeat, Reports
+from .ending import Ending
 from .folders import link_kept, make_private_folder, require_targets, sweep_in_thread
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
 PASSED_ON = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}
 OPEN_MPI_DAEMONS = {"orted", "prted"}
+STEP_SECONDS = 0.5  # of the end, after which the driver asks again
 
 
 class JobSupervisor:
@@ -59,6 +60,7 @@ class JobSupervisor:
         self._environment_lock: int | None = None
         self._heartbeat = Heartbeat()
         self._stopped = False
+        self._ending: Ending | None = None
         self._sampler: Any = None
         self._container: Any = None
         self._preload: Any = None
@@ -66,8 +68,9 @@ class JobSupervisor:
         """The command of this host."""
 
     def close(self) -> None:
-        """End all processes of the job, and remove the private folders."""
-        self._end()
+        """End all processes of the job, with its grace, and remove the private folders."""
+        if self.job:
+            self._conclude(self._begin_end(self.job["grace"]).finish())
         if self._preload:
             self._preload.close()
         for folder in self._folders:
@@ -128,7 +131,7 @@ class JobSupervisor:
         # In a thread, because it may hold much.
         threading.Thread(target=shutil.rmtree, args=(self.private, True), daemon=True).start()
         self.send, self._heartbeat = Reports(self._to_driver), Heartbeat()
-        self.ranks, self._stopped = Ranks(), False
+        self.ranks, self._stopped, self._ending = Ranks(), False, None
 
     def _hold(self, lock: str, environment: str) -> None:
         """Note that the job's folder and its environment are in use, as long as this process lives."""
@@ -234,22 +237,40 @@ class JobSupervisor:
                 os.kill(wrapper, number)
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
-        """End everything that was started here; answers which processes could not be ended."""
-        from ..stuck import described, ranks_of  # noqa: PLC0415  # 0.5 ms, not while a job starts
+        """End everything that was started here, for a moment; answers whether that is over, else who is left.
 
-        ranks = ranks_of(self.ranks.wrappers())  # a wrapper that is ended leaves its program to this process
-        left = self._end()
-        self._stopped = not left
-        if self._stopped:
-            self._heartbeat.end()
-        return {"left": described(left, ranks)}
+        The driver repeats this request. The `grace` of the last one counts, from the first SIGTERM on;
+        `patience`: seconds to wait for processes that ranks left behind, before those get SIGTERM.
+        """
+        from ..stuck import described  # noqa: PLC0415  # 0.5 ms, not while a job starts
 
-    def _end(self) -> list[int]:
-        self._end_sampling()
-        if self._container:
-            left: list[int] = self._container.end(self.ranks.any_running)
-            return left
-        return end_all(self._processes, self.ranks.any_running)
+        ending = self._begin_end(request["grace"])
+        ending.grace, ending.patience = request["grace"], request["patience"]
+        over, left = ending.go_on(STEP_SECONDS), list[int]()
+        if over:
+            left = self._conclude(ending.left or [])
+            self._stopped = not left
+            if self._stopped:
+                self._heartbeat.end()
+        return {
+            "over": over,
+            "left": described(left, ending.rank_of),
+            "saving": ending.saving,
+            "behind": ending.behind,
+            "ended": ending.ended,
+        }
+
+    def _begin_end(self, grace: float) -> Ending:
+        if self._ending is None:
+            self._end_sampling()
+            find = self._container.living if self._container else self._processes
+            self._ending = Ending(find, self.ranks, grace)
+        return self._ending
+
+    def _conclude(self, left: list[int]) -> list[int]:
+        """Remove what the ended processes used; returns the processes that could not be ended."""
+        more: list[int] = self._container.leave() if self._container else []
+        return left or more
 
     def _processes(self) -> list[int]:
         """Every living process of the attempt. Those with imports for the next one do not count."""

@@ -72,6 +72,8 @@ class JobState:
     """The numbers of the GPUs that it leases on each host."""
     left_out: Annotated[tuple[LeftOut, ...], AtMost(MOST_HOSTS)] = ()
     """The hosts that have left the job, each with the reason."""
+    grace: Seconds = 0.0
+    """Seconds that its ranks have for SIGTERM at a stop."""
     stall: JobStall | None = None
     late: Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)] = ()
     """The ranks of a running job that the others wait for, by the sums of its driver."""

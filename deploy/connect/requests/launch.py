@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from ...console.terminal import harmless
 from ...console.text import clip, size
 from ...decode import AtMost, Like, message
-from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Text
+from ...hosts.bounds import Bytes, Count, Digest, Name, Number, Path, Pid, Rank, Seconds, Text
 from ...hosts.containers import HostImage
 from ...hosts.stuck import StuckProcesses
 from .request import MOST_ENTRIES, Nothing, Payload, Request
@@ -42,10 +42,46 @@ class Prepared:
 
 
 @message(frozen=True)
-class Stopped:
-    """The processes that could not be ended."""
+class RankProcess:
+    """A process of a rank; None for a process whose rank is not known."""
 
+    rank: Rank | None
+    pid: Pid
+    name: Name
+
+
+@message(frozen=True)
+class EndedProcess:
+    """A program that was killed so many seconds after SIGTERM; or a process that its rank left behind.
+
+    The latter got SIGTERM so many seconds after the last rank had ended.
+    """
+
+    rank: Rank | None
+    pid: Pid
+    name: Name
+    program: bool
+    seconds: Seconds
+
+
+@message(frozen=True)
+class Stopping:
+    """How far a host is with the end of a job."""
+
+    over: bool
     left: StuckProcesses
+    """Once it is over: the processes that could not be ended."""
+    saving: Annotated[tuple[Rank, ...], AtMost(MOST_ENTRIES)] = ()
+    """The ranks that handle SIGTERM."""
+    behind: Annotated[tuple[RankProcess, ...], AtMost(1 << 10)] = ()
+    """The processes that ranks left behind, and that are waited for."""
+    ended: Annotated[tuple[EndedProcess, ...], AtMost(1 << 11)] = ()
+
+    @property
+    def ranks(self) -> set[str]:
+        """The ranks that it is about."""
+        behind, ended = (process.rank for process in self.behind), (process.rank for process in self.ended)
+        return {str(rank) for rank in (*self.saving, *behind, *ended) if rank is not None}
 
 
 @message(frozen=True)
@@ -129,7 +165,7 @@ PING = Request("ping", Nothing)
 WATCH = Request("watch", Nothing)
 SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
-STOP = Request("stop", Stopped)
+STOP = Request("stop", Stopping, ranks=lambda answer: answer.ranks)
 PRELOAD = Request("preload", Preloaded)
 OUTPUTS = Request("outputs", Written)
 FETCH = Request("fetch", Payload, FETCHED)

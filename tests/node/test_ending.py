@@ -1,0 +1,148 @@
+"""The end of ranks on a host: who gets SIGTERM, who gets time, and what is reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.agent.job.ending import Ending
+from muster.deploy.agent.job.ranks import Ranks
+from tests.processes import trees
+from tests.waiting import wait_until
+
+# A stand-in for the wrapper of a rank, which passes SIGTERM on to its program.
+WRAPPER = """
+import signal, subprocess, sys
+program = subprocess.Popen(sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda *a: program.terminate())
+program.wait()
+"""
+SAVES = """
+import signal, sys, time
+got = []
+signal.signal(signal.SIGTERM, lambda *a: got.append(1))
+print("ready", flush=True)
+while not got: time.sleep(0.01)
+time.sleep({seconds})
+print("saved", flush=True)
+"""
+IGNORES = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+# Its child, without a handler, is there before SIGTERM; a command that saves comes after it.
+WITH_CHILDREN = """
+import signal, subprocess, sys, time
+got = []
+signal.signal(signal.SIGTERM, lambda *a: got.append(1))
+worker = subprocess.Popen(["sleep", "60"])
+print("ready", flush=True)
+while not got: time.sleep(0.01)
+copied = subprocess.run(["sleep", "1"]).returncode
+time.sleep(0.3)
+print("worker", worker.poll(), "copied", copied, flush=True)
+worker.kill()
+"""
+
+
+class Started:
+    """A rank, whose program prints `ready`."""
+
+    def __init__(self, *argv: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WRAPPER, *argv], stdout=subprocess.PIPE, text=True, env=rank_environment()
+        )
+        assert self.process.stdout is not None
+        self.output = self.process.stdout
+        assert self.output.readline() == "ready\n"
+        self.ranks = Ranks()
+        self.ranks.started(0, self.process.pid)
+
+    def ending(self, grace: float) -> Ending:
+        return Ending(lambda: trees([self.process.pid]), self.ranks, grace)
+
+
+def rank_environment() -> dict[str, str]:
+    return {**os.environ, "RANK": "0"}
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Started]]:
+    started: list[Started] = []
+
+    def start(*argv: str) -> Started:
+        started.append(Started(*argv))
+        return started[-1]
+
+    yield start
+    for rank in started:
+        for pid in trees([rank.process.pid]):
+            os.kill(pid, signal.SIGKILL)
+        rank.process.wait()
+        rank.output.close()
+
+
+def test_a_program_with_a_handler_gets_the_time_to_save(begin: Callable[..., Started]) -> None:
+    rank = begin(sys.executable, "-c", SAVES.format(seconds=3))
+    ending = rank.ending(grace=60)
+    wait_until(lambda: ending.go_on(0.1) or bool(ending.saving), "the handler is seen")
+    assert ending.saving == [0]
+    assert ending.finish() == []
+    assert (rank.output.read(), ending.ended) == ("saved\n", [])
+
+
+def test_a_program_that_takes_longer_is_killed_and_named(begin: Callable[..., Started]) -> None:
+    rank = begin(sys.executable, "-c", SAVES.format(seconds=600))
+    (program,) = trees([rank.process.pid])[1:]
+    ending = rank.ending(grace=600)
+    assert not ending.go_on(0.3)
+    ending.grace = 1.0  # a second Ctrl-C
+    assert ending.finish() == []
+    (ended,) = ending.ended
+    assert (ended["rank"], ended["pid"], ended["program"], ended["seconds"] < 600) == (0, program, True, True)
+
+
+@pytest.mark.parametrize(
+    "program", [IGNORES, "print('ready', flush=True); import time; time.sleep(600)"], ids=["ignores", "plain"]
+)
+def test_a_program_without_a_handler_gets_no_grace(begin: Callable[..., Started], program: str) -> None:
+    rank = begin(sys.executable, "-c", program)
+    ending, began = rank.ending(grace=600), time.monotonic()
+    assert ending.finish() == []
+    assert time.monotonic() - began < 300
+    assert ending.saving == []
+
+
+def test_children_of_a_program_that_saves_are_left_to_it(begin: Callable[..., Started]) -> None:
+    rank = begin(sys.executable, "-c", WITH_CHILDREN)
+    assert rank.ending(grace=60).finish() == []
+    assert rank.output.read() == "worker None copied 0\n"
+
+
+def test_the_command_of_a_shell_with_a_trap_gets_the_signal_too(
+    begin: Callable[..., Started], tmp_path: Path
+) -> None:
+    (tmp_path / "saves.py").write_text(SAVES.format(seconds=1))
+    script = f"trap 'echo trapped' TERM; {sys.executable} {tmp_path}/saves.py; true"
+    rank = begin("bash", "-c", script)
+    assert rank.ending(grace=60).finish() == []
+    assert rank.output.read() == "saved\ntrapped\n"
+
+
+@pytest.mark.parametrize(("patience", "is_ended"), [(60.0, False), (0.5, True)])
+def test_what_a_rank_left_behind_is_waited_for(tmp_path: Path, patience: float, is_ended: bool) -> None:
+    script = f"sleep {600 if is_ended else 2}; echo uploaded > {tmp_path}/uploaded"
+    with subprocess.Popen(["sh", "-c", script], env=rank_environment(), start_new_session=True) as upload:
+        ranks = Ranks()
+        ranks.started(0, 1 << 22)  # it has ended
+        ranks.ended(0, {"code": 0})
+        ending = Ending(lambda: trees([upload.pid]), ranks, 60.0, patience)
+        assert not ending.go_on(0.2)
+        assert ("sh", 0) in [(frame["name"], frame["rank"]) for frame in ending.behind]
+        ending.finish()
+    assert (tmp_path / "uploaded").exists() != is_ended
+    assert [frame["pid"] for frame in ending.ended][:1] == ([upload.pid] if is_ended else [])
