@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..connect.pipe import OpenPipe
-from ..console.progress import OnStage, show_no_stage
 from ..hosts.hostfile import Host
 from ..jobs.feature import Feature, Features
-from ..jobs.hosts_record import HostsRecord, keep
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
-from ..launch.events import Observer
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
 
@@ -42,30 +39,15 @@ def one_rank_each(hosts: Sequence[Host]) -> tuple[Host, ...]:
     return tuple(replace(host, slots=1, slots_by_default=False) for host in hosts)
 
 
-def run(  # noqa: PLR0917  # the parts of a job
+def run(  # the parts of a job
     spec: LaunchSpec,
     open_pipe: OpenPipe,
     runs: Path,
-    observers: Sequence[Observer],
     features: Sequence[Feature],
-    record: HostsRecord | None = None,
-    on_stage: OnStage = show_no_stage,
 ) -> BenchmarkRun:
-    """Run the job to its end. Its folder in `runs` is like that of any other job.
-
-    `record`: how later commands reach its hosts.
-    """
+    """Run the job to its end. Its folder in `runs` is like that of any other job."""
     folder = RunFolder(runs, spec.job, max_log=spec.max_log)
-    attempts = Attempts(
-        spec,
-        open_pipe,
-        folder,
-        (folder, *observers),
-        lambda plan: keep(record, folder.path),
-        features=Features(features),
-        on_stage=on_stage,
-    )
-    result = attempts.run()
+    result = Attempts(spec, open_pipe, folder, Features(features)).run()
     placement = sorted((place.rank, host.host.name) for host in result.plan.hosts for place in host.ranks)
     printed = {rank: _head_of(folder.log_of(rank, host, "out")) for rank, host in placement}
     return BenchmarkRun(result, folder, tuple(host for _, host in placement), printed)

@@ -20,14 +20,16 @@ from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
 from ..bench.run import run as run_to_end
 from ..check.finding import Finding
 from ..common.users import own_name
-from ..console.progress import Progress, Text
+from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless_lines
 from ..console.text import count, duration
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
+from ..jobs.feature import Feature
+from ..jobs.hosts_record import HostsRecording
 from ..jobs.verdict import verdict
-from ..launch.events import Observer
+from ..launch.events import Event, Output, Stage
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package
 from ..plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
@@ -36,6 +38,7 @@ from .ending import PAGE, end_with_page
 from .inventory import Inventory, inventory_of, require_one_source
 from .options import BACKENDS, network, new_job
 from .shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
+from .shown import OnScreen
 
 
 @dataclass(frozen=True)
@@ -85,32 +88,32 @@ SHORT = {
 }
 
 
-class FirstRank(Observer):
-    """A watcher that prints the standard output of rank 0 as it comes, without a label."""
+class FirstRank(Feature):
+    """Prints the standard output of rank 0 as it comes, without a label."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+    def on_event(self, event: Event) -> None:
         """Print what rank 0 prints."""
-        if rank == 0 and stream == "out":
-            self._stream.write(harmless_lines(text))
+        if isinstance(event, Output) and event.rank == 0 and event.stream == "out":
+            self._stream.write(harmless_lines(event.text))
             self._stream.flush()
 
 
-class ResultCount(Observer):
-    """A watcher that counts the results of the ranks, and shows the number after the stages of the launch."""
+class ResultCount(Feature):
+    """Counts the results of the ranks, and shows the number after the stages of the launch."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._began, self._results = progress, time.monotonic(), 0
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """Count the lines: a rank prints one for each result."""
-        self._results += text.count("\n") if stream == "out" else 0
-
-    def stage(self, what: Text) -> None:
-        """Begin a stage of the launch. The last one has no text while the ranks measure."""
-        self._progress.stage((lambda: what() or self._line()) if callable(what) else what)
+    def on_event(self, event: Event) -> None:
+        """Count the lines: a rank prints one for each result. The last stage has no text of its own."""
+        if isinstance(event, Output) and event.stream == "out":
+            self._results += event.text.count("\n")
+        elif isinstance(event, Stage):
+            show = event.show
+            self._progress.stage((lambda: show() or self._line()) if callable(show) else show)
 
     def _line(self) -> str:
         seconds = int(time.monotonic() - self._began)
@@ -158,16 +161,14 @@ def run_benchmark(
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
         with Progress() as progress:
-            results = ResultCount(progress)
-            ran = run_to_end(
-                spec,
-                inventory.open_pipe,
-                runs,
-                (screen, results, *([FirstRank(sys.stdout)] if table else [])),
-                inventory.features,
-                inventory.record(spec),
-                results.stage,
+            features = (
+                OnScreen(screen),
+                ResultCount(progress),
+                HostsRecording(inventory.record(spec)),
+                *([FirstRank(sys.stdout)] if table else []),
+                *inventory.features,
             )
+            ran = run_to_end(spec, inventory.open_pipe, runs, features)
     finally:
         screen.close()
     end_with_page(ran.folder.path)

@@ -22,12 +22,13 @@ from ..envs.wanted import Requirements
 from ..jobs.detach import detach
 from ..jobs.feature import Feature
 from ..jobs.features import features_of
-from ..jobs.hosts_record import keep, kept_if_taken
+from ..jobs.hosts_record import HostsRecording, kept_if_taken
 from ..jobs.leases import Leasing
 from ..jobs.planning import make_plan
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.verdict import verdict
+from ..launch.events import Event
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
 from ..launch.stages import with_hosts
@@ -39,6 +40,7 @@ from .ending import PAGE, end_with_page
 from .inventory import Inventory
 from .launch_options import LaunchOptions
 from .shared import cache_folder, print_note
+from .shown import OnProgressLine, OnScreen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,20 +139,23 @@ class PreparedLaunch:
     def _run(self, placement: Placement) -> None:
         """Run the job to its verdict, with run folder and screen."""
         folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
-        record, packages = self.inventory.record(self.spec), self._packages()
-        features = features_of(self.spec, _Decision(), *self.inventory.features)
-        screen = self.screen
+        screen, packages = self.screen, self._packages()
+        features = features_of(
+            self.spec,
+            OnScreen(screen),
+            OnProgressLine(self.progress),
+            HostsRecording(self.inventory.record(self.spec)),
+            _Decision(),
+            *self.inventory.features,
+        )
         try:
             result = Attempts(
                 self.spec,
                 self.inventory.open_pipe,
                 folder,
-                (folder, screen),
-                lambda plan: keep(record, folder.path),
+                features,
                 timings=self.timings,
                 packages=packages,
-                on_stage=self.progress.stage,
-                features=features,
                 placement=placement,
             ).run()
         finally:
@@ -186,7 +191,7 @@ def _detached(job: str, host: str) -> str:
 class _Decision(Feature):
     """After the end of the job, a signal no longer changes its exit status."""
 
-    def on_event(self, event: JobEvent) -> None:
+    def on_event(self, event: Event) -> None:
         """Note the status of the job."""
-        if event.type == "job.ended" and event.exit_status is not None:
+        if isinstance(event, JobEvent) and event.type == "job.ended" and event.exit_status is not None:
             interrupts.decide(event.exit_status)

@@ -28,11 +28,11 @@ from ..connect.transports.process import LocalPipe
 from ..envs.present import Present
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
+from ..launch.events import Event, Waiting
 from ..launch.result import TERMINATED, LaunchResult
-from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree, TreeFile
 from ..plan.spec import LaunchSpec
-from .feature import Features
+from .feature import Attempt, Feature, Features
 from .features import features_of
 from .run_folder import RunFolder
 from .runner import Attempts
@@ -88,9 +88,10 @@ def drive(spec: LaunchSpec, folder: Path) -> None:
     If the launching command is gone before the first report, the job is not started.
     """
     run = RunFolder(folder, "run", detached=True, max_log=spec.max_log, head=spec.hosts[0].name)
-    report, features = _StartReport(), features_of(spec)
+    report = _StartReport()
+    features = features_of(spec, _Reporting(spec, run, report))
     try:
-        result = _attempts(spec, run, report, features).run()
+        result = _attempts(spec, run, features).run()
     except (MusterError, KeyboardInterrupt) as error:
         if report.is_sent and run.waits:
             _close(features, end_unstarted(run.path, *why_unstarted(error, run.path)))
@@ -103,21 +104,14 @@ def drive(spec: LaunchSpec, folder: Path) -> None:
         _close(features, result)
 
 
-def _attempts(spec: LaunchSpec, run: RunFolder, report: _StartReport, features: Features) -> Attempts:
-    def on_wait(line: str) -> None:
-        run.wait(spec, line)
-        report.waits(f"job {spec.job}: {line}")
-
+def _attempts(spec: LaunchSpec, run: RunFolder, features: Features) -> Attempts:
     packages = Present(spec.environment, spec.packages) if spec.environment else None
     return Attempts(
         spec,
         opener_of(spec),
         run,
-        (run,),
-        report.started,
+        features,
         packages=packages,
-        on_wait=on_wait,
-        features=features,
     )
 
 
@@ -132,15 +126,10 @@ class _StartReport:
     def __init__(self) -> None:
         self.is_sent = False
 
-    def waits(self, text: str) -> None:
-        """Report that the job waits for its hosts."""
+    def title(self, text: str) -> None:
+        """Report that the job starts, or waits for its hosts."""
         if not self.is_sent:
             self._send(title=text)
-
-    def started(self, plan: LaunchPlan) -> None:
-        """Report that the job starts now."""
-        if not self.is_sent:
-            self._send(title=plan.title)
 
     def refused(self, error: BaseException) -> None:
         """Report why the job does not start."""
@@ -157,6 +146,23 @@ class _StartReport:
             raise MusterError("the driver that launched this job ended before the job started") from None
         self.is_sent = True
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log from now on
+
+
+class _Reporting(Feature):
+    """Reports the start of the job, and that it waits for its hosts."""
+
+    def __init__(self, spec: LaunchSpec, run: RunFolder, report: _StartReport) -> None:
+        self._spec, self._run, self._report = spec, run, report
+
+    def on_event(self, event: Event) -> None:
+        """The job may wait for leases."""
+        if isinstance(event, Waiting):
+            self._run.wait(self._spec, event.why)
+            self._report.title(f"job {self._spec.job}: {event.why}")
+
+    def begins(self, attempt: Attempt) -> None:
+        """The job starts now."""
+        self._report.title(attempt.plan.title)
 
 
 def opener_of(spec: LaunchSpec) -> OpenPipe:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ..connect.cluster import Cluster
 from ..errors import MusterError
-from ..launch.job_events import JobEvent
+from ..launch.events import Event
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from .run_folder import RunFolder
@@ -40,7 +40,10 @@ class Attempt:
 class Feature:
     """Adds something optional to a job."""
 
-    def on_event(self, event: JobEvent) -> None:
+    def begins(self, attempt: Attempt) -> None:
+        """An attempt is announced, and its ranks start next. A `MusterError` ends it."""
+
+    def on_event(self, event: Event) -> None:
         """Something has happened. The job waits for this call."""
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
@@ -67,7 +70,12 @@ class Features:
         self._errors: dict[str, str] = {}
         """The traceback of each feature that raised, by its name. It is not called again."""
 
-    def on_event(self, event: JobEvent) -> None:
+    def begins(self, attempt: Attempt) -> None:
+        """See `Feature.begins`."""
+        for feature in self._features:
+            self._call(feature, partial(feature.begins, attempt), None)
+
+    def on_event(self, event: Event) -> None:
         """See `Feature.on_event`."""
         for feature in self._features:
             self._call(feature, partial(feature.on_event, event), None)

@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..common.clock import now
-from ..launch.events import Watcher
+from ..launch.events import Output
 from ..launch.job_events import LONGEST_TEXT, EventType, JobEvent, OnEvent, of_failure
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 
 
-class FirstLines(Watcher):
+class FirstLines:
     """Notes when the first rank and when the last rank printed its first line."""
 
     def __init__(self, timings: Timings, ranks: int) -> None:
         self._timings, self._missing, self._began = timings, {*range(ranks)}, timings.now()
         self._ranks = ranks
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+    def output(self, event: Output) -> None:
         """Note the first line of a rank."""
-        if rank in self._missing:
-            self._missing.discard(rank)
+        if event.rank in self._missing:
+            self._missing.discard(event.rank)
             if len(self._missing) == self._ranks - 1:
                 self._timings.note("first rank's first line", self._began)
             if not self._missing:
@@ -35,11 +35,11 @@ MOST_FAILURES = 64
 """Failures of an attempt that become events. Only the first counts, and a host may send any number."""
 
 
-class JobHistory(Watcher):
-    """Completes the events of a job and passes them on to every listener."""
+class JobHistory:
+    """Completes the events of a job and passes them on."""
 
-    def __init__(self, job: str, listeners: Sequence[OnEvent]) -> None:
-        self._job, self._listeners = job, listeners
+    def __init__(self, job: str, pass_on: OnEvent) -> None:
+        self._job, self._pass_on = job, pass_on
         self._attempt, self._over = 0, False
         self._printed: dict[int, float] = {}
         self._running: dict[int, str] = {}
@@ -66,12 +66,12 @@ class JobHistory(Watcher):
             event = dataclasses.replace(event, printed=self._printed.get(event.rank))
         self._pass_on(event)
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+    def output(self, event: Output) -> None:
         """The output of a rank; the first one is an event."""
-        first = rank not in self._printed
-        self._printed[rank] = now()
+        first = event.rank not in self._printed
+        self._printed[event.rank] = now()
         if first:
-            self._pass_on(self._event("rank.printed", host=host, rank=rank))
+            self._pass_on(self._event("rank.printed", host=event.host, rank=event.rank))
 
     def ended(self, result: LaunchResult) -> None:
         """The attempt has ended. Emit the failure event first if it is missing."""
@@ -112,7 +112,3 @@ class JobHistory(Watcher):
         return dataclasses.replace(
             JobEvent(at=now(), type=kind, job=self._job, attempt=self._attempt), **fields
         )
-
-    def _pass_on(self, event: JobEvent) -> None:
-        for listener in self._listeners:
-            listener(event)

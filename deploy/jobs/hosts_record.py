@@ -26,6 +26,7 @@ from ..hosts import hostfile
 from ..hosts.bounds import MOST_HOSTS, Text
 from ..hosts.hostfile import Host
 from .bounded import content_of
+from .feature import Attempt, Feature
 
 NAME = "hosts.json"
 VERSION = 1
@@ -86,11 +87,17 @@ def _line(host: Host) -> str:
     return " ".join([host.name, *(f"{key}={value}" for key, value in values.items() if value is not None)])
 
 
-def keep(record: HostsRecord | None, folder: Path) -> None:
-    """Write the record of a job that starts now. On a full disk it is missing, which the verdict notes."""
-    if record:
-        with contextlib.suppress(OSError):
-            write(folder, record)
+class HostsRecording(Feature):
+    """Writes the record into the folder of the run."""
+
+    def __init__(self, record: HostsRecord | None) -> None:
+        self._record = record
+
+    def begins(self, attempt: Attempt) -> None:
+        """Write it. On a full disk it is missing, which the verdict notes."""
+        if self._record:
+            with contextlib.suppress(OSError):
+                write(attempt.folder.path, self._record)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
+from ..launch.events import Event
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
@@ -76,8 +77,10 @@ class Notify(Feature):
         """Send the message about the end; returns why that failed."""
         return send(self._spec.notify, message(result.as_json())) if self._spec.notify else ""
 
-    def on_event(self, event: JobEvent) -> None:
+    def on_event(self, event: Event) -> None:
         """Send a message if the event is of a stall. The driver does not wait for it."""
+        if not isinstance(event, JobEvent):
+            return
         if event.type == "attempt.started":
             self._started = event
         elif event.type in STALLS and self._spec.notify:

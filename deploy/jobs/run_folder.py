@@ -22,11 +22,11 @@ from ..connect.requests.jobs import MOST_LATE
 from ..connect.requests.why import Straggler
 from ..errors import MusterError, UsageError
 from ..hosts.samples import HostSample
+from ..launch.events import Event, LauncherOutput, Output, Paced, Said
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec
-from ..why.lateness import Pace
 from .job_record import caller_of_stop, record_of, record_without_hosts
 from .log_limit import LogLimit
 from .sample_file import PACE, SAMPLES, SampleFile, pace_line
@@ -48,7 +48,7 @@ def _beginning() -> Iterator[None]:
 
 
 class RunFolder:
-    """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
+    """The paths of a run, and the writer of its logs. The layout is the same for every launcher.
 
     `max_log`: the bytes that each log may take, 0 for no limit. The hosts keep everything.
     `again`: an earlier driver of the job made the folder. `head`: the host with this folder, for a detached
@@ -144,27 +144,34 @@ class RunFolder:
         """The log of one stream of a rank: `logs/rank-0007@node2.err`, `...node2.restart-1.err`."""
         return self.logs / RankLog(rank, host, self._attempt, stream).name
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """Append the output of a rank, byte for byte."""
-        log = self.log_of(rank, host, stream)
-        self._append(log, self._limit.within(log.name, host, _bytes_of(text)))
-
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Append a line of the launcher, or of a process that the program spawned."""
-        name = spawned_log(host, self._attempt) if spawned else f"launcher@{host}{self._suffix}.log"
-        self._append(self.logs / name, self._limit.within(name, host, _bytes_of(text)))
-
-    def sampled(self, sample: HostSample) -> None:
-        """Append a sample of a host. It never raises: samples are optional."""
-        if self._samples:
-            self._samples.add(sample)
-
-    def paced(self, at: float, pace: Pace, late: Sequence[Straggler]) -> None:
-        """Append the pace of the ranks; like samples, it is optional."""
-        if not self._full:
-            with contextlib.suppress(OSError):
-                text = pace_line(at, self._attempt, pace, late)
+    def on_event(self, event: Event) -> None:
+        """Append what belongs into a file of the run."""
+        if isinstance(event, Output):
+            self._append_output(event)
+        elif isinstance(event, LauncherOutput):
+            self._append_launcher(event)
+        elif isinstance(event, JobEvent):
+            self._append_event(event)
+        elif isinstance(event, Said):
+            self.say(event.text)
+        elif isinstance(event, HostSample) and self._samples:
+            self._samples.add(event)  # it never raises: samples are optional
+        elif isinstance(event, Paced) and not self._full:
+            with contextlib.suppress(OSError):  # like samples
+                text = pace_line(event.at, self._attempt, event.pace, event.late)
                 _write_all(self._file(self.path / PACE), text.encode())
+
+    def _append_output(self, event: Output) -> None:
+        """Append the output of a rank, byte for byte."""
+        log = self.log_of(event.rank, event.host, event.stream)
+        self._append(log, self._limit.within(log.name, event.host, _bytes_of(event.text)))
+
+    def _append_launcher(self, event: LauncherOutput) -> None:
+        """Append a line of the launcher, or of a process that the program spawned."""
+        name = f"launcher@{event.host}{self._suffix}.log"
+        if event.spawned:
+            name = spawned_log(event.host, self._attempt)
+        self._append(self.logs / name, self._limit.within(name, event.host, _bytes_of(event.text)))
 
     def say(self, text: str) -> None:
         """Append a line of the driver; before the folder exists, keep it until then."""
@@ -193,7 +200,7 @@ class RunFolder:
         """Write the record of this attempt (deploy/jobs/launched.py)."""
         self.keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
 
-    def event(self, event: JobEvent) -> None:
+    def _append_event(self, event: JobEvent) -> None:
         if not self._full:
             path = self.path / "events.jsonl"
             try:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from ..common.clock import now
@@ -15,15 +15,14 @@ from ..connect.cluster import Cluster
 from ..connect.kept import KeptHosts
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
-from ..connect.requests.why import Straggler
-from ..console.progress import OnStage, show_no_stage
+from ..console.progress import Text
 from ..console.text import count
 from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..launch.cause import explain_port_conflict
 from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
-from ..launch.events import Observer
+from ..launch.events import Event, Output, Paced, Said, Stage, Waiting
 from ..launch.job_events import JobEvent
 from ..launch.loop import LaunchLoop
 from ..launch.rank_io import outputs
@@ -34,7 +33,6 @@ from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
-from ..why.lateness import Pace
 from ..why.stall import stall_text
 from . import restart_policy as restart
 from .background import Background
@@ -58,27 +56,19 @@ class Attempts:
         spec: LaunchSpec,
         open_pipe: OpenPipe,
         folder: RunFolder,
-        observers: Sequence[Observer],
-        on_start: Callable[[LaunchPlan], None] = lambda plan: None,
+        features: Features | None = None,
         *,
         timings: Timings | None = None,
-        features: Features | None = None,
         packages: Packages | None = None,
-        on_wait: Callable[[str], None] = lambda line: None,
-        on_stage: OnStage = show_no_stage,
         placement: Placement | None = None,
     ) -> None:
-        """`placement`: of the first attempt, if it is known.
-
-        `on_wait` gets the reason why the job waits before its first start, if that may take long.
-        """
+        """`placement`: of the first attempt, if it is known."""
         self._timings = timings or Timings()
         self._packages, self._placement = packages, placement
-        self.spec, self.folder, self.observers = spec, folder, observers
-        self._open_pipe, self._on_start = open_pipe, on_start
-        self._on_wait, self._on_stage = on_wait, on_stage
+        self.spec, self.folder, self._open_pipe = spec, folder, open_pipe
         self.features = features or Features()
-        self._history = JobHistory(spec.job, (folder.event, self.features.on_event))
+        self._history = JobHistory(spec.job, self._pass_on)
+        self._first_lines: FirstLines | None = None
         self._policy = Policy(spec.max_restarts, spec.min_hosts, hosts=spec.hosts)
         self._background = Background(open_pipe, self._say)
         self._results: list[LaunchResult] = []
@@ -120,12 +110,12 @@ class Attempts:
             asks_more = images or self._packages
             greet = partial(prepare_for, contents, ask=asks_more.ask if asks_more else None)
             connected, open_pipe, network = placement.connected, self._open_pipe, spec.network
-            self._on_stage(with_hosts("connecting"))
+            self._stage(with_hosts("connecting"))
             with Cluster(
                 connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
             ) as cluster:
                 self._let_go()  # hosts that this attempt does not need
-                leasing = Leasing(spec, placement, cluster, self._wait, self._on_stage)
+                leasing = Leasing(spec, placement, cluster, self._wait, self._stage)
                 leases = leasing.take()
                 for note in leasing.notes if not attempt else ():
                     self._say(note)
@@ -137,12 +127,12 @@ class Attempts:
                     self._packages,
                     images,
                     leases=leases,
-                    on_stage=self._on_stage,
+                    on_stage=self._stage,
                 )
                 for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
                     self._say(line)
                 with timings.part("delivery"):
-                    deliver(the_plan, cluster, contents, self._on_stage)
+                    deliver(the_plan, cluster, contents, self._stage)
                 if more := contents[0].tree.vanished[len(spec.tree.vanished) :]:
                     self._say(f"note: {about_vanished(more)}")
                 self._background.reserve = cluster.set_aside(host.name for host in placement.spares)
@@ -198,30 +188,28 @@ class Attempts:
         self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings, hosts: Sequence[Host]
     ) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
-        self._on_stage(f"starting {the_plan.spec.launcher}")
+        self._stage(f"starting {the_plan.spec.launcher}")
+        attempt = Attempt(the_plan, cluster, self.folder, now())
         # Whoever has seen job.json may stop the job, and expects a result.
         announced, self._announced = self._announced, the_plan
         try:
             self.folder.begin(the_plan, self._policy.left_out)
             self._record(head, "job.json", self.folder.record, wait=False)
-            self._on_start(the_plan)
+            self.features.begins(attempt)
         except MusterError:
             self._announced = announced
             raise
         self._history.began(the_plan)
         self.folder.keep_launched(launched(the_plan, cluster.facts))
         self._background.begin(
-            self.spec, the_plan, cluster.channels, hosts, self._policy, on_event=self._on_event
+            self.spec, the_plan, cluster.channels, hosts, self._policy, on_event=self._emit
         )
+        self._first_lines = FirstLines(timings, len(the_plan.ranks))
         result = LaunchLoop(
             the_plan,
             cluster,
-            (FirstLines(timings, len(the_plan.ranks)), self._history, *self.observers),
+            self._emit,
             timings=timings,
-            on_event=self._on_event,
-            on_sample=self.folder.sampled,
-            on_pace=self._on_pace,
-            on_stage=self._on_stage,
             detached=self.folder.detached,
             on_turn=self._background.turn,
             asked_grace=lambda: grace_of_stop(self.folder.path),
@@ -230,8 +218,8 @@ class Attempts:
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = explain_port_conflict(result, head)
         again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
-        attempt = Attempt(
-            the_plan, cluster, self.folder, self._results[0].started, is_last=result.warned or not again
+        attempt = dataclasses.replace(
+            attempt, began=self._results[0].started, is_last=result.warned or not again
         )
         result = self.features.ended(attempt, result)
         if attempt.is_last:
@@ -240,10 +228,10 @@ class Attempts:
         self._results[-1] = result
         self._history.ended(result)
         self._record(head, "result.json", result.as_json(), wait=True)  # first: the metrics may take minutes
-        self._on_stage("fetching the metrics")
+        self._stage("fetching the metrics")
         self._metrics.fetch(head, the_plan.hosts[0].folder)
         self.features.fetch(attempt)
-        self._on_stage("")
+        self._stage("")
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
         """Write a record on the head too, where any machine can ask for it. A detached driver runs there."""
@@ -262,7 +250,7 @@ class Attempts:
         if decision.again:
             self._say(decision.message)
             self._history.restarted(decision.message, [host.name for host in decision.hosts])
-            self._on_stage("waiting before the next start")
+            self._stage("waiting before the next start")
             time.sleep(restart.pause(self._results[-1], decision.hosts, attempt))
         return decision.hosts
 
@@ -302,15 +290,28 @@ class Attempts:
             result = dataclasses.replace(result, notes=(*result.notes, note))
         return result
 
-    def _on_event(self, event: JobEvent) -> None:
-        """Record an event of the loop; print it if it cannot wait for the verdict."""
-        self._history.add(event)
-        if event.type in {"rank.lingers", "steps.resumed"}:
-            self._say(event.text)
-        if event.since is not None:
-            self._on_stall(event, event.since)
+    def _emit(self, event: Event) -> None:
+        """Pass an event on. The history completes those that are recorded."""
+        if isinstance(event, Output):
+            if self._first_lines:
+                self._first_lines.output(event)
+            self._history.output(event)
+        if not isinstance(event, JobEvent):
+            self._pass_on(event)
+        else:
+            self._history.add(event)
+            if event.type in {"rank.lingers", "steps.resumed"}:  # they cannot wait for the verdict
+                self._say(event.text)
+            if event.since is not None:
+                self._stalled(event, event.since)
+        if isinstance(event, Paced) and self.folder.note_late(event.late) and self._head:
+            self._record(self._head, "job.json", self.folder.record, wait=False)
 
-    def _on_stall(self, event: JobEvent, since: float) -> None:
+    def _pass_on(self, event: Event) -> None:
+        self.folder.on_event(event)
+        self.features.on_event(event)
+
+    def _stalled(self, event: JobEvent, since: float) -> None:
         """Print a stall, and record it where other machines ask for the job; or record its end."""
         stalls = event.type == "steps.stopped"
         if stalls:
@@ -319,21 +320,17 @@ class Attempts:
         if self._head:
             self._record(self._head, "job.json", self.folder.record, wait=False)
 
-    def _on_pace(self, at: float, pace: Pace, late: Sequence[Straggler]) -> None:
-        """Record the pace; and the late ranks where other machines ask for the job."""
-        self.folder.paced(at, pace, late)
-        if self.folder.note_late(late) and self._head:
-            self._record(self._head, "job.json", self.folder.record, wait=False)
-
     def _wait(self, line: str) -> None:
         """Print why the job waits. A job that starts again is already listed as running."""
         if not self._announced:
-            self._on_wait(line)
+            self._pass_on(Waiting(line))
         self._say(line)
 
     def _say(self, text: str) -> None:
-        for observer in self.observers:
-            observer.say(text)
+        self._pass_on(Said(text))
+
+    def _stage(self, show: Text) -> None:
+        self._pass_on(Stage(show))
 
 
 def _without_end(announced: LaunchPlan, error: MusterError | KeyboardInterrupt) -> LaunchResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
@@ -20,8 +20,8 @@ from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Sampled
 from ..connect.requests.launch import PING, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
-from ..console.progress import OnStage, show_no_stage
 from ..errors import MusterError
+from ..hosts.samples import HostSample
 from ..hosts.stuck import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
 from ..timings import IMPORTS, RENDEZVOUS, Timings
@@ -29,10 +29,10 @@ from ..why.gather import gather_begun
 from ..why.stall import MANY_COLLECTIVES
 from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
 from .diagnosis import Explanation, explained, gather_explanation, needed
-from .events import ReportHandlers, Watcher
-from .job_events import OnEvent, ignore
-from .measurements import OnPace, OnSample, PaceWatch, SampleCollector
+from .events import Emit, Event, LauncherOutput, Output, Stage, drop
+from .measurements import PaceWatch, SampleCollector
 from .rank_io import SignalRelay
+from .report_handlers import ReportHandlers
 from .result import Failure, LaunchResult, interruption
 from .stages import EndStage, StartStage
 from .state import LaunchState
@@ -57,30 +57,25 @@ class LaunchLoop:
         self,
         plan: LaunchPlan,
         cluster: Cluster,
-        watchers: Sequence[Watcher],
+        emit: Emit = drop,
         *,
         timings: Timings | None = None,
-        on_event: OnEvent = ignore,
-        on_sample: OnSample | None = None,
-        on_pace: OnPace | None = None,
-        on_stage: OnStage = show_no_stage,
         detached: bool = False,
         on_turn: Callable[[], object] = lambda: None,
         asked_grace: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`on_pace`: gets the pace of the ranks of a recorded job.
+        """`detached`: whether the driver runs on the head. `on_turn`: called at least every 2 s.
 
-        `detached`: whether the driver runs on the head. `on_turn`: called at least every 2 s.
         `asked_grace`: the grace of a `muster stop` on this machine, if it has given one.
         """
-        self._on_turn, self._asked_grace = on_turn, asked_grace
-        self._timings, self._on_stage = timings or Timings(), on_stage
+        self._on_turn, self._pass_on, self._asked_grace = on_turn, emit, asked_grace
+        self._timings = timings or Timings()
         self.plan, self.cluster = plan, cluster
-        self.state = LaunchState(plan, on_event)
+        self.state = LaunchState(plan, emit)
         expect_ranks(cluster.channels, {placed.rank: placed.host for placed in plan.ranks})
-        stall = StallWatchdog(self.state, plan.spec.stall_timeout or math.inf)
+        self._stall = StallWatchdog(self.state, plan.spec.stall_timeout or math.inf)
         self._stalls = StallNotes(self.state, cluster, plan.spec.stall_note)
-        self.handlers = ReportHandlers(self.state, cluster, (*watchers, self._stalls), stall)
+        self.handlers = ReportHandlers(self.state, cluster, self._emit, self._stall)
         self.suspension = Suspension(plan.hosts[0].host.name, detached=detached)
         self.signals = SignalRelay(cluster)
         self.began = self._over = now()
@@ -91,16 +86,22 @@ class LaunchLoop:
         self._ended: dict[str, tuple[EndedProcess, ...]] = {}
         self._end_stage: EndStage | None = None
         self._is_hurried = False
-        keep = (on_sample, self._stalls.sampled, stall.sampled) if on_sample else ()
-        self._samples = SampleCollector(self.state, cluster, keep)
+        self._samples = SampleCollector(self.state, cluster, self._emit)
         self.handlers.also(Sampled, self._samples.take)
         self._pace = (
-            PaceWatch(
-                self.state, cluster, self._samples.newest, self._stalls, on_pace, on_set_up=self._set_up
-            )
+            PaceWatch(self.state, cluster, self._samples.newest, self._stalls, emit, on_set_up=self._set_up)
             if plan.spec.record
             else None
         )
+
+    def _emit(self, event: Event) -> None:
+        """Pass an event on, after the watchdogs of stalls have seen it."""
+        if isinstance(event, Output) or (isinstance(event, LauncherOutput) and event.spawned):
+            self._stalls.printed(event.text)
+        elif isinstance(event, HostSample):
+            self._stalls.sampled(event)
+            self._stall.sampled(event)
+        self._pass_on(event)
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end. Returns its result, also after an interrupt."""
@@ -184,7 +185,7 @@ class LaunchLoop:
     def _start(self) -> None:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self._timings.now()
-        self._on_stage(StartStage(self.state, self._samples.newest))
+        self._emit(Stage(StartStage(self.state, self._samples.newest)))
         StartWatchdog(self.state, self.plan.spec.start_timeout)
         # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
         self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)
@@ -243,7 +244,7 @@ class LaunchLoop:
 
     def _look(self, failure: Failure) -> Explanation:
         """Ask where all ranks are, before the job is ended."""
-        self._on_stage("asking every rank where it is")
+        self._emit(Stage("asking every rank where it is"))
         answering = self._answering
         return self._meanwhile(lambda: gather_explanation(failure, self.state, self.cluster, answering))
 
@@ -300,7 +301,7 @@ class LaunchLoop:
         patient = not self.state.failures
         channels, silent, began = self.cluster.channels, self.cluster.silent, time.monotonic()
         stage = self._end_stage = self._end_stage or EndStage(self.state, len(channels))
-        self._on_stage(stage)
+        self._emit(Stage(stage))
         last: dict[str, Stopping | None] = {}
         # A silent agent ends everything on its own, when it can.
         asked = {name: self._ask_to_stop(name, patient) for name in channels if name not in silent}

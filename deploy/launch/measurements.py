@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,7 @@ from ..why.gather import GatheredPace, gather, gather_pace
 from ..why.lateness import Pace
 from ..why.positions import Rank
 from ..why.stragglers import Summary
+from .events import Emit, Paced
 from .state import LaunchState
 from .watchdogs import StallNotes
 
@@ -34,15 +35,12 @@ SAMPLE_SECONDS = 2.0
 LEAST_SECONDS = 0.5  # between two samples of a host: more come only from a host that floods
 FLOOD = 100  # samples that came too early: some also come at once after a break of the network
 
-OnSample = Callable[[HostSample], None]
-"""Gets each sample, with its time, host and attempt."""
-
 
 class SampleCollector:
     """The samples of one attempt."""
 
-    def __init__(self, state: LaunchState, cluster: Cluster, keep: Sequence[OnSample]) -> None:
-        self._state, self._cluster, self._keep = state, cluster, keep
+    def __init__(self, state: LaunchState, cluster: Cluster, emit: Emit) -> None:
+        self._state, self._cluster, self._emit = state, cluster, emit
         self._last: dict[str, float] = {}
         self.newest: dict[str, HostSample] = {}
         self._malformed: Counter[str] = Counter()
@@ -62,15 +60,12 @@ class SampleCollector:
 
     def begin(self) -> None:
         """Ask every host for samples, and do not wait for the answers."""
-        if self._keep:
-            for channel in self._cluster.channels.values():
-                channel.post(WATCH, every=SAMPLE_SECONDS)
+        for channel in self._cluster.channels.values():
+            channel.post(WATCH, every=SAMPLE_SECONDS)
 
     def take(self, host: str, report: Sampled) -> None:
         """Keep a sample with the time, and with those of its ranks that the plan has on that host."""
         at = round(now(), 3)
-        if not self._keep:
-            return
         if at - self._last.get(host, 0.0) < LEAST_SECONDS:
             self._excess[host] += 1
             return
@@ -84,8 +79,7 @@ class SampleCollector:
         attempt = self._state.plan.spec.attempt
         sample = dataclasses.replace(report.sample, at=at, host=host, attempt=attempt, ranks=tuple(planned))
         self.newest[host] = sample
-        for keep in self._keep:
-            keep(sample)
+        self._emit(sample)
 
 
 FIRST_SECONDS, LOOK_SECONDS, POLL_SECONDS = 5.0, 10.0, 0.5
@@ -99,8 +93,6 @@ LOOKS = 8
 """The number of readings of the stacks when a rank is late for the first time."""
 OnSetUp = Callable[[Mapping[int, tuple[float, float]]], None]
 """Gets, once, when each rank began and ended to make its process group."""
-OnPace = Callable[[float, Pace, list[Straggler]], None]
-"""Gets each pace, with its time and the ranks that are late."""
 
 
 class PaceWatch:
@@ -112,11 +104,11 @@ class PaceWatch:
         cluster: Cluster,
         samples: Mapping[str, HostSample],
         stalls: StallNotes,
-        keep: OnPace | None,
+        emit: Emit,
         *,
         on_set_up: OnSetUp,
     ) -> None:
-        self._state, self._cluster, self._samples, self._keep = state, cluster, samples, keep
+        self._state, self._cluster, self._samples, self._emit = state, cluster, samples, emit
         self._stalls, self._on_set_up, self._is_set_up = stalls, on_set_up, False
         self._pool = ThreadPoolExecutor(1)
         self._look: Future[_Look] | None = None
@@ -158,8 +150,8 @@ class PaceWatch:
         if not self._is_set_up and look.gathered.set_up.keys() >= self._state.placed.keys():
             self._is_set_up = True
             self._on_set_up(look.gathered.set_up)
-        if look.pace and self._keep:
-            self._keep(look.at, look.pace, look.late)
+        if look.pace:
+            self._emit(Paced(look.at, look.pace, look.late))
 
     def _take(self) -> _Look:
         """A look, in a thread. It reads stacks only for a late rank whose cause is unknown."""

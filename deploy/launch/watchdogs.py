@@ -138,16 +138,11 @@ class StallNotes:
         """The stall for the verdict; empty if the job did not stall at its end."""
         return "" if self._since is None else stall_text(now() - self._since, self._why)
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """A rank has printed."""
+    def printed(self, text: str) -> None:
+        """A rank, or a process that it started, has printed."""
         step = self._rule.needs_steps and figures_of(text[-LONGEST_LINE:])
         self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
         self._note_end()
-
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """A process that a rank started has printed."""
-        if spawned:
-            self.output(0, host, "out", text)
 
     def sampled(self, sample: HostSample) -> None:
         """A host has measured its ranks."""

@@ -66,7 +66,7 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
         requeue = mark is not None and mark.requeue
         run, spec = _begin(folder, spec, allocation, requeue=requeue)
         open_pipe = steps(spec.python, allocation, look=ending)
-        result = Attempts(spec, open_pipe, run, (run,), features=features).run()
+        result = Attempts(spec, open_pipe, run, features).run()
     except (MusterError, KeyboardInterrupt) as error:
         kind, reason, status = why_unstarted(error, folder)
         sys.stderr.write(f"{reason}\n")

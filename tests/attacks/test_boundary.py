@@ -31,6 +31,7 @@ from muster.deploy.connect.requests.transfers import BLOB_SERVE
 from muster.deploy.decode import AtMost, Between, Like, Parsed
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.events import LauncherOutput, Output
 from tests.attacks.honest import ANSWERS, REPORTS
 from tests.unit.plans import make_plan
 
@@ -413,10 +414,10 @@ def test_each_log_of_a_run_stays_within_its_bound(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "job", max_log=4000)
     folder.begin(make_plan("node1 slots=2\nnode2"))
     for _ in range(1000):
-        folder.output(0, "node1", "out", "x" * 100 + "\n")
-    folder.launcher("node1", "x" * 1000, spawned=False)
-    folder.output(1, "node1", "err", "why it failed\n")
-    folder.output(2, "node2", "err", "why it failed\n")
+        folder.on_event(Output(0, "node1", "out", "x" * 100 + "\n"))
+    folder.on_event(LauncherOutput("node1", "x" * 1000, False))
+    folder.on_event(Output(1, "node1", "err", "why it failed\n"))
+    folder.on_event(Output(2, "node2", "err", "why it failed\n"))
     assert all(path.stat().st_size < 4200 for path in folder.logs.iterdir())
     flooded = folder.log_of(0, "node1", "out").read_text()
     assert flooded.endswith("x\n\n[cut here, node1 has all of it: --max-log 4000]\n")

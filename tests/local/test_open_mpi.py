@@ -27,7 +27,7 @@ from muster.deploy.jobs.planning import tools
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.deliver import deliver
-from muster.deploy.launch.events import Watcher
+from muster.deploy.launch.events import Emit, Event, Output
 from muster.deploy.launch.loop import LaunchLoop
 from muster.deploy.launch.result import LaunchResult
 from muster.deploy.plan.launcher import place_ranks
@@ -51,7 +51,7 @@ def launch(
     project: Project,
     pythons: Mapping[str, str],
     program: Program,
-    watchers: tuple[Watcher, ...] = (),
+    watch: Emit | None = None,
     **spec: object,
 ) -> tuple[LaunchResult, RunFolder]:
     hosts = hostfile.parse("".join(f"{name} slots=2\n" for name in pythons))
@@ -62,7 +62,13 @@ def launch(
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
         deliver(made, cluster)
-        result = LaunchLoop(made, cluster, (folder, *watchers)).run()
+
+        def emit(event: Event) -> None:
+            folder.on_event(event)
+            if watch:
+                watch(event)
+
+        result = LaunchLoop(made, cluster, emit).run()
     folder.finish(result, "")
     return result, folder
 
@@ -160,18 +166,16 @@ def test_the_output_of_spawned_processes_is_shown_and_has_its_own_log(
 
 
 class DaemonKiller:
-    """A watcher that kills one of Open MPI's daemons when every rank waits."""
+    """Kills one of Open MPI's daemons when every rank waits."""
 
     def __init__(self, ranks: int) -> None:
         self.waiting = ranks
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        self.waiting -= text.count("waiting")
+    def __call__(self, event: Event) -> None:
+        self.waiting -= event.text.count("waiting") if isinstance(event, Output) else 0
         if self.waiting == 0:
             self.waiting = -1
             os.kill(self.daemon(), signal.SIGKILL)
-
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None: ...
 
     def daemon(self) -> int:
         home = os.environ["HOME"].encode()
@@ -186,7 +190,7 @@ class DaemonKiller:
 
 @generations
 def test_a_killed_daemon_is_named_with_its_host(project: Project, generation: str) -> None:
-    result, _ = run(project, generation, "wait", watchers=(DaemonKiller(4),))
+    result, _ = run(project, generation, "wait", watch=DaemonKiller(4))
     assert result.failure is not None
     assert result.failure.kind == "launcher"
     assert result.failure.host in {"alpha", "beta"}
@@ -206,14 +210,14 @@ print("noticed", flush=True)
 
 
 class SignalToAll:
-    """A watcher that sends SIGUSR1 to all processes of the agents when every rank waits, as Slurm does."""
+    """Sends SIGUSR1 to all processes of the agents when every rank waits, as Slurm does."""
 
     def __init__(self, ranks: int) -> None:
         self.waiting = ranks
         self.signalled: list[bytes] = []
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        self.waiting -= text.count("ready")
+    def __call__(self, event: Event) -> None:
+        self.waiting -= event.text.count("ready") if isinstance(event, Output) else 0
         if self.waiting == 0:
             self.waiting = -1
             agents = (pid for pid in trees([os.getpid()]) if b"muster agent" in command_of(pid))
@@ -222,8 +226,6 @@ class SignalToAll:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGUSR1)
 
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None: ...
-
 
 @generations
 def test_a_signal_for_all_processes_reaches_the_ranks_and_ends_no_daemon(
@@ -231,7 +233,7 @@ def test_a_signal_for_all_processes_reaches_the_ranks_and_ends_no_daemon(
 ) -> None:
     (project.path / "program.py").write_text(NOTICES)
     watcher = SignalToAll(4)
-    result, folder = run(project, generation, watchers=(watcher,))
+    result, folder = run(project, generation, watch=watcher)
     assert result.failure is None, result.failure
     logs = sorted(folder.logs.glob("rank-*.out"))
     assert [log.read_text() for log in logs] == ["ready\nnoticed\n"] * 4

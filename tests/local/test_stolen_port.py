@@ -14,9 +14,11 @@ import pytest
 from muster.deploy.cli.shared import TRAIN
 from muster.deploy.connect.opener import access_with
 from muster.deploy.hosts import hostfile
+from muster.deploy.jobs.feature import Attempt, Feature, Features
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
 from muster.deploy.jobs.verdict import verdict
+from muster.deploy.launch.events import Event, Said
 from muster.deploy.launch.result import LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.program import Program
@@ -34,21 +36,20 @@ print("met")
 Launch = Callable[[LauncherName, int], tuple[LaunchResult, list[str]]]
 
 
-class Listener:
-    """Keeps the driver's own lines."""
+class Listener(Feature):
+    """Keeps the driver's own lines, and steals the port of each attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, steal: Callable[[LaunchPlan], None]) -> None:
+        self._steal = steal
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
-        if "note: localhost is busy: " not in text:  # with the job of another test
-            self.said.append(text)
+    def begins(self, attempt: Attempt) -> None:
+        self._steal(attempt.plan)
 
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        pass
-
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        pass
+    def on_event(self, event: Event) -> None:
+        # A note about the job of another test may come too.
+        if isinstance(event, Said) and "note: localhost is busy: " not in event.text:
+            self.said.append(event.text)
 
 
 @pytest.fixture
@@ -76,8 +77,8 @@ def launch(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
                 library=of_package(TRAIN),
                 start_timeout=120.0,
             )
-            folder, listener = RunFolder(Path(project.path, "runs"), spec.job), Listener()
-            result = Attempts(spec, access_with(None, "").open, folder, (folder, listener), steal).run()
+            folder, listener = RunFolder(Path(project.path, "runs"), spec.job), Listener(steal)
+            result = Attempts(spec, access_with(None, "").open, folder, Features((listener,))).run()
             return result, [*listener.said, verdict(result, folder)]
 
         yield carry_out

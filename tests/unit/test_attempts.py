@@ -29,12 +29,14 @@ from muster.deploy.hosts.facts import Facts
 from muster.deploy.hosts.stuck import StuckProcesses
 from muster.deploy.jobs import restart_policy
 from muster.deploy.jobs import runner as attempts
+from muster.deploy.jobs.feature import Feature, Features
 from muster.deploy.jobs.metrics import joined
 from muster.deploy.jobs.restart_policy import Policy
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
 from muster.deploy.jobs.verdict import end_unstarted, verdict
 from muster.deploy.launch import loop as run
+from muster.deploy.launch.events import Event, Output, Waiting
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.program import Program
@@ -152,7 +154,7 @@ def attempts_in(folder: RunFolder, max_restarts: int = 0, image: str = "") -> At
         start_timeout=1.0,
         max_restarts=max_restarts,
     )
-    return Attempts(spec, lambda host: pytest.fail("no way there"), folder, (folder,))
+    return Attempts(spec, lambda host: pytest.fail("no way there"), folder)
 
 
 @pytest.fixture
@@ -293,7 +295,7 @@ def test_a_log_for_which_there_is_no_room_here_ends_no_job(tmp_path: Path) -> No
     folder.begin(PLAN)
     full(folder.logs / "rank-0000@node1.out")
     for rank in (0, 1):  # the second would fit, but a log with a hole is none
-        folder.output(rank, "node1", "out", "line\n")
+        folder.on_event(Output(rank, "node1", "out", "line\n"))
     assert "no space left on the disk of" in folder.problem
     assert not folder.log_of(1, "node1", "out").exists()
     folder.finish(DONE, "DONE")
@@ -305,7 +307,7 @@ def test_what_is_said_before_there_is_a_folder_is_kept_and_costs_no_log(tmp_path
     folder.say("node2: fetching it")
     assert not folder.path.exists()
     folder.begin(PLAN)
-    folder.output(0, "node1", "out", "line\n")
+    folder.on_event(Output(0, "node1", "out", "line\n"))
     assert folder.log_of(0, "node1", "out").read_text() == "line\n"
     assert (folder.logs / "driver.log").read_text() == "node2: fetching it\n"
     assert folder.problem == ""
@@ -325,9 +327,16 @@ def test_a_job_waits_for_its_image_before_its_first_start_alone(
     monkeypatch.setattr(attempts, "make_plan", make_plan)
     monkeypatch.setattr(attempts, "LaunchLoop", looping(lambda *_, **__: next(ends)))
     monkeypatch.setattr(restart_policy, "BACKOFF_SECONDS", (0.0,))
-    folder, waits = RunFolder(tmp_path / "other", "j", detached=True), list[str]()
+    waits = list[str]()
+
+    class Waits(Feature):
+        def on_event(self, event: Event) -> None:
+            if isinstance(event, Waiting):
+                waits.append(event.why)
+
+    folder = RunFolder(tmp_path / "other", "j", detached=True)
     given = attempts_in(folder, max_restarts=1, image="it").spec
-    Attempts(given, lambda host: pytest.fail("no way"), folder, (folder,), on_wait=waits.append).run()
+    Attempts(given, lambda host: pytest.fail("no way"), folder, Features((Waits(),))).run()
     assert waits == ["node2: fetching it"]
     assert (folder.logs / "driver.log").read_text().count("node2: fetching it") == 2
 

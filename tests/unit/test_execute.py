@@ -22,12 +22,12 @@ from muster.deploy.connect.silence import SILENCE_SECONDS
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch import events as reports
+from muster.deploy.launch import events, state
 from muster.deploy.launch import loop as run
-from muster.deploy.launch import state
+from muster.deploy.launch import report_handlers as reports
 from muster.deploy.launch.cause import first_of
 from muster.deploy.launch.diagnosis import Explanation, RankStacks
-from muster.deploy.launch.events import Watcher
+from muster.deploy.launch.events import Emit, LauncherOutput, Output, drop
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.openmpi import SpawnedLines
@@ -107,14 +107,12 @@ class Hosts:
                 tail=tail,
             )
 
-    def run(
-        self, start_timeout: float = 5.0, stall_timeout: float = 0.0, watchers: tuple[Watcher, ...] = ()
-    ) -> LaunchResult:
+    def run(self, start_timeout: float = 5.0, stall_timeout: float = 0.0, emit: Emit = drop) -> LaunchResult:
         channels: Any = self.channels
         cluster: Any = Listener(self.events, channels)
         limits: dict[str, Any] = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         spec = dataclasses.replace(self.plan.spec, **limits)
-        return run.LaunchLoop(dataclasses.replace(self.plan, spec=spec), cluster, watchers).run()
+        return run.LaunchLoop(dataclasses.replace(self.plan, spec=spec), cluster, emit).run()
 
 
 @pytest.fixture
@@ -263,18 +261,16 @@ def test_the_output_of_spawned_processes_is_told_from_the_messages_of_mpirun() -
 def test_only_mpirun_on_the_head_has_spawned_processes(hosts: Hosts) -> None:
     seen: list[tuple[str, bool]] = []
 
-    class Lines:
-        def output(self, rank: int, host: str, stream: str, text: str) -> None: ...
-
-        def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-            seen.append((text, spawned))
+    def see(event: events.Event) -> None:
+        if isinstance(event, LauncherOutput):
+            seen.append((event.text, event.spawned))
 
     hosts.start_all()
     hosts.tell("node1", "launcher", stream="out", text="child\n")
     hosts.tell("node2", "launcher", stream="out", text="of a daemon\n")
     hosts.end(0, 1, 2, 3)
     hosts.tell("node1", "command-end", code=0)
-    hosts.run(watchers=(Lines(),))
+    hosts.run(emit=see)
     assert seen == [("child\n", True), ("of a daemon\n", False)]
 
 
@@ -548,7 +544,7 @@ def test_mpirun_starts_one_daemon_on_a_host(hosts: Hosts) -> None:
 def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "job")
     folder.begin(hosts.plan)
-    folder.output(3, "node2", "err", "ValueError: boom\n")
+    folder.on_event(Output(3, "node2", "err", "ValueError: boom\n"))
     hosts.start_all()
     hosts.end(3, code=1, tail=("ValueError: boom\x1b[2J\n",))
     text = verdict(hosts.run(), folder)

@@ -8,6 +8,7 @@ import pytest
 
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.feature import Feature, Features
+from muster.deploy.launch.events import Event
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import LaunchResult
 from tests.unit.plans import make_plan
@@ -27,7 +28,7 @@ class Noting(Feature):
 class Broken(Feature):
     calls = 0
 
-    def on_event(self, event: JobEvent) -> None:
+    def on_event(self, event: Event) -> None:
         self.calls += 1
         raise LookupError("no such thing")
 
@@ -49,7 +50,7 @@ def test_a_feature_that_raises_is_named_and_the_others_act() -> None:
 
 def test_an_error_that_is_for_the_user_ends_the_job() -> None:
     class Refusing(Feature):
-        def on_event(self, event: JobEvent) -> None:
+        def on_event(self, event: Event) -> None:
             raise MusterError("not so")
 
     with pytest.raises(MusterError, match="not so"):

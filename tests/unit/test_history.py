@@ -15,6 +15,7 @@ from muster.deploy.jobs.history import MOST_FAILURES, JobHistory
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.launch import loop as run
 from muster.deploy.launch import state
+from muster.deploy.launch.events import Event, Output
 from muster.deploy.launch.job_events import FAILURES, EventType, JobEvent, of_failure
 from muster.deploy.launch.result import Failure, Kind, LaunchResult
 from muster.deploy.why.verdict import Verdict
@@ -36,7 +37,14 @@ def execute(hosts: Hosts, history: JobHistory) -> None:
     history.began(hosts.plan)
     channels: Any = hosts.channels
     cluster: Any = Listener(hosts.events, channels)
-    result = run.LaunchLoop(hosts.plan, cluster, (history,), on_event=history.add).run()
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Output):
+            history.output(event)
+        elif isinstance(event, JobEvent):
+            history.add(event)
+
+    result = run.LaunchLoop(hosts.plan, cluster, emit).run()
     history.ended(result)
     history.verdict(result)
 
@@ -52,7 +60,7 @@ def test_a_failed_rank_is_told_with_its_code_and_ends_the_job(told: list[JobEven
     hosts.tell("node1", "output", rank=0, stream="out", text="a\n")
     hosts.tell("node1", "output", rank=0, stream="out", text="b\n")
     hosts.end(1, code=-9)
-    execute(hosts, JobHistory("j", (told.append,)))
+    execute(hosts, JobHistory("j", told.append))
     # The driver takes output after what is more urgent.
     assert lines(told).count(("rank.printed", 0)) == 1
     told = [event for event in told if event.type != "rank.printed"]
@@ -75,7 +83,7 @@ def test_a_failed_rank_is_told_with_its_code_and_ends_the_job(told: list[JobEven
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it(kind: Kind) -> None:
     told: list[JobEvent] = []
-    history = JobHistory("j", (told.append,))
+    history = JobHistory("j", told.append)
     history.ended(dataclasses.replace(DONE, failure=Failure(kind, "why", 3, host="node2")))
     assert [event.type for event in told] == [FAILURES[kind], "attempt.ended"]
     assert told[0].text == "why"
@@ -84,14 +92,14 @@ def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it
 def test_why_a_job_stood_still_is_an_event_after_its_failure() -> None:
     told: list[JobEvent] = []
     why = Verdict("absent", "rank 0 waits in all_reduce #2", "rank 1 never came", hang=True)
-    history = JobHistory("j", (told.append,))
+    history = JobHistory("j", told.append)
     history.ended(dataclasses.replace(DONE, failure=Failure("stall", "no sign", 3), why=why))
     assert [event.type for event in told] == ["job.stalled", "job.explained", "attempt.ended"]
     assert told[1].text == "rank 0 waits in all_reduce #2\nrank 1 never came"
 
 
 def test_a_flood_of_failures_is_cut_and_no_failure_is_told_twice(told: list[JobEvent]) -> None:
-    history = JobHistory("j", (told.append,))
+    history = JobHistory("j", told.append)
     for rank in [0, 0, *range(1000)]:
         history.add(of_failure(Failure("placement", "x" * 10000, 1, "node1", rank), PLAN))
     assert [event.rank for event in told] == [*range(MOST_FAILURES)]
@@ -99,7 +107,7 @@ def test_a_flood_of_failures_is_cut_and_no_failure_is_told_twice(told: list[JobE
 
 
 def test_a_restart_is_told_with_its_hosts_and_the_end_once(told: list[JobEvent]) -> None:
-    history = JobHistory("j", (told.append,))
+    history = JobHistory("j", told.append)
     history.restarted("node2: gone; restart 1 of 1 on node1", ["node1"])
     history.verdict(DONE)
     history.verdict(DONE)
@@ -112,7 +120,7 @@ def test_a_restart_is_told_with_its_hosts_and_the_end_once(told: list[JobEvent])
 def test_events_are_lines_of_json_with_the_fields_that_the_reference_lists(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "j")
     folder.begin(PLAN)
-    JobHistory("j", (folder.event,)).began(PLAN)
+    JobHistory("j", folder.on_event).began(PLAN)
     written = json.loads((folder.path / "events.jsonl").read_text())
     section = PAGE.partition("## events.jsonl\n")[2].partition("\n## ")[0]
     assert list(written) == re.findall(r"^\| `\{\}\.([^`]+)`", section, re.MULTILINE)
@@ -125,5 +133,5 @@ def test_a_full_disk_costs_the_events_not_the_job(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "j")
     folder.begin(PLAN)
     (folder.path / "events.jsonl").symlink_to("/dev/full")
-    JobHistory("j", (folder.event,)).began(PLAN)
+    JobHistory("j", folder.on_event).began(PLAN)
     assert "no space left" in folder.problem

@@ -34,6 +34,7 @@ from muster.deploy.jobs.fetch import fetch, snapshot
 from muster.deploy.jobs.metrics import METRICS
 from muster.deploy.jobs.returned import name_of
 from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.events import LauncherOutput, Output, Paced
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import LaunchResult
 from muster.deploy.slurm.mark import any_mark
@@ -368,13 +369,13 @@ def test_every_file_that_a_driver_writes_into_a_run_is_brought(tmp_path: Path) -
     for attempt in (0, 1):
         plan = make_plan("node1 slots=2", job=RECORD["job"], attempt=attempt)
         folder.begin(plan)
-        folder.sampled(HostSample(1.0, "node1"))
-        folder.paced(1.0, Pace("0", 1, 1.0, 1, True, ()), ())
+        folder.on_event(HostSample(1.0, "node1"))
+        folder.on_event(Paced(1.0, Pace("0", 1, 1.0, 1, True, ()), ()))
         folder.keep_launched({})
-        folder.event(JobEvent(at=1.0, type="rank.started", job=RECORD["job"], attempt=attempt))
-        folder.output(1, "node1", "err", "line\n")
-        folder.launcher("node1", "line\n", spawned=False)
-        folder.launcher("node1", "line\n", spawned=True)
+        folder.on_event(JobEvent(at=1.0, type="rank.started", job=RECORD["job"], attempt=attempt))
+        folder.on_event(Output(1, "node1", "err", "line\n"))
+        for spawned in (False, True):
+            folder.on_event(LauncherOutput("node1", "line\n", spawned))
         folder.say("line")
         result = folder.ended(LaunchResult(plan, 1.0, 2.0, None, {}, stacks="stacks"))
     for name in (*METRICS, name_of(1)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.events import LauncherOutput, Output
 from muster.deploy.launch.result import LaunchResult
 from tests.unit.plans import make_plan
 
@@ -24,9 +25,9 @@ def end(folder: RunFolder) -> LaunchResult:
 def test_a_log_that_grows_much_costs_no_other_log_a_line(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, 4000)
     for number in range(10_000):
-        folder.output(0, "node1", "out", f"step {number}\n")
-    folder.output(0, "node1", "err", "why rank 0 failed\n")
-    folder.output(1, "node1", "err", "why rank 1 failed\n")
+        folder.on_event(Output(0, "node1", "out", f"step {number}\n"))
+    folder.on_event(Output(0, "node1", "err", "why rank 0 failed\n"))
+    folder.on_event(Output(1, "node1", "err", "why rank 1 failed\n"))
     result = end(folder)
     noisy = folder.log_of(0, "node1", "out").read_text()
     first, cut, last = noisy.partition("\n[cut here, node1 has all of it: --max-log 4000]\n")
@@ -46,8 +47,8 @@ def test_a_log_that_grows_much_costs_no_other_log_a_line(tmp_path: Path) -> None
 
 def test_the_last_lines_are_kept_however_small_the_limit_is(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, 1)
-    folder.output(1, "node1", "err", "ValueError: boom\n")
-    folder.launcher("node2", "mpirun: rank 1 failed\n", spawned=False)
+    folder.on_event(Output(1, "node1", "err", "ValueError: boom\n"))
+    folder.on_event(LauncherOutput("node2", "mpirun: rank 1 failed\n", False))
     assert "rank 1 and the launcher on node2" in end(folder).notes[0]
     assert folder.log_of(1, "node1", "err").read_text().endswith("]\nValueError: boom\n")
     assert (folder.logs / "launcher@node2.log").read_text().endswith("]\nmpirun: rank 1 failed\n")
@@ -56,7 +57,7 @@ def test_the_last_lines_are_kept_however_small_the_limit_is(tmp_path: Path) -> N
 def test_logs_within_the_limit_and_without_one_are_as_they_were(tmp_path: Path) -> None:
     for max_log in (20_000, 0):
         folder = folder_of(tmp_path / str(max_log), max_log)
-        folder.output(1, "node1", "err", "x" * 3000)
+        folder.on_event(Output(1, "node1", "err", "x" * 3000))
         assert end(folder).notes == ()
         assert folder.log_of(1, "node1", "err").read_text() == "x" * 3000
 
@@ -64,7 +65,7 @@ def test_logs_within_the_limit_and_without_one_are_as_they_were(tmp_path: Path) 
 def test_the_order_of_all_logs_counts_what_is_appended_at_the_end(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, 4000)
     for number in range(1000):
-        folder.output(0, "node1", "out", f"step {number}\n")
+        folder.on_event(Output(0, "node1", "out", f"step {number}\n"))
     end(folder)
     entries = [line.split(" ") for line in (folder.logs / "order").read_text().splitlines()]
     assert sum(int(size) for size, _ in entries) == folder.log_of(0, "node1", "out").stat().st_size

@@ -89,6 +89,6 @@ def test_a_lost_host_that_answers_again_takes_part_in_the_next_attempt(job: Job)
         may_restart=True,
         max_restarts=2,
     )
-    result = Attempts(spec, job.open_pipe, job.folder, (job.folder,)).run()
+    result = Attempts(spec, job.open_pipe, job.folder).run()
     assert job.hosts == [["node1", "node2"], ["node1"], ["node1", "node2"]]
     assert (result.failure, result.left_out) == (None, {})

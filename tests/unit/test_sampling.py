@@ -17,6 +17,7 @@ from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.sample_file import SampleFile
 from muster.deploy.launch import measurements
+from muster.deploy.launch.events import Event
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.measurements import SampleCollector
 from muster.deploy.launch.state import LaunchState
@@ -38,9 +39,13 @@ class Kept:
         self.time = 1000.0
         self.channels = {name: FakeChannel() for name in ("node1", "node2")}
         cluster: Any = SimpleNamespace(channels=self.channels)
-        self._sampling = SampleCollector(LaunchState(PLAN), cluster, (self.samples.append,))
+        self._sampling = SampleCollector(LaunchState(PLAN), cluster, self._take)
         self._sampling.begin()
         monkeypatch.setattr(measurements, "now", lambda: self.time)
+
+    def _take(self, event: Event) -> None:
+        assert isinstance(event, HostSample)
+        self.samples.append(event)
 
     @property
     def notes(self) -> list[str]:
@@ -112,7 +117,7 @@ def test_a_disk_that_is_full_for_samples_is_a_note_and_no_failure(tmp_path: Path
     folder = RunFolder(tmp_path, "job")
     folder.begin(PLAN)
     folder._samples = SampleFile("/dev/full", 1)
-    folder.sampled(HostSample(1.0, "node1"))
+    folder.on_event(HostSample(1.0, "node1"))
     assert folder.problem == "here: samples.jsonl ends early: No space left on device"
 
 
@@ -121,7 +126,7 @@ def test_a_disk_that_is_full_for_events_is_a_note_and_no_failure(tmp_path: Path)
     folder.begin(PLAN)
     (folder.path / "events.jsonl").symlink_to("/dev/full")
     for _ in range(2):
-        folder.event(JobEvent(at=1.0, type="rank.started", job="job", attempt=0))
+        folder.on_event(JobEvent(at=1.0, type="rank.started", job="job", attempt=0))
     assert folder.problem.startswith("here: no space left on the disk of ")
     assert "the hosts have all logs" in folder.problem
 

@@ -102,7 +102,7 @@ def test_a_launch_whose_driver_stood_still_says_so(
         return get(timeout)
 
     monkeypatch.setattr(hosts.events, "get", stand_still_before_the_last)
-    monkeypatch.setattr("muster.deploy.launch.events.now", lambda: clocks.now)
+    monkeypatch.setattr("muster.deploy.launch.report_handlers.now", lambda: clocks.now)
     hosts.tell("node2", "daemon-end", name="prted", code=-15, time=1015.0)
     result = hosts.run()
     assert result.failure is not None
