@@ -40,7 +40,7 @@ from .shared import (
     write_json,
 )
 
-ALL = -1
+ALL = AS_LAUNCHED = -1
 LAST = 20
 """Jobs that are over in the list of `muster status`."""
 LOST_STATUS = 3
@@ -157,11 +157,11 @@ class Stop(JobOptions):
     """End a job on every host. A job that is over stays as it is."""
 
     job: str = flag("", ONLY_JOB, takes="positional")
-    grace: str = flag(
-        "",
+    grace: int = flag(
+        AS_LAUNCHED,
         "seconds for ranks that handle SIGTERM (default: --grace of the launch)",
         "SECONDS",
-        values=r"\d+",
+        least=0,
     )
 
     def run(self) -> None:
@@ -173,7 +173,7 @@ class Stop(JobOptions):
                 return
             with waiting(f"the end of {located.state.job}"):
                 by = f"by {own_name()} on {socket.gethostname()}"
-                state = jobs.stop(located, by, float(self.grace) if self.grace else None)
+                state = jobs.stop(located, by, None if self.grace == AS_LAUNCHED else float(self.grace))
             sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
             if state.running:
                 raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)

@@ -40,7 +40,7 @@ def test_an_agent_carries_a_job_to_its_end_though_its_python_was_replaced(tmp_pa
             "env": {},
             "grace": 60.0,
         }
-        channel.ask(PREPARE, **words, grace=60.0, code=[], library=[], files=[])
+        channel.ask(PREPARE, **words, code=[], library=[], files=[])
         channel.ask(WATCH, every=0.2)
         channel.ask(START, argv=["/bin/sh", "-c", "echo $$; exec sleep 300"])
         line = next_event(LauncherLine)

@@ -56,6 +56,7 @@ FREE = {
 JUDGED_ALL_THE_SAME = ("put --file", "init --folder")
 MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --max-restarts, launch --stall-timeout, launch --max-log", "0", "the help says so"),
+    ("launch --grace, stop --grace", "0", "no time to save"),
     ("launch --gpus, bench.collectives --check", "0", "the help says so"),
     ("launch --wait", "0", "no seconds"),
     ("launch --rank, logs --rank, eval --rank, bench.collectives --root", "0", "the first"),
