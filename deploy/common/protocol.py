@@ -39,7 +39,7 @@ EARLY = (
             "cannot start mpirun's daemon": "shell",
             "cannot start the container": "container_start",
             "cannot read the job's run": "fetch",
-            "": "shell_end ping watch signal stop outputs preload",
+            "": "shell_end ping watch signal stop outputs memory_kills preload",
         },
     ),
     Part(

@@ -6,10 +6,13 @@ from ..plan.spec import LaunchSpec
 from .feature import Feature, Features
 from .hints import Hints
 from .kernel_log import KernelMessages
+from .memory_kills import MemoryKillsOfHosts
 from .notify import Notify
 from .returned import ReturnedValues
 
 
 def features_of(spec: LaunchSpec, *others: Feature) -> Features:
     """The features of a job with this request. `others` act before them."""
-    return Features((*others, Hints(), KernelMessages(), ReturnedValues(), Notify(spec)))
+    return Features(
+        (*others, Hints(), MemoryKillsOfHosts(), KernelMessages(), ReturnedValues(), Notify(spec))
+    )

@@ -64,7 +64,9 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines = [_first_line(result, failure)]
         if result.why:
             lines += [f"        why: {line}" for line in _explanation(result.why, failure)]
-        lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
+        lines += [f"        why: {line}" for line in _memory_kills(result)]
+        if not result.lacked_memory:  # else uneven data is a consequence
+            lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
         first = first_alike(result, result.earlier)
         tail = first.failure.tail if first and first.failure else failure.tail
         lines += [f"{QUOTE}{harmless(line.rstrip())}" for line in tail[-TAIL_LINES:]]
@@ -81,6 +83,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     lines += [f"        {line}" for line in killed_lines(result)]
     lines += [f"        left out: {line}" for line in lines_of(result.left_out.items())]
     lines += [f"        kernel: {line}" for line in kernel_lines(result.kernel)]
+    lines += [f"        note: {line}" for line in _memory_kills(result) if failure is None]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
     if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_printed:
@@ -129,6 +132,15 @@ def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:
         yield f"{host}, {clock}: {meaning}: {clip(harmless(first.text), LONGEST_REASON)}{more}"
     if len(kinds) > MOST_KERNEL_LINES:
         yield f"{count(len(kinds) - MOST_KERNEL_LINES, 'kind')} more in result.json"
+
+
+def _memory_kills(result: LaunchResult) -> Iterator[str]:
+    """`the kernel killed 2 processes of node2 for lack of memory during the job (limit 1.5 GiB)`."""
+    for hosts, kills in fold((host, kills) for host, kills in result.memory_kills.items()):
+        processes = "a process" if kills.kills == 1 else f"{kills.kills} processes"
+        of = f"of {'each of ' if len(hosts) > 1 else ''}{fold_names(hosts)}"
+        limit = f" (limit {size(kills.limit)})" if kills.limit else ""
+        yield f"the kernel killed {processes} {of} for lack of memory during the job{limit}"
 
 
 def _explanation(why: Verdict, failure: Failure) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common.runs import STOPS, end_state
-from ..connect.requests.launch import Written
+from ..connect.requests.launch import MemoryKills, Written
 from ..console.text import describe_code, status_of
 from ..hosts.stuck import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
@@ -156,6 +156,8 @@ class LaunchResult:
     """The programs of ranks that SIGTERM did not end in time, and what ranks left behind, on each host."""
     last_line: str = ""
     """The last line of rank 0 on stdout."""
+    memory_kills: Mapping[str, MemoryKills] = field(default_factory=dict)
+    """The processes below the ranks that a kernel killed for lack of memory, by host."""
     kernel: tuple[KernelLine, ...] = ()
     """The messages of the hosts' kernels, if the job failed: those of the failed host first."""
     kernel_unread: Mapping[str, str] = field(default_factory=dict)
@@ -185,6 +187,11 @@ class LaunchResult:
     """The hosts that earlier attempts had and this one has not, each with the reason."""
     earlier: tuple[LaunchResult, ...] = ()
     """The attempts before this one, once the job is over."""
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether a kernel killed a process below the ranks for lack of memory."""
+        return bool(self.memory_kills) or any(line.kind == "oom" for line in self.kernel)
 
     @property
     def exit_status(self) -> int:
@@ -231,6 +238,7 @@ class LaunchResult:
                 {"host": host, **asdict(process)} for host, ended in self.killed.items() for process in ended
             ],
             "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
+            "memory_kills": [{"host": host, **asdict(kills)} for host, kills in self.memory_kills.items()],
             "kernel": [asdict(line) for line in self.kernel],
             "kernel_unread": [{"host": host, "why": why} for host, why in self.kernel_unread.items()],
             "started": self.started,

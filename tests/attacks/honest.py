@@ -125,6 +125,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "out": {"files": 0, "bytes": 0, "more": False},
         "folder": "ef" * 16,
     },
+    "memory_kills": {"kills": 2, "limit": 1 << 30},
     "files": {"files": [["logs/order", 7]]},
     "draft": {"draft": "/home/ml/.x.abc"},
     "file": {

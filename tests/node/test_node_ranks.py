@@ -72,6 +72,28 @@ def test_a_kill_by_the_kernel_explains_one_end(monkeypatch: pytest.MonkeyPatch, 
     assert ranks.ended(1, {"code": 1}) == {"code": 1}
     assert ranks.ended(2, killed) == {**killed, "out_of_memory": {"limit": 256 << 20}}
     assert ranks.ended(3, killed) == killed
+    assert ranks.other_kills() == {"kills": 0, "limit": 256 << 20}
+
+
+def test_kills_below_ranks_are_counted_also_when_their_group_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """For example a worker of a data loader; the group of a container goes with it."""
+    group = tmp_path / "group"
+    group.mkdir()
+    monkeypatch.setattr(
+        ranks_here, "group_files", lambda v2, v1, of="self": iter([f"{group}/{v2}", f"{tmp_path}/{v2}"])
+    )
+    counter = group / "memory.events"
+    counter.write_text("oom 0\noom_kill 4\n")
+    (tmp_path / "memory.events").write_text("oom 9\noom_kill 9\n")
+    (group / "memory.max").write_text("max\n")
+    (tmp_path / "memory.max").write_text(f"{1536 << 20}\n")
+    ranks = Ranks()
+    counter.write_text("oom 2\noom_kill 6\n")
+    assert ranks.ended(1, {"code": 1}) == {"code": 1}
+    shutil.rmtree(group)
+    assert ranks.other_kills() == {"kills": 2, "limit": 1536 << 20}
 
 
 @pytest.mark.parametrize(("text", "limit"), [("max\n", None), ("9223372036854771712\n", None), ("7\n", 7)])
@@ -89,7 +111,7 @@ def test_the_counter_of_this_machine_can_be_read() -> None:
     texts = [Path(place).read_text() for place in places if Path(place).is_file()]
     counts = [int(count) for text in texts for count in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)]
     assert counts, f"no counter in {places}"
-    assert ranks_here.oom_kills() == counts[0]
+    assert ranks_here.OomKills().count() == counts[0]
 
 
 def test_the_counter_of_the_own_group_counts_before_that_of_the_machine(
@@ -100,7 +122,7 @@ def test_the_counter_of_the_own_group_counts_before_that_of_the_machine(
     own, *_ = ranks_here.group_files("memory.events", "memory.oom_control")
     Path(own).parent.mkdir(parents=True)
     Path(own).write_text("low 0\noom_kill 123456789\n")
-    assert ranks_here.oom_kills() == 123456789
+    assert ranks_here.OomKills().count() == 123456789
 
 
 def test_a_stack_is_read_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,14 @@ from muster.deploy.common.runs import RESERVES, JobFolders
 from muster.deploy.connect.pipe import SilentError
 from muster.deploy.connect.requests.hosts import PORT_THIEF, PortThief
 from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES, KernelMessages
-from muster.deploy.connect.requests.launch import FETCH, OUTPUTS, Written, WrittenFiles
+from muster.deploy.connect.requests.launch import (
+    FETCH,
+    MEMORY_KILLS,
+    OUTPUTS,
+    MemoryKills,
+    Written,
+    WrittenFiles,
+)
 from muster.deploy.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.connect.reserve import Reserve
 from muster.deploy.errors import MusterError
@@ -112,6 +119,8 @@ class Head:
             return PortThief()
         if request is KERNEL_MESSAGES:
             return KernelMessages((), "")
+        if request is MEMORY_KILLS:
+            return MemoryKills(0, None)
         return Payload(b"{}") if request is FETCH else Nothing()
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from muster.deploy.connect.requests.launch import MemoryKills
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.cause import ended_early
 from muster.deploy.launch.diagnosis import needed
-from muster.deploy.launch.result import Failure, Kind, LaunchResult, RankExit
+from muster.deploy.launch.result import Failure, KernelLine, Kind, LaunchResult, RankExit
 from muster.deploy.why.verdict import Verdict
 from tests.unit.plans import make_plan
 
@@ -79,6 +81,34 @@ def test_the_verdict_and_the_result_name_it(tmp_path: Path) -> None:
     assert "why: rank 3 on node2 ended with status 0 after 12.4 s, while others still ran\n" in text
     assert "why: does every rank run the same number of steps? uneven data: docs/how-to/" in text
     assert result.as_json()["ended_early"] == [{"rank": 3, "host": "node2", "time": 112.4}]
+
+
+@pytest.mark.parametrize("starved", [
+    {"memory_kills": {"node2": MemoryKills(2, 1536 << 20)}},
+    {"kernel": (KernelLine("node2", 101.0, "oom", "Out of memory: Killed process 7 (python)"),)},
+], ids=["counter", "kernel line"])  # fmt: skip
+def test_a_lack_of_memory_comes_before_uneven_data(tmp_path: Path, starved: dict[str, Any]) -> None:
+    result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {3: end(3)}, early=(end(3),), **starved)
+    text = verdict(result, RunFolder(tmp_path, "job"))
+    assert "uneven data" not in text
+    assert "lack of memory" in text or "the out-of-memory killer ended a process" in text
+
+
+def test_the_verdict_names_kills_for_lack_of_memory_with_host_and_limit(tmp_path: Path) -> None:
+    kills = {
+        "node1": MemoryKills(2, 1536 << 20),
+        "node2": MemoryKills(2, 1536 << 20),
+        "node3": MemoryKills(1, None),
+    }
+    result = LaunchResult(PLAN, 100.0, 114.0, None, {}, memory_kills=kills)
+    lack = "for lack of memory during the job"
+    lines = [
+        f"note: the kernel killed 2 processes of each of node[1-2] {lack} (limit 1.5 GiB)",
+        f"note: the kernel killed a process of node3 {lack}",
+    ]
+    assert [
+        line.strip() for line in verdict(result, RunFolder(tmp_path, "job")).splitlines() if "kernel" in line
+    ] == lines
 
 
 def test_the_rank_that_failed_first_and_the_rank_that_caused_it_are_told_apart(tmp_path: Path) -> None:

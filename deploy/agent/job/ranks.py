@@ -40,13 +40,18 @@ class Ranks:
     def ended(self, rank: int, end: Frame) -> Frame:
         self._wrappers.pop(rank, None)
         self.ends[rank] = explained = self.explained(end)
+        self._memory.count()  # while the group of a container exists
         return explained
 
     def explained(self, end: Frame) -> Frame:
         """The end, with its cause if the kernel killed the rank for lack of memory."""
         if end["code"] != -signal.SIGKILL or not self._memory.explains_a_kill():
             return end
-        return {**end, "out_of_memory": {"limit": memory_limit(self._memory.group)}}
+        return {**end, "out_of_memory": {"limit": self._memory.limit}}
+
+    def other_kills(self) -> Frame:
+        """The kills for lack of memory that explain the end of no rank: of the processes below ranks."""
+        return {"kills": self._memory.unexplained(), "limit": self._memory.limit}
 
     def memory_of(self, pid: int) -> None:
         """Count in the memory group of another process, in which the ranks are."""
@@ -111,44 +116,60 @@ class OomKills:
     """Counts the OOM kills that have not explained the end of a process yet."""
 
     def __init__(self, group: str = "self") -> None:
-        self.group = group
-        """The process whose memory group counts, as a name in /proc."""
-        self._explained = oom_kills(group)
+        """`group`: the process whose memory group counts, as a name in /proc."""
+        paths = (*group_files("memory.events", "memory.oom_control", group), "/proc/vmstat")
+        self._path = next((path for path in paths if oom_kills(path) is not None), "")
+        self.limit = memory_limit(group)
+        self._counted = self._explained = self.count()
+
+    def count(self) -> int:
+        """All kills so far; of a group that is gone, those of the last look."""
+        if (kills := oom_kills(self._path)) is not None:
+            self._counted = kills
+        return self._counted
 
     def explains_a_kill(self) -> bool:
         """Whether the kernel has killed another process here; each kill counts once."""
-        if oom_kills(self.group) <= self._explained:
+        if not self.unexplained():
             return False
         self._explained += 1
         return True
 
-
-def oom_kills(group: str = "self") -> int:
-    """OOM kills in a process's cgroup; outside of every cgroup, on the whole host."""
-    for path in (*group_files("memory.events", "memory.oom_control", group), "/proc/vmstat"):
-        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
-            for line in file:
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-    return 0
+    def unexplained(self) -> int:
+        """The kills that have not explained the end of a process."""
+        return max(0, self.count() - self._explained)
 
 
-def memory_limit(group: str = "self") -> int | None:
-    """Bytes that a process's memory group may use; None for no limit."""
-    for path in group_files("memory.max", "memory.limit_in_bytes", group):
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-            limit = int(file.read())  # ValueError for "max": no limit
-            return limit if limit < NO_LIMIT else None
+def oom_kills(path: str) -> int | None:
+    """The OOM kills of a cgroup, or of the whole host, by a file with their number; None without it."""
+    with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
     return None
 
 
+def memory_limit(group: str = "self") -> int | None:
+    """Bytes that a process's memory group may use, by its own limit and those above; None for no limit."""
+    limits = []
+    for path in group_files("memory.max", "memory.limit_in_bytes", group):
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            limits.append(int(file.read()))  # ValueError for "max": no limit
+    return min((limit for limit in limits if limit < NO_LIMIT), default=None)
+
+
 def group_files(name_v2: str, name_v1: str, group: str = "self") -> Iterator[str]:
-    """Possible paths of a file of a process's memory group; in a container the group is the mount's root."""
+    """Possible paths of a file of a process's memory group, then of the groups above it.
+
+    In a container the group is the mount's root.
+    """
     with contextlib.suppress(OSError), open(f"/proc/{group}/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
+            names = path.strip("/").split("/") if path != "/" else []
+            folders = ["".join(f"/{name}" for name in names[:most]) for most in range(len(names), -1, -1)]
             if controllers == "":
-                yield from (os.path.join(V2 + path, name_v2), os.path.join(V2, name_v2))
+                yield from (os.path.join(V2 + folder, name_v2) for folder in folders)
             elif "memory" in controllers.split(","):
-                yield from (os.path.join(V1 + path, name_v1), os.path.join(V1, name_v1))
+                yield from (os.path.join(V1 + folder, name_v1) for folder in folders)

@@ -277,6 +277,10 @@ class JobSupervisor:
         kept = {self._preload.pid, self._preload.launcher.pid} if self._preload else {0}
         return [pid for pid in descendants() if pid not in kept]
 
+    def do_memory_kills(self, request: Frame, payload: bytes) -> Frame:
+        """How many processes below the ranks the kernel has killed for lack of memory, and the limit."""
+        return self.ranks.other_kills()
+
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
         """The files that the program wrote beside the code and into $MUSTER_OUT: how many, and the largest.
 

@@ -130,6 +130,17 @@ class Written:
     folder: FolderMark
 
 
+@message(frozen=True)
+class MemoryKills:
+    """The processes of a host that the kernel has killed for lack of memory, without those of ranks.
+
+    `limit`: of their cgroup, in bytes.
+    """
+
+    kills: Count
+    limit: Bytes | None
+
+
 class StackFrame(NamedTuple):
     """A line of a Python stack."""
 
@@ -168,5 +179,6 @@ SIGNAL = Request("signal", Nothing)
 STOP = Request("stop", Stopping, ranks=lambda answer: answer.ranks)
 PRELOAD = Request("preload", Preloaded)
 OUTPUTS = Request("outputs", Written)
+MEMORY_KILLS = Request("memory_kills", MemoryKills)
 FETCH = Request("fetch", Payload, FETCHED)
 STACKS = Request("stacks", HostStacks, ranks=lambda answer: answer.stacks)

@@ -1,0 +1,36 @@
+"""Adds the processes that the kernels of the hosts killed for lack of memory to the result of a job.
+
+The end of a rank names such a kill itself. Workers of data loaders and pools, and other programs that a rank
+starts, are killed without a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..connect.fanout import ask_every
+from ..connect.requests.launch import MEMORY_KILLS
+from ..launch.result import LaunchResult
+from .feature import Attempt, Feature
+
+ASK_SECONDS = 2.0
+
+
+class MemoryKillsOfHosts(Feature):
+    """Adds the kills of each host, that of the failure first."""
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Ask the hosts that still answer."""
+        cluster, first = attempt.cluster, result.failure.host if result.failure else None
+        channels = {
+            name: channel
+            for name, channel in cluster.channels.items()
+            if name not in cluster.silent and not channel.ended
+        }
+        answers = ask_every(channels, MEMORY_KILLS, ASK_SECONDS).results
+        kills = {
+            name: answers[name]
+            for name in sorted(answers, key=lambda name: name != first)
+            if answers[name].kills
+        }
+        return dataclasses.replace(result, memory_kills=kills)
