@@ -182,6 +182,8 @@ class CommandLine(click.Command):
                 raise UsageError(
                     f"{called}: {rest.name} and {shlex.join(left)!r} exclude each other; give one"
                 )
+            if words[0] is _DASHES and self.declared.positional and not free:
+                left.insert(0, _DASHES)  # dropped by click: it marks the arguments of a program
             values[rest.name] = shlex.join(left)
         self._require_all(called, values, placed)
         return values

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import takewhile
 from pathlib import Path
 
 from ..console.text import nearest
@@ -16,29 +18,36 @@ from ..errors import UsageError
 from ..plan.program import Program
 from ..plan.source_tree import Tree
 from ..plan.walk import KEYS, RUNS
-from .command import Declaration
-from .launch_options import LaunchOptions
+from .misplaced_options import notes_about_options
 
 DEFAULT_MODULE = "muster.train"
-HOSTS_OPTIONS = {"-H", "--hosts", "--hostfile", "-hostfile", "--machinefile", "-machinefile"}
 MAIN = "__main__.py"
+_NO_PROGRAM = "not a program of Python or a shell"
 _SHELLS = {".sh": "sh", ".bash": "bash", ".zsh": "zsh"}
 _PYTHON = re.compile(r"python[\d.]*")
 _FIRST_BYTES = 256
-MOST_READ = 2000
-"""A larger tree is not searched for the options of the program: the launch would wait for that."""
 _COMPILED = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
+_DATA = (ast.Dict, ast.List, ast.Tuple, ast.Constant, ast.Name, ast.UnaryOp)
 
 
 def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str) -> Program:
     """The program of the ranks. A script must be a file of the tree, because a launch sends only the tree."""
     arguments = _arguments(args)
+    if (script or module) and arguments[:1] == ("--",):  # it says that what follows is for the program
+        arguments = arguments[1:]
     if script and module:
         raise UsageError("--script and --module exclude each other; give one")
     if arguments and not (script or module):
         _require_no_program(arguments, folder)
     if module.startswith("-"):
         raise UsageError(f"--module {module}: a module name does not begin with a dash")
+    if (file := module.removesuffix(".py")) != module or "/" in module:
+        names = {f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"}
+        if not names & {file.path for file in tree.files}:
+            raise UsageError(
+                f"--module {module}: a file is no module; to run it: launch {shlex.quote(f'{file}.py')}; "
+                f"as a module: launch -m {shlex.quote(file.strip('./').replace('/', '.'))}"
+            )
     if module and not all(part.strip() for part in module.split(".")):
         raise UsageError(f"--module {module}: not a module name; write package.module, without a leading dot")
     if module == "__main__":
@@ -60,49 +69,19 @@ def _require_no_program(arguments: Sequence[str], folder: Path) -> None:
         )
 
 
-def notes_of(program: Program, tree: Tree) -> Iterator[str]:
-    """Notes about arguments that the user may have meant otherwise."""
+def notes_of(program: Program, tree: Tree, args: str) -> Iterator[str]:
+    """Notes about arguments that the user may have meant otherwise.
+
+    `args`: as in `program_of`. `UsageError` for an argument that must not be misunderstood.
+    """
     sources = [file.path for file in tree.files if file.path.endswith(".py")]
     if program.module and not find_spec(program.module.partition(".")[0]):
         modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources]
         if program.module not in modules and (hint := nearest(program.module, modules)):
             yield f"note: no module {program.module} here{hint}"
-    launch = Declaration(LaunchOptions)
-    for argument, following in pairwise((*program.args, "")):
-        option = launch.flag(argument.partition("=")[0]) if argument.startswith("--") else None
-        if (
-            option
-            and len(sources) <= MOST_READ
-            and not any(_contains(tree.root / path, argument.partition("=")[0]) for path in sources)
-        ):
-            has_value = option.kind is not bool and "=" not in argument
-            name = program.script or program.module
-            text = f"{argument} {following}" if has_value else argument
-            yield f"note: {text.rstrip()} goes to {name}; for Muster write it before {name}"
-
-
-def _contains(path: Path, text: str) -> bool:
-    """Whether a source file contains a text, such as the name of an option of its program."""
-    try:
-        return text in path.read_text(errors="replace")
-    except OSError:
-        return False
-
-
-def require_hosts_before(program: str, args: str, folder: Path) -> None:
-    """`UsageError` for a hosts file among the arguments after the script, if the launch itself has none.
-
-    These arguments are the program's, so the launch would run on the hosts of hosts.txt instead.
-    """
-    for argument, following in pairwise((*_arguments(args), "")):
-        option, _, value = argument.partition("=")
-        if option in HOSTS_OPTIONS and (folder / (value or following)).is_file():
-            text = argument if value else f"{argument} {following}"
-            raise UsageError(
-                f"{text} comes after {program}, so it is an argument of the program; options of the launch "
-                f"come first: launch {text} {program}. If it is for the program: launch --hosts "
-                f"./hosts.txt {program} {text}"
-            )
+    if program.module != DEFAULT_MODULE:
+        before = [*takewhile(lambda argument: argument != "--", _arguments(args))]
+        yield from notes_about_options(before, program, tree)
 
 
 def _arguments(args: str) -> tuple[str, ...]:
@@ -165,13 +144,45 @@ def _runner(path: Path, script: str) -> tuple[str, ...]:
             f"script {script}: a compiled program; write a script that starts it, run.sh with the line "
             f'exec ./{path.name} "$@", then: launch run.sh'
         )
+    if first.startswith(b"PK") and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if MAIN not in archive.namelist():
+                raise UsageError(f"script {script}: a zip archive without {MAIN}, so Python cannot run it")
+        return ()
+    if path.suffix == ".pyc":
+        return ()
+    if b"\0" in first:
+        raise UsageError(f"script {script}: {_NO_PROGRAM}, but binary data")
     if first.startswith(b"#!"):
         runner = first[2:].split(b"\n")[0].decode(errors="replace").split(maxsplit=1)
         return () if not runner or "python" in " ".join(runner) else tuple(part.strip() for part in runner)
     if shell := _SHELLS.get(path.suffix):
         return (shell,)
-    if first.startswith(b"PK") and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if MAIN not in archive.namelist():
-                raise UsageError(f"script {script}: a zip archive without {MAIN}, so Python cannot run it")
+    if path.suffix != ".py" or first.lstrip()[:1] in {b"{", b"["}:
+        _require_python(path, script)
     return ()
+
+
+def _require_python(path: Path, script: str) -> None:
+    """`UsageError` for a file that is not a program of Python. JSON and YAML may be Python without effect."""
+    if path.suffix == ".ipynb":
+        raise UsageError(
+            f"script {script}: a notebook, not a program; launch from inside it (docs/how-to/python.md), or "
+            f"make a program of it: jupyter nbconvert --to script {shlex.quote(script)}"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ranks show those of the program
+            content = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        place = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else f"{error}"
+        raise UsageError(f"script {script}: {_NO_PROGRAM} ({place})") from None
+    except OSError as error:
+        raise UsageError(f"script {script}: cannot be read: {error.strerror}") from None
+    if all(
+        isinstance(each.value, _DATA)
+        if isinstance(each, ast.Expr)
+        else isinstance(each, ast.AnnAssign) and not each.value
+        for each in content
+    ):
+        raise UsageError(f"script {script}: {_NO_PROGRAM}, but data without a statement that does anything")

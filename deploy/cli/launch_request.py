@@ -23,7 +23,7 @@ from .command import Declaration
 from .command_line import opposite
 from .inventory import Inventory, inventory_or_this_machine, require_one_source
 from .launch_options import LaunchOptions
-from .launch_program import notes_of, program_of, require_hosts_before
+from .launch_program import notes_of, program_of
 from .shared import THIS_ALLOCATION, TRAIN, print_note
 
 _INSTEAD = {
@@ -50,9 +50,6 @@ def refuse(options: LaunchOptions) -> None:
             if getattr(options, name):
                 raise UsageError(f"--preload does not work with --{name.replace('_', '-')}; leave one out")
     parse.require_attached(detach=options.detach, timings=options.timings, rank=options.rank)
-    if (options.script or options.module) and not options.hosts and not options.slurm:
-        program = options.script or f"-m {options.module}"
-        require_hosts_before(program, options.args, Path.cwd())
     if options.slots:
         slot_rule(options.slots)
     _refuse_leases(options)
@@ -171,7 +168,7 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
     with clock.part("tree"):
         tree = scan(folder)
         program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)
-        for note in notes_of(program, tree):
+        for note in notes_of(program, tree, options.args):
             print_note(note)
         library = of_package(TRAIN)
         if options.call:

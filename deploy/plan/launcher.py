@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ..console.text import count
+from ..console.text import count, size
 from ..errors import HostError, UnfitError, UsageError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
@@ -82,6 +83,21 @@ def refuse_shared_gpus(backend: str, placement: Placement, facts: Mapping[str, F
                 f"--backend nccl: {host} gets {count(ranks, 'rank')} and has {count(gpus, 'GPU')}, and NCCL "
                 f"allows one rank on each; use at most {count(gpus, 'slot')} there, or --backend gloo"
             )
+
+
+MOST_ARGUMENTS: Mapping[LauncherName, int] = {"mpirun": 120_000, "torchrun": 1_000_000}
+"""Bytes. mpirun puts all arguments into one variable, for which Linux has 128 KiB; a process has 2 MiB."""
+
+
+def refuse_long_arguments(spec: LaunchSpec) -> None:
+    """`UsageError` for more arguments of the program than its launcher can pass on."""
+    total, most = sum(len(os.fsencode(each)) + 1 for each in spec.program.args), MOST_ARGUMENTS[spec.launcher]
+    if total > most:
+        other = "; or add --launcher torchrun" if total <= MOST_ARGUMENTS["torchrun"] else ""
+        raise UsageError(
+            f"the program has {count(len(spec.program.args), 'argument')} of {size(total)}, and "
+            f"{spec.launcher} passes on {size(most)}; write them into a file that the program reads{other}"
+        )
 
 
 def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:

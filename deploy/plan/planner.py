@@ -23,7 +23,7 @@ from ..hosts.rendezvous import ClusterFacts
 from . import openmpi
 from .container import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
-from .launcher import launcher_of, refuse_shared_gpus, require
+from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require
 from .leases import visible
 from .placement import Layout, Placement
 from .spec import LaunchSpec
@@ -58,6 +58,7 @@ def plan(
 
     `containers`: for each host, the image in which its ranks run, if any. `leases`: its GPUs there.
     """
+    refuse_long_arguments(spec)
     used = placement.hosts
     launcher = launcher_of(spec.launcher)
     outside, images = facts.hosts, containers or {}

@@ -42,19 +42,6 @@ def test_a_script_and_its_arguments_as_a_shell_would_split_them(project: Path) -
     )
 
 
-@pytest.mark.parametrize("given", ["-H mine.txt", "--hosts=mine.txt", "--machinefile mine.txt"])
-def test_a_hosts_file_after_the_script_is_refused(project: Path, given: str) -> None:
-    (project / "mine.txt").touch()
-    with pytest.raises(UsageError, match=rf"come first: launch {given} their\.py\."):
-        launch_program.require_hosts_before("their.py", f"--epochs 3 {given}", project)
-
-
-@pytest.mark.parametrize("args", ["", "-H", "-H nodes", "--epochs mine.txt", "mine.txt"])
-def test_words_that_name_no_hosts_file_are_the_program_s(project: Path, args: str) -> None:
-    (project / "mine.txt").touch()
-    launch_program.require_hosts_before("their.py", args, project)
-
-
 def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
     assert program(project / "train", script="../their.py").script == "../their.py"
     assert program(project / "train", script=str(project / "their.py")).script == "../their.py"

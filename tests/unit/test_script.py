@@ -15,6 +15,7 @@ from muster.deploy.cli.program import run
 from muster.deploy.errors import UsageError
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
+from tests.command_lines import parse
 
 SAYS = "import sys; print('ran', *sys.argv[1:])\n"
 
@@ -29,14 +30,15 @@ def ran(project: Path, known: Program) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["pkg", "pkg/", "app.zip", "tool", "-u.py", "./-u.py"])
+@pytest.mark.parametrize("name", ["pkg", "pkg/", "app.zip", "tool", "plain", "-u.py", "./-u.py"])
 def test_what_python_runs_is_run_by_python(name: str, tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__main__.py").write_text(SAYS)
     with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
         archive.writestr("__main__.py", SAYS)
     (tmp_path / "tool").write_text(f"#!/usr/bin/env python3\n{SAYS}")
-    (tmp_path / "-u.py").write_text(SAYS)
+    for plain in ("plain", "-u.py"):
+        (tmp_path / plain).write_text(SAYS)
     known = program(tmp_path, name, "a")
     assert known.runner == ()
     assert ran(tmp_path, known).stdout == "ran a\n"
@@ -69,10 +71,29 @@ def test_what_cannot_run_is_refused_with_what_to_type(tmp_path: Path) -> None:
     (tmp_path / "prog").write_bytes(b"\x7fELF\x02")
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         archive.writestr("data", "")
+    for name, content in {
+        "train.ipynb": '{"cells": [], "nbformat": 4}',
+        "config.yaml": "epochs: 3\nname: large\n",
+        "config.json": '{"epochs": 3, "name": null}',
+        "json.py": "\n[{}]\n",
+        "empty": "",
+        "README.md": "# Title\n\nTo train, start it.\n",
+        "model.pt": "\x80\x02}\0",
+        "picture.py": "P\0",
+    }.items():
+        (tmp_path / name).write_text(content)
     for script, complaint in {
         "sub": r"script sub: a folder without __main__.py; name a file in it: launch sub/FILE.py",
         "prog": r'a compiled program; write a script that starts it, run.sh with the line exec ./prog "\$@"',
         "data.zip": r"script data.zip: a zip archive without __main__.py",
+        "train.ipynb": r"a notebook, not a program; launch from inside it \(docs/how-to/python.md\), or make",
+        "config.yaml": "script config.yaml: not a program of Python or a shell, but data without a statement",
+        "config.json": "not a program of Python or a shell, but data without",
+        "json.py": "not a program of Python or a shell, but data without",
+        "empty": "not a program of Python or a shell, but data without",
+        "README.md": r"not a program of Python or a shell \(line 3: ",
+        "model.pt": "not a program of Python or a shell, but binary data",
+        "picture.py": "not a program of Python or a shell, but binary data",
         "bash": r"script bash: no such file; Muster starts bash itself: launch SCRIPT",
         "python3.12": r"script python3.12: no such file; Muster starts Python itself: launch SCRIPT",
     }.items():
@@ -115,6 +136,9 @@ def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
             "python would be an argument of muster.train; to run it: launch train.py -v",
         ),
         ("-m __main__", "--module __main__: Python has no such module; name the package: -m PACKAGE"),
+        ("-m train.py", "--module train.py: a file is no module; to run it: launch train.py; as a module: "),
+        ("-m sub/train.py", "--module sub/train.py: a file is no module; to run it: launch sub/train.py; "),
+        ("-m ./sub/train", "--module ./sub/train: a file is no module; to run it: launch ./sub/train.py; "),
         ("-m .train", "--module .train: not a module name; write package.module, without a leading dot"),
     ],
 )
@@ -128,17 +152,89 @@ def test_a_program_that_is_not_there_is_answered_with_what_to_type(
     assert capsys.readouterr().err.startswith(said)
 
 
+def notes(project: Path, script: str, args: str, module: str = "") -> list[str]:
+    tree = scan(project)
+    known = launch_program.program_of(tree, project, script=script, module=module, args=args)
+    return [*launch_program.notes_of(known, tree, args)]
+
+
 def test_options_after_the_script_that_only_muster_has_are_noted(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("parser.add_argument('--backend')")
-    tree = scan(tmp_path)
-    known = program(tmp_path, "train.py", "--backend gloo --np 4 --detach --epochs 3")
-    notes = [*launch_program.notes_of(known, tree)]
-    assert notes == [
-        "note: --np 4 goes to train.py; for Muster write it before train.py",
-        "note: --detach goes to train.py; for Muster write it before train.py",
+    assert notes(
+        tmp_path, "train.py", "--backend gloo --detach -N 2 --max-restarts=3 -x A=1 -v --epochs 3"
+    ) == [
+        f"note: {text} goes to train.py; for Muster write it before train.py"
+        for text in ("--detach", "-N 2", "--max-restarts=3", "-x A=1")
     ]
-    misspelt = launch_program.program_of(tree, tmp_path, script="", module="trian", args="")
-    assert [*launch_program.notes_of(misspelt, tree)] == ["note: no module trian here; did you mean train?"]
+    assert notes(tmp_path, "", "", "trian") == ["note: no module trian here; did you mean train?"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(
+            "--dry-run",
+            "--dry",
+            "--dry_run",
+            "-dry-run",
+            "--np 4",
+            "--np=4",
+            "-np 4",
+            "-n 4",
+            "-n4",
+            "--ntasks 4",
+        ),
+        *("--num_processes 4", "--hosts h.txt", "-H h.txt", "-hostfile h.txt", "--machinefile h.txt", "-H"),
+        *("--include node1", "-include node1", "--exclude=node1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train.py", "-m train", "run.sh"])
+def test_an_option_after_the_script_that_starts_nothing_or_chooses_hosts_is_refused(
+    option: str, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import numpy as np\nhosts, exclude = 1, n -n\nnp.zeros(-n)\n")
+    (tmp_path / "run.sh").write_text("python train.py\n")
+    script, module = ("", "train") if name.startswith("-m") else (name, "")
+    with pytest.raises(UsageError) as error:
+        notes(tmp_path, script, f"--epochs 3 {option} x", module)
+    taken = option if "h.txt" in option or not option.endswith("-H") else "-H x"
+    assert f"for Muster: launch {taken} {name}; for the program: launch {name} -- {taken}" in str(error.value)
+    assert notes(tmp_path, script, f"-- {option}", module) == []
+    assert notes(tmp_path, script, f"--epochs 3 -- {option}", module) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "args"),
+    [
+        ("add_argument('--dry-run')", "--dry-run"),
+        ("@click.option('-n', '--number')", "-n 4"),
+        ("def main(dry_run: bool = False): ...", "--dry-run"),
+        ("class Arguments:\n    include: str = ''\n", "--include x"),
+        ("flags.DEFINE_integer('np', 4, '')", "--np=4"),
+    ],
+)
+def test_an_option_that_the_program_mentions_is_left_to_it(source: str, args: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import options")
+    (tmp_path / "options.py").write_text(source)
+    assert notes(tmp_path, "train.py", args) == []
+
+
+def test_two_dashes_after_the_script_are_not_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SAYS)
+    for words, args in {
+        "train.py -- --dry-run": ("--dry-run",),
+        "-m train -- --np 4": ("--np", "4"),
+        "--script train.py -- --np 4": ("--np", "4"),
+        "train.py a -- b": ("a", "--", "b"),
+        "train.py -- -- b": ("--", "b"),
+    }.items():
+        values = parse(["launch", *shlex.split(words)]).values
+        script, module = values.get("--script", ""), values.get("--module", "")
+        known = launch_program.program_of(
+            scan(tmp_path), tmp_path, script=script, module=module, args=values["--args"]
+        )
+        assert known.args == args
+    assert parse(["launch", "--", "--epochs", "3"]).values == {"--args": "--epochs 3"}
 
 
 def test_a_script_is_named_from_the_folder_of_the_launch(tmp_path: Path) -> None:
