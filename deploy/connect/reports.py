@@ -88,6 +88,8 @@ class RankEnded(Report, event="rank-end"):
     out_of_memory: OutOfMemory | None = None
     alone: bool = False
     """Its MPI world has no other rank, though the job has more."""
+    terminated: bool = False
+    """The launcher asked it to end before it did."""
     gpu_users: Annotated[tuple[GpuUser, ...], AtMost(64)] = ()
     """The other processes on its GPU, if it had no memory there."""
 

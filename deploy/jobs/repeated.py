@@ -92,6 +92,8 @@ def failed_host(result: LaunchResult) -> str | None:
 
 def _is_own(end: RankExit) -> bool:
     """Whether a rank failed on its own: not by a signal from outside, nor for a peer that is gone."""
+    if end.terminated:
+        return False
     if end.code < 0 and not end.why:  # `why`: the kernel killed it for lack of memory
         return -end.code in CRASHES
     return end.code != 0 and not misses_a_peer(end.tail)

@@ -15,7 +15,7 @@ from ..console.terminal import harmless
 from ..console.text import QUOTE, clip, count, duration, ranges, size, span
 from ..errors import MusterError, lines_of
 from ..hosts.stuck import REMEDY, not_ended
-from ..launch.cause import LAUNCHER_SIGNALS, early_lines
+from ..launch.cause import early_lines
 from ..launch.result import TERMINATED, Failure, KernelLine, Kind, LaunchResult, interruption, stopped_by
 from ..launch.stages import of_rank
 from ..plan.launch_plan import HostPlan, LaunchPlan
@@ -86,7 +86,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     lines += [f"        note: {line}" for line in _memory_kills(result) if failure is None]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
-    if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_printed:
+    if failure and failure.terminated and result.launcher_printed:
         lines.append(f"        and why {plan.spec.launcher} ended it: {folder.logs}/launcher@*.log")
     lines += [f"        page: {folder.path / page}"] if page else []
     if failure is None and result.last_line:

@@ -90,17 +90,17 @@ def _in_order(failures: Iterable[Failure]) -> list[Failure]:
 def _explains(later: Failure, first: Failure) -> bool:
     """Whether the end of a rank, although noted later, is the cause of the failure that was noted first."""
     after = later.at - first.at
-    if first.reason == SIGTERM:
-        return later.reason == SIGKILL and after <= SAME_MOMENT_SECONDS
+    if first.terminated or first.reason == SIGTERM:
+        return later.reason == SIGKILL and not later.terminated and after <= SAME_MOMENT_SECONDS
     ended_without_words = later.kind == "rank" and later.reason.startswith(("SIG", "exit status"))
-    is_victim = later.reason == SIGTERM or misses_a_peer(later.tail)
+    is_victim = later.terminated or later.reason == SIGTERM or misses_a_peer(later.tail)
     lost_a_peer = first.kind == "rank" and misses_a_peer(first.tail)
     return lost_a_peer and ended_without_words and not is_victim and after <= SETTLE_SECONDS
 
 
 def _may_be_victim(failure: Failure) -> bool:
     """Whether a launcher may have ended this rank."""
-    return failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS
+    return failure.kind == "rank" and (failure.terminated or failure.reason in LAUNCHER_SIGNALS)
 
 
 def ended_with(failure: Failure, ends: Mapping[int, RankExit]) -> frozenset[int]:
@@ -138,7 +138,9 @@ def ended_early(
     if failure is None:
         return ()
     before = {
-        rank: end for rank, end in ends.items() if end.code == 0 and end.at <= failure.at + LATER_SECONDS
+        rank: end
+        for rank, end in ends.items()
+        if end.code == 0 and not end.terminated and end.at <= failure.at + LATER_SECONDS
     }
     improper = {int(rank) for rank in _IMPROPER.findall("\n".join(launcher_tail))} & before.keys()
     if failure.kind in {"rank", "launcher"} and improper:

@@ -129,7 +129,9 @@ class ReportHandlers:
             return
         at, why = self._when(host, report.time), _why(report.out_of_memory)
         placed = self.state.placed[rank]
-        end = result.RankExit(placed, report.code, at, report.tail, why, report.gpu_users)
+        end = result.RankExit(
+            placed, report.code, at, report.tail, why, report.gpu_users, terminated=report.terminated
+        )
         self.state.rank_ended(end)
         if report.code != 0:
             self.state.fail(end.as_failure())

@@ -50,6 +50,8 @@ class Failure:
     """On the driver's clock, seconds since the epoch."""
     tail: tuple[str, ...] = ()
     """The last lines that explain it."""
+    terminated: bool = False
+    """The launcher asked the rank to end before it did."""
 
     @property
     def distrusted(self) -> bool:
@@ -102,6 +104,8 @@ class RankExit:
     """The host's reason besides the code: the kernel killed the rank for lack of memory."""
     gpu_users: tuple[GpuUser, ...] = ()
     """The other processes on its GPU, if it had no memory there."""
+    terminated: bool = False
+    """The launcher asked it to end before it did."""
 
     def as_failure(self) -> Failure:
         """The end as the reason of a failed launch."""
@@ -113,6 +117,7 @@ class RankExit:
             rank=self.placed.rank,
             at=self.at,
             tail=self.tail,
+            terminated=self.terminated,
         )
 
 

@@ -193,6 +193,7 @@ REPORTS: dict[str, dict[str, Any]] = {
         **_END,
         "tail": ["line\n"],
         "out_of_memory": {"limit": 7},
+        "terminated": True,
         "gpu_users": [{"pid": 7, "user": "ada", "program": "python3", "rank": 1}],
     },
     "program-over": {

@@ -255,7 +255,8 @@ def test_a_rank_ends_with_its_program_and_not_with_what_that_leaves_behind(agent
 
 def test_a_signal_is_told_as_such(agent: Agent) -> None:
     process = agent.start("-c", "import os; os.kill(os.getpid(), 9)")
-    assert agent.frames()[-1]["code"] == -signal.SIGKILL
+    end = agent.frames()[-1]
+    assert (end["code"], "terminated" in end) == (-signal.SIGKILL, False)
     assert process.wait() == 137
 
 
@@ -265,6 +266,7 @@ def test_a_signal_for_the_wrapper_reaches_the_program(agent: Agent) -> None:
     agent.stream.readline()
     process.terminate()
     assert process.wait(50) == 5  # on its own it would end after 60 s, with 0
+    assert agent.frames()[-1]["terminated"]
 
 
 def test_a_launcher_that_kills_its_process_gives_the_program_time_and_one_sigterm(agent: Agent) -> None:

@@ -75,6 +75,11 @@ def test_a_rank_that_ended_well_is_not_named_without_a_reason(
     assert ended_early(failure, {end.placed.rank: end for end in ends}, said.splitlines()) == ()
 
 
+def test_a_rank_that_ended_well_because_its_launcher_asked_it_to_is_not_named() -> None:
+    saved = dataclasses.replace(end(3, at=113.1), terminated=True)
+    assert ended_early(failed(GLOO), {3: saved}, []) == ()
+
+
 def test_the_verdict_and_the_result_name_it(tmp_path: Path) -> None:
     result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {3: end(3)}, early=(end(3),))
     text = verdict(result, RunFolder(tmp_path, "job"))
@@ -130,7 +135,10 @@ def test_only_a_rank_that_failed_in_a_collective_has_its_record_read() -> None:
 
 
 def test_the_verdict_names_the_launchers_log_where_only_that_says_why(tmp_path: Path) -> None:
-    result = LaunchResult(PLAN, 100.0, 114.0, failed("", "SIGTERM (15)"), {}, launcher_printed=True)
-    assert "logs/launcher@*.log" in verdict(result, RunFolder(tmp_path, "job"))
+    asked = dataclasses.replace(failed("", "SIGTERM (15)"), terminated=True)
+    result = LaunchResult(PLAN, 100.0, 114.0, asked, {}, launcher_printed=True)
+    assert "and why mpirun ended it: " in verdict(result, RunFolder(tmp_path, "job"))
     silent = dataclasses.replace(result, launcher_printed=False)
     assert "launcher@" not in verdict(silent, RunFolder(tmp_path, "job"))
+    by_itself = dataclasses.replace(result, failure=failed("", "SIGKILL (9)"))
+    assert "launcher@" not in verdict(by_itself, RunFolder(tmp_path, "job"))

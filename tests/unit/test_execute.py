@@ -562,6 +562,7 @@ RESET = (
     "RuntimeError: [./gloo/transport/tcp/pair.cc:525] Read error [10.0.0.2]:21893: Connection reset by peer"
 )
 LOST_PEER = Failure("rank", RESET, 1, host="node2", rank=2, at=9.9, tail=(f"{RESET}\n",))
+SAVED = Failure("rank", "exit status 75", 75, host="node1", rank=0, at=10.0, terminated=True)
 HOST = Failure("host", "no answer", 3, host="node3", at=10.1)
 DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="node3", at=10.1)
 
@@ -571,6 +572,8 @@ DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="
     [
         ([RANK, HOST], HOST),  # mpirun noticed it before the driver
         ([RANK, DAEMON_GONE], DAEMON_GONE),
+        ([SAVED, HOST], HOST),  # it handles SIGTERM
+        ([LOST_PEER, dataclasses.replace(SAVED, at=10.1)], LOST_PEER),
         ([RANK, dataclasses.replace(HOST, at=11.0)], RANK),  # something else
         ([RANK, dataclasses.replace(HOST, host="node1")], RANK),
         ([dataclasses.replace(RANK, reason="exit status 1"), HOST], None),

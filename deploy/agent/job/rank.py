@@ -177,7 +177,9 @@ class Signals:
     """
 
     def __init__(self, program: Program) -> None:
-        self._program, self._is_terminated = program, False
+        self._program = program
+        self.terminated = False
+        """Whether SIGTERM was passed on, or the launcher has ended its process."""
         self._held: SimpleQueue[int] = SimpleQueue()
         threading.Thread(target=self._pass_on, daemon=True).start()
 
@@ -187,8 +189,8 @@ class Signals:
             self._held.put(number)
         elif number != signal.SIGTERM:
             self._program.send_signal(number)
-        elif not self._is_terminated:
-            self._is_terminated = True
+        elif not self.terminated:
+            self.terminated = True
             self._program.send_signal(number)
 
     def end_with(self, launcher: Launcher) -> None:
@@ -301,13 +303,14 @@ def run(argv: list[str], launcher: Launcher, released: Released | None = None) -
     for thread in pumps:
         thread.start()
     code = child.wait()
-    ended = time.clock_gettime(time.CLOCK_BOOTTIME)
+    ended, terminated = time.clock_gettime(time.CLOCK_BOOTTIME), signals.terminated
     os.close(ending)
     for event in quiet.values():
         event.wait(LAST_SECONDS)
     tail = list(tails["err"]) or list(tails["out"])
     at = over_at(child.pid, ended)
-    finish(agent, label, code, tail, at=at, alone=was_alone(ranks["rank"]))
+    marks = {"alone": was_alone(ranks["rank"]), "terminated": terminated}
+    finish(agent, label, code, tail, at=at, marks=marks)
     status = code if code >= 0 else 128 - code
     while any(thread.is_alive() for thread in pumps) and not gone.is_set():
         launcher.release(status)  # what the program has left behind may print for long
@@ -341,13 +344,15 @@ def finish(
     tail: list[str],
     *,
     at: float | None = None,
-    alone: bool = False,
+    marks: Mapping[str, bool] | None = None,
 ) -> None:
     """Send the exit record to the agent, and write it here if possible: the disk may be full or gone.
 
     `at`: when it failed or ended, by the clock of common/clock.py; now, if the program never began.
+    `marks`: what else is true of the end, as in `RankEnded` of deploy/connect/reports.py.
     """
-    record = {"code": code, "time": time.time(), "tail": tail, **({"alone": True} if alone else {})}
+    record = {"code": code, "time": time.time(), "tail": tail}
+    record.update({name: True for name, is_true in (marks or {}).items() if is_true})
     at = time.clock_gettime(time.CLOCK_BOOTTIME) if at is None else at
     agent.send({"event": "rank-end", **record, "time": at})
     record_file = Log(f"{label}.json", lambda frame: None)
