@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ..connect.cluster import Cluster
 from ..errors import MusterError
-from ..launch.events import Event
+from ..launch.events import Emit, Event
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from .run_folder import RunFolder
@@ -31,6 +31,8 @@ class Attempt:
     plan: LaunchPlan
     cluster: Cluster
     folder: RunFolder
+    emit: Emit
+    """Passes an event on, to all features and to the folder of the run."""
     began: float
     """When the first attempt of the job began, in seconds since the epoch."""
     is_last: bool = True
@@ -45,6 +47,9 @@ class Feature:
 
     def on_event(self, event: Event) -> None:
         """Something has happened. The job waits for this call."""
+
+    def turn(self, attempt: Attempt) -> None:
+        """The ranks run. The job calls it at least every 2 s, and waits for it."""
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """The ranks of an attempt have ended, and its hosts are connected; returns the result to keep."""
@@ -79,6 +84,11 @@ class Features:
         """See `Feature.on_event`."""
         for feature in self._features:
             self._call(feature, partial(feature.on_event, event), None)
+
+    def turn(self, attempt: Attempt) -> None:
+        """See `Feature.turn`."""
+        for feature in self._features:
+            self._call(feature, partial(feature.turn, attempt), None)
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """See `Feature.ended`."""

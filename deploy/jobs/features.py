@@ -8,11 +8,20 @@ from .hints import Hints
 from .kernel_log import KernelMessages
 from .memory_kills import MemoryKillsOfHosts
 from .notify import Notify
+from .preload import Preload
 from .returned import ReturnedValues
 
 
 def features_of(spec: LaunchSpec, *others: Feature) -> Features:
     """The features of a job with this request. `others` act before them."""
     return Features(
-        (*others, Hints(), MemoryKillsOfHosts(), KernelMessages(), ReturnedValues(), Notify(spec))
+        (
+            *others,
+            Preload(),
+            Hints(),
+            MemoryKillsOfHosts(),
+            KernelMessages(),
+            ReturnedValues(),
+            Notify(spec),
+        )
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 
 from ..common.clock import now
@@ -13,52 +12,58 @@ from ..connect.channel import Channel
 from ..connect.requests.launch import PRELOAD, Preloaded
 from ..console.text import size
 from ..errors import MusterError
-from ..launch.job_events import LONGEST_TEXT, JobEvent, OnEvent
-from ..plan.spec import LaunchSpec
+from ..launch.job_events import LONGEST_TEXT, JobEvent
+from .feature import Attempt, Feature
 
 EVERY_SECONDS = 1.0
 """A host begins when the modules of a rank have not changed from one time to the next."""
 
 
-class Preloads:
+class Preload(Feature):
     """Asks every host of an attempt, until it is ready or says why it will not be."""
 
-    def __init__(self, spec: LaunchSpec, channels: Mapping[str, Channel], on_event: OnEvent) -> None:
-        self._spec, self._on_event = spec, on_event
-        self._channels = dict(channels) if spec.preload else {}
-        self._asked = time.monotonic()
+    def __init__(self) -> None:
+        self._channels = dict[str, Channel]()
+        """The hosts that are not ready yet."""
+        self._asked = 0.0
         self._answers: dict[str, Future[Preloaded]] = {}
-        self._looked = spec.attempt == 0
-        """Whether the ranks of this attempt are known to have started with or without their imports."""
 
-    def turn(self) -> None:
+    def begins(self, attempt: Attempt) -> None:
+        """Its hosts may have preloaded imports for this attempt, and will for the next one."""
+        self._channels = dict(attempt.cluster.channels) if attempt.plan.spec.preload else {}
+        self._asked, self._answers = time.monotonic(), {}
+
+    def turn(self, attempt: Attempt) -> None:
         """Handle the answers that have come, and ask again from time to time."""
+        spec = attempt.plan.spec
         for host, future in [*self._answers.items()]:
             if future.done():
                 del self._answers[host]
                 with contextlib.suppress(MusterError):  # the loop notices a host that is lost
-                    self._take(host, future.result())
+                    self._take(attempt, host, future.result())
         if self._channels and not self._answers and time.monotonic() - self._asked >= EVERY_SECONDS:
             self._asked = time.monotonic()
-            last = self._spec.attempt >= self._spec.max_restarts
+            last = spec.attempt >= spec.max_restarts
             self._answers = {host: each.post(PRELOAD, last=last) for host, each in self._channels.items()}
 
-    def _take(self, host: str, answer: Preloaded) -> None:
+    def _take(self, attempt: Attempt, host: str, answer: Preloaded) -> None:
         if answer.state not in {"ready", "cold"}:
             return
         self._channels.pop(host, None)
-        if self._spec.attempt and answer.cold:
+        is_restart = attempt.plan.spec.attempt > 0
+        if is_restart and answer.cold:
             why = ", ".join(sorted(answer.cold))
-            self._note(host, f"ranks did their imports themselves: {why}")
-        elif self._spec.attempt and answer.released:
-            self._note(host, "ranks started with their imports done")
+            _note(attempt, host, f"ranks did their imports themselves: {why}")
+        elif is_restart and answer.released:
+            _note(attempt, host, "ranks started with their imports done")
         elif answer.state == "ready":
-            self._note(host, f"ready for the next attempt: {answer.modules} modules, {size(answer.memory)}")
+            ready = f"{answer.modules} modules, {size(answer.memory)}"
+            _note(attempt, host, f"ready for the next attempt: {ready}")
         else:
-            self._note(host, f"the next attempt does its imports itself: {answer.why}")
+            _note(attempt, host, f"the next attempt does its imports itself: {answer.why}")
 
-    def _note(self, host: str, text: str) -> None:
-        event = JobEvent(
-            at=now(), type="host.preloaded", job=self._spec.job, attempt=self._spec.attempt, host=host
-        )
-        self._on_event(dataclasses.replace(event, text=text[:LONGEST_TEXT]))
+
+def _note(attempt: Attempt, host: str, text: str) -> None:
+    spec = attempt.plan.spec
+    event = JobEvent(at=now(), type="host.preloaded", job=spec.job, attempt=spec.attempt, host=host)
+    attempt.emit(dataclasses.replace(event, text=text[:LONGEST_TEXT]))

@@ -35,7 +35,6 @@ from ..plan.spec import LaunchSpec
 from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.stall import stall_text
 from . import restart_policy as restart
-from .background import Background
 from .feature import Attempt, Features
 from .history import FirstLines, JobHistory
 from .job_record import grace_of_stop
@@ -45,6 +44,7 @@ from .metrics import Metrics
 from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
+from .spare_hosts import SpareHosts
 from .verdict import verdict
 
 
@@ -70,7 +70,7 @@ class Attempts:
         self._history = JobHistory(spec.job, self._pass_on)
         self._first_lines: FirstLines | None = None
         self._policy = Policy(spec.max_restarts, spec.min_hosts, hosts=spec.hosts)
-        self._background = Background(open_pipe, self._say)
+        self._spares = SpareHosts(open_pipe, self._say)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
@@ -135,7 +135,7 @@ class Attempts:
                     deliver(the_plan, cluster, contents, self._stage)
                 if more := contents[0].tree.vanished[len(spec.tree.vanished) :]:
                     self._say(f"note: {about_vanished(more)}")
-                self._background.reserve = cluster.set_aside(host.name for host in placement.spares)
+                self._spares.reserve = cluster.set_aside(host.name for host in placement.spares)
                 if kept:
                     cluster.forget_reports()
                 self._execute(the_plan, cluster, timings, hosts)
@@ -154,7 +154,7 @@ class Attempts:
         result = self._results[-1]
         if result.warned:
             return ()
-        hosts, self._policy = restart.with_returned(hosts, self._background.answering, self._policy)
+        hosts, self._policy = restart.with_returned(hosts, self._spares.answering, self._policy)
         return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
 
     @staticmethod
@@ -175,11 +175,11 @@ class Attempts:
         result = self._results[-1]
         if self.spec.may_restart and result.failure:
             self._kept = cluster.hand_on(result.cleared)
-            self._background.hand_to(self._kept)
+            self._spares.hand_to(self._kept)
 
     def _let_go(self) -> None:
         """Close the connections that no attempt has taken over."""
-        self._background.reserve.close()
+        self._spares.reserve.close()
         if self._kept:
             self._kept.close()
             self._kept = None
@@ -189,7 +189,8 @@ class Attempts:
     ) -> None:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
         self._stage(f"starting {the_plan.spec.launcher}")
-        attempt = Attempt(the_plan, cluster, self.folder, now())
+        began = self._results[0].started if self._results else now()
+        attempt = Attempt(the_plan, cluster, self.folder, self._emit, began)
         # Whoever has seen job.json may stop the job, and expects a result.
         announced, self._announced = self._announced, the_plan
         try:
@@ -201,9 +202,7 @@ class Attempts:
             raise
         self._history.began(the_plan)
         self.folder.keep_launched(launched(the_plan, cluster.facts))
-        self._background.begin(
-            self.spec, the_plan, cluster.channels, hosts, self._policy, on_event=self._emit
-        )
+        self._spares.begin(self.spec, hosts, self._policy)
         self._first_lines = FirstLines(timings, len(the_plan.ranks))
         result = LaunchLoop(
             the_plan,
@@ -211,16 +210,14 @@ class Attempts:
             self._emit,
             timings=timings,
             detached=self.folder.detached,
-            on_turn=self._background.turn,
+            on_turn=partial(self._turn, attempt),
             asked_grace=lambda: grace_of_stop(self.folder.path),
         ).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = explain_port_conflict(result, head)
         again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
-        attempt = dataclasses.replace(
-            attempt, began=self._results[0].started, is_last=result.warned or not again
-        )
+        attempt = dataclasses.replace(attempt, is_last=result.warned or not again)
         result = self.features.ended(attempt, result)
         if attempt.is_last:
             result = dataclasses.replace(result, written=outputs(cluster))
@@ -306,6 +303,10 @@ class Attempts:
                 self._stalled(event, event.since)
         if isinstance(event, Paced) and self.folder.note_late(event.late) and self._head:
             self._record(self._head, "job.json", self.folder.record, wait=False)
+
+    def _turn(self, attempt: Attempt) -> None:
+        self._spares.turn()
+        self.features.turn(attempt)
 
     def _pass_on(self, event: Event) -> None:
         self.folder.on_event(event)

@@ -1,26 +1,19 @@
-"""The background work of a job, besides the attempt that runs, so that it can heal.
-
-It holds spare hosts, seeks hosts that were lost, and keeps the imports of the ranks ready.
-"""
+"""The hosts of a job without ranks, so that it can heal: spare ones, and lost ones that may answer again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from ..connect.channel import Channel
 from ..connect.kept import KeptHosts
 from ..connect.pipe import OpenPipe
 from ..connect.reserve import Reserve
 from ..hosts.hostfile import Host
-from ..launch.job_events import OnEvent, ignore
-from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
-from .preload import Preloads
 from .restart_policy import Policy
 
 
-class Background:
-    """Does its work in turns of the driver's loop. `say` gets lines for the user."""
+class SpareHosts:
+    """Looks after them in turns of the driver's loop. `say` gets lines for the user."""
 
     def __init__(self, open_pipe: OpenPipe, say: Callable[[str], None]) -> None:
         self._open_pipe, self._say = open_pipe, say
@@ -29,26 +22,15 @@ class Background:
         self.answering: frozenset[str] = frozenset()
         """Those that were connected at the end of the last attempt."""
 
-    def begin(
-        self,
-        spec: LaunchSpec,
-        plan: LaunchPlan,
-        channels: Mapping[str, Channel],
-        hosts: Sequence[Host],
-        policy: Policy,
-        *,
-        on_event: OnEvent = ignore,
-    ) -> None:
+    def begin(self, spec: LaunchSpec, hosts: Sequence[Host], policy: Policy) -> None:
         """An attempt begins. `hosts`: those that it may use."""
-        self._preloads = Preloads(plan.spec, channels, on_event)
         self._spec = spec
         if not spec.allocation:  # Slurm has taken a lost node out of it
             for name in policy.away - {host.name for host in hosts}:
                 self._seek(name)
 
     def turn(self) -> None:
-        """Look after the preloaded processes, and after the hosts without ranks."""
-        self._preloads.turn()
+        """Look after them."""
         for name, why in self.reserve.lost().items():
             self._say(f"{name}, which has no rank: {why}")
             self._seek(name)
