@@ -56,6 +56,8 @@ Seconds from the fault to the verdict / to the end of the last process of the jo
   Ctrl-C, `muster stop`, the failure of another rank, a stall, a restart. A launcher that gives up earlier, as
   mpirun does after a second, ends only its own process of the rank. A second Ctrl-C or `muster stop` shortens
   the grace to 1 s, and the end of the driver to 5 s (detached: 20 s).
+- With Open MPI 4.1, a rank that has initialised MPI ends with mpirun, which gives up about 2 s after the
+  failure of another rank. With 5.0 it can save, and fails in MPI_Finalize.
 - SIGTERM goes to the program of a rank alone. Its children are left to it while it handles the signal; the
   commands of a shell script get it too, because a shell waits for them before it runs its trap.
 - An agent alone keeps the same grace: its part of the job ends at most `--grace` and 6 s after its connection
