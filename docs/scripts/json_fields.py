@@ -335,7 +335,7 @@ MEANINGS = {
     "HostLeases.kind": "of its GPUs: `nvidia`, `amd`, `ascend`, or `none`",
     "HostLeases.gpus": "every GPU or NPU",
     "HostLeases.waiting": "the jobs that wait for devices, the first in the queue first",
-    "HostLeases.problem": "why the GPUs are not known; empty if they are",
+    "HostLeases.problem": "why the GPUs are not known, or which process is in the way of leases; else empty",
     "memory_kills[].host": "a host whose kernel killed processes that ranks had started, for lack of memory",
     "memory_kills[].kills": "how many",
     "memory_kills[].limit": "the limit of their cgroup, in bytes; null without one",
