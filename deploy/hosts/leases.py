@@ -59,7 +59,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingJob:
     """A job that waits for devices of a host."""
 
     user: Name
@@ -74,6 +74,6 @@ class HostLeases:
 
     kind: Kind
     gpus: Devices
-    waiting: Annotated[tuple[Waiting, ...], AtMost(MOST_CLAIMS)]
+    waiting: Annotated[tuple[WaitingJob, ...], AtMost(MOST_CLAIMS)]
     problem: Text = ""
     """Why the GPUs are not known, or who is in the way of leases."""

@@ -117,6 +117,9 @@ def test_a_restart_keeps_its_gpus_and_may_have_more(take: Take) -> None:
     assert numbers(since) == numbers(take("a", 2)) == [0, 1]
     assert numbers(take("b", 6)) == [2, 3, 4, 5, 6, 7]
     assert take("a", 3)["ready"] is False
+    take("a", 0)
+    assert numbers(take("b", 6)) == [2, 3, 4, 5, 6, 7], "not the first ones that are free"
+    assert numbers(take("a", 2)) == [0, 1]
     assert [device["job"] for device in leases.Leases().do_leases({}, b"")["gpus"]] == ["a"] * 2 + ["b"] * 6
 
 

@@ -91,7 +91,8 @@ class Leases:
             found = self._find(gpus, number, others, self._order(waits))
             ready = len(found.devices) >= number
             if ready and take:
-                ready = self._take(waits, found)
+                found = self._take(waits, found)
+                ready = len(found.devices) >= number
             if not (ready and take):
                 self._wait(waits, keeps=take)
         own = self._own.claim
@@ -128,7 +129,7 @@ class Leases:
     def _find(
         self, devices: Sequence[Device], number: int, others: list[Claim], order: tuple[float, str]
     ) -> Found:
-        """Choose from the devices that are free, and that are left by who waits before."""
+        """Choose from the devices that this job has, that are free, and that are left by who waits before."""
         holders, has = _holders(others), self._own.claim.has
         own = {*descendants()} if any(device.pids for device in devices) else set()
         free: list[Device] = []
@@ -147,26 +148,28 @@ class Leases:
                 for device in free
                 if device.name not in left
             ]
-        return Found([device for device in free if device.name in left][:number], taken)
+        usable = [device for device in free if device.name in left]
+        first = sorted(usable, key=lambda device: device.name not in has)[:number]
+        return Found([device for device in usable if device in first], taken)
 
-    def _take(self, waits: Claim, found: Found) -> bool:
-        """Claim the devices; False if another agent has claimed one of them meanwhile."""
+    def _take(self, waits: Claim, found: Found) -> Found:
+        """Claim the devices; returns those that no other agent has claimed meanwhile, or all of them."""
         had = self._own.claim
         has = {device.name: device.number for device in found.devices}
         claim = Claim(waits.job, had.since if had.has else time.time(), has, by=waits.by)
         if has == had.has and not had.wants:
             self._own.keep()
-            return True
+            return found
         self._own.publish(claim)
         holders = _holders(claims.living_claims(self._own.paths))
         rivals = [device for device in found.devices if device.name in holders.keys() - had.has.keys()]
         if rivals:  # each of two agents that claim at once sees the other; both try again
             self._own.withdraw()
-            found.taken.extend(_described(device, holders[device.name]) for device in rivals)
-            return False
+            taken = [_described(device, holders[device.name]) for device in rivals]
+            return Found([each for each in found.devices if each not in rivals], [*found.taken, *taken])
         self._own.confirm()
         self._start_keeper()
-        return True
+        return found
 
     def _wait(self, waits: Claim, *, keeps: bool) -> None:
         """Queue; with the devices that this job has, if it keeps them."""
