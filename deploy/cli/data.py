@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -55,10 +56,11 @@ class DataPush(HostOptions):
                 content = read_here(source, progress.show)
         began = time.monotonic()
         with (
-            Cluster(inventory.hosts, inventory.open_pipe) as cluster,
+            contextlib.closing(Cluster(inventory.hosts, inventory.open_pipe)) as cluster,
             Progress(source.name, unit=MB) as progress,
         ):
-            transfer = DataTransfer(cluster, source, progress.show, shard=self.shard)
+            errors = cluster.connect()
+            transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, unreached=errors)
             pushed = transfer.push(content)
         sys.stdout.write(harmless_lines(report.pushed_as_text(pushed, time.monotonic() - began)))
         if pushed.failed:

@@ -78,31 +78,56 @@ def read_here(source: DataSource, progress: OnProgress) -> Content:
 
 
 class DataTransfer:
-    """The push of a data set to the hosts of a cluster."""
+    """The push of a data set to the hosts of a cluster. A host that fails does not keep it from the others.
 
-    def __init__(self, cluster: Cluster, source: DataSource, progress: OnProgress, *, shard: bool) -> None:
+    `unreached`: the errors of hosts that could not be connected.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        source: DataSource,
+        progress: OnProgress,
+        *,
+        shard: bool,
+        unreached: Mapping[str, MusterError] | None = None,
+    ) -> None:
         self._cluster, self._source, self._progress, self._shard = cluster, source, progress, shard
-        self.pushed = DataPushResult(source.name, {host: DataPushOutcome() for host in cluster.channels})
+        self.pushed = DataPushResult(source.name, {host.name: DataPushOutcome() for host in cluster.hosts})
+        self._failed = {host: error.reason for host, error in (unreached or {}).items()}
 
     def push(self, content: Content | None) -> DataPushResult:
-        """Bring every host its missing chunks, and publish the set. `content`: None if the head has it."""
+        """Bring every host its missing chunks, and publish the set. `content`: None if the head has it.
+
+        `UnfitError` if no host is left, or one that has to be there: the head, or any that gets a shard.
+        """
         transfers = Transfers(self._cluster, self._serve(), self._progress)
         transfers.take_other = self._take_other
-        hosts = [host for host, outcome in self.pushed.hosts.items() if not outcome.same_as]
+        hosts = [host for host in self._left() if not self.pushed.hosts[host].same_as]
         if content is None:
-            content = self._read_by_head(transfers, hosts[0])
-            digest = bring_manifest(transfers, content.packed, hosts[1:], source=hosts[0])
+            if (head := self._cluster.hosts[0].name) in self._failed:
+                raise UnfitError([(head, self._failed[head])])
+            content = self._read_by_head(transfers, head)
+            digest = bring_manifest(transfers, content.packed, hosts[1:], source=head)
         else:
             digest = bring_manifest(transfers, content.packed, hosts)
-        if transfers.lost.keys() >= {*hosts} or (self._shard and transfers.lost):
-            raise UnfitError(transfers.lost.items())
-        begun = self._begin([host for host in hosts if host not in transfers.lost], content, digest)
+        self._failed |= transfers.lost
+        begun = self._begin([host for host in self._left() if host in hosts], content, digest)
+        hosts = [host for host in self._left() if host in hosts]
         chunks = Chunks(content.manifest)
         BundleSource(transfers, chunks, content.reader).bring(self._bundles(chunks, begun))
         self.pushed.sent, self.pushed.notes = transfers.sent, transfers.notes
-        self._publish(hosts, transfers.lost, _seconds_for(content.manifest))
+        self._failed |= transfers.lost
+        self._publish(hosts, _seconds_for(content.manifest))
         self._forget(hosts, digest)
         return self.pushed
+
+    def _left(self) -> list[str]:
+        """The hosts that have not failed; `UnfitError` if the set cannot be on them alone."""
+        left = [host for host in self.pushed.hosts if host not in self._failed]
+        if not left or (self._shard and self._failed):
+            raise UnfitError(self._failed.items())
+        return left
 
     def _take_other(self, host: str, report: Report) -> bool:
         """Show the bytes of its source that the head has read."""
@@ -112,8 +137,9 @@ class DataTransfer:
 
     def _serve(self) -> dict[str, FilesServed]:
         """Let each host serve the others; hosts with the same folder are one."""
-        served = serve(self._cluster, "data", dict.fromkeys(self._cluster.channels))
-        first: dict[str, str] = {}
+        outcomes = serve(self._cluster, "data", dict.fromkeys(self._left()))
+        self._note(outcomes.errors)
+        served, first = outcomes.results, dict[str, str]()
         for host, answer in served.items():
             self.pushed.hosts[host].same_as = first.setdefault(answer.place, host)
             if first[answer.place] == host:
@@ -130,7 +156,7 @@ class DataTransfer:
         return Content(read_manifest(packed, head), packed, None)
 
     def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:
-        """Ask each host for its missing chunks; `UnfitError` names hosts with too little disk space."""
+        """Ask each host for its missing chunks. A host with too little disk space fails here."""
         parts = {host: (shard, len(hosts)) if self._shard else (0, 1) for shard, host in enumerate(hosts)}
 
         def arguments(host: str) -> dict[str, Any]:
@@ -141,7 +167,12 @@ class DataTransfer:
             files = [content.manifest.files[index] for index in content.manifest.shard(shard, of)]
             self.pushed.hosts[host] = DataPushOutcome(len(files), sum(file.size for file in files))
         channels = {host: self._cluster.channels[host] for host in hosts}
-        return ask_every(channels, DATA_BEGIN, _seconds_for(content.manifest), arguments).require_all()
+        outcomes = ask_every(channels, DATA_BEGIN, _seconds_for(content.manifest), arguments)
+        self._note(outcomes.errors)
+        return outcomes.results
+
+    def _note(self, errors: Mapping[str, MusterError]) -> None:
+        self._failed |= {host: error.reason for host, error in errors.items()}
 
     def _bundles(self, chunks: Chunks, begun: Mapping[str, DataBegun]) -> list[Bundle]:
         sets: dict[str, tuple[set[int], set[int]]] = {}
@@ -154,13 +185,12 @@ class DataTransfer:
         lacking = {host: lack for host, (lack, _) in sets.items()}
         return list(bundles(chunks.lengths, lacking, {host: have for host, (_, have) in sets.items()}))
 
-    def _publish(self, hosts: list[str], lost: Mapping[str, str], seconds: float) -> None:
+    def _publish(self, hosts: list[str], seconds: float) -> None:
         """Publish the set on hosts with all chunks; hosts that share a home have the first one's outcome."""
-        channels = {host: self._cluster.channels[host] for host in hosts if host not in lost}
-        published = ask_every(channels, DATA_PUBLISH, seconds)
-        errors = {**lost, **{host: error.reason for host, error in published.errors.items()}}
+        channels = {host: self._cluster.channels[host] for host in hosts if host not in self._failed}
+        self._note(ask_every(channels, DATA_PUBLISH, seconds).errors)
         for host, outcome in self.pushed.hosts.items():
-            outcome.error = errors.get(outcome.same_as or host, "")
+            outcome.error = self._failed.get(host) or self._failed.get(outcome.same_as, "")
 
     def _forget(self, hosts: list[str], digest: str) -> None:
         live = {host: self._cluster.channels[host] for host in hosts if not self.pushed.hosts[host].error}

@@ -191,7 +191,7 @@ class EnvironmentBuild:
         self, files: Sequence[LocalFile], needed: Mapping[str, Sequence[str]], show: OnProgress
     ) -> None:
         """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
-        transfers = Transfers(self.cluster, serve(self.cluster, "wheels", needed), show)
+        transfers = Transfers(self.cluster, serve(self.cluster, "wheels", needed).require_all(), show)
         wanted = transfers_of(files, needed)
         transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
         for note in transfers.notes:

@@ -142,7 +142,7 @@ class ImageTransfer:
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
         self._missing = {host: {*digests} for host, digests in needed.items()}
         self._transfers = transfers = Transfers(
-            self._cluster, serve(self._cluster, "images", needed), self._progress
+            self._cluster, serve(self._cluster, "images", needed).require_all(), self._progress
         )
         transfers.arrived, transfers.take_other = self._arrived, self._take_other
         for host in [host for host, missing in self._missing.items() if not missing]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
+from signal import SIGSTOP
 
 import pytest
 
 from muster.deploy.common.data.manifest import CHUNK
 from muster.deploy.connect.fanout import ask_every
+from muster.deploy.connect.pipe import LostError, Pipe
 from muster.deploy.connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from muster.deploy.data.pull import pull
 from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
 from muster.deploy.data.source import source
 from muster.deploy.errors import MusterError, UnfitError
+from muster.deploy.hosts import hostfile
 from tests.hosts_here import HostsHere, contents
 
 pytestmark = pytest.mark.slow  # several processes a test
@@ -50,11 +55,21 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def push(hosts: HostsHere, what: str, name: str = "digits", *, shard: bool = False) -> DataPushResult:
+def push(
+    hosts: HostsHere,
+    what: str,
+    name: str = "digits",
+    *,
+    shard: bool = False,
+    connected: Callable[[], None] = lambda: None,
+) -> DataPushResult:
+    """`connected`: called when the hosts are connected."""
     wanted = source(what, name)
     content = read_here(wanted, silent) if wanted.here else None
-    with hosts.cluster() as cluster:
-        return DataTransfer(cluster, wanted, silent, shard=shard).push(content)
+    with contextlib.closing(hosts.cluster()) as cluster:
+        errors = cluster.connect()
+        connected()
+        return DataTransfer(cluster, wanted, silent, shard=shard, unreached=errors).push(content)
 
 
 def test_every_host_has_the_folder_and_one_copy_left_this_machine(hosts: HostsHere, folder: Path) -> None:
@@ -187,6 +202,33 @@ def test_hosts_with_one_home_are_one(hosts: HostsHere, folder: Path) -> None:
     assert not pushed.failed
     with pytest.raises(UnfitError, match="node3: shares its home with node1"):
         push(hosts, str(folder), shard=True)
+
+
+def test_hosts_that_are_down_frozen_or_full_do_not_keep_the_set_from_the_others(
+    hosts: HostsHere, folder: Path
+) -> None:
+    hosts.hosts = hostfile.parse("node[1-4]")
+    hosts.wrap = lambda host, pipe: pipe if host != "node2" else _refuse()
+    # Its disk has room for nothing.
+    hosts.lies["node4"] = (
+        "import os; full = os.statvfs('/proc'); os.statvfs = os.fstatvfs = lambda path: full"
+    )
+    pushed = push(hosts, str(folder), connected=lambda: hosts.pipes["node3"]._process.send_signal(SIGSTOP))
+    assert {host: bool(outcome.error) for host, outcome in pushed.hosts.items()} == {
+        **{"node1": False, "node2": True, "node3": True, "node4": True}
+    }
+    assert pushed.hosts["node2"].error == "no route to it"
+    assert "room" in pushed.hosts["node4"].error
+    assert contents(hosts.data("node1") / "digits") == contents(folder)
+    with pytest.raises(UnfitError, match="node2: no route to it"):
+        push(hosts, str(folder), shard=True)
+    with pytest.raises(UnfitError, match="node2: no route to it"):
+        hosts.hosts = hosts.hosts[1:2]
+        push(hosts, str(folder))
+
+
+def _refuse() -> Pipe:
+    raise LostError("no route to it")
 
 
 def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..cluster import Cluster
-from ..fanout import ask_every
+from ..fanout import HostOutcomes, ask_every
 from ..requests.transfers import BLOB_SERVE, FilesServed
 from .certificates import identities
 
@@ -80,7 +80,7 @@ def ancestors(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def serve(
     cluster: Cluster, folder: str, digests: Mapping[str, Sequence[str] | None]
-) -> dict[str, FilesServed]:
+) -> HostOutcomes[FilesServed]:
     """Let each host serve files of a folder to the others alone; returns how much of each file it has.
 
     `digests`: the files that each host needs; None for all files of earlier transfers.
@@ -97,7 +97,7 @@ def serve(
         }
 
     channels = {host: cluster.channels[host] for host in digests}
-    return ask_every(channels, BLOB_SERVE, SERVE_SECONDS, arguments).require_all()
+    return ask_every(channels, BLOB_SERVE, SERVE_SECONDS, arguments)
 
 
 def transfers_of(files: Iterable[LocalFile], needed: Mapping[str, Sequence[str]]) -> list[Transfer]:
