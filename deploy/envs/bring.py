@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,9 +68,8 @@ class PackageDelivery(EnvironmentsAsked):
         """The facts of each host inside its environment, which a host without it makes."""
         held = self.of(cluster)
         facts = {host: cluster.facts[host] for host in held}
-        platform = platform_of(self._wanted, facts, held, self._launcher)
         # A restart has the same packages, whichever hosts are left.
-        lock = self._lock = self._lock or locked(self._wanted, platform, self._cache)
+        lock = self._lock = self._lock or self._locked(facts, held)
         self._require_launcher(lock)
         self.key = lock.key
         lacking = [host for host, answer in held.items() if lock.key not in answer.environments]
@@ -85,11 +84,25 @@ class PackageDelivery(EnvironmentsAsked):
             for host in facts
         }
 
+    def _locked(self, facts: Mapping[str, Facts], held: Mapping[str, HostEnvironments]) -> Lock:
+        """The lock. If no package needs torch, and all hosts have the same torch, the ranks get that one."""
+        lock = self._lock_for(facts, held)
+        torch = {host.torch for host in facts.values()}
+        needed = lock.version("torch") or self._wanted.system_torch or self._wanted.python
+        if needed or len(torch) > 1 or None in torch:
+            return lock
+        self._wanted = replace(self._wanted, system_torch=True)
+        return self._lock_for(facts, held)
+
+    def _lock_for(self, facts: Mapping[str, Facts], held: Mapping[str, HostEnvironments]) -> Lock:
+        platform = platform_of(self._wanted, facts, held, self._launcher)
+        return locked(self._wanted, platform, self._cache)
+
     def _require_launcher(self, lock: Lock) -> None:
         if self._launcher == "torchrun" and not (self._wanted.system_torch or lock.version("torch")):
             raise UsageError(
-                f"{self._wanted.file} names no torch, which torchrun needs; add it, or take the hosts' own: "
-                "--system-torch"
+                f"{self._wanted.file} names no torch, which torchrun needs, and the hosts do not have the "
+                "same one; add it"
             )
 
     def _line(self, lock: Lock, held: Mapping[str, HostEnvironments], lacking: list[str]) -> str:

@@ -6,22 +6,29 @@ A disk may also be the memory that processes share as files.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from ..console.terminal import harmless
+from ..errors import UsageError
+from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
+from ..plan.git import git
 from ..plan.launch_plan import LaunchPlan
+from ..plan.source_tree import Tree
 
 _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b?'.*'|b?\".*\")\s*$")
 _NO_MODULE = re.compile(
-    r"ModuleNotFoundError: No module named '(\w+)(?:\.[\w.]*)?'\)?\s*$"
-    r"|^\S*python[\d.]*: No module named (\w+)[\w.]*\s*$"
+    r"ModuleNotFoundError: No module named '(\w[\w.]*)'\)?\s*$"
+    r"|^\S*python[\d.]*: No module named (\w[\w.]*)\s*$"
 )
+_NO_NAME = re.compile(r"ImportError: cannot import name '(\w+)' from '(\w[\w.]*)' \(")
 MOST_LINE = 2048  # of a line, from its end: the patterns are slow on longer ones
 _REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
 
@@ -31,23 +38,75 @@ def last_lines(result: LaunchResult) -> Iterator[str]:
     return (line[-MOST_LINE:] for line in reversed(result.failure.tail if result.failure else ()))
 
 
-def missing_module(result: LaunchResult) -> str:
-    """A hint about the module that a rank could not import: in the tree, or of a package; else empty."""
+def missing_module(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:
+    """A hint about the module that a rank could not import: in the tree, or of a package; else empty.
+
+    `here`: the tree's folder is on this machine.
+    """
     for line in last_lines(result):
+        if match := _NO_NAME.search(line):  # perhaps a module of that package
+            return _module_here(f"{match[2]}.{match[1]}", result.plan) if here else ""
         if match := _NO_MODULE.search(line):
-            host = result.failure.host if result.failure else None
-            return _explain_module(match[1] or match[2], host or "a host", result.plan)
+            name, host = match[1] or match[2], result.failure.host if result.failure else None
+            left = _module_here(name, result.plan) if here else ""
+            torch = facts[host].torch if host and host in facts else None
+            return left or _explain_module(name, host or "a host", result.plan, has_torch=bool(torch))
     return ""
 
 
-def _explain_module(name: str, host: str, plan: LaunchPlan) -> str:
+_EXTENSION = re.compile(r"\.[\w.-]*so")
+MOST_ENTRIES = 10_000
+
+
+def _module_here(name: str, plan: LaunchPlan) -> str:
+    """A hint about a module that is on this machine and was not sent; else empty."""
+    tree = plan.spec.tree
+    sent, top = {file.path for file in tree.files}, Path(tree.root)
+    for folder in dict.fromkeys((_folder_of_program(plan), PurePosixPath(tree.within), PurePosixPath("."))):
+        for found in _modules_in(top / folder, name):
+            path = os.path.relpath(found, top)
+            if path not in sent:
+                fix = f"change the rule, or git add -f {shlex.quote(path)}"
+                return f"{not_sent(tree, path)}; {fix}" if _rule(tree, path) else not_sent(tree, path)
+    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        full = Path(entry).resolve()
+        if not full.is_relative_to(top.resolve()) and next(_modules_in(full, name), None):
+            return (
+                f"{name} is in {harmless(str(full))}, which only PYTHONPATH of this shell names; "
+                "put it into the project, or make a package of it"
+            )
+    return ""
+
+
+def _modules_in(folder: Path, name: str) -> Iterator[Path]:
+    """The files of this folder that Python would import under this name."""
+    parts = name.split(".")
+    full = folder.joinpath(*parts)
+    for path in (full.with_name(f"{parts[-1]}.py"), full / "__init__.py"):
+        if _kind_of(path.parent, path.name) == "file":
+            yield path
+    with contextlib.suppress(OSError):
+        for entry in islice(os.scandir(full.parent), MOST_ENTRIES):
+            stem = entry.name.removeprefix(parts[-1])
+            if stem != entry.name and _EXTENSION.fullmatch(stem) and entry.is_file():
+                yield Path(entry.path)
+
+
+def _explain_module(full: str, host: str, plan: LaunchPlan, *, has_torch: bool) -> str:
     sent = [PurePosixPath(file.path) for file in plan.spec.tree.files]
-    wanted = (PurePosixPath(f"{name}.py"), PurePosixPath(name, "__init__.py"))
+    base, name = PurePosixPath(*full.split(".")), full.partition(".")[0]
+    wanted = (base.with_name(f"{base.name}.py"), base / "__init__.py")
     folders = [str(_before(path, tail)) for path in sent for tail in wanted if _ends_with(path, tail)]
     if folders:
         nearest = os.path.relpath(min(folders, key=len), plan.spec.tree.within)
         path = shlex.quote(nearest)
-        return f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
+        return f"the tree has a module {full}, where Python does not look; add --env PYTHONPATH={path}"
+    if full != name:  # else Python would name the first part
+        return f"the {name} that Python found on {host} has no {full}; is it another version of it?"
+    return _explain_package(name, host, plan, has_torch=has_torch)
+
+
+def _explain_package(name: str, host: str, plan: LaunchPlan, *, has_torch: bool) -> str:
     if name in sys.stdlib_module_names:
         return (
             f"the Python of {host} has no {name}, a part of Python's own library; "
@@ -57,6 +116,7 @@ def _explain_module(name: str, host: str, plan: LaunchPlan) -> str:
         return f"the image {harmless(plan.spec.image)} has no {name}; add its package there"
     if plan.spec.environment:
         return f"the packages of this launch have no {name}; add its package to the requirements"
+    sent = {PurePosixPath(file.path) for file in plan.spec.tree.files}
     searched = (_folder_of_program(plan), PurePosixPath(plan.spec.tree.within), PurePosixPath("."))
     for listing in (folder / name for folder in searched for name in _REQUIREMENTS):
         if listing in sent:
@@ -64,7 +124,8 @@ def _explain_module(name: str, host: str, plan: LaunchPlan) -> str:
             return (
                 f"the hosts have no {name}; launch with --requirements {shlex.quote(path)} if that lists it"
             )
-    return f"the hosts have no {name}; list its package in a file, and launch with --requirements FILE"
+    keep = "; their own torch stays unless that needs another" if has_torch else ""
+    return f"the hosts have no {name}; list its package in a file, and launch with --requirements FILE{keep}"
 
 
 def _folder_of_program(plan: LaunchPlan) -> PurePosixPath:
@@ -136,11 +197,33 @@ def _explain(name: str, plan: LaunchPlan) -> str:
     for path in (inner, str(PurePosixPath(inner).parent)):
         kind = _kind_of(plan.spec.tree.root, path)
         if kind and not any(name == path or name.startswith(f"{path}/") for name in sent):
-            return (
-                f"the {kind} {harmless(path)} exists here, but was not sent: a launch leaves out what git "
-                "ignores, and empty folders; copy it with muster put, or take it out of .gitignore"
-            )
+            what = not_sent(plan.spec.tree, path, kind)
+            if _rule(plan.spec.tree, path):
+                return f"{what}; copy it with muster put, or change the rule"
+            return f"{what}: a launch leaves out what git ignores, and empty folders; copy it with muster put"
     return ""
+
+
+def not_sent(tree: Tree, path: str, kind: str = "file") -> str:
+    """`the file a.py is here, but was not sent: git ignores it (.gitignore:4: log*)`."""
+    rule = _rule(tree, path)
+    why = f": git ignores it ({harmless(rule)})" if rule else ""
+    return f"the {kind} {harmless(path)} is here, but was not sent{why}"
+
+
+_RULE = re.compile(r"(.*:\d+):([^!\t][^\t]*)\t")
+
+
+def _rule(tree: Tree, path: str) -> str:
+    """The rule by which git ignores a path of the tree, as `.gitignore:4: log*`; empty if there is none."""
+    if not (Path(tree.root) / ".git").exists():
+        return ""
+    try:
+        said = os.fsdecode(git(tree.root, "check-ignore", "--verbose", "--", path))
+    except UsageError:  # it is not ignored, or of a submodule
+        return ""
+    match = _RULE.match(said)
+    return f"{match[1]}: {match[2]}" if match else ""
 
 
 def _in_tree(name: str, plan: LaunchPlan) -> str:

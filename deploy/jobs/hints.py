@@ -46,7 +46,7 @@ class Hints(Feature):
 def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:
     """The first hint that fits the failure; empty for none. `here`: the tree's folder is on this machine."""
     return (
-        missing_module(result)
+        missing_module(result, facts, here=here)
         or refused_option(result)
         or failed_on_gpu(result, facts)
         or full_disk(result)

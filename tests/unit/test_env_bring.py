@@ -26,7 +26,7 @@ from muster.deploy.envs.present import Present
 from muster.deploy.envs.wanted import Requirements
 from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.facts import Environment, HostEnvironments
+from muster.deploy.hosts.facts import Environment, HostEnvironments, minor
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE, make_plan
 
@@ -174,10 +174,21 @@ def test_a_dry_run_asks_and_makes_nothing(asked: Requirements) -> None:
 
 
 def test_torchrun_needs_torch_among_the_packages_or_the_hosts_own(asked: Requirements) -> None:
-    with pytest.raises(UsageError, match="names no torch, which torchrun needs; add it, or"):
-        bringing(asked, launcher="torchrun").provide(cluster_of(APART))
-    own = bringing(replace(asked, system_torch=True), launcher="torchrun").provide(cluster_of(APART))
-    assert len(own) == 3
+    cluster = cluster_of(APART)
+    cluster.facts = {**cluster.facts, "node2": replace(NODE, torch=None)}
+    with pytest.raises(UsageError, match="names no torch, which torchrun needs, and the hosts do not have"):
+        bringing(asked, launcher="torchrun").provide(cluster)
+
+
+def test_packages_that_need_no_torch_leave_the_ranks_the_torch_of_the_hosts(asked: Requirements) -> None:
+    dry = bringing(asked, launcher="torchrun", dry=True)
+    assert {known.torch for known in dry.provide(cluster_of(APART)).values()} == {NODE.torch}
+    assert "torch of the hosts" in dry.described
+    cluster, making = cluster_of(APART), bringing(asked)
+    making.provide(cluster)
+    assert making.key == dry.key
+    other = bringing(replace(asked, python=minor(NODE.python)), dry=True)
+    assert {known.torch for known in other.provide(cluster_of(APART)).values()} == {None}
 
 
 def test_a_restart_says_which_host_has_lost_the_environment(asked: Requirements) -> None:

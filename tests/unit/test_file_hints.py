@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,7 +17,7 @@ from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree, TreeFile
-from tests.unit.plans import make_plan
+from tests.unit.plans import NODE, make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
 CODE = f"{PLAN.hosts[0].folder}/code"
@@ -50,12 +51,12 @@ MISSING = "FileNotFoundError: [Errno 2] No such file or directory: "
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
-        ("b'data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
-        ("'../top.bin'", "the file top.bin exists here, but was not sent"),
-        (f"'{CODE}/here/data/x y.bin'", "the file here/data/x y.bin exists here, but was not sent"),
-        ("'data'", "the folder here/data exists here, but was not sent"),
-        ("'empty/new.txt'", "the folder here/empty exists here, but was not sent"),
+        ("'data/x y.bin'", "the file here/data/x y.bin is here, but was not sent"),
+        ("b'data/x y.bin'", "the file here/data/x y.bin is here, but was not sent"),
+        ("'../top.bin'", "the file top.bin is here, but was not sent"),
+        (f"'{CODE}/here/data/x y.bin'", "the file here/data/x y.bin is here, but was not sent"),
+        ("'data'", "the folder here/data is here, but was not sent"),
+        ("'empty/new.txt'", "the folder here/empty is here, but was not sent"),
     ],
 )
 def test_a_file_that_is_here_and_did_not_travel_is_named(root: Path, name: str, said: str) -> None:
@@ -86,7 +87,95 @@ def module_hint(module: str, *files: str, within: str = ".", script: str = "trai
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line))
     spec: dict[str, Any] = {"program": Program(script=script), "tree": tree, **others}
     plan = make_plan("node[1-3] slots=2", **spec)
-    return missing_module(dataclasses.replace(DONE, plan=plan, failure=failure))
+    return missing_module(dataclasses.replace(DONE, plan=plan, failure=failure), {}, here=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with files that git ignores, beside a folder that PYTHONPATH of this shell names."""
+    top = tmp_path / "project"
+    for name in ("pkg/__init__.py", "pkg/rpc/__init__.py", "pkg/rpc/time_pb2.py", "pkg/logging2.py"):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).touch()
+    (top / "fastop.cpython-311-x86_64-linux-gnu.so").touch()
+    (top / ".gitignore").write_text("*_pb2.py\n*.so\nlog*\ndata/\n")
+    (top / "data").mkdir()
+    (top / "data" / "x.bin").touch()
+    subprocess.run(["git", "init", "-q", top], check=True)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/lib:{top}")
+    return top
+
+
+def hint_in(project: Path, line: str, torch: str | None = None) -> str:
+    sent = ("pkg/__init__.py", "pkg/rpc/__init__.py", "train.py")
+    tree = Tree(project, ".", tuple(TreeFile(name, False, "ab" * 32) for name in sent))
+    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", f"{line}\n"))
+    plan = make_plan("node[1-3] slots=2", program=Program(script="train.py"), tree=tree)
+    result = dataclasses.replace(DONE, plan=plan, failure=failure)
+    facts = {"node1": dataclasses.replace(NODE, torch=torch)}
+    return missing_module(result, facts, here=True) or left_behind(result)
+
+
+NO_MODULE = "ModuleNotFoundError: No module named "
+EXTENSION = "fastop.cpython-311-x86_64-linux-gnu.so"
+IGNORED = "the {} {} is here, but was not sent: git ignores it (.gitignore:{}); {}change the rule"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            f"{NO_MODULE}'pkg.logging2'",
+            IGNORED.format("file", "pkg/logging2.py", "3: log*", "") + ", or git add -f pkg/logging2.py",
+        ),
+        (
+            f"{NO_MODULE}'fastop'",
+            IGNORED.format("file", EXTENSION, "2: *.so", "") + f", or git add -f {EXTENSION}",
+        ),
+        (
+            "ImportError: cannot import name 'time_pb2' from 'pkg.rpc' (/home/ml/pkg/rpc/__init__.py)",
+            IGNORED.format("file", "pkg/rpc/time_pb2.py", "1: *_pb2.py", "")
+            + ", or git add -f pkg/rpc/time_pb2.py",
+        ),
+        (
+            f"{MISSING}'data/x.bin'",
+            IGNORED.format("file", "data/x.bin", "4: data/", "copy it with muster put, or "),
+        ),
+        (
+            f"{MISSING}'data/new.bin'",
+            IGNORED.format("folder", "data", "4: data/", "copy it with muster put, or "),
+        ),
+        (
+            f"{NO_MODULE}'pkg.gone'",
+            "the pkg that Python found on node1 has no pkg.gone; is it another version of it?",
+        ),
+        ("ImportError: cannot import name 'gone' from 'pkg.rpc' (/home/ml/pkg/rpc/__init__.py)", ""),
+        (
+            f"{NO_MODULE}'a..b.'",
+            "the a that Python found on node1 has no a..b.; is it another version of it?",
+        ),
+    ],
+)
+def test_a_module_that_is_here_and_was_not_sent_is_named_with_the_rule(
+    project: Path, line: str, said: str
+) -> None:
+    assert hint_in(project, line) == said
+
+
+def test_a_module_that_only_this_shell_finds_is_no_package_of_an_index(project: Path) -> None:
+    said = hint_in(project, f"{NO_MODULE}'mine'")
+    assert said.startswith(f"mine is in {project.parent}/lib, which only PYTHONPATH of this shell names; ")
+
+
+def test_the_hint_about_a_package_says_that_the_torch_of_the_hosts_stays(project: Path) -> None:
+    line = f"{NO_MODULE}'einops'"
+    listed = "the hosts have no einops; list its package in a file, and launch with --requirements FILE"
+    assert hint_in(project, line) == listed
+    assert (
+        hint_in(project, line, torch="2.6.0") == f"{listed}; their own torch stays unless that needs another"
+    )
 
 
 def elsewhere(name: str, *files: str, within: str = ".", module: str | None = None) -> str:
@@ -143,7 +232,7 @@ def test_no_folder_is_named_for_other_files(name: str, files: tuple[str, ...]) -
     ("module", "files", "within", "path"),
     [
         ("mingpt", ("mingpt/__init__.py", "projects/adder/adder.py"), ".", "."),
-        ("mingpt.model", ("mingpt/__init__.py",), "projects/adder", "../.."),
+        ("mingpt.model", ("mingpt/__init__.py", "mingpt/model.py"), "projects/adder", "../.."),
         ("pkg", ("src/pkg/__init__.py", "old/src/pkg/__init__.py"), ".", "src"),
         ("helper", ("my tools/helper.py",), ".", "'my tools'"),
     ],
@@ -151,9 +240,8 @@ def test_no_folder_is_named_for_other_files(name: str, files: tuple[str, ...]) -
 def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
     module: str, files: tuple[str, ...], within: str, path: str
 ) -> None:
-    name = module.partition(".")[0]
     assert module_hint(module, *files, within=within) == (
-        f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
+        f"the tree has a module {module}, where Python does not look; add --env PYTHONPATH={path}"
     )
 
 
@@ -193,7 +281,7 @@ def test_the_missing_program_of_a_launch_is_a_module_too() -> None:
     tail = ("/usr/bin/python3: No module named lightning\n",)
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=tail)
     plan = make_plan("node1 slots=2", program=Program(module="lightning"))
-    said = missing_module(dataclasses.replace(DONE, plan=plan, failure=failure))
+    said = missing_module(dataclasses.replace(DONE, plan=plan, failure=failure), {}, here=True)
     assert said.startswith("the hosts have no lightning; list its package")
 
 
