@@ -177,8 +177,13 @@ def _jobs(host: Host, measured: Measured) -> Iterator[Finding]:
     for job in measured.health.jobs:
         pids = " ".join(map(str, job.pids))
         if job.stopped:
-            text = f"{_processes(job.pids)} of job {job.job}, whose agent is stopped (SIGSTOP): {job.stopped}"
-            remedy = f"there: kill -CONT {job.stopped}; it then ends them, or continues if the job still runs"
+            agent = f"agent is stopped (SIGSTOP): {job.stopped}"
+            text = (
+                f"{_processes(job.pids)} of job {job.job}, whose {agent}"
+                if job.pids
+                else f"{job.job}: its {agent}"
+            )
+            remedy = f"there: kill -CONT {job.stopped}; it then ends its job, or continues if that still runs"
             yield warning("processes.agent-stopped", host.name, text, remedy)
         elif job.kept:
             text = f"job {job.job} is running there ({_processes(job.pids)})"

@@ -110,6 +110,7 @@ def judge(
     findings += apart
     findings += images(by_name, tracks or {}, {(finding.host, finding.id) for finding in apart})
     findings += stacks(by_name, stack)
+    findings += twice(by_name)
     findings += clocks({name: measured.clock for name, measured in by_name.items()})
     findings += ports(hosts[0].name, by_name)
     findings += network(hosts, by_name)
@@ -170,6 +171,15 @@ def _stack(measured: Measured) -> Stack:
     if "flavor" in measured.health.image:
         return "node"
     return "venv" if "/.muster-venv/" in measured.facts.executable else "bare"
+
+
+def twice(by_host: Mapping[str, Measured]) -> Iterator[Finding]:
+    """Findings for hosts that are another name of a host before them."""
+    first: dict[str, str] = {}
+    for name, measured in by_host.items():
+        if (machine := measured.health.machine) and (other := first.setdefault(machine, name)) != name:
+            text = f"{name} is the same machine as {other}: their ranks share its cores, memory and GPUs"
+            yield warning("host.twice", name, text, f"leave one line, with the slots of both: {other}")
 
 
 def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:

@@ -381,6 +381,7 @@ MEANINGS = {
     "HostHealth.gpu_host": "GPUs on the PCI bus, driver and related software, even if no driver is loaded",
     "HostHealth.image": "flavor, track and versions of its node image; empty without one",
     "HostHealth.kernel": "the version of its kernel",
+    "HostHealth.machine": "equal for two names of one machine; empty if unknown",
     "HostHealth.glibc": "the version of its C library; null if that is not glibc",
     "HostHealth.numpy": "numpy's version",
     "HostHealth.mtu": "the MTU of the interface with the default route",

@@ -17,6 +17,7 @@ import pytest
 
 from muster.deploy.agent.host import health
 from muster.deploy.agent.host.facts import distribution_version, mpirun_version
+from muster.deploy.connect.bootstrap import BOOTSTRAP
 from muster.deploy.connect.requests.hosts import HostHealth
 from muster.deploy.decode import from_json
 
@@ -149,6 +150,34 @@ def test_an_agent_that_is_stopped_is_told_from_one_that_runs(tmp_path: Path) -> 
             assert [job["stopped"] for job in of_job(name)] == [process.pid]
         finally:
             process.kill()
+
+
+def test_a_stopped_agent_is_found_when_no_rank_is_left(tmp_path: Path) -> None:
+    job = tmp_path / ".muster" / "jobs" / "20261119-080000-beef"
+    job.mkdir(parents=True)
+    program = BOOTSTRAP.partition(";")[0] + "; import sys; file = open(sys.argv[1], 'w'); print(); input()"
+    command = [sys.executable, "-uc", program, str(job / "lock.node1")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == b"\n"
+            assert of_job(job.name) == []
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            assert of_job(job.name) == [{"job": job.name, "kept": True, "stopped": process.pid, "pids": []}]
+        finally:
+            process.kill()
+
+
+def test_one_machine_has_one_name_for_all_logins_and_a_network_of_its_own_another() -> None:
+    other = "from muster.deploy.agent.host.health import machine; print(machine())"
+    apart = ["unshare", "--map-root-user", "--net"]
+    named = [
+        subprocess.run([*before, sys.executable, "-c", other], capture_output=True, text=True, check=False)
+        for before in ([], apart)
+    ]
+    assert named[0].stdout == f"{health.machine()}\n" != "\n"
+    if named[1].returncode == 0:  # user namespaces are allowed here
+        assert named[1].stdout != named[0].stdout
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,16 @@ from ...common.frames import Frame
 from ...common.limits import is_noexec, open_files
 from ...common.paths import MusterPaths
 from ...common.users import own_name
-from ..processes import read_stat
+from ..processes import peek, read_stat
 from .facts import distribution_version, glibc_version
 from .gpus import survey
 
 # A name server that does not answer can make a look-up wait for long.
 RESOLVE_SECONDS = 5.0
 IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
+_AGENT = '\0"muster agent"; import sys'
+"""How the program of an agent begins among the arguments of its process (deploy/connect/bootstrap.py)."""
+_LOCK = re.compile(r"/\.muster/jobs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4})/lock\.")
 
 
 class HealthHandler:
@@ -61,6 +64,7 @@ def health() -> Frame:
         "numpy": distribution_version("numpy"),
         "mtu": mtu(),
         "variables": variables(),
+        "machine": machine(),
     }
 
 
@@ -128,6 +132,14 @@ def mtu() -> int | None:
     return None
 
 
+def machine() -> str:
+    """The same text in all logins of one machine, or of one container with a network of its own."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+    return ""
+
+
 def variables() -> str:
     """The variables of NCCL that jobs inherit from the login, as `NAME=value` in order of the names."""
     pairs = sorted(pair for pair in os.environ.items() if pair[0].startswith("NCCL_"))
@@ -177,7 +189,7 @@ def image() -> dict[str, str]:
 
 
 def job_processes() -> list[Frame]:
-    """Processes of this user that a job started here, by job.
+    """Processes of this user that a job started here, by job; none where only a stopped agent is left.
 
     `kept`: whether their agent still lives; `stopped`: its number if it is stopped (SIGSTOP), else None.
     """
@@ -192,7 +204,29 @@ def job_processes() -> list[Frame]:
         keeper = living_agent(folder)
         stopped = keeper if keeper and _is_stopped(keeper) else None
         described.append({"job": name, "kept": keeper is not None, "stopped": stopped, "pids": sorted(pids)})
+    known = {entry["stopped"] for entry in described}
+    for pid in _stopped_agents():
+        if pid not in known:
+            described.append({"job": _job_of_agent(pid), "kept": True, "stopped": pid, "pids": []})
     return described
+
+
+def _stopped_agents() -> Iterator[int]:
+    """The agents of this user that are stopped: they end nothing, and their ranks may be gone."""
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            is_own = os.stat(f"/proc/{entry}").st_uid == os.getuid()
+            if is_own and _is_stopped(int(entry)) and _AGENT in peek(f"/proc/{entry}/cmdline", 4096):
+                yield int(entry)
+
+
+def _job_of_agent(pid: int) -> str:
+    """The job whose lock an agent has open."""
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            if match := _LOCK.search(os.readlink(f"/proc/{pid}/fd/{number}")):
+                return match.group(1)
+    return "unknown"
 
 
 def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:

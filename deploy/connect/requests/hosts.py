@@ -86,7 +86,7 @@ class Folder:
 class JobProcesses:
     """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over.
 
-    `stopped`: the number of its agent if that is stopped (SIGSTOP).
+    `stopped`: the number of its agent if that is stopped (SIGSTOP); it may be all that is left.
     """
 
     job: Name
@@ -126,6 +126,8 @@ class HostHealth:
     """Of the interface with the default route."""
     variables: Text = ""
     """Those of NCCL in the login: `NCCL_DEBUG=INFO NCCL_IB_HCA=mlx5`."""
+    machine: Name = ""
+    """Equal for two names of one machine; empty if unknown."""
 
 
 TIME = Request("time", Time)
