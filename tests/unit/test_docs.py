@@ -89,6 +89,15 @@ def test_sections_that_are_linked_exist() -> None:
     assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= headings
 
 
+def test_the_changelog_has_one_short_line_for_each_change() -> None:
+    lines = DOCUMENTS["CHANGELOG.md"].splitlines()
+    # A rebase joins both sides of this file, and old lines come back: take main's, and add your line again.
+    assert [line for line in lines if len(line) > 160] == []
+    changes = [line for line in lines if line.startswith("- ")]
+    assert sorted(changes) == sorted(set(changes))
+    assert len([line for line in lines if line.startswith("### ")]) == 6, "a kind of change is there twice"
+
+
 def test_make_has_the_targets() -> None:
     targets = {*re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)}
     assert [command for command in everywhere("make") if command.split()[1] not in targets] == []
