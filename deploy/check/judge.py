@@ -113,7 +113,7 @@ def judge(
     findings += twice(by_name)
     findings += clocks({name: measured.clock for name, measured in by_name.items()})
     findings += ports(hosts[0].name, by_name)
-    findings += network(hosts, by_name)
+    findings += network(hosts, by_name, mpi=launcher_of(launcher).uses_mpi)
     order = {host.name: number for number, host in enumerate(hosts)}
     return tuple(sorted(findings, key=lambda each: (order.get(each.host, -1), each.severity)))
 

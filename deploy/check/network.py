@@ -10,7 +10,8 @@ from ..errors import HostError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import PORTS, meet
-from .finding import Finding, error, warning
+from ..plan.openmpi import without_ipv4
+from .finding import Finding, error, of_error, warning
 from .measurements import Measured
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
@@ -24,8 +25,11 @@ def ports(head: str, by_host: Mapping[str, Measured]) -> Iterator[Finding]:
             yield severity(reason.kind, name, reason.text, reason.remedy)
 
 
-def network(hosts: Sequence[Host], by_host: Mapping[str, Measured]) -> Iterator[Finding]:
-    """Findings for pairs of hosts that do not reach each other, and about the address of the rendezvous."""
+def network(hosts: Sequence[Host], by_host: Mapping[str, Measured], *, mpi: bool) -> Iterator[Finding]:
+    """Findings for pairs of hosts that do not reach each other, and about the address of the rendezvous.
+
+    `mpi`: for mpirun.
+    """
     configured = {host.name: host.addr for host in hosts}
     wrong = {
         name
@@ -54,7 +58,7 @@ def network(hosts: Sequence[Host], by_host: Mapping[str, Measured]) -> Iterator[
     ]
     yield from _unreached(pairs, by_host)
     if head in by_host and head not in wrong and not any(target == head for _, target in pairs):
-        yield from _data_network(head, by_host)
+        yield from _data_network(head, by_host, mpi=mpi)
 
 
 def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]) -> Iterator[Finding]:
@@ -119,11 +123,14 @@ def _to_head(head: str, reached: Mapping[str, Mapping[str, Reached]]) -> dict[st
     return {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
 
 
-def _data_network(head: str, by_host: Mapping[str, Measured]) -> Iterator[Finding]:
+def _data_network(head: str, by_host: Mapping[str, Measured], *, mpi: bool) -> Iterator[Finding]:
     to_head = _to_head(head, {name: measured.reached for name, measured in by_host.items()})
     addresses = by_host[head].addresses
     rendezvous = meet(addresses, 0, to_head)
     if rendezvous:
+        facts = {name: by_host[name].facts for name in rendezvous.interfaces if mpi}
+        for name, reason in without_ipv4(rendezvous, facts).items():
+            yield of_error(name, reason)
         for name, interface in rendezvous.interfaces.items():
             if interface and interface.startswith(BRIDGES):
                 text = f"is reached by {interface}, a container bridge"

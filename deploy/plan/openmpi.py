@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ..errors import HostError
 from ..hosts.facts import Facts
+from ..hosts.rendezvous import Rendezvous
 from .placement import Layout
 
 # 4.1 removes the domain from host names by default; 5.0 keeps it, but reports it only with the option. Above
@@ -127,6 +128,25 @@ def starts_daemon(command: str) -> bool:
     """Whether a shell command, in the language of sh or csh, starts Open MPI's daemon and nothing else."""
     wrapped = re.fullmatch(r"exec /[\w./-]*/t?csh -f -c '([^']*)'", command)  # by deploy/agent/job/rsh.py
     return bool(_START.fullmatch(wrapped[1] if wrapped else command))
+
+
+def without_ipv4(rendezvous: Rendezvous, facts: Mapping[str, Facts]) -> dict[str, HostError]:
+    """The hosts of a job of several hosts that meet over IPv6 alone.
+
+    mpirun of Debian's 5.0.7 ends with SIGSEGV there, whatever its options; the wheels of 5.0.11 and 4.1.8
+    fail too. One IPv4 address on the interface of the rendezvous is enough.
+    """
+    if len(facts) < 2 or ":" not in rendezvous.address:
+        return {}
+    errors = {}
+    for name, own in facts.items():
+        interface = rendezvous.interfaces.get(name)
+        places = {own.interfaces.get(address) for address in own.addresses if ":" not in address}
+        if not places or (interface and interface not in places):
+            where = f"{interface} has" if interface else "it has"
+            text = f"Open MPI {own.mpi} cannot start over IPv6 alone, and {where} no IPv4 address"
+            errors[name] = HostError("mpi.no-ipv4", text, "add --launcher torchrun, or an IPv4 address")
+    return errors
 
 
 OPEN_MPI_FAMILIES = ("4.1", "5.0")

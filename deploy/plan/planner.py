@@ -15,6 +15,7 @@ from ..common.paths import JobPaths, MusterPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count, duration, ranges
+from ..errors import UnfitError
 from ..hosts.containers import HostImage
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
@@ -68,6 +69,8 @@ def plan(
     interfaces = {host.name: facts.rendezvous.interfaces.get(host.name) for host in used}
     rendezvous = replace(facts.rendezvous, interfaces=interfaces)
     layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, rendezvous)
+    if launcher.uses_mpi and (unmet := openmpi.without_ipv4(rendezvous, layout.facts)):
+        raise UnfitError((name, error.reason) for name, error in unmet.items())
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
     leased = leases or {}

@@ -56,6 +56,7 @@ def make_plan(
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     containers: Any = None,
     leases: Any = None,
+    head: str = "10.0.0.1",
     **spec: object,
 ) -> LaunchPlan:
     hosts = hostfile.parse(text)
@@ -72,7 +73,7 @@ def make_plan(
     by_host = {host.name: dataclasses.replace(NODE, **changes.get(host.name, {})) for host in chosen}
     single = len(chosen) == 1
     rendezvous = Rendezvous(
-        "127.0.0.1" if single else "10.0.0.1",
+        "127.0.0.1" if single else head,
         20123,
         {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )

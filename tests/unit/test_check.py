@@ -354,6 +354,29 @@ def test_healthy_hosts_have_no_findings(text: str, launcher: LauncherName) -> No
     assert found(text, launcher, **gpus({})) == ()
 
 
+def test_open_mpi_needs_an_ipv4_address_where_hosts_meet_over_ipv6() -> None:
+    names = [f"node{number}" for number in range(1, 4)]
+    address = {name: f"fd00::{name[-1]}" for name in names}
+    reached = {name: Reached({address[name]: "eth0"}) for name in names}
+    only_six: dict[str, Any] = {
+        "facts": {
+            name: {
+                "addresses": ("172.17.0.1", address[name]),
+                "interfaces": {"172.17.0.1": "docker0", address[name]: "eth0"},
+            }
+            for name in names
+        },
+        "other": {name: {"addresses": (address[name],), "reached": reached} for name in names},
+    }
+    findings = found(THREE, **only_six)
+    assert [(each.id, each.host, each.severity) for each in findings] == [
+        ("mpi.no-ipv4", name, "error") for name in names
+    ]
+    assert findings[0].text == "Open MPI 5.0.7 cannot start over IPv6 alone, and eth0 has no IPv4 address"
+    assert "--launcher torchrun" in findings[0].remedy
+    assert found(THREE, "torchrun", **only_six) == ()
+
+
 def test_torchrun_needs_no_mpi() -> None:
     changes = {"facts": {"node2": {"mpirun": None, "mpi": None, "mpi4py": None}, "node3": {"mpi": "4.1.6"}}}
     assert found(THREE, "torchrun", **changes) == ()
@@ -410,7 +433,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     packages = ("bench", "check", "connect", "hosts", "plan", "agent/host")
     sources = [path for package in packages for path in (ROOT / "deploy" / package).rglob("*.py")]
     texts = [path.read_text() for path in sources]
-    used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z-]+)"', text)}
+    used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z0-9-]+)"', text)}
     no_ids = {
         "drained.json",
         "hosts.json",
@@ -428,6 +451,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
     elsewhere = (
         "gpu.few",  # test_leases.py
+        "mpi.no-ipv4",  # above, for all hosts
         *("container.gpus", "slots.no-gpu", "agent.killed", "python.missing", "python.failed"),
         *("bench.", "ssh.", "slurm.", "host."),
     )

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,6 +189,18 @@ def test_a_path_of_the_user_comes_behind_the_programs_that_the_job_needs() -> No
     assert "PATH" not in plain.env
 
 
+def test_open_mpi_needs_an_ipv4_address_where_hosts_meet_over_ipv6() -> None:
+    six: dict[str, Any] = {"addresses": ("fd00::1",), "interfaces": {"fd00::1": "eth0"}}
+    both: dict[str, Any] = {
+        "addresses": ("10.0.0.1", "fd00::1"),
+        "interfaces": {"10.0.0.1": "eth0", "fd00::1": "eth0"},
+    }
+    with pytest.raises(UnfitError, match=r"node2: Open MPI .* IPv6 alone.*; add --launcher torchrun"):
+        make_plan("node[1-2]", facts={"node1": both, "node2": six}, head="fd00::1")
+    assert make_plan("node[1-2]", facts={"node1": both, "node2": both}, head="fd00::1")
+    assert make_plan("node[1-2]", facts={"node1": six, "node2": six}, head="fd00::1", launcher="torchrun")
+
+
 def test_without_mpi4py_a_program_is_started_plainly() -> None:
     made = make_plan("node1 slots=2", facts={"node1": {"mpi4py": None}})
     assert made.hosts[0].command is not None
@@ -222,7 +235,7 @@ LONG = Program(script="a.py", args=(f"number-{0:014}",) * 20_000)
 )
 def test_a_plan_that_cannot_be(
     text: str,
-    spec: dict[str, object],
+    spec: dict[str, Any],
     facts: dict[str, dict[str, object]],
     error: type[MusterError],
     complaint: str,
