@@ -113,7 +113,8 @@ class CommandLine(click.Command):
         left = [*args]
         while left:
             word = left.pop(0)
-            flag = self.declared.flag(f"--{_name(word)}" if len(_name(word)) > 1 else word)
+            spelled = f"--{_name(word)}" if len(_name(word)) > 1 else word
+            flag = self.declared.flag(spelled) if word.startswith("-") else None
             if flag and flag.alone and "=" not in word:
                 follows = left and not self._stands_alone(flag, left[0])
                 yield _Joined(flag, left[0] if follows else flag.alone, word, *left[:1] if follows else ())
