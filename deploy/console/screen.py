@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 
 from .columns import columns_of
 from .live_line import live_line
-from .terminal import harmless, own_stream
+from .terminal import harmless, harmless_in_colours, own_stream
 from .text import fitted, ranges
 
 LABEL_WIDTH = 20
@@ -33,10 +33,10 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 class Screen:
     """A watcher that prints `[3 node2] text`. A line that ends in a carriage return stays in place, last.
 
-    On a terminal, equal lines of several ranks become one: `[0-5] text`. Elsewhere each line is printed at
-    once, because a program may read it. `only`: the ranks to show; the log files have all ranks.
-    `may_drop`: of a flood of lines, show only as many as a person could read, and the number of the others,
-    which are in the log files.
+    On a terminal, lines keep their colours, and equal lines of several ranks become one: `[0-5] text`.
+    Elsewhere each line is printed at once, because a program may read it. `only`: the ranks to show; the log
+    files have all ranks. `may_drop`: of a flood of lines, show only as many as a person could read, and the
+    number of the others, which are in the log files.
     """
 
     def __init__(self, stream: TextIO, only: Container[int] | None = None, *, may_drop: bool = False) -> None:
@@ -72,6 +72,7 @@ class Screen:
                 if line.endswith("\r"):
                     self._progress = f"[{rank} {host}] {shown}" if shown.strip() else ""
                 else:
+                    shown = harmless_in_colours(line.rstrip(END)) if self.coloured else shown
                     self._waiting.append(PrintedLine(rank, host, shown))
                     self._characters += len(shown)
             full = len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import TextIO, cast
@@ -28,11 +29,36 @@ INVISIBLE = (
 )
 for first, last in INVISIBLE:
     _HARMLESS |= dict.fromkeys(range(first, last + 1), 0xFFFD)
+# Sequences of the kind SGR: colours, bold, underlined. A text that was cut may end within one.
+_SGR = re.compile(r"\x1b\[[\d;:]{0,64}(?:m|\Z)")
+# Those that a terminal gets. Concealed and blinking text, and other fonts, are left out.
+_SHADE = r"[34]8[;:](?:5[;:]\d{1,3}|2[;:]{1,2}\d{1,3}[;:]\d{1,3}[;:]\d{1,3})"
+_COLOUR = re.compile(rf"\x1b\[(?:(?:0?[0-479]|2[1-79]|[349][0-79]|10[0-7]|{_SHADE})?(?:;|(?=m))){{0,16}}m")
+RESET = "\x1b[0m"
 
 
 def harmless(text: str) -> str:
-    """The text without control and invisible characters; undecodable bytes become replacement characters."""
-    return text.translate(_HARMLESS).encode("utf-8", "replace").decode("utf-8", "replace")
+    """The text without control and invisible characters; undecodable bytes become replacement characters.
+
+    Colours are removed, and control characters become pictures.
+    """
+    shown = without_colours(text).translate(_HARMLESS)
+    return shown.encode("utf-8", "replace").decode("utf-8", "replace")
+
+
+def without_colours(text: str) -> str:
+    """The text without its sequences for colours."""
+    return _SGR.sub("", text) if "\x1b" in text else text
+
+
+def harmless_in_colours(line: str) -> str:
+    """A line for a terminal: made harmless, with its colours, which end with it."""
+    colours = _COLOUR.findall(line)
+    if not colours:
+        return harmless(line)
+    parts = _COLOUR.split(line)
+    shown = "".join(harmless(part) + colour for part, colour in zip(parts, [*colours, ""], strict=True))
+    return shown if colours[-1] in {RESET, "\x1b[m"} else shown + RESET
 
 
 def harmless_lines(text: str) -> str:

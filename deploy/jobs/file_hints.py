@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from ..console.terminal import harmless
+from ..console.terminal import harmless, without_colours
 from ..errors import UsageError
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
@@ -34,8 +34,9 @@ _REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
 
 
 def last_lines(result: LaunchResult) -> Iterator[str]:
-    """The lines that a rank printed before its failure, the last one first."""
-    return (line[-MOST_LINE:] for line in reversed(result.failure.tail if result.failure else ()))
+    """The lines that a rank printed before its failure, the last one first, without colours."""
+    tail = result.failure.tail if result.failure else ()
+    return (without_colours(line)[-MOST_LINE:] for line in reversed(tail))
 
 
 def missing_module(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:

@@ -225,7 +225,7 @@ def test_a_launch_notes_other_users_and_who_is_in_the_way() -> None:
     assert leasing._notes(answers) == [
         "note: node[1-2]: other users lease GPUs there too, in /tmp: ann, bob; let `muster setup` make a "
         "folder for that",
-        "note: node2: /tmp/x is locked by process 7 ␛[31m of eve",
+        "note: node2: /tmp/x is locked by process 7  of eve",
     ]
 
 

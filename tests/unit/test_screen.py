@@ -30,6 +30,9 @@ class Terminal(io.StringIO):
         ("del\x7f", "del␡"),
         ("broken \udcff byte", "broken ? byte"),
         ("ümlaut 漢字", "ümlaut 漢字"),
+        ("\x1b[1;32mloss\x1b[m \x1b[38;5;208m3\x1b[0m\x1b[3", "loss 3"),  # colours; the text was cut
+        ("\x1b[0\x1b[mm", "␛[0m"),
+        ("\x1b[?25l\x1b[2A\x1b[2K\x1bc", "␛[?25l␛[2A␛[2K␛c"),
     ],
 )
 def test_remote_output_cannot_drive_the_terminal(text: str, shown: str) -> None:
@@ -124,6 +127,33 @@ def test_no_label_is_red_because_red_is_for_errors(
     screen.close()
     assert len(re.findall(r"\x1b\[\d+m\[", terminal.getvalue())) == 12
     assert not re.search(r"\x1b\[(31|35|91|95)m", terminal.getvalue())
+
+
+def test_a_terminal_gets_the_colours_of_a_program_and_no_other_sequence(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = {
+        "\x1b[32mloss\x1b[0m 3": "\x1b[32mloss\x1b[0m 3",
+        "\x1b[1;38;2;180;60;0mwarm\x1b[0m": "\x1b[1;38;2;180;60;0mwarm\x1b[0m",
+        "\x1b[31mred to its end": "\x1b[31mred to its end\x1b[0m",
+        "\x1b[8mhidden \x1b[5mblinks": "hidden blinks",
+        "\x1b[2J\x1b[32m\x1b]0;x\x07\x1b[0m": "␛[2J\x1b[32m␛]0;x␇\x1b[0m",
+        "\x1b[0\x1b[1mm": "\x1b[1mm\x1b[0m",
+    }
+    monkeypatch.delenv("NO_COLOR")
+    screen, pipe = Screen(terminal), io.StringIO()
+    for line in lines:
+        screen.output(0, "node1", "out", f"{line}\n")
+        Screen(pipe).output(0, "node1", "out", f"{line}\n")
+    screen.close()
+    assert [line.partition("\x1b[0m ")[2] for line in terminal.getvalue().splitlines()] == [*lines.values()]
+    assert "\x1b" not in pipe.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    screen = Screen(plain)
+    screen.output(0, "node1", "out", "\x1b[32mloss\x1b[0m 3\n")
+    screen.close()
+    assert plain.getvalue() == "[0 node1] loss 3\n"
 
 
 def test_our_own_lines_break_between_words_and_paths_stay_whole(
