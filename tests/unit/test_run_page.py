@@ -24,14 +24,14 @@ from muster.deploy.view.page.chart import MOST_POINTS, thinned
 from muster.deploy.view.page.course import course
 from muster.deploy.view.page.metrics import own_times, step_times
 from muster.deploy.view.page.records import Records, read
-from muster.deploy.view.page.render import _environment, render, write_report
+from muster.deploy.view.page.render import TEMPLATES, _environment, render, write_report
 from muster.deploy.view.page.run_page import run_page
 from muster.deploy.why.causes import Surroundings
 from muster.deploy.why.stragglers import stragglers
 from muster.deploy.why.sums import pace
 from tests.unit.paces import Run
 from tests.unit.records import job
-from tests.unit.runs import BEGAN, write_run
+from tests.unit.runs import BEGAN, JOB, write_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run-page.html"
 AT = BEGAN + 500
@@ -314,9 +314,102 @@ def test_a_program_that_only_prints_its_loss_has_a_curve_of_it(tmp_path: Path) -
         (folder / name).unlink()
     records = read(folder)
     assert records.printed[-1] == {"step": 6, "loss": pytest.approx(1 / 7, abs=1e-4)}
-    (curves,) = run_page(records, AT).curves
-    assert (curves.file, [chart.title for chart in curves.charts]) == ("the output of rank 0", ["loss"])
-    assert curves.charts[0].x_name == "step"
+    curves = run_page(records, AT).curves
+    assert curves
+    assert (curves.sources, [chart.title for chart in curves.charts]) == (
+        ("the output of rank 0, over step",),
+        ["loss"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "axis"),
+    [
+        ("epoch 1 loss 0.5\nepoch 2 loss 0.4\n", "epoch"),
+        ("start\nloss 9\nloss 8\n", "line"),
+        ("epoch 1/2 step 1/2 loss 3\nepoch 1/2 step 2/2 loss 2\nepoch 2/2 step 1/2 loss 1\n", "epoch"),
+        (
+            "".join(f"\rEpoch 0: {n}%|█ | {n}/100 [00:01<00:09, 3it/s, train_loss={n}]" for n in range(9))
+            + "\n",
+            "step",
+        ),
+        ("\x1b[36mstep: 1 \x1b[32mloss: 7.4\x1b[0m\n\x1b[36mstep: 2 \x1b[32mloss: 7.3\x1b[0m\n", "step"),
+    ],
+)
+def test_curves_of_printed_losses_are_over_what_the_lines_name(tmp_path: Path, lines: str, axis: str) -> None:
+    folder = write_run(tmp_path)
+    for name in ("metrics.jsonl", "steps.jsonl"):
+        (folder / name).unlink()
+    (folder / "logs" / "rank-0000@node1.out").write_text(lines)
+    curves = run_page(read(folder), AT).curves
+    assert curves
+    assert curves.sources == (f"the output of rank 0, over {axis}",)
+
+
+def test_a_metric_of_several_files_is_drawn_once(tmp_path: Path) -> None:
+    page = run_page(read(write_run(tmp_path)), AT)
+    assert page.curves
+    names = [chart.title for chart in page.curves.charts]
+    assert len(names) == len({*names})
+    assert {"loss", "accuracy", "lr"} <= {*names}
+    assert page.curves.sources == ("steps.jsonl, over step", "metrics.jsonl, over epoch")
+    assert page_of(read(tmp_path / JOB)).count('class="of">over epoch') == 1
+
+
+def test_the_end_is_one_fact_so_that_no_short_fact_stands_alone(tmp_path: Path) -> None:
+    facts = dict(run_page(read(write_run(tmp_path, restarts=True)), AT).facts)
+    assert facts["took"].endswith(", 2 attempts, exit status 0")
+    assert len({*facts} - {"command", "program", "commit", "folder"}) == 4  # two columns on a telephone
+
+
+def test_the_text_of_a_mark_ends_with_a_whole_word(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, fails=True)
+    result = json.loads((folder / "result.json").read_text())
+    result["first_failure"]["reason"] = "collective timed out: " + " ".join(["rendezvous"] * 20)
+    (folder / "result.json").write_text(json.dumps(result))
+    timeline = run_page(read(folder), AT).timeline
+    assert timeline
+    assert timeline.marks[0].text.endswith("rendezvous …")
+    assert len(timeline.marks[0].text) <= 92
+
+
+def test_colours_of_a_program_are_not_on_its_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, fails=True)
+    result = json.loads((folder / "result.json").read_text())
+    result["first_failure"]["tail"] = ["\x1b[1;35mValueError\x1b[0m: \x1b[35mboom\x1b[0m"]
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "logs" / "rank-0000@node1.out").write_text("\x1b[32mloss\x1b[0m 1\n")
+    page = run_page(read(folder), AT)
+    assert page.tail == ("ValueError: boom",)
+    assert ("loss 1",) in [lines for output in page.outputs for _, lines in output.streams]
+
+
+STYLE = (TEMPLATES / "style.css").read_text()
+
+
+def _luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_colour_of_the_time_line_has_a_contrast_of_3_and_of_text_4_5(theme: int) -> None:
+    block = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)[theme]
+    colours = {name: _luminance(colour) for name, colour in re.findall(r"--([\w-]+): (#\w+)", block)}
+    for background in ("card", "stripe"):
+        for name in ("good", "bad", "with", "active", "wait", "soft", "ink"):
+            dark, light = sorted((colours[background], colours[name]))
+            least = 4.5 if name in {"soft", "ink", "bad"} else 3.0
+            assert (light + 0.05) / (dark + 0.05) >= least, (name, background)
+
+
+def test_what_explains_a_failure_is_wrapped_at_any_width() -> None:
+    assert re.search(r"pre\.tail\b[^{}]*\{[^{}]*white-space: pre-wrap; overflow-wrap: anywhere", STYLE)
+    assert re.search(r"@media \(max-width: 640px\) \{ pre \{ white-space: pre-wrap", STYLE)
 
 
 def test_the_lines_of_the_failure_are_shown_once(tmp_path: Path) -> None:

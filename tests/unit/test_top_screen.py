@@ -169,6 +169,19 @@ def test_only_a_larger_screen_has_curves_and_tables_of_both() -> None:
         assert " rank host" in text and "\nhost " in text and "log, the last lines of the ranks" in text
 
 
+@pytest.mark.parametrize(("width", "rows"), SIZES)
+def test_curves_take_a_quarter_of_the_screen_and_need_three_points(width: int, rows: int) -> None:
+    seen = TopHistory()
+    seen.take(job(1, 2), 100.0)
+    for step in range(4):
+        seen.take(PrintedText(0, "node0", f"step {step} loss {4 - step}\n"), 100.0 + step / 10)
+        shown = lines_of(seen, width, rows)
+        curve = [line for line in shown if "│" in line or line.startswith("loss ")]
+        assert bool(curve) == (step >= 2 and rows > 24), (step, shown)
+        assert len(curve) + 1 <= rows / 4
+    assert len([line for line in lines_of(training(2), width, rows) if "│" in line]) <= rows / 4
+
+
 def test_every_figure_has_a_unit() -> None:
     assert "40 GiB  90% 1.0 MB/s 2.0 kB/s" in "\n".join(lines_of(history(3, gpus=2)))
     assert "network   in 1.0 MB/s, out 2.0 kB/s" in lines_of(history(3), view=View(chosen="node0"))
@@ -218,11 +231,11 @@ def test_printed_steps_make_curves_as_steps_jsonl_does() -> None:
     seen = TopHistory()
     seen.take(job(1, 2), 100.0)
     seen.take(PrintedText(1, "node0", "step 3 loss 9.0\n"), 100.0)  # rank 0 takes the place of this one
-    for second in range(12):
+    for second in range(18):
         seen.take(PrintedText(0, "node0", f"step {3 * second} loss {2 - second / 10:.2f}\n"), 100.0 + second)
     shown = "\n".join(lines_of(seen, 120, 40))
-    assert "loss 0.9, lowest 0.9" in shown and "throughput 3 steps/s" in shown
-    assert "2 │" in shown and "step 0" in shown and "step 33" in shown
+    assert "loss 0.3, lowest 0.3" in shown and "throughput 3 steps/s" in shown
+    assert "2 │" in shown and "step 0" in shown and "step 51" in shown
 
 
 def test_a_job_that_prints_no_step_has_curves_of_its_hosts_and_a_hint() -> None:

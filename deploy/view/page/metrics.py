@@ -33,11 +33,18 @@ class RankSteps:
 
 
 def _axis_of(records: Sequence[RunRecord]) -> str:
-    """The name of the horizontal axis: a key that every record has, or the number of the line."""
+    """The name of the horizontal axis: a key that every record has, or the number of the line.
+
+    A key that only grows is better than one that begins again, such as the step of an epoch.
+    """
+    found = "line"
     for name in AXES:
-        if records and all(number_of(record.get(name)) is not None for record in records):
-            return name
-    return "line"
+        values = [value for record in records if (value := number_of(record.get(name))) is not None]
+        if records and len(values) == len(records):
+            if values == sorted(values):
+                return name
+            found = name if found == "line" else found
+    return found
 
 
 def _points_of(records: Sequence[RunRecord], key: str, axis: str) -> list[Point]:
@@ -62,9 +69,9 @@ def _keys_of(records: Sequence[RunRecord]) -> list[str]:
 
 def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
     """A chart for each key with numbers, and the number of keys without a chart."""
-    axis = _axis_of(records)
     by_rank = _by_rank(records)
     drawn = next(iter(by_rank.values()), ()) if len(by_rank) > 1 else records
+    axis = _axis_of(drawn)
     keys = _keys_of(drawn)
     charts = [
         made

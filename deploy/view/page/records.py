@@ -243,21 +243,23 @@ def _tails(logs: Path, room: Room, notes: list[str]) -> Iterator[Tail]:
 
 
 def _printed(logs: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
-    """The losses that rank 0 printed in its last attempt, each with its step, or the step before it."""
+    """The losses that rank 0 printed in its last attempt, each with its step and epoch."""
     parsed = (RankLog.of_name(path.name) for path in logs.glob("rank-0000@*.out"))
     last = max((log for log in parsed if log and not log.rank), key=lambda log: log.attempt, default=None)
     if last is None:
         return
-    step: int | None = None
+    at = dict[str, Any]()  # of this line, or of an earlier one
     with contextlib.suppress(OSError, TooLargeError), open_regular(logs / last.name) as file:
         for number, line in enumerate(lines_of(pieces_of(file))):
             if number >= MOST_LINES:
                 notes.append(f"{last.name}: only the figures of its first {number} lines are shown")
                 return
-            figures = figures_of(line.decode(errors="replace")[:LONGEST_LINE])
-            step = step if figures.step is None else figures.step
+            last_redrawn = line.rstrip().rpartition(b"\r")[2]  # of a bar
+            figures = figures_of(last_redrawn.decode(errors="replace")[:LONGEST_LINE])
+            now = {"step": figures.step, "epoch": figures.epoch}
+            at |= {name: value for name, value in now.items() if value is not None}
             if figures.loss is not None and room.take(4 * VALUE):
-                yield {"loss": figures.loss} if step is None else {"step": step, "loss": figures.loss}
+                yield {**at, "loss": figures.loss}
 
 
 def _end_of(path: Path) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 
 from ...common.clock import now
 from ...console.fold import fold, fold_names
-from ...console.text import count, duration
+from ...console.terminal import without_colours
+from ...console.text import clip, count, duration
 from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
@@ -28,9 +29,10 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Curves:
-    """The charts of one file of metrics, or of the output of rank 0."""
+    """The charts of the metrics, each once."""
 
-    file: str
+    sources: tuple[str, ...]
+    """`steps.jsonl, over step`, or `the output of rank 0, over epoch`."""
     charts: tuple[Chart, ...]
     more: int
 
@@ -62,7 +64,7 @@ class RunPage:
     attempts: tuple[Attempt, ...]
     ranks: tuple[tuple[str, RankCourse, str, str, str], ...]
     """For the table behind the time line: attempt, rank, start, run time, end."""
-    curves: tuple[Curves, ...]
+    curves: Curves | None
     steps: tuple[RankSteps, ...]
     without_waits: bool
     """Whether these are the times without waits for other ranks, not those of the whole step."""
@@ -97,7 +99,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         timeline=timeline(attempts),
         attempts=tuple(attempts),
         ranks=tuple(_rank_rows(attempts)),
-        curves=tuple(_curves(records)),
+        curves=_curves(records),
         steps=tuple(own_times(records.pace) or step_times(records.steps)),
         without_waits=bool(records.pace),
         slow=tuple(slow_lines(records, made)),
@@ -133,7 +135,7 @@ def _headline(records: Records, state: str) -> str:
 def _tail(result: RunRecord) -> tuple[str, ...]:
     first = result.get("first_failure")
     lines = list_of(first.get("tail")) if isinstance(first, dict) else []
-    return tuple(str(line).rstrip()[:LONGEST_LINE] for line in lines[-30:])
+    return tuple(_cut(str(line)) for line in lines[-30:])
 
 
 def _why(result: RunRecord) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ def _why(result: RunRecord) -> tuple[str, ...]:
     if not isinstance(why, dict):
         return ()
     lines = [why.get("headline", ""), why.get("cause", ""), *list_of(why.get("evidence"))[:30]]
-    return tuple(str(line)[:LONGEST_LINE] for line in lines)
+    return tuple(map(_cut, map(str, lines)))
 
 
 def _facts(
@@ -153,15 +155,18 @@ def _facts(
     ranks, hosts = state.get("ranks"), list_of(state.get("hosts"))
     program = " ".join(map(str, [launch.get("program", ""), *list_of(launch.get("args"))])).strip()
     names = fold_names(map(str, hosts))
+    took = (
+        duration((ended or made) - started) if started else "",
+        count(len(attempts), "attempt") if len(attempts) > 1 else "",
+        f"exit status {state['exit_status']}" if state.get("exit_status") is not None else "",
+    )
     facts = [
         ("command", hidden_values(str(launch.get("command") or ""))),
         ("program", "" if launch.get("command") else hidden_values(program)),
         ("ranks", f"{ranks} on {count(len(hosts), 'host')}: {names}" if isinstance(ranks, int) else ""),
         ("launcher", str(state.get("launcher") or "")),
         ("started", _date(started) if started is not None else ""),
-        ("took" if ended is not None else "so far", duration((ended or made) - started) if started else ""),
-        ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
-        ("exit status", str(state["exit_status"]) if state.get("exit_status") is not None else ""),
+        ("took" if ended is not None else "so far", ", ".join(filter(None, took))),
         ("commit", _commit_of(launch)),
         ("folder", str(state.get("folder") or "")),
     ]
@@ -180,10 +185,17 @@ def _rank_rows(attempts: Sequence[Attempt]) -> Sequence[tuple[str, RankCourse, s
     return rows[:2000]
 
 
-def _curves(records: Records) -> Sequence[Curves]:
-    files = (("metrics.jsonl", records.metrics), ("steps.jsonl", records.steps), (PRINTED, records.printed))
-    made = [(name, *curves(lines)) for name, lines in files if lines]
-    return [Curves(name, tuple(charts), more) for name, charts, more in made if charts]
+def _curves(records: Records) -> Curves | None:
+    """The charts of all files. A metric that several files have is drawn once, over the steps if possible."""
+    files = {"steps.jsonl": records.steps, "metrics.jsonl": records.metrics, PRINTED: records.printed}
+    charts, sources, more = dict[str, Chart](), list[str](), 0
+    for name, lines in files.items():
+        drawn, left = curves(lines)
+        more += left
+        if new := {chart.title: chart for chart in drawn if chart.title not in charts}:
+            charts |= new
+            sources.append(f"{name}, over {drawn[0].x_name}")
+    return Curves(tuple(sources), tuple(charts.values()), more) if charts else None
 
 
 def _versions(launch: RunRecord) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:
@@ -231,12 +243,17 @@ def _outputs(
 
 def _last_lines(tail: Tail, most: int, characters: int, shown: tuple[str, ...] = ()) -> tuple[str, ...]:
     """At most so many lines, and about so many characters, without those that are shown elsewhere."""
-    kept = tuple(line[:LONGEST_LINE] for line in tail.lines[-most:])
+    kept = tuple(map(_cut, tail.lines[-most:]))
     if shown and kept[-len(shown) :] == shown:
         kept = kept[: -len(shown)]
     while len(kept) > 1 and sum(map(len, kept)) > characters:
         kept = kept[1:]
     return kept
+
+
+def _cut(line: str) -> str:
+    """A line of a program without its colours, and no longer than the page shows."""
+    return clip(without_colours(line).rstrip(), LONGEST_LINE)
 
 
 def _notes(records: Records) -> Sequence[str]:

@@ -17,7 +17,7 @@ Scale = Callable[[float], float]
 
 TOP, FOOT = 22, 24
 CHARACTER_WIDTH = 7
-MOST_ROWS = 512
+MOST_ROWS, MOST_TEXT = 512, 90
 MOST_TITLES = 1500
 """Bars with a text under the pointer: more would make the page large. The table has all."""
 CLASSES: dict[RankOutcome, str] = {
@@ -212,7 +212,16 @@ def _mark(
         if failure.rank is None and row.host == failure.host and row.rank in tops
     ]
     rows = (min(of_host), max(of_host) - min(of_host) + step) if of_host else None
-    return FailureMark(scale(failure.at), failure.headline[:90], failure.is_stop, rows)
+    return FailureMark(scale(failure.at), _short_text(failure.headline), failure.is_stop, rows)
+
+
+def _short_text(text: str) -> str:
+    """The text without the words that do not fit; the head of the page has all of it."""
+    return (
+        text
+        if len(text) <= MOST_TEXT
+        else f"{text[: MOST_TEXT + 1].rpartition(' ')[0] or text[:MOST_TEXT]} …"
+    )
 
 
 def _labels(

@@ -12,7 +12,7 @@ from ...console.text import number
 from .history import TopHistory
 from .lines import ScreenLine, Span, fit, mean, padded, short_percent, short_rate
 
-LEAST_ROWS = 5
+LEAST_POINTS = 3
 # The bits of a braille pattern: two columns of four dots, from the top.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
@@ -40,8 +40,8 @@ def curves_of(history: TopHistory) -> list[Curve]:
         _over_steps("loss", losses, number, from_zero=False),
         _over_steps("throughput", rates, lambda value: f"{number(value, 3)} {unit}", from_zero=True),
     ]
-    shown = [curve for curve in curves if len(curve.values) > 1]
-    return shown or [curve for curve in _host_curves(history) if len(curve.values) > 1]
+    shown = [curve for curve in curves if len(curve.values) >= LEAST_POINTS]
+    return shown or [curve for curve in _host_curves(history) if len(curve.values) >= LEAST_POINTS]
 
 
 def _over_steps(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...connect.requests.jobs import JobState
 from ...console.printed import figures_of, seconds_left
+from ...console.terminal import without_colours
 from ...hosts.samples import HostSample, RankSample, TrainingSample
 from ...jobs.sample_file import PaceLook
 from ...why.stall import stall_text
@@ -236,7 +237,8 @@ class TopHistory:
 
     def _printed(self, printed: PrintedText, heard: float) -> None:
         rank = self.ranks.setdefault(printed.rank, RankTrack(printed.rank, printed.host))
-        lines = [line.strip()[:LONGEST_LINE] for line in printed.text.replace("\r", "\n").split("\n")]
+        text = without_colours(printed.text).replace("\r", "\n")
+        lines = [line.strip()[:LONGEST_LINE] for line in text.split("\n")]
         if not (printed_lines := [line for line in lines if line]):
             return
         rank.lines.extend(printed_lines)

@@ -1,7 +1,8 @@
 """The screen of `muster top` as a pure function of the records so far, the user's view, and its size.
 
 From the top: alarms, the job, its curves, the hosts, the ranks, the end of the log, the keys. A small screen
-has a line in place of a table, and no curves; a large one gives each of them as many rows as it can fill.
+has a line in place of a table, and no curves; on a large one, the curves have a quarter of the
+rows, and the log gets those that are left.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...console.text import count, span
-from .curves import LEAST_ROWS, curves_of, drawn
+from .curves import curves_of, drawn
 from .details import host_in_full, host_summary, rank_in_full, rank_summary, state_of_rest
 from .head import Moment, alarm_lines, job_lines
 from .history import TopHistory
@@ -104,7 +105,7 @@ class _Panels:
 
     def _rows(self, rows: int) -> tuple[int, int, int, int]:
         """How many rows each panel gets."""
-        curves = max(LEAST_ROWS, rows // 4) if self.curves else 0
+        curves = rows // 4 if self.curves else 0
         lines = len(self.history.log)
         log = min(lines, max(1, rows // 6)) if lines else 0
         left = rows - curves - log
@@ -117,9 +118,8 @@ class _Panels:
         focused = min(focused, left - other)
         spare = left - focused - other
         more_log = min(spare, max(0, lines + 1 - log))
-        grown = min(spare - more_log, rows // 2 - curves) if self.curves else 0
         hosts, ranks = (other, focused) if self.is_in_ranks else (focused, other)
-        return curves + max(0, grown), hosts, ranks, log + more_log
+        return curves, hosts, ranks, log + more_log
 
     def frame(self) -> Frame:
         """The panels; the cursor is in one of the tables."""
