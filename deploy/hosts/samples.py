@@ -60,6 +60,8 @@ class RankSample:
     written: Rate | None = None
     gpus: Annotated[tuple[Annotated[int, Between(0, MOST_GPUS)], ...], AtMost(MOST_GPUS)] | None = None
     """The numbers of the GPUs that its processes use."""
+    launcher: Name | None = None
+    """The launcher that it has started to start ranks itself, with its program: `torchrun train.py`."""
 
 
 @dataclass(frozen=True)

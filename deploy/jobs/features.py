@@ -7,6 +7,7 @@ from .feature import Feature, Features
 from .hints import Hints
 from .kernel_log import KernelMessages
 from .memory_kills import MemoryKillsOfHosts
+from .nested import NestedLaunchers
 from .notify import Notify
 from .preload import Preload
 from .returned import ReturnedValues
@@ -19,6 +20,7 @@ def features_of(spec: LaunchSpec, *others: Feature) -> Features:
             *others,
             Preload(),
             Hints(),
+            NestedLaunchers(),
             MemoryKillsOfHosts(),
             KernelMessages(),
             ReturnedValues(),

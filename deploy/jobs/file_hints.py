@@ -14,8 +14,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from ..console.terminal import harmless, without_colours
+from ..console.text import size
 from ..errors import UsageError
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
@@ -254,25 +256,54 @@ _SHARED = re.compile(r"/dev/shm|</torch_|out of shared memory")  # noqa: S108  #
 _BUS = re.compile(r"Bus error|SIGBUS")
 
 
-def full_disk(result: LaunchResult) -> str:
-    """A hint about a full disk or a full /dev/shm of the host of the failure; else empty."""
+SHM = "/dev/shm"  # noqa: S108  # a name to read
+NEARLY_FULL = 0.8
+"""Of /dev/shm in a sample: it may have been full for less time than there is between two samples."""
+
+
+class SharedMemory(NamedTuple):
+    """The bytes of /dev/shm on a host, and the most of them that a sample of the job found in use."""
+
+    used: int
+    total: int
+
+
+def full_disk(result: LaunchResult, shared: Mapping[str, SharedMemory]) -> str:
+    """A hint about a full disk or a full /dev/shm of the host of the failure; else empty.
+
+    `shared`: for each host, as its samples found it.
+    """
     if not (failure := result.failure) or not failure.host:
         return ""
     look = f"muster run --include {failure.host} -- df -h"
     for line in last_lines(result):
-        if _BUS.search(line) or (_FULL.search(line) and _SHARED.search(line)):
-            return _shared_memory(failure.host, look)
-        if match := _FULL.search(line):
+        if _BUS.search(line):
+            return _bus_error(failure.host, look, shared.get(failure.host))
+        if (match := _FULL.search(line)) and _SHARED.search(line):
+            return f"{SHM} of {failure.host} is full: {look} {SHM}; {_LESS}"
+        if match:
             disk = (
                 f"the disk of {harmless(match[1])} on {failure.host}"
                 if match[1]
                 else f"a disk of {failure.host}"
             )
             return f"{disk} is full: {look}"
-    return _shared_memory(failure.host, look) if _BUS.search(failure.reason) else ""
+    is_bus_error = bool(_BUS.search(failure.reason))
+    return _bus_error(failure.host, look, shared.get(failure.host)) if is_bus_error else ""
 
 
-def _shared_memory(host: str, look: str) -> str:
-    """A write to a mapped page that has no room ends in SIGBUS."""
-    less = "data loaders with fewer workers use less, --shm-size of a container makes it larger"
-    return f"most likely /dev/shm of {host} is full: {look} /dev/shm; {less}"
+_LESS = "data loaders with fewer workers use less, --shm-size of a container makes it larger"
+
+
+def _bus_error(host: str, look: str, shared: SharedMemory | None) -> str:
+    """The kernel cannot supply a page of a mapped file: its file system is full, or it has become shorter."""
+    if shared and shared.used >= NEARLY_FULL * shared.total:
+        found = f"{size(shared.used)} of {size(shared.total)} were in use"
+        return f"most likely {SHM} of {host} was full: {found}; {_LESS}"
+    found = (
+        f", of which at most {size(shared.used)} of {size(shared.total)} were seen in use," if shared else ""
+    )
+    return (
+        f"a bus error: a file that the program has mapped became shorter, or its file system had no room: "
+        f"{SHM} of {host}{found} or a disk: {look}"
+    )

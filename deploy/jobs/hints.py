@@ -13,9 +13,11 @@ from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import clip, count, span
 from ..hosts.facts import Facts
+from ..hosts.samples import HostSample
+from ..launch.events import Event
 from ..launch.result import LaunchResult
 from .feature import Attempt, Feature
-from .file_hints import full_disk, last_lines, left_behind, missing_module, sent_elsewhere
+from .file_hints import SharedMemory, full_disk, last_lines, left_behind, missing_module, sent_elsewhere
 from .gpu_hints import failed_on_gpu
 
 MOST_ERROR = 200
@@ -34,22 +36,42 @@ _CHILD = re.compile(r"Process \w[\w.:-]*:\s*$")
 class Hints(Feature):
     """Adds a hint about the failure, and one about processes that failed without failing their rank."""
 
+    def __init__(self) -> None:
+        self.shared: dict[str, SharedMemory] = {}
+        """The most of /dev/shm that was in use on each host."""
+
+    def begins(self, attempt: Attempt) -> None:
+        """Of an earlier attempt nothing counts."""
+        self.shared = {}
+
+    def on_event(self, event: Event) -> None:
+        """Samples show how full /dev/shm is."""
+        if isinstance(event, HostSample) and event.shm is not None and event.shm_total:
+            before = self.shared.get(event.host)
+            most = max(event.shm, before.used if before else 0)
+            self.shared[event.host] = SharedMemory(most, event.shm_total)
+
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Add them to the notes."""
         notes = [*result.notes, *failed_children(result)]
         is_here = not attempt.folder.detached
-        if result.failure and (text := hint(result, attempt.cluster.facts, here=is_here)):
+        if result.failure and (text := hint(result, attempt.cluster.facts, self.shared, here=is_here)):
             notes.append(text)
         return dataclasses.replace(result, notes=tuple(notes))
 
 
-def hint(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:
-    """The first hint that fits the failure; empty for none. `here`: the tree's folder is on this machine."""
+def hint(
+    result: LaunchResult, facts: Mapping[str, Facts], shared: Mapping[str, SharedMemory], *, here: bool
+) -> str:
+    """The first hint that fits the failure; empty for none.
+
+    `shared`: /dev/shm of each host. `here`: the tree's folder is on this machine.
+    """
     return (
         missing_module(result, facts, here=here)
         or refused_option(result)
         or failed_on_gpu(result, facts)
-        or full_disk(result)
+        or full_disk(result, shared)
         or missing_backend(result, facts)
         or foreign_variable(result)
         or (left_behind(result) if here else "")

@@ -35,7 +35,7 @@ def hint_about(*tail: str, there: int = 1, users: Sequence[GpuUser] = (), **spec
     plan = make_plan("node1 slots=4", **spec)
     end = RankExit(plan.ranks[1], 1, 1.0, tail, gpu_users=tuple(users))
     result = LaunchResult(plan, 1.0, 2.0, end.as_failure(), {1: end})
-    return hint(result, {"node1": dataclasses.replace(NODE, gpus=there)}, here=True)
+    return hint(result, {"node1": dataclasses.replace(NODE, gpus=there)}, {}, here=True)
 
 
 # -- full memory --

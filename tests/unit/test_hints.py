@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.deploy.jobs.hints import failed_children, hint
+from muster.deploy.hosts.samples import HostSample
+from muster.deploy.jobs.feature import Attempt
+from muster.deploy.jobs.hints import Hints, failed_children, hint
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.events import Event
 from muster.deploy.launch.result import Failure, LaunchResult, RankExit
 from muster.deploy.plan.placement import PlacedRank
 from muster.deploy.plan.program import Program
@@ -22,7 +27,7 @@ def hint_about(*tail: str, facts: dict[str, Any] | None = None, **spec: Any) -> 
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=tail)
     plan = make_plan("node[1-3] slots=2", **spec)
     host = dataclasses.replace(NODE, **facts or {})
-    return hint(dataclasses.replace(DONE, plan=plan, failure=failure), {"node1": host}, here=True)
+    return hint(dataclasses.replace(DONE, plan=plan, failure=failure), {"node1": host}, {}, here=True)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,7 @@ def hint_about(*tail: str, facts: dict[str, Any] | None = None, **spec: Any) -> 
 def test_a_stall_without_a_cause_names_the_measurement_of_links(hosts: int, kind: Any, named: bool) -> None:
     plan = make_plan(f"node[1-{hosts}] slots=2" if hosts > 1 else "node1 slots=2")
     failure = Failure(kind, "no rank has printed anything for 60 s", 3)
-    said = hint(dataclasses.replace(DONE, plan=plan, failure=failure), {}, here=True)
+    said = hint(dataclasses.replace(DONE, plan=plan, failure=failure), {}, {}, here=True)
     assert ("muster check --bench" in said) is named
 
 
@@ -199,8 +204,12 @@ def test_other_lines_of_a_rank_are_no_failure_of_a_child(tail: list[str]) -> Non
 
 # ---- full disks -------------------------------------------------------------------------------------------
 
+BUS = (
+    "a bus error: a file that the program has mapped became shorter, or its file system had no room: "
+    "/dev/shm of node1{} or a disk: muster run --include node1 -- df -h"
+)
 SHARED = (
-    "most likely /dev/shm of node1 is full: muster run --include node1 -- df -h /dev/shm; "
+    "/dev/shm of node1 is full: muster run --include node1 -- df -h /dev/shm; "
     "data loaders with fewer workers use less, --shm-size of a container makes it larger"
 )
 
@@ -220,7 +229,7 @@ SHARED = (
         (
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
             "dataloader's workers are out of shared memory.",
-            SHARED,
+            BUS.format(""),
         ),
         ("OSError: [Errno 2] No such file or directory: '/data/x'", ""),
     ],
@@ -229,6 +238,25 @@ def test_a_full_disk_is_named_with_the_command_that_shows_it(line: str, said: st
     assert hint_about(f"{line}\n") == said
 
 
-def test_a_rank_that_a_bus_error_ends_names_shared_memory() -> None:
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        (
+            60 << 20,
+            "most likely /dev/shm of node1 was full: 60 MiB of 64 MiB were in use; data loaders with ",
+        ),
+        (1 << 20, BUS.format(", of which at most 1 MiB of 64 MiB were seen in use,")),
+        (None, BUS.format("")),
+    ],
+)
+def test_a_bus_error_names_shared_memory_if_samples_have_seen_it_full(used: int | None, said: str) -> None:
     failure = Failure("rank", "SIGBUS (7)", 135, host="node1", rank=0)
-    assert hint(dataclasses.replace(DONE, failure=failure), {}, here=True) == SHARED
+    unused: Any = None
+    attempt = Attempt(DONE.plan, unused, RunFolder(Path("runs"), "job"), list[Event]().append, 1.0)
+    feature = Hints()
+    feature.begins(attempt)
+    for shm in (0, used, 0) if used is not None else ():
+        feature.on_event(HostSample(1.0, "node1", shm=shm, shm_total=64 << 20))
+        feature.on_event(HostSample(1.0, "node2", shm=64 << 20, shm_total=64 << 20))
+    shared = feature.shared
+    assert hint(dataclasses.replace(DONE, failure=failure), {}, shared, here=True).startswith(said)

@@ -18,7 +18,7 @@ from muster.deploy.agent.host.gpu_meter import FIELDS, GpuMeter, parse
 from muster.deploy.agent.host.meter import HostMeter, Rates, SampleHandler
 from muster.deploy.agent.job import rank_meter
 from muster.deploy.agent.job import sampler as sampler_here
-from muster.deploy.agent.job.rank_meter import RankMeter
+from muster.deploy.agent.job.rank_meter import RankMeter, launcher_of
 from muster.deploy.agent.job.sampler import MOST_BYTES, Sampler, TrainingMeter, last_step
 from muster.deploy.agent.processes import ProcessStat
 from muster.deploy.common.clock import steady
@@ -283,3 +283,52 @@ def test_the_gpus_of_a_rank_are_those_that_its_processes_use(
         sampler.close()
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ("/usr/bin/python3 /opt/bin/torchrun --nproc-per-node 2 train.py --epochs 3", "torchrun train.py"),
+        ("python -u -m torch.distributed.run --nnodes=1 --standalone sub/train.py", "torchrun sub/train.py"),
+        ("python3.12 -m torch.distributed.launch --nnodes 1 train.py", "torchrun train.py"),
+        ("mpirun -n 2 python train.py", "mpirun train.py"),
+        ("/usr/bin/python3 /opt/bin/accelerate launch train.py", "accelerate launch train.py"),
+        ("python /opt/bin/deepspeed --num_gpus 2 train.py", "deepspeed train.py"),
+        ("mpiexec -n 2 ./solver", "mpiexec"),
+        # One job on several hosts, whose host each rank is.
+        ("python /opt/bin/torchrun --nnodes 2 --node-rank 1 --rdzv_endpoint node1:29400 train.py", ""),
+        ("mpirun --host node1,node2 python train.py", ""),
+        ("python /opt/bin/accelerate config", ""),
+        ("python train.py torchrun", ""),
+        ("sh train.sh", ""),
+        ("", ""),
+    ],
+)
+def test_a_process_that_starts_ranks_of_its_own_is_known_by_its_command(command: str, launcher: str) -> None:
+    assert launcher_of(command.split(" ")) == launcher
+
+
+def test_a_sample_names_the_launcher_that_a_rank_has_become(tmp_path: Path) -> None:
+    (tmp_path / "torchrun").write_text("#!/bin/sh\nread -r end\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    meter, script = RankMeter(), "read -r go; exec ./torchrun train.py; :"
+    wrapper = f"import subprocess; subprocess.run(['sh', '-c', {script!r}])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", wrapper], cwd=tmp_path, stdin=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(lambda: meter.read({0: process.pid}, steady()), "the shell")
+        assert [rank.get("launcher") for rank in meter.read({0: process.pid}, steady())] == [None]
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        wait_until(lambda: launcher_of(command_below(process.pid)), "its launcher")
+        assert [rank["launcher"] for rank in meter.read({0: process.pid}, steady())] == ["torchrun train.py"]
+    finally:
+        process.stdin.close() if process.stdin else None
+        process.wait()
+
+
+def command_below(wrapper: int) -> list[str]:
+    (pid,) = Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split()
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
