@@ -78,6 +78,16 @@ def test_what_ssh_says_is_quoted_with_its_kind(ssh: Fake, kind: str, said: str, 
     refused = ssh(f"cat >&2 <<'END'\n{said}\nEND\nexit 255").last_words()
     assert (refused.kind, refused.text) == (kind, text or said)
     assert refused.remedy
+    assert ("with: ssh -o StrictHostKeyChecking=ask node2" in refused.remedy) == (
+        kind in {"ssh.host-key-changed", "ssh.host-key-unknown"}  # else the configuration may forbid to ask
+    )
+
+
+def test_an_identity_file_that_does_not_exist_is_named(ssh: Fake) -> None:
+    configured = "user ml\nhostname node2\nport 22\nidentityfile /no/such/key"
+    answers = f"if [ \"$1\" = -G ]; then printf '{configured}\\n'; exit; fi\n"
+    refused = ssh(f"{answers}echo 'ml@node2: Permission denied (publickey).' >&2; exit 255").last_words()
+    assert refused.remedy == "correct IdentityFile: there is no /no/such/key"
 
 
 @pytest.mark.parametrize(

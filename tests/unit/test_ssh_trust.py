@@ -303,6 +303,16 @@ def test_a_key_that_cannot_be_used_is_named(route: Written, host_key: str, tmp_p
     subprocess.run(change, check=True, capture_output=True)
     refused = refusal(route(f"HOST {host_key}\n", "  IdentityAgent none"))
     assert (refused.kind, "encrypted" in refused.text) == ("ssh.login-refused", True)
+    assert refused.remedy == (
+        f'a key with a passphrase needs an agent: eval "$(ssh-agent)" && ssh-add {tmp_path}/mine'
+    )
+    both = refusal(
+        route(f"HOST {host_key}\n", f"  IdentityAgent {tmp_path}/s\n  IdentityFile {tmp_path}/gone")
+    )
+    assert both.remedy == (
+        f"correct IdentityFile: there is no {tmp_path}/gone; "
+        f"a key with a passphrase needs an agent: ssh-add {tmp_path}/mine"
+    )
 
 
 @pytest.mark.parametrize("jump", ["", "  ProxyJump gate\n"], ids=["direct", "through a gate"])

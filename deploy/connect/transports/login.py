@@ -7,7 +7,7 @@ import binascii
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,22 @@ class TooManyKeysError(AuthenticationException):
     """The server has ended the login before every key was offered (MaxAuthTries)."""
 
 
+class RefusedError(AuthenticationException):
+    """No key was accepted. `encrypted`: the files of keys that were not tried, for lack of a passphrase."""
+
+    def __init__(self, reason: str, encrypted: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.encrypted = tuple(encrypted)
+
+
+class EncryptedKey(PasswordRequiredException):
+    """The file of a private key that needs a passphrase."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("private key file is encrypted")
+        self.path = path
+
+
 class Login:
     """Tries the keys of a route, one after the other: an authentication strategy of paramiko."""
 
@@ -61,11 +77,12 @@ class Login:
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Log in; `AuthenticationException` with the reason why the last key was refused."""
         last: SSHException = AuthenticationException("there is no key to log in with")
-        keys, tried = self._keys(), 0
+        keys, tried, encrypted = self._keys(), 0, list[str]()
         try:
             for key in keys:
                 if isinstance(key, SSHException):
                     last = key
+                    encrypted += [key.path] if isinstance(key, EncryptedKey) else []
                     continue
                 try:
                     more = transport.auth_publickey(self._route.user, key)
@@ -80,7 +97,7 @@ class Login:
                     if more:
                         raise AuthenticationException(f"it also asks for {', '.join(more)}")
                     return
-            raise last
+            raise RefusedError(str(last), encrypted) from last
         finally:
             if self._agent:
                 self._agent.close()
@@ -132,7 +149,7 @@ def _private_key(path: str) -> paramiko.PKey | SSHException | None:
     try:
         return paramiko.PKey.from_path(path)
     except TypeError:  # the library's error for a missing password
-        return PasswordRequiredException("private key file is encrypted")
+        return EncryptedKey(path)
     except (SSHException, OSError, ValueError) as error:
         return SSHException(f"{path} cannot be used: {getattr(error, 'strerror', None) or error}")
     except Exception as error:  # noqa: BLE001  # of paramiko or cryptography: a key of an unknown type

@@ -7,18 +7,19 @@ paramiko lacks: Kerberos, security keys, host certificates, and shared connectio
 
 from __future__ import annotations
 
+import contextlib
 import select
 import shlex
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...errors import HostError
+from ...errors import HostError, UsageError
 from ...hosts.hostfile import Host
 from .. import bootstrap
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .process import ProcessPipe
-from .ssh_config import login_command, ssh_options
+from .ssh_config import Route, confirming, login_command, resolve, ssh_options
 
 # No question, no unknown host key, an end when a host is silent, and only this command. No agent for keys and
 # no display is forwarded (-a, -x): an untrusted host could use them.
@@ -62,6 +63,8 @@ _CAUSES = (
 )
 # Lines that explain more than the last one: of a changed key, and of an unknown key.
 _EXPLAINING = ("Offending ", " host key is known for ")
+OF_HOST_KEYS = {"ssh.host-key-changed", "ssh.host-key-unknown"}
+"""Problems after which a person confirms a key: the command for that must ask about it."""
 _LOUD = {"ssh.host-key-changed": "HOST KEY CHANGED: ", "ssh.host-key-revoked": "HOST KEY REVOKED: "}
 
 
@@ -81,8 +84,9 @@ class OpenSshPipe(ProcessPipe):
     """
 
     def __init__(self, host: Host, python: str, *, ssh_config: Path | None = None, head: str = "") -> None:
+        self._host, self._ssh_config = host, ssh_config
         self._name, self._python, self._head = host.name, python, head
-        self._login = shlex.join(login_command(host, ssh_config))
+        self._login = login_command(host, ssh_config)
         try:
             super().__init__(command(host, python, ["-S", "none"] if head else [], ssh_config))
         except OSError as error:
@@ -132,7 +136,12 @@ class OpenSshPipe(ProcessPipe):
             )
         forget = shlex.join(("ssh-keygen", "-R", self._name))
         advised = "ssh.too-many-keys" if _TOO_MANY in text else kind
-        return LostError(reason, remedy(advised, self._name, self._login, forget), kind=kind)
+        login = confirming(self._login) if kind in OF_HOST_KEYS else self._login
+        advice = remedy(advised, self._name, shlex.join(login), forget)
+        if advised == "ssh.login-refused":
+            with contextlib.suppress(UsageError):  # then ssh itself does not read its configuration
+                advice = absent_identities(resolve(self._host, self._ssh_config)) or advice
+        return LostError(reason, advice, kind=kind)
 
 
 # The remedies for hosts that are not reached, by the kind of the problem: the same for both SSH clients.
@@ -141,7 +150,7 @@ _REMEDIES = {
     "{forget}, then confirm the new key with: {login} (after muster setup: run it again)",
     "ssh.host-key-unknown": "compare the fingerprint with the host's own, and confirm it once with: {login}",
     "ssh.host-key-revoked": "do not log in there; give the host a new key, and pin that one",
-    "ssh.login-refused": "add the public key there",
+    "ssh.login-refused": "add the public key there; a key with a passphrase needs ssh-add first",
     "ssh.too-many-keys": "name the right key for this host in the SSH configuration, with IdentityFile and "
     "IdentitiesOnly yes; or raise MaxAuthTries in its sshd_config",
     "ssh.name-unknown": "correct the hosts file, or give it a HostName in ~/.ssh/config",
@@ -164,6 +173,11 @@ def remedy(kind: str, name: str, login: str, forget: str) -> str:
     if kind == "ssh.port-refused" and is_own_name(name):
         advice += f"; {name} is this machine: as localhost, alone in its hosts file, it needs no SSH"
     return advice
+
+
+def absent_identities(route: Route) -> str:
+    """The remedy for identity files that the configuration names and that do not exist; empty for none."""
+    return "; ".join(f"correct IdentityFile: there is no {path}" for path in route.missing_identities)
 
 
 def is_own_name(name: str) -> bool:

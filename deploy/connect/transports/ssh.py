@@ -28,7 +28,7 @@ from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMO
 from .connection import PinnedClient
 from .host_keys import CertifiedHostKey, RevokedHostKey, UnknownHostKey, fingerprint
 from .login import TooManyKeysError
-from .openssh import remedy
+from .openssh import OF_HOST_KEYS, absent_identities, remedy
 from .ssh_config import Route, ssh_home
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def _problem(kind: str, text: str, route: Route) -> HostError:
 
 
 def _advice(kind: str, route: Route) -> str:
-    return remedy(kind, route.name, shlex.join(route.ssh), _forget(route))
+    login = route.confirming if kind in OF_HOST_KEYS else route.ssh
+    return remedy(kind, route.name, shlex.join(login), _forget(route))
 
 
 def _forget(route: Route) -> str:
@@ -192,7 +193,7 @@ def _key_unknown(error: Any, route: Route) -> HostError:
             "UserKnownHostsFile keeps no key; name a file there that does, such as ~/.ssh/known_hosts, then "
             "compare the fingerprint with the host's own, and confirm it once with: "
         )
-        return HostError("ssh.host-key-unknown", text, remedy + shlex.join(route.ssh))
+        return HostError("ssh.host-key-unknown", text, remedy + shlex.join(route.confirming))
     return _problem("ssh.host-key-unknown", text, route)
 
 
@@ -214,7 +215,14 @@ def _key_certified(error: Any, route: Route) -> HostError:
 def _login_refused(error: Any, route: Route) -> HostError:
     keys = ", ".join(route.identity_files) or "none"
     text = f"{route.user} may not log in at {_server(route)} with the keys {keys} ({_plain(error)})"
-    return _problem("ssh.login-refused", text, route)
+    remedies = [missing] if (missing := absent_identities(route)) else []
+    if encrypted := getattr(error, "encrypted", ()):
+        agent = "" if route.identity_agent else 'eval "$(ssh-agent)" && '
+        remedies.append(
+            f"a key with a passphrase needs an agent: {agent}{shlex.join(('ssh-add', *encrypted))}"
+        )
+    remedies = remedies or ["add the public key there"]
+    return HostError("ssh.login-refused", text, "; ".join(remedies))
 
 
 def _too_many_keys(error: Any, route: Route) -> HostError:

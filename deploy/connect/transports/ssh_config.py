@@ -50,12 +50,26 @@ class Route:
     """Whether a command names known keys (KnownHostsCommand)."""
     default_identities: bool
     """Whether the identity files are those that ssh tries by default."""
+    missing_identities: tuple[str, ...]
+    """The identity files that the configuration names and that do not exist."""
+    strict: bool
+    """Whether ssh asks nobody about an unknown key (StrictHostKeyChecking yes)."""
 
     @property
     def known_as(self) -> str:
         """The name under which known_hosts has this host: its alias (HostKeyAlias), or address and port."""
         server = self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
         return self.host_key_alias or server
+
+    @property
+    def confirming(self) -> tuple[str, ...]:
+        """The command that logs in there by hand, and asks about an unknown key."""
+        return confirming(self.ssh) if self.strict else self.ssh
+
+
+def confirming(ssh: Sequence[str]) -> tuple[str, ...]:
+    """The command of ssh, made to ask about an unknown key whatever the configuration says."""
+    return (*ssh[:1], "-o", "StrictHostKeyChecking=ask", *ssh[1:])
 
 
 def ssh_options(host: Host, ssh_config: Path | None) -> tuple[str, ...]:
@@ -109,13 +123,15 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         return [_expanded(path, tokens) for path in written if path != "none"]
 
     identities = settings.get("identityfile", [])
+    by_default = all(re.fullmatch(r"~/\.ssh/id_\w+", path) for path in identities)
+    found = tuple(path for path in paths(identities) if _is_file(path) or _is_file(f"{path}.pub"))
     revoked = paths(settings.get("revokedhostkeys", []))
     return Route(
         name=name,
         hostname=hostname,
         user=user,
         port=int(port),
-        identity_files=tuple(path for path in paths(identities) if _is_file(path) or _is_file(f"{path}.pub")),
+        identity_files=found,
         identities_only=setting("identitiesonly") == "yes",
         certificate_files=tuple(filter(_is_file, paths(settings.get("certificatefile", [])))),
         identity_agent=_agent_socket(settings.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
@@ -127,7 +143,9 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         ssh=ssh,
         user_known_hosts=tuple(paths(shlex.split(" ".join(settings.get("userknownhostsfile", []))))),
         known_hosts_command=setting("knownhostscommand") is not None,
-        default_identities=all(re.fullmatch(r"~/\.ssh/id_\w+", path) for path in identities),
+        default_identities=by_default,
+        missing_identities=tuple(path for path in paths(identities) if not (by_default or path in found)),
+        strict=setting("stricthostkeychecking") in {"yes", "true"},
     )
 
 
