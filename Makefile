@@ -6,7 +6,7 @@ BIN := .venv/bin
 .PHONY: help demo cluster cluster-down test-quick test soak lint clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 # PyTorch is a large download and a slow installation: from 25.1 on pip shows the progress of both.
 .venv/train-installed: pyproject.toml constraints.txt tests/pip.txt
@@ -21,7 +21,7 @@ help: ## this list
 	$(BIN)/pip install --constraint constraints.txt --editable '.[train,dev]'
 	@touch $@
 
-demo: .venv/train-installed ## train on this machine alone: 2 ranks, no container engine, no root
+demo: .venv/train-installed ## train on this machine: 2 ranks, a minute after the installation
 	$(BIN)/muster demo
 
 cluster: .venv/train-installed ## train on a practice cluster of 3 containers, with both launchers
@@ -63,12 +63,12 @@ slurm-cluster-down: ## remove the Slurm cluster
 PYTEST := $(BIN)/pytest --dist loadscope --no-loadscope-reorder --numprocesses
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile this project again
 
-test-quick: .venv/installed ## short tests of the driver and of the agent: under a minute
+test-quick: .venv/installed ## the short tests of the driver and of the agent: 1 to 2 minutes
 	$(PYTEST) 2 -m 'not soak and not slow' tests/unit tests/node
 
 ENVIRONMENTS := .venv/installed .venv/openmpi-4.1/installed .venv/python-3.10/installed
 
-test: $(ENVIRONMENTS) ## what a change must pass; on the cluster where an engine answers
+test: $(ENVIRONMENTS) ## all tests that a change must pass: about 15 minutes on 2 cores; those of the cluster need Docker
 	$(PYTEST) 3 -m 'not soak'
 
 # What needs the machine for itself runs after all else. The first part's failure does not keep the second from running.
@@ -109,7 +109,7 @@ gpu-wheels: .venv/installed ## the wheels for benchmarks/gpu/offline.sh, for a m
 	@touch $@
 
 docs: .venv/docs-installed ## the site of docs/, in build/site; every link is checked
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/scripts/mkdocs.yml
 	$(BIN)/python docs/scripts/check_site.py build/site
 
 reference: .venv/installed ## write the generated pages and pictures of docs/
@@ -125,7 +125,7 @@ format: .venv/installed ## put the Python files into the form that `make lint` a
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[release]'
 	@touch $@
 
-release-check: .venv/release-installed ## what RELEASING.md asks for: versions, changelog, wheel and sdist
+release-check: .venv/release-installed ## what .github/RELEASING.md asks for: versions, changelog, wheel and sdist
 	$(BIN)/python .ci/release_check.py
 
 .PHONY: requirements

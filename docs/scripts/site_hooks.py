@@ -18,7 +18,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 def on_config(config: Any) -> None:
     """Set the address of the repository, if pyproject.toml has it; mkdocs has set everything else."""
-    config.repo_url = repository((Path(config.config_file_path).parent / "pyproject.toml").read_text())
+    config.repo_url = repository((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
 
 def repository(pyproject: str) -> str | None:
@@ -31,8 +31,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     """Return the text of a page for mkdocs."""
     folder = PurePosixPath("docs", page.file.src_uri).parent
     address = config.get("repo_url") or ""
-    if address:
-        markdown = markdown.replace("clone this repository", f"clone [this repository]({address})")
     return replace_outside_links(markdown, folder, address)
 
 
