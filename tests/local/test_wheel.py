@@ -99,7 +99,8 @@ def test_type_checkers_see_the_types(installed: Installed, place: Path) -> None:
 def test_demo_learns(installed: Installed, place: Path) -> None:
     done = installed.muster("demo", cwd=place, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    *lines, last = done.stdout.splitlines()
+    *lines, last, hint = done.stdout.splitlines()
+    assert hint.startswith("next:   source ")
     assert any("1437 training and 360 held-out digits" in line for line in lines), done.stdout
     assert sum("loss" in line for line in lines) == 15, done.stdout
     found = re.fullmatch(r"accuracy=(0\.\d+) ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\S+", last)

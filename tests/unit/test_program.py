@@ -97,7 +97,22 @@ def test_a_demo_without_torch_says_what_to_install(
     with pytest.raises(SystemExit) as end:
         main(["demo"])
     assert end.value.code == 3
-    assert "pip install 'muster-cluster[train]'" in capsys.readouterr().err
+    assert "pip install torch numpy" in capsys.readouterr().err
+
+
+def test_a_demo_says_how_to_find_muster_where_the_terminal_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("activate", "muster"):
+        (programs / name).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = "next:   source .venv/bin/activate, and muster is a command of this terminal\n"
+    assert practice._how_to_find_muster(programs) == said
+    monkeypatch.setenv("PATH", str(programs))
+    assert practice._how_to_find_muster(programs) == ""
 
 
 @pytest.mark.parametrize("words", [["--fail", "--hang"], ["--fail", "--np", "1"], ["--hang", "--np", "1"]])
