@@ -61,6 +61,13 @@ def content_problems(names: Sequence[str], needed: Sequence[str], where: str) ->
         yield from (f"{where}: {name} does not belong there" for name in names if UNWANTED.search(name))
 
 
+def reminders(pyproject: str) -> Iterator[str]:
+    """What the owner has not filled in yet; a release works without it."""
+    for name, use in {"Repository": "what to clone", "Index": "how to install from a package index"}.items():
+        if not re.search(rf'^{name} = "', pyproject, re.MULTILINE):
+            yield f"note: pyproject.toml: [project.urls] has no {name}, so README.md cannot say {use}"
+
+
 def build() -> tuple[Path, Path]:
     """The wheel and the sdist, built in an environment of their own."""
     shutil.rmtree(DIST, ignore_errors=True)
@@ -87,6 +94,7 @@ def main() -> int:
     twine = [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)]
     if subprocess.run(twine, check=False).returncode:
         problems.append("twine check failed")
+    sys.stdout.writelines(f"{note}\n" for note in reminders((ROOT / "pyproject.toml").read_text()))
     sys.stdout.write("".join(f"{problem}\n" for problem in problems) or f"{wanted} can be released\n")
     return 1 if problems else 0
 

@@ -1,14 +1,16 @@
-"""Writes the generated pages of the reference, and the table of faults in README.md.
+"""Writes the generated pages of the reference, and parts of README.md and other pages.
 
     python docs/scripts/reference.py
 
-Commands come from their declarations, faults from docs/faults.md. The fields of JSON output come from the
-source text of the dataclasses that are written out; json_fields.py has their meanings.
+Commands come from their declarations, faults from docs/faults.md, the first steps from FIRST_STEPS and the
+addresses of pyproject.toml. The fields of JSON output come from the source text of the dataclasses that are
+written out; json_fields.py has their meanings.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -64,8 +66,36 @@ FAULTS = (
 )
 """The rows of docs/faults.md that README.md has too."""
 LAUNCHERS = ("Muster, mpirun", "Muster, torchrun", "torchrun", "mpirun", "DeepSpeed")
-BEGIN = "<!-- faults: written by docs/scripts/reference.py from docs/faults.md -->\n"
-END = "<!-- end of faults -->\n"
+FAULTS_BEGIN = "<!-- faults: written by docs/scripts/reference.py from docs/faults.md -->\n"
+FAULTS_END = "<!-- end of faults -->\n"
+START_BEGIN = "<!-- start: written by docs/scripts/reference.py from pyproject.toml -->\n"
+START_END = "<!-- end of start -->\n"
+WITH_START = ("README.md", "docs/index.md", "docs/tutorial.md")
+"""The pages that begin with the first steps."""
+FIRST_STEPS = """{get}
+
+    make demo                    # trains on this machine
+    make test                    # runs all tests
+
+| | `make demo` | `make test` |
+|---|---|---|
+| does | two ranks learn to read handwritten digits | runs what a change must pass |
+| needs | Linux, make, Python 3.10 or newer with venv (Debian and Ubuntu: `python3-venv`) | the same; \
+Docker with compose for the tests of the cluster, which are skipped without it |
+| installs | PyTorch and Open MPI, into `.venv` | also linters and test tools |
+| takes | a minute after the installation | about 15 minutes on 2 cores; `make test-quick` 1 to 2 minutes |
+
+Neither needs root. After either, the command `muster` is in `.venv/bin`. Put it on the path of your terminal:
+
+    source .venv/bin/activate
+
+To install it into another virtual environment, activate that, and{where}:
+
+    pip install {name}                # with PyTorch and Open MPI: pip install '{name}[train]'
+
+On Linux, PyTorch from PyPI includes CUDA, which is several gigabytes. To get the small CPU build, set
+`PIP_EXTRA_INDEX_URL` to PyTorch's index for it.
+"""
 JSON = """# JSON output
 
 Output for programs. A field keeps its name and its type within a major version. New fields may be added, so
@@ -77,9 +107,15 @@ since the epoch and sizes are bytes, unless a row states another unit.
 
 def pages() -> dict[Path, str]:
     """Return every page that this script writes, by path."""
-    declared, front, faults = commands(), ROOT / "README.md", ROOT / "docs" / "faults.md"
+    declared, faults = commands(), (ROOT / "docs" / "faults.md").read_text()
+    steps = first_steps((ROOT / "pyproject.toml").read_text())
+    with_start = {
+        ROOT / name: between((ROOT / name).read_text(), START_BEGIN, steps, START_END) for name in WITH_START
+    }
+    front = ROOT / "README.md"
     return {
-        front: readme(front.read_text(), faults.read_text()),
+        **with_start,
+        front: between(with_start[front], FAULTS_BEGIN, table_of_faults(faults), FAULTS_END),
         REFERENCE / "commands.md": _marked(COMMANDS) + _index(),
         **{
             REFERENCE / "commands" / f"{_slug(family)}.md": _marked(f"# {family}\n\n")
@@ -113,8 +149,25 @@ def _row(page: str, name: str, text: str) -> str:
     return f"| [`{name.replace('.', ' ')}`](commands/{page}.md#{name.replace('.', '-')}) | {_cell(text)} |"
 
 
-def readme(text: str, faults: str) -> str:
-    """Return README.md with the rows of FAULTS as docs/faults.md has them."""
+def between(text: str, begin: str, generated: str, end: str) -> str:
+    """Return a page with other text between two marks."""
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{generated}\n{end}{rest.partition(end)[2]}"
+
+
+def first_steps(pyproject: str) -> str:
+    """Return the first steps, with the addresses that [project.urls] of a pyproject.toml has."""
+    urls = dict(re.findall(r'^(Repository|Index) = "(.+)"$', pyproject, re.MULTILINE))
+    get = "Clone this repository, or unpack its source archive. In that folder:"
+    if "Repository" in urls:
+        get = f"    git clone {urls['Repository']} muster && cd muster"
+        get = f"Clone the repository, or unpack its source archive:\n\n{get}"
+    name, where = ("muster-cluster", "") if "Index" in urls else (".", " in the folder of Muster")
+    return FIRST_STEPS.format(get=get, name=name, where=where)
+
+
+def table_of_faults(faults: str) -> str:
+    """Return a table with the rows of FAULTS as docs/faults.md has them."""
     rows = [
         [cell.strip() for cell in line.strip("| ").split("|")] for line in faults.splitlines() if "|" in line
     ]
@@ -124,8 +177,7 @@ def readme(text: str, faults: str) -> str:
     for fault in FAULTS:
         cells = (compared[fault].get(launcher, "") or "not tried" for launcher in LAUNCHERS)
         lines.append(f"| {fault} | {' | '.join(cells)} |")
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + rest.partition(END)[2]
+    return "\n".join(lines) + "\n"
 
 
 def _command(name: str, command: Declaration) -> str:
@@ -133,7 +185,7 @@ def _command(name: str, command: Declaration) -> str:
     usage = f"    muster {name.replace('.', ' ')} [options] {command.arguments}".rstrip()
     tables = "".join(
         f"\n{'' if title == 'Options' else f'{title}:'}\n\n| flag | default | meaning |\n|---|---|---|\n"
-        + "".join(f"| {_flag(each)} | {_default(each.default)} | {_cell(each.help)} |\n" for each in flags)
+        + "".join(f"| {_flag(each)} | {' | '.join(default_and_meaning(each))} |\n" for each in flags)
         for title, flags in command.groups.items()
     ).replace("\n\n\n", "\n\n")
     return f"## {name.replace('.', ' ')}\n\n{usage}\n\n{_indented(command.text)}\n{tables}"
@@ -150,8 +202,21 @@ def _flag(flag: Flag) -> str:
     return ", ".join(f"`{spelling}`" for spelling in (value_of(flag), *flag.also))
 
 
-def _default(value: object) -> str:
-    return f"`{value}`" if value and not isinstance(value, bool) else ""
+def default_and_meaning(flag: Flag) -> tuple[str, str]:
+    """Return the default of a flag, in the words of its help if that has any, and the rest of the help."""
+    is_value = flag.default and not isinstance(flag.default, bool) and flag.default != -1
+    value = f"`{flag.default}`" if is_value else ""
+    if named := re.search(r"(\S+) \(default\)", flag.help):
+        return f"`{named[1]}`", _cell(flag.help.replace(" (default)", "", 1))
+    described = re.search(r" \(default: ([^()]*(?:\([^()]*\)[^()]*)*)\)", flag.help)
+    if not described:
+        return value, _cell(flag.help)
+    text, unsaid = described[1], isinstance(flag.default, str) and flag.default not in described[1]
+    if text == str(flag.default):
+        text = f"`{text}`"
+    return _cell(f"{value}: {text}" if value and unsaid else text), _cell(
+        flag.help.replace(described[0], "", 1)
+    )
 
 
 def _cell(text: str) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks import faults, recovery
 from docs.scripts import check_site, packages, reference, site_hooks, terminal
+from muster.deploy.cli.command import Flag
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,6 +107,37 @@ def test_the_address_of_the_repository_is_one_setting() -> None:
 
 
 # -- reference --
+
+
+URLS = 'Repository = "https://example.org/m"\nIndex = "https://pypi.org/project/muster-cluster/"\n'
+
+
+def test_the_first_steps_have_the_addresses_that_the_owner_filled_in(release_check: ModuleType) -> None:
+    without = f"# {URLS}".replace("\nIndex", "\n# Index")
+    steps = reference.first_steps(without)
+    assert steps.startswith("Clone this repository") and "    pip install .  " in steps
+    assert len(list(release_check.reminders(without))) == 2
+    steps = reference.first_steps(URLS)
+    assert "    git clone https://example.org/m muster && cd muster\n" in steps
+    assert "    pip install muster-cluster  " in steps and not list(release_check.reminders(URLS))
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "row"),
+    [
+        ("", "the file (default: hosts.txt)", ("hosts.txt", "the file")),
+        (0, "how often (default: 0)", ("`0`", "how often")),
+        (20, "jobs (default: 20; 0: all), the newest", ("20; 0: all", "jobs, the newest")),
+        ("", "slots (default: all (of the file))", ("all (of the file)", "slots")),
+        ("auto", "wheels (default: by GPUs)", ("`auto`: by GPUs", "wheels")),
+        ("", "mpirun (default) or torchrun", ("`mpirun`", "mpirun or torchrun")),
+        (-1, "the rank", ("", "the rank")),
+        (False, "print JSON", ("", "print JSON")),
+    ],
+)
+def test_the_default_of_a_flag_has_its_column(value: object, text: str, row: tuple[str, str]) -> None:
+    declared = Flag(name="--x", field="x", default=value, help=text)
+    assert reference.default_and_meaning(declared) == row
 
 
 def test_a_field_of_json_that_nobody_described_stops_the_reference() -> None:
