@@ -144,6 +144,7 @@ def describe(run: Path) -> Frame:
     return {
         **record,
         "user": str(user)[:LAST_BYTES],
+        "arrived": _arrived(run, record),
         "state": state,
         "folder": str(run.resolve()),
         "ended": result.get("ended"),
@@ -153,6 +154,23 @@ def describe(run: Path) -> Frame:
         "stall": stall if state == "running" else None,
         "late": late if state == "running" else (),
     }
+
+
+def _arrived(run: Path, record: dict[str, Any]) -> float:
+    """When a job began, but no later than this machine made its files: the clock of its driver may be ahead.
+
+    Where that clock is this machine's, and was set back since, the start of the driver's process counts; 0 if
+    it is from before a restart of this machine.
+    """
+    files = [run / "job.json", *run.glob("lock.driver"), *run.parent.glob("lock.*")]
+    first = float(min(record["started"], *(path.stat().st_mtime for path in files)))
+    if first <= time.time():
+        return first
+    driver = record["driver"]
+    if driver["boot"] == _boot() and isinstance(driver.get("start"), int):
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.time() - max(0.0, now - int(driver["start"]) / os.sysconf("SC_CLK_TCK"))
+    return 0.0
 
 
 def _is_record(record: dict[str, Any]) -> bool:

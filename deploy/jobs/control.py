@@ -192,7 +192,7 @@ def _said(entry: LocatedJob) -> str:
 
 
 def _age(entry: LocatedJob) -> tuple[float, str]:
-    return entry.state.started, entry.state.job
+    return entry.state.arrived, entry.state.job
 
 
 def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -152,7 +153,9 @@ def newest_elsewhere(runs: Path) -> HostsRecord | None:
     """The record of the newest job whose run is on its first host, not on this machine."""
     folders = [path.parent for path in runs.glob(f"*/{NAME}")]
     away = [folder for folder in folders if not (folder / "job.json").exists()]
-    return _read(max(away) / NAME) if away else None
+    now = time.strftime("%Y%m%d-%H%M%S~")  # an id of a later time was made while the clock was wrong
+    newest = max(away, key=lambda folder: (folder.name < now, folder.name), default=None)
+    return _read(newest / NAME) if newest else None
 
 
 def _read(path: Path) -> HostsRecord:

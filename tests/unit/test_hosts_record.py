@@ -107,6 +107,13 @@ def test_only_a_job_that_may_run_keeps_its_record(tmp_path: Path, error: BaseExc
     assert (hosts_record.newest_elsewhere(tmp_path / "runs") == record) is kept
 
 
+def test_an_id_of_the_future_is_not_the_newest(tmp_path: Path) -> None:
+    record = keep(tmp_path / "runs")
+    (tmp_path / "runs" / "99990101-000000-0000").mkdir()
+    (tmp_path / "runs" / "99990101-000000-0000" / "hosts.json").write_text("{}")
+    assert hosts_record.newest_elsewhere(tmp_path / "runs") == record
+
+
 @pytest.mark.parametrize(
     ("hosts", "placed", "planned"),
     [

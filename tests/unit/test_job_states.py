@@ -202,6 +202,25 @@ def test_without_an_id_it_is_the_newest_job_or_the_newest_that_runs(tmp_path: Pa
     os.close(theirs)
 
 
+def test_a_driver_whose_clock_is_ahead_does_not_keep_its_job_the_newest(tmp_path: Path) -> None:
+    now, day = time.time(), 86400.0
+    driver = {**RECORD["driver"], **identity(), "pid": 7}
+    ahead = make_run(tmp_path / "host", "20261122-120000-0001", started=now + day)
+    os.utime(ahead / "job.json", (now - 60, now - 60))
+    make_run(tmp_path / "host", "20261121-120500-0002", started=now - 30)
+    known = jobs.jobs_at([LocalRuns(tmp_path / "host")])
+    assert [entry.state.job for entry in known] == ["20261122-120000-0001", "20261121-120500-0002"]
+    # This machine's own clock was ahead, and was set back: its files are of the future too.
+    for job, started in (("20261122-120000-0001", now + day), ("20261121-120500-0002", now - 30)):
+        run = make_run(tmp_path / "here", job, started=started, driver={**driver, "start": 0})
+        os.utime(run / "job.json", (started, started))
+    (gone,) = [make_run(tmp_path / "here", "20261122-110000-0003", started=now + day)]
+    os.utime(gone / "job.json", (now + day, now + day))
+    known = jobs.jobs_at([LocalRuns(tmp_path / "here")])
+    assert [entry.state.job[-4:] for entry in known] == ["0003", "0001", "0002"]
+    assert known[0].state.arrived == 0.0
+
+
 def test_status_lists_jobs_that_run_first_and_then_the_last_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

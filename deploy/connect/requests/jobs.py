@@ -79,6 +79,8 @@ class JobState:
     """The ranks of a running job that the others wait for, by the sums of its driver."""
     user: Text = ""
     """The user who launched it; of a job of an older version, the owner of its record."""
+    arrived: Seconds = 0.0
+    """When it began, but no later than the machine with the record made its files: the order of jobs."""
     head: Name = ""
     """The host with the record; of a job of an older version, the first of its hosts."""
 
