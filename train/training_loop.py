@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, MutableMapping
+import itertools
+from collections.abc import Iterable, Iterator, MutableMapping, Sized
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, IterableDataset
 
 from .checkpoint.checkpoints import Checkpoints
 from .checkpoint.of_each_rank import OfEachRank
@@ -24,12 +26,14 @@ from .data.sampler import GlobalBatchSampler
 from .job.failure import TrainError
 from .job.group import Job
 from .job.preemption import Preemption
+from .job.sums import Purpose
 from .position import Position
 from .reporting.outputs import profile_steps
 from .reporting.steps import StepLog, StepMetrics
 from .sync.replicated import broadcast_from_rank_0
 
 T = TypeVar("T")
+_END: Any = object()  # where a loader has no more batches
 OWN = ("position", "random")
 """Names of the parts of a checkpoint that the loop adds."""
 
@@ -120,16 +124,30 @@ class TrainingLoop:
         """Whether this step is logged."""
         return self._is_due(self.step)
 
-    def batches(self, loader: Iterable[T], *, steps: int | None = None) -> Iterator[T]:
+    def batches(
+        self,
+        loader: Iterable[T],
+        *,
+        steps: int | None = None,
+        uneven: Literal["shortest", "longest"] = "shortest",
+    ) -> Iterator[T]:
         """Yield the rest of the epoch, or with `steps` one epoch after the other until so many are done.
 
         Tensors are on the job's device; on a GPU their copy overlaps with the step before it, if they are
         pinned. Before an epoch, `set_epoch` of the loader's sampler is called. A training that resumes leaves
         out the batches of the epoch that are done. A GlobalBatchSampler starts after them, and so does a
         loader among the states, such as torchdata's StatefulDataLoader; of another they are read and dropped.
+
+        Where ranks have unequally many batches, the epoch ends for all with the shortest; with `uneven`
+        "longest" a rank that has none left gets its last batch with every tensor cut to 0 rows, which counts
+        for nothing in global_mean. Ranks compare the lengths of their loaders before an epoch. Of a loader
+        without a length, such as one of an IterableDataset, they ask each other before each step, and on a
+        GPU the host then waits for the step before. Every rank must leave the loop in the same step.
         """
+        if uneven not in {"shortest", "longest"}:
+            raise ValueError(f"uneven is 'shortest' or 'longest', not {uneven!r}")
         while steps is None or self.step < steps:
-            for batch in self._rest_of_epoch(loader):
+            for batch in self._together(loader, longest=uneven == "longest"):
                 self.position.step += 1
                 self.position.batch += 1
                 moved = self._on_device(batch)
@@ -202,6 +220,8 @@ class TrainingLoop:
 
     def _save_the_last(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
+            self._preemption.settle()
+            self.job.agree(Purpose.LEAVE, step=self.step)
             self.save()
             self.checkpoints.finish()
 
@@ -231,21 +251,70 @@ class TrainingLoop:
         }
         return {**self.states, **each, "position": self.position, "random": RandomStreams(self.job)}
 
-    def _rest_of_epoch(self, loader: Iterable[T]) -> Iterator[T]:
-        """Return what is left of the epoch.
+    def _together(self, loader: Iterable[T], *, longest: bool) -> Iterator[T]:
+        """Yield what is left of the epoch: as many batches on every rank."""
+        rest, before = self._rest_of_epoch(loader)
+        if self.job.world_size == 1:
+            yield from rest
+            return
+        mine = self._length(loader)
+        of_all = self._length_for_all(mine, longest=longest)
+        for number in itertools.count():
+            if number == of_all:
+                return
+            batch = next(rest, _END)
+            if batch is _END and number < mine:
+                raise TrainError(f"the loader gave {number} batches, and its len() promised {mine}")
+            self._preemption.begin_step(self.step + 1, has_batch=batch is not _END)
+            if of_all is None:
+                have = self._preemption.settle()
+                if have == 0 or (have < self.job.world_size and not longest):
+                    return
+            if batch is _END:
+                if before is _END:
+                    raise TrainError("this rank has had no batch, so an empty one cannot be made for it")
+                batch = _emptied(before)
+            before = batch
+            yield batch
+
+    def _length(self, loader: Iterable[Any]) -> int:
+        """Return how many batches the loader has left of the epoch; -1 where only reading it shows that."""
+        sampler = getattr(loader, "batch_sampler", None)
+        if isinstance(getattr(loader, "dataset", None), IterableDataset):  # whose length is a guess
+            return -1
+        try:
+            whole = sampler.batches if isinstance(sampler, GlobalBatchSampler) else len(cast(Sized, loader))
+        except (TypeError, NotImplementedError):
+            return -1
+        return max(0, whole - self.position.batch)
+
+    def _length_for_all(self, mine: int, *, longest: bool) -> int | None:
+        """Return how many batches the epoch has on every rank; None where a rank does not know its own."""
+        without, total, square, _ = self.job.agree(
+            *(Purpose.EPOCH, float(mine < 0), float(mine), float(mine) ** 2)
+        )
+        if without:
+            return None
+        if square * self.job.world_size == total * total:
+            return mine
+        return (max if longest else min)(self.job.all_gather(mine, int, what="len of loader"))
+
+    def _rest_of_epoch(self, loader: Iterable[T]) -> tuple[Iterator[T], T]:
+        """Return what is left of the epoch, and the last batch that was read and dropped.
 
         To begin an iteration draws random numbers, and so does a batch that is read and dropped. Where the
         epoch began before, that has been done: the numbers that are drawn next are those of the next step.
         """
         read = self._at_the_epoch(loader)
+        dropped: T = _END
         if not self.position.batch:
-            return iter(loader)
+            return iter(loader), dropped
         numbers = random_state(self.job.device)
         rest = iter(loader)
-        for _ in islice(rest, read):
+        for dropped in islice(rest, read):
             pass
         set_random_state(numbers, self.job.device)
-        return rest
+        return rest, dropped
 
     def _at_the_epoch(self, loader: Iterable[T]) -> int:
         """Tell the loader which epoch it is; returns how many batches must be read and dropped."""
@@ -276,7 +345,7 @@ class TrainingLoop:
         self._profiled()
         if self.collect_every and self.step % self.collect_every == 0:
             gc.collect(1)  # the youngest objects alone take a thousandth of a second
-        if self._preemption.asked():
+        if self._preemption.ended_by_signal():
             self.save()
             self.checkpoints.finish()
             self._preemption.leave(f"saved step {self.step}")
@@ -288,6 +357,11 @@ class TrainingLoop:
 def _load_first(part: Any, of_ranks: list[Any]) -> None:
     """Continue a loader at another number of ranks: every rank is at the same batch of an epoch."""
     part.load_state_dict(of_ranks[0])
+
+
+def _emptied(batch: Any) -> Any:
+    """Return a batch with every tensor cut to 0 rows."""
+    return tree_map(lambda leaf: leaf[:0] if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf, batch)
 
 
 def _number(figure: torch.Tensor | float) -> float:

@@ -137,7 +137,7 @@ def test_a_rank_that_sends_another_shape_is_named_on_every_rank(tmp_path: Path) 
 def test_a_size_is_refused_before_memory_is_spent_on_it(tmp_path: Path) -> None:
     def send(group: Job) -> None:
         if group.rank == 1:
-            values._first = lambda sent: (1 << 50).to_bytes(values.SIZE, "big").ljust(values.FIRST)
+            values._first = lambda sent, what: (1 << 50).to_bytes(values.SIZE, "big").ljust(values.FIRST)
         group.all_gather(0, int)
 
     for said in said_by_all(tmp_path, send):

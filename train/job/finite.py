@@ -7,18 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
-
-
-@dataclass(frozen=True, slots=True)
-class NotFinite:
-    """What is inf or nan on a rank, for a message, and the lowest rank on which that is so."""
-
-    what: str
-    rank: int
 
 
 class FiniteLosses:
@@ -37,30 +27,13 @@ class FiniteLosses:
         all_good &= finite
         count += all_good
 
-    def first_that_is_not(
-        self, weights: Iterable[torch.Tensor], device: torch.device, rank: int, world_size: int
-    ) -> NotFinite | None:
-        """Return what is not finite on any rank: the earliest loss, else a weight. A collective.
-
-        Both travel as one number each, of which the least wins: number of the loss x ranks + rank.
-        """
-        numbers = torch.tensor([math.inf, math.inf], dtype=torch.float64)
-        if self._good is not None and not self._good[0]:
-            numbers[0] = self._good[1].item() * world_size + rank
-        if not _all_finite(weights):
-            numbers[1] = rank
-        if world_size > 1:
-            numbers = numbers.to(device)
-            dist.all_reduce(numbers, dist.ReduceOp.MIN)
-        loss, weight = numbers.tolist()
-        if loss < math.inf:
-            number, lowest = divmod(int(loss), world_size)
-            return NotFinite(f"its training loss number {number + 1} since the start", lowest)
-        return NotFinite("a weight", int(weight)) if weight < math.inf else None
+    def first_bad(self) -> int:
+        """Return the number, from 0, of the first loss that was not finite, -1 for none; waits for the device."""
+        return -1 if self._good is None or self._good[0] else int(self._good[1].item())
 
 
 @torch.no_grad()
-def _all_finite(weights: Iterable[torch.Tensor]) -> bool:
+def all_finite(weights: Iterable[torch.Tensor]) -> bool:
     """Return whether every number is finite, in this rank's part of each; waits for the device once."""
     largest = [
         torch.linalg.vector_norm(part, math.inf).double()  # nan if one is nan, and cannot overflow

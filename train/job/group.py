@@ -20,12 +20,13 @@ from . import values
 from .backend import available, device_for
 from .crosscheck import exchange, verify
 from .failure import TrainError, fail_together
-from .finite import FiniteLosses
+from .finite import FiniteLosses, all_finite
 from .hardware import use_fair_share_of_cores
 from .join import identity_of, join, left_in_the_end, located
 from .ranks import Ranks
 from .rendezvous import rendezvous_store
 from .seeding import seed_streams
+from .sums import VALUES, Purpose, add_up, message, read, values_of
 from .timeouts import StepTimeout
 
 T = TypeVar("T")
@@ -83,42 +84,53 @@ class Group:
 
     def all_reduce_sum(self, *values: float) -> list[float]:
         """Add up each value over all ranks, in float64; every rank gets the sums."""
-        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(sums)
-        return [float(total) for total in sums]
+        sums: list[float] = []
+        for at in range(0, len(values), VALUES):
+            part = values[at : at + VALUES]
+            sums += self.agree(Purpose.SUM, *part)[: len(part)]
+        return sums
+
+    def agree(self, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
+        """Add up a few values over all ranks; TrainError, on every rank, if one has another purpose or step."""
+        return add_up(purpose, self.rank, self.hosts, self.device, values, step)
 
     @overload
-    def all_gather(self, value: T, shape: type[T], *, at_most: int = ...) -> list[T]: ...
+    def all_gather(self, value: T, shape: type[T], *, at_most: int = ..., what: str = ...) -> list[T]: ...
     @overload
-    def all_gather(self, value: Any, *, at_most: int = ...) -> list[Any]: ...
-    def all_gather(self, value: Any, shape: Any = Any, *, at_most: int = values.AT_MOST) -> list[Any]:
+    def all_gather(self, value: Any, *, at_most: int = ..., what: str = ...) -> list[Any]: ...
+    def all_gather(
+        self, value: Any, shape: Any = Any, *, at_most: int = values.AT_MOST, what: str = "values"
+    ) -> list[Any]:
         """Return every rank's `value`, in rank order, on every rank. A collective.
 
         The values travel as JSON, never pickled. `shape` is the type that every rank's value must have: int,
         str, list[int], tuple[int, str], a dataclass of these. Without it any JSON value is taken, and a
-        tuple arrives as a list. Raises TrainError, which names the rank, if a value has another type or takes
-        more than `at_most` bytes.
+        tuple arrives as a list. Raises TrainError, which names the rank, if a value has another type, takes
+        more than `at_most` bytes, or is called something else than `what`, of which 16 letters count.
         """
         names = [f"rank {rank} ({host})" for rank, host in enumerate(self.hosts)]
-        texts = values.gathered(values.encoded(value, at_most), names, self.device, at_most)
+        texts = values.gathered(values.encoded(value, at_most), names, self.device, at_most, what)
         return [values.decoded(text, shape, name) for text, name in zip(texts, names, strict=True)]
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
-        self.all_reduce_sum(0.0)
+        self.agree(Purpose.BARRIER)
 
     @overload
-    def broadcast(self, value: T, shape: type[T], *, at_most: int = ...) -> T: ...
+    def broadcast(self, value: T, shape: type[T], *, at_most: int = ..., what: str = ...) -> T: ...
     @overload
-    def broadcast(self, value: Any, *, at_most: int = ...) -> Any: ...
-    def broadcast(self, value: Any, shape: Any = Any, *, at_most: int = values.AT_MOST) -> Any:
+    def broadcast(self, value: Any, *, at_most: int = ..., what: str = ...) -> Any: ...
+    def broadcast(
+        self, value: Any, shape: Any = Any, *, at_most: int = values.AT_MOST, what: str = "values"
+    ) -> Any:
         """Return rank 0's `value` on every rank; what the others pass is ignored.
 
-        A collective. `shape` and `at_most` are those of all_gather.
+        A collective. `shape`, `at_most` and `what` are those of all_gather.
         """
         text, name = values.encoded(value, at_most) if self.rank == 0 else "", f"rank 0 ({self.hosts[0]})"
-        sent = values.from_rank_0(text, name, self.device, at_most) if self.world_size > 1 else text.encode()
-        return values.decoded(sent, shape, name)
+        if self.world_size == 1:
+            return values.decoded(text.encode(), shape, name)
+        return values.decoded(values.from_rank_0(text, name, self.device, at_most, what), shape, name)
 
     def seed(self, seed: int, *, stream: int | None = None) -> None:
         """Seed the random numbers of Python, numpy and torch on all devices: other streams on every rank.
@@ -130,7 +142,13 @@ class Group:
         """
         seed_streams(seed, self.rank if stream is None else stream)
 
-    def global_mean(self, losses: torch.Tensor, *, step_total: int | None = None) -> torch.Tensor:
+    def global_mean(
+        self,
+        losses: torch.Tensor,
+        *,
+        weight: torch.Tensor | float | None = None,
+        step_total: torch.Tensor | float | None = None,
+    ) -> torch.Tensor:
         """Return the mean of all ranks' `losses`: the same on every rank, for backward(). A collective.
 
         `losses`, of any shape, has one number for each of this rank's samples or tokens; ranks may have
@@ -138,23 +156,31 @@ class Group:
         those of this mean. The mean of the ranks' means would weight samples unequally. The mean of losses in
         bfloat16 or float16 is in float32: their sum need not fit into 16 bits.
 
-        For gradients that are accumulated over several calls, `step_total` is the number of losses that this
-        rank has in all of them. Then the results of the calls add up to the mean over the whole step, and
-        their gradients to the gradient of it, however many losses each call has. They must not be divided by
-        the number of calls. Raises ValueError where it is below the number of losses.
+        A model that returns the mean of its losses, as those of Hugging Face do, needs a `weight`: the number
+        of samples or tokens, above 0, that `losses`, one number, is the mean of.
+
+        For gradients that are accumulated over several calls, `step_total` is the number of losses, or the
+        sum of the weights, that this rank has in all of them. Then the results of the calls add up to the
+        mean over the whole step, and their gradients to the gradient of it, however many losses each call
+        has. They must not be divided by the number of calls. Raises ValueError where it is below the number
+        of losses.
 
         Training losses (those with a gradient) that are not finite are noted, without waiting for the device;
-        check_finite raises.
+        check_finite raises. Raises TrainError if another rank does something else; on a GPU the other rank
+        does, because this would wait for the device.
         """
-        count = losses.numel() if step_total is None else step_total
-        if count < losses.numel():
-            raise ValueError(f"step_total is {count}, and this call alone has {losses.numel()} losses")
+        count = _count(losses, weight, step_total)
+        if weight is not None:
+            losses = losses * weight
         local_sum = losses.detach().sum(dtype=torch.float64)
         if losses.requires_grad:
             self.losses.note(local_sum)
-        # Filled in on the device: a copy to a GPU would make the host wait for it.
-        both = torch.stack([local_sum, torch.full_like(local_sum, count)])
-        dist.all_reduce(both)
+        sent = message(Purpose.MEAN, self.rank, self.device)
+        both = values_of(sent)[:2]
+        both[0], both[1] = local_sum, count
+        dist.all_reduce(sent)
+        if self.device.type == "cpu":
+            read(sent, Purpose.MEAN, self.hosts)
         dtype = torch.promote_types(losses.dtype, torch.float32)
         scaled_sum = losses.sum(dtype=dtype) * (self.world_size / both[1]).to(dtype)
         # The value is the mean over all ranks; the gradient is that of this rank's part.
@@ -176,14 +202,36 @@ class Group:
         global_mean, and those given to `losses.note`, since the process began. `weights` are looked at as
         they are now: a step can ruin them while its loss, from before, is finite. `step` is for the message.
         """
-        found = self.losses.first_that_is_not(weights, self.device, self.rank, self.world_size)
-        if found:
-            where = f"rank {found.rank} ({self.hosts[found.rank]})"
-            raise TrainError(
-                f"step {step}: inf or nan on {where}: {found.what}; nothing more is saved\n"
-                "the training diverges: lower the learning rate, clip the gradients, or look for a sample "
-                "whose loss is not finite"
-            )
+        loss, ruined = self.losses.first_bad(), not all_finite(weights)
+        if not any(self.agree(Purpose.CHECK, float(loss >= 0), float(ruined), step=step)):
+            return
+        everyone = self.all_gather((loss, ruined), tuple[int, bool], what="inf or nan")
+        if bad := [(loss, rank) for rank, (loss, _) in enumerate(everyone) if loss >= 0]:
+            number, rank = min(bad)
+            what = f"its training loss number {number + 1} since the start"
+        else:
+            rank, what = next(rank for rank, (_, ruined) in enumerate(everyone) if ruined), "a weight"
+        raise TrainError(
+            f"step {step}: inf or nan on rank {rank} ({self.hosts[rank]}): {what}; nothing more is saved\n"
+            "the training diverges: lower the learning rate, clip the gradients, or look for a sample "
+            "whose loss is not finite"
+        )
+
+
+def _count(
+    losses: torch.Tensor, weight: torch.Tensor | float | None, step_total: torch.Tensor | float | None
+) -> torch.Tensor | float:
+    """Return how many losses of this rank the mean of a step has; ValueError where it cannot be."""
+    if weight is not None and losses.numel() != 1:
+        raise ValueError(f"weight= is for a loss that is a mean: one number, not {losses.numel()}")
+    here = losses.numel() if weight is None else weight
+    if weight is not None and not isinstance(weight, torch.Tensor) and weight <= 0:
+        raise ValueError(f"weight is {weight}: the loss must be the mean of at least one sample or token")
+    if step_total is None:
+        return here
+    if not isinstance(step_total, torch.Tensor) and not isinstance(here, torch.Tensor) and step_total < here:
+        raise ValueError(f"step_total is {step_total}, and this call alone has {here} losses")
+    return step_total
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import nullcontext
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ import torch
 import torch.distributed as dist
 
 from .group import Group
+from .sums import Purpose, message, read
 
 PREEMPTED = 75
 """The exit status: EX_TEMPFAIL of sysexits.h, "try again later". A restart continues."""
@@ -38,31 +40,34 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class _Answer:
-    """How many ranks have got a signal, on its way from the ranks to the memory of this host.
+    """A message that is under way between the ranks, to the memory of this host.
 
     `accelerator` is the module of a GPU or NPU, such as torch.cuda, and None for a CPU. There everything runs
     on a stream of its own, and the host waits for an event of the step before: to read a number from a device
     it would wait for all that it has been asked to do since.
     """
 
-    def __init__(self, signalled: bool, device: torch.device, accelerator: Any, stream: Any) -> None:
+    def __init__(
+        self, group: Group, purpose: Purpose, values: Sequence[float], step: int, accelerator: Any, stream: Any
+    ) -> None:
+        self._group, self._purpose, self._step = group, purpose, step
         with accelerator.stream(stream) if accelerator else nullcontext():
-            count = torch.full((), float(signalled), device=device)  # a copy of a number would wait as well
-            self._work = dist.all_reduce(count, async_op=True)
+            sent = message(purpose, group.rank, group.device, values, step)
+            self._work = dist.all_reduce(sent, async_op=True)
             self._there = None
             if accelerator:
                 self._work.wait()  # the stream waits, not the host
-                count = count.to("cpu", non_blocking=True)
+                sent = sent.to("cpu", non_blocking=True)
                 self._there = stream.record_event()
-        self._count = count
+        self._sent = sent
 
-    def read(self) -> bool:
-        """Return whether a rank has got a signal; waits until every rank has asked."""
+    def read(self) -> list[float]:
+        """Return the sums of the values; waits until every rank has sent its message."""
         if self._there is not None:
             self._there.synchronize()
         else:
             self._work.wait()
-        return bool(self._count.item() > 0)
+        return read(self._sent, self._purpose, self._group.hosts, self._step)
 
 
 class Preemption:
@@ -74,6 +79,8 @@ class Preemption:
         self._signalled = False
         self._before: dict[signal.Signals, Any] = {}
         self._answer: _Answer | None = None
+        self._with_batch = 0
+        self._to_end = False
         device = group.device
         self._accelerator = None if device.type == "cpu" else torch.get_device_module(device)
         self._stream = self._accelerator.Stream(device) if self._accelerator else None
@@ -86,8 +93,8 @@ class Preemption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._answer and error is None:
-            self._answer.read()  # no collective may be under way when the group is destroyed
+        if error is None:
+            self.settle()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -106,9 +113,37 @@ class Preemption:
         self.group.first_step_done()
         if self.group.world_size == 1:
             return self._signalled
-        before = self._answer
-        self._answer = _Answer(self._signalled, self.group.device, self._accelerator, self._stream)
-        return before is not None and before.read()
+        before, self._answer = self._answer, self._send(Purpose.ASK)
+        return before is not None and before.read()[0] > 0
+
+    def begin_step(self, step: int, *, has_batch: bool = True) -> None:
+        """Tell the others that this rank begins a step, whether it has a batch for it, and got a signal."""
+        if self.group.world_size > 1:
+            self.settle()  # of a step that the program left
+            self._answer = self._send(Purpose.STEP, float(has_batch), step=step)
+            if self._accelerator is None:  # so that no rank computes where another has left the loop
+                self.settle()
+
+    def settle(self) -> int:
+        """Read the message of this step, if it was not; returns how many ranks have a batch for it.
+
+        No collective may be under way when the group is destroyed.
+        """
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            signals, self._with_batch = (int(number) for number in answer.read()[:2])
+            self._to_end = self._to_end or signals > 0
+        return self._with_batch
+
+    def ended_by_signal(self) -> bool:
+        """Return whether a rank had got a signal when this step began; call it at the end of each."""
+        self.group.first_step_done()
+        self.settle()
+        return self._to_end or (self.group.world_size == 1 and self._signalled)
+
+    def _send(self, purpose: Purpose, *values: float, step: int = 0) -> _Answer:
+        numbers = (float(self._signalled), *values)
+        return _Answer(self.group, purpose, numbers, step, self._accelerator, self._stream)
 
     def leave(self, what_was_saved: str) -> NoReturn:
         """End every rank with status 75, after a line of rank 0 on stderr. Every rank must call it.

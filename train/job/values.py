@@ -22,6 +22,8 @@ from .failure import TrainError
 
 FIRST = 256  # bytes of the first message
 SIZE = 8  # bytes of it that have the size of the value
+WHAT = 16  # bytes after these: what the value is, so that unlike values never meet
+HEAD = SIZE + WHAT
 AT_MOST = 1 << 20
 """Bytes that a value may take as JSON, unless the caller says otherwise."""
 
@@ -32,40 +34,55 @@ _short = Repr()
 _short.maxstring = _short.maxother = 60
 
 
-def gathered(text: str, names: Sequence[str], device: torch.device, at_most: int) -> list[bytes]:
+def gathered(text: str, names: Sequence[str], device: torch.device, at_most: int, what: str) -> list[bytes]:
     """Return every rank's text, in rank order; `names` are those of the ranks, for errors.
 
-    Raises TrainError, the same on every rank, if one is longer than `at_most` bytes.
+    Raises TrainError, the same on every rank, if one is longer than `at_most` bytes, or is not `what`.
     """
     sent = text.encode()
     if len(names) == 1:
         return [sent]
-    firsts = _all_gather(_first(sent), len(names), device)
+    firsts = _all_gather(_first(sent, what), len(names), device)
     sizes = [_size(first, name, at_most) for first, name in zip(firsts, names, strict=True)]
-    rest = max(sizes) - (FIRST - SIZE)
+    for first, name in zip(firsts, names, strict=True):
+        _refuse_other(first, name, firsts[0], names[0])
+    rest = max(sizes) - (FIRST - HEAD)
     rests = _all_gather(_rest(sent, rest), len(names), device) if rest > 0 else [b""] * len(names)
     return [_joined(*parts) for parts in zip(firsts, rests, sizes, strict=True)]
 
 
-def from_rank_0(text: str, name: str, device: torch.device, at_most: int) -> bytes:
+def from_rank_0(text: str, name: str, device: torch.device, at_most: int, what: str) -> bytes:
     """Return the text of rank 0, which is called `name`, on every rank; errors as for `gathered`."""
     sent = text.encode()
-    first = _broadcast(_first(sent), device)
+    mine = _first(sent, what)
+    first = _broadcast(mine, device)
     size = _size(first, name, at_most)
-    rest = size - (FIRST - SIZE)
+    _refuse_other(first, name, mine, "this rank")
+    rest = size - (FIRST - HEAD)
     return _joined(first, _broadcast(_rest(sent, rest), device) if rest > 0 else b"", size)
 
 
-def _first(sent: bytes) -> bytes:
-    return (len(sent).to_bytes(SIZE, "big") + sent[: FIRST - SIZE]).ljust(FIRST, b"\0")
+def _first(sent: bytes, what: str) -> bytes:
+    head = len(sent).to_bytes(SIZE, "big") + what.encode()[:WHAT].ljust(WHAT)
+    return (head + sent[: FIRST - HEAD]).ljust(FIRST, b"\0")
+
+
+def _refuse_other(first: bytes, name: str, other: bytes, its_name: str) -> None:
+    """Raise TrainError if two ranks exchange unlike values."""
+    what, its = (message[SIZE:HEAD].decode(errors="replace").strip() for message in (first, other))
+    if what != its:
+        raise TrainError(
+            f"the ranks do different things: {name} exchanges {_short.repr(what)}, "
+            f"and {its_name} {_short.repr(its)}\nevery rank must make the same calls in the same order"
+        )
 
 
 def _rest(sent: bytes, size: int) -> bytes:
-    return sent[FIRST - SIZE :].ljust(size, b"\0")
+    return sent[FIRST - HEAD :].ljust(size, b"\0")
 
 
 def _joined(first: bytes, rest: bytes, size: int) -> bytes:
-    return (first[SIZE:] + rest)[:size]
+    return (first[HEAD:] + rest)[:size]
 
 
 def _size(first: bytes, name: str, at_most: int) -> int:
