@@ -326,7 +326,7 @@ def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
     with TrainingLoop(
         job,
         training.states,
-        resume=config.resume or job.restart > 0,
+        resume=config.resume or None,
         checkpoints=training.checkpoints({name: getattr(config, name) for name in SAME}),
         save_every=config.save_every,
         log_every=config.log_every,

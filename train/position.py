@@ -16,7 +16,7 @@ class Position:
     step: int = 0
     epoch: int = 0
     batch: int = 0
-    order: dict[str, int] | None = None
+    order: dict[str, int | bool] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterable, Iterator, MutableMapping, Sized
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sized
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -26,7 +27,7 @@ from .data.sampler import GlobalBatchSampler
 from .job.failure import TrainError
 from .job.group import Job
 from .job.preemption import Preemption
-from .job.sums import Purpose
+from .job.sums import Purpose, add_up
 from .position import Position
 from .reporting.outputs import profile_steps
 from .reporting.steps import StepLog, StepMetrics
@@ -41,8 +42,12 @@ OWN = ("position", "random")
 class Saves(Protocol):
     """Checkpoints or ShardedCheckpoints."""
 
+    say: Callable[[str], None]
+
     def save(self, step: int, states: MutableMapping[str, Any]) -> None: ...
-    def load(self, states: MutableMapping[str, Any], path: Path | None = None) -> int | None: ...
+    def load(
+        self, states: MutableMapping[str, Any], path: Path | None = None, *, required: bool = False
+    ) -> int | None: ...
     def begin(self) -> None: ...
     def finish(self) -> None: ...
 
@@ -78,7 +83,7 @@ class TrainingLoop:
         job: Job,
         states: MutableMapping[str, Any],
         *,
-        resume: bool | Path | None = None,
+        resume: bool | Path | Literal["if-any"] | None = None,
         checkpoints: Saves | None = None,
         save_every: int = 0,
         log_every: int = 10,
@@ -86,10 +91,11 @@ class TrainingLoop:
         profile: str = "",
         tensorboard: bool = False,
     ) -> None:
-        """Resume from the newest checkpoint if `resume`, by default in a restarted job; a collective call.
+        """Resume from the newest checkpoint if `resume`, a collective call; TrainError if there is none.
 
-        `resume` may be the path of a checkpoint, or of the folder or run that has it: a new training goes on
-        from there, and a restarted one from its own newest. `checkpoints` are Checkpoints(job, job.out) if
+        With "if-any", the default of a restarted job, the training begins anew where there is none, and says
+        so. `resume` may be the path of a checkpoint, or of the folder or run that has it: a new training goes
+        on from there, and a restarted one from its own newest. `checkpoints` are Checkpoints(job, job.out) if
         none are given. `save_every`, `log_every` and `collect_every` are numbers of steps; 0: never, and for
         `collect_every` whenever Python decides. `profile` is that of profile_steps, `tensorboard` that of
         StepLog. Files go to job.out. Raises TrainError if the checkpoint is of another training.
@@ -102,7 +108,7 @@ class TrainingLoop:
         self._saved: int | None = None
         self._on_device = OnDevice(job.device)
         self._open = ExitStack()
-        self.continues = self._resume(job.restart > 0 if resume is None else resume)
+        self.continues = self._resume(("if-any" if job.restart else False) if resume is None else resume)
         self.figures = StepLog(
             job, job.out, after_step=self.step if self.continues else 0, tensorboard=tensorboard
         )
@@ -221,21 +227,25 @@ class TrainingLoop:
     def _save_the_last(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._preemption.settle()
-            self.job.agree(Purpose.LEAVE, step=self.step)
+            add_up(self.job, Purpose.LEAVE, step=self.step)
             self.save()
             self.checkpoints.finish()
 
-    def _resume(self, where: bool | Path) -> bool:
+    def _resume(self, where: bool | Path | str) -> bool:
         """Load a checkpoint if one is wanted; returns whether it is of this run."""
         if not where:
             self.checkpoints.begin()
             return False
-        parts = self._parts()
-        step = self.checkpoints.load(parts) if where is True or self.job.restart else None
+        parts, step = self._parts(), None
+        elsewhere = Path(where) if where is not True and where != "if-any" else None
+        if elsewhere is None or self.job.restart:
+            step = self.checkpoints.load(parts, required=where is True)
         own = step is not None
-        if isinstance(where, Path) and not own:
-            step = self.checkpoints.load(parts, where)
-            own = self.job.out.resolve() in where.resolve().parents
+        if elsewhere is not None and not own:
+            step = self.checkpoints.load(parts, elsewhere)
+            own = self.job.out.resolve() in elsewhere.resolve().parents
+        if step is None:
+            self.checkpoints.say("the training begins anew, at step 1")
         self._saved = step if own else None
         for name in self.states:
             if not hasattr(self.states[name], "load_state_dict"):
@@ -290,8 +300,8 @@ class TrainingLoop:
 
     def _length_for_all(self, mine: int, *, longest: bool) -> int | None:
         """Return how many batches the epoch has on every rank; None where a rank does not know its own."""
-        without, total, square, _ = self.job.agree(
-            *(Purpose.EPOCH, float(mine < 0), float(mine), float(mine) ** 2)
+        without, total, square, _ = add_up(
+            *(self.job, Purpose.EPOCH, float(mine < 0), float(mine), float(mine) ** 2)
         )
         if without:
             return None
@@ -306,22 +316,20 @@ class TrainingLoop:
         epoch began before, that has been done: the numbers that are drawn next are those of the next step.
         """
         read = self._at_the_epoch(loader)
-        dropped: T = _END
         if not self.position.batch:
-            return iter(loader), dropped
+            return iter(loader), _END
         numbers = random_state(self.job.device)
         rest = iter(loader)
-        for dropped in islice(rest, read):
-            pass
+        dropped = deque(islice(rest, read), maxlen=1)
         set_random_state(numbers, self.job.device)
-        return rest, dropped
+        return rest, dropped[0] if dropped else _END
 
     def _at_the_epoch(self, loader: Iterable[T]) -> int:
         """Tell the loader which epoch it is; returns how many batches must be read and dropped."""
         done = 0 if any(part is loader for part in self.states.values()) else self.position.batch
         sampler = getattr(loader, "batch_sampler", None)
         if isinstance(sampler, GlobalBatchSampler):
-            if self.position.order not in (None, sampler.order):
+            if {**sampler.order, **(self.position.order or {})} != sampler.order:  # an older one has less
                 raise TrainError(
                     f"the checkpoint is of a training with {self.position.order}, not {sampler.order}: "
                     "its position means nothing here"

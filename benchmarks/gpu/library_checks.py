@@ -13,6 +13,7 @@ from muster.train import Job, TrainError
 from muster.train.checkpoint.random_numbers import random_state, set_random_state
 from muster.train.data.on_device import OnDevice
 from muster.train.job.preemption import _Answer
+from muster.train.job.sums import Purpose
 from muster.train.reporting.steps import peak_memory
 
 CYCLES = 400_000_000  # of the kernel: some tenths of a second
@@ -81,10 +82,15 @@ def means_without_waiting(job: Job) -> None:
 
 def asks_for_a_signal_without_waiting(job: Job) -> None:
     stream = torch.cuda.Stream(job.device)
-    _Answer(False, job.device, torch.cuda, stream).read()
+
+    def answer(signalled: float) -> float:
+        asked = _Answer(job, Purpose.ASK, (signalled,), step=0, accelerator=torch.cuda, stream=stream)
+        return asked.read()[0]
+
+    answer(0.0)
     torch.cuda.synchronize()
     computing = busy()
-    asked = _Answer(True, job.device, torch.cuda, stream).read()
+    asked = answer(1.0)
     assert not computing.query(), "the answer waited for the device"
     assert asked
 

@@ -69,7 +69,7 @@ def test_a_hostile_pickle_runs_on_no_other_rank(tmp_path: Path, sync: str) -> No
     def trained(group: Job) -> None:
         attack(group, run)
         for epochs in ("1", "2"):
-            out = ["--out", str(tmp_path / group.hosts[group.rank]), "--resume", "auto"]
+            out = ["--out", str(tmp_path / group.hosts[group.rank]), "--resume", "if-any"]
             train(TrainConfig.from_argv([*words, *out, "--epochs", epochs], {}), group)
         assert group.broadcast(7, int) == 7
         assert group.all_gather(group.rank, int) == [0, 1]

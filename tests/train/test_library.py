@@ -30,7 +30,7 @@ SIGNATURES = {
     "Preemption": "(group: 'Group') -> 'None'",
     "RandomStreams": "(group: 'Group') -> 'None'",
     "TrainingLoop": "(job: 'Job', states: 'MutableMapping[str, Any]', *, "
-    "resume: 'bool | Path | None' = None, checkpoints: 'Saves | None' = None, save_every: 'int' = 0, "
+    "resume: \"bool | Path | Literal['if-any'] | None\" = None, checkpoints: 'Saves | None' = None, save_every: 'int' = 0, "
     "log_every: 'int' = 10, collect_every: 'int' = 50, profile: 'str' = '', tensorboard: 'bool' = False) "
     "-> 'None'",
     "StepLog": "(group: 'Group', out: 'Path', *, after_step: 'int' = 0, "
@@ -53,7 +53,7 @@ SIGNATURES = {
 }
 MEMBERS_OF_JOB = {
     *("rank", "world_size", "ranks", "hosts", "host_count", "node_rank"),
-    *("backend", "device", "store", "timeout", "long_works", "losses", "out", "restart"),
+    *("backend", "device", "store", "timeout", "long_works", "losses", "out", "restart", "name"),
     *("all_gather", "all_reduce_sum", "barrier", "broadcast", "check_finite", "global_mean", "mesh", "seed"),
     *("first_step_done", "step_timeout"),
 }
@@ -150,6 +150,29 @@ def test_accumulated_gradients_of_unequal_micro_batches_are_those_of_the_whole_b
 def test_a_step_of_fewer_losses_than_one_call_has_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="step_total is 2, and this call alone has 3 losses"):
         on_hosts(tmp_path, 1, lambda group: group.global_mean(torch.ones(3), step_total=2).item())
+
+
+def test_a_loss_that_is_a_mean_already_counts_by_its_weight(tmp_path: Path) -> None:
+    """As a model of Hugging Face returns it: the mean of 3 tokens on one rank, and of 1 on another."""
+
+    def run(job: Job) -> tuple[float, float]:
+        weight = torch.ones((), requires_grad=True)
+        of_rank = [[1.0, 2.0, 3.0], [6.0]][job.rank]
+        loss = (torch.tensor(of_rank) * weight).mean()
+        mean = job.global_mean(loss, weight=torch.tensor(3) if job.rank == 0 else 1)
+        torch.autograd.backward(mean)
+        assert weight.grad is not None
+        return mean.item(), job.all_reduce_sum(weight.grad.item())[0] / job.world_size
+
+    assert on_hosts(tmp_path, 2, run) == [pytest.approx((3.0, 3.0))] * 2
+
+
+@pytest.mark.parametrize(
+    ("losses", "weight", "says"), [(2, 1, "one number, not 2"), (1, 0, "weight is 0: the loss must be")]
+)
+def test_a_weight_without_a_mean_is_a_mistake(tmp_path: Path, losses: int, weight: int, says: str) -> None:
+    with pytest.raises(Exception, match=says):
+        on_hosts(tmp_path, 1, lambda group: group.global_mean(torch.ones(losses), weight=weight).item())
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 257), (torch.float16, 70_000)])

@@ -20,6 +20,7 @@ from muster.train.checkpoint import files
 from muster.train.checkpoint.checkpoints import FOLDER, Checkpoints
 from muster.train.demo.config import TrainConfig
 from muster.train.demo.main import train
+from muster.train.job import lock
 from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 from tests.waiting import wait_until
@@ -145,9 +146,15 @@ def _save_and_kill_rank_1_after_step_4(save: Callable[..., None]) -> Callable[..
     return save_and_kill
 
 
-def test_nothing_to_resume_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    _train(tmp_path, 1, "--resume", "auto", "--epochs", "1")
-    assert f"no checkpoint in {tmp_path}/checkpoints on any host: starting afresh" in capfd.readouterr().out
+def test_nothing_to_resume_is_an_error_or_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    nothing = f"no host has a complete checkpoint in {tmp_path}/checkpoints"
+    with pytest.raises(Exception, match=nothing) as error:
+        _train(tmp_path, 1, "--resume", "auto", "--epochs", "1")
+    assert "to begin anew where there is none" in str(error.value)
+    _train(tmp_path, 1, "--resume", "if-any", "--epochs", "1")
+    said = capfd.readouterr().out
+    assert nothing in said
+    assert "the training begins anew, at step 1" in said
     assert len(_losses(tmp_path)) == 1
 
 
@@ -221,7 +228,11 @@ def test_a_resume_that_is_refused_changes_nothing(
 
 def _files(folder: Path) -> dict[Path, bytes]:
     """What the folders of the hosts hold."""
-    return {path: path.read_bytes() for path in sorted(folder.glob("host*/**/*")) if path.is_file()}
+    return {
+        path: path.read_bytes()
+        for path in sorted(folder.glob("host*/**/*"))
+        if path.is_file() and path.name != lock.FILE
+    }
 
 
 def test_the_file_of_a_resumed_checkpoint_is_not_kept_open(

@@ -24,11 +24,21 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from muster.train import GlobalBatchSampler, Job, ShardedCheckpoints, TrainError, TrainingLoop, synchronise
+from muster.train import (
+    Checkpoints,
+    GlobalBatchSampler,
+    Job,
+    ShardedCheckpoints,
+    TrainError,
+    TrainingLoop,
+    synchronise,
+)
 from muster.train.checkpoint import files, shards
 from muster.train.checkpoint.checkpoints import FOLDER
 from muster.train.checkpoint.of_each_rank import decoded, encoded
 from muster.train.data.on_device import OnDevice
+from muster.train.job import lock
+from muster.train.job.group import shared_folder
 from tests.train.forked import on_hosts
 
 SAMPLES, BATCH = 22, 8  # two whole batches an epoch
@@ -233,6 +243,69 @@ def test_the_last_checkpoint_is_whole_when_the_training_ends(
     assert len(on_hosts(tmp_path, 1, run)[0]) == 1
 
 
+@pytest.mark.parametrize("kind", [Checkpoints, ShardedCheckpoints])
+def test_a_training_that_cannot_resume_says_what_was_found_and_changes_nothing(
+    tmp_path: Path, kind: Any
+) -> None:
+    def run(job: Job) -> list[Any]:
+        said: list[str] = []
+
+        def loop(**options: Any) -> TrainingLoop:
+            saves = kind(job, tmp_path, say=said.append)
+            return TrainingLoop(replace(job, out=tmp_path), {"n": 1}, checkpoints=saves, **options)
+
+        errors = []
+        with pytest.raises(TrainError) as error:
+            loop(resume=True)
+        errors.append(str(error.value))
+        with loop() as first:
+            [*first.batches(range(2))]
+        (saved,) = (tmp_path / FOLDER).glob("step-*/*.pt")
+        saved.write_bytes(saved.read_bytes()[:-9])  # truncated, as by a full disk
+        with pytest.raises(TrainError) as error:
+            loop(resume=True)
+        errors.append(str(error.value))
+        assert saved.exists()
+        assert loop(resume="if-any").step == 0
+        return [*errors, said]
+
+    ((nothing, damaged, said),) = on_hosts(tmp_path, 1, run)
+    assert "there is no checkpoint in it" in nothing
+    assert f"no host has a complete checkpoint in {tmp_path / FOLDER}" in damaged
+    assert "does not have the checksum" in damaged
+    assert 'resume="if-any"' in damaged
+    assert said[-1] == "the training begins anew, at step 1"
+
+
+def test_a_folder_has_one_job(tmp_path: Path) -> None:
+    """The first job is this process, the others are forked from it."""
+
+    def begun(name: str, restart: int, job: Job) -> str:
+        try:
+            loop_of(replace(job, name=name, restart=restart), tmp_path)
+            loop_of(replace(job, name=name, restart=restart), tmp_path)  # a second training of one process
+        except TrainError as error:
+            return str(error)
+        return ""
+
+    assert lock.hold(tmp_path, "a-1", 0) == ""
+    said = [on_hosts(tmp_path, 1, partial(begun, *job))[0] for job in [("b-2", 0), ("a-1", 0), ("a-1", 1)]]
+    refusal = f"host0: another job writes to {tmp_path}: job a-1 (process {os.getpid()} on "
+    assert [text.startswith(refusal) for text in said] == [True, True, False]
+    assert said[2] == ""  # a restart need not wait until a file server notices that a host was lost
+    lock.release()
+    assert on_hosts(tmp_path, 1, partial(begun, "b-2", 0)) == [""]
+
+
+def test_a_relative_folder_is_that_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Job) -> list[str]:
+        (tmp_path / str(job.rank)).mkdir()
+        monkeypatch.chdir(tmp_path / str(job.rank))
+        return [str(shared_folder(job, path)) for path in (Path("runs/alone"), Path(f"/{job.rank}"))]
+
+    assert on_hosts(tmp_path, 2, run) == [["runs/alone", "/0"], [f"{tmp_path}/0/runs/alone", "/1"]]
+
+
 def test_sharded_checkpoints_of_another_folder_are_refused(tmp_path: Path) -> None:
     def run(job: Job) -> None:
         sharded = ShardedCheckpoints(job, tmp_path, say=lambda _: None)
@@ -276,8 +349,8 @@ def test_after_a_break_the_rest_of_the_epoch_follows(tmp_path: Path) -> None:
 
 
 def _refused(out: Path, job: Job) -> list[str]:
-    def samples(seed: int) -> DataLoader[Any]:
-        sampler = GlobalBatchSampler(samples=6, batch_size=2, rank=0, world_size=1, seed=seed)
+    def samples(**order: Any) -> DataLoader[Any]:
+        sampler = GlobalBatchSampler(samples=6, batch_size=2, rank=0, world_size=1, **order)
         return DataLoader(TensorDataset(torch.arange(6)), batch_sampler=sampler)
 
     said = []
@@ -289,9 +362,15 @@ def _refused(out: Path, job: Job) -> list[str]:
     said.append(str(empty.value))
     with loop_of(job, out) as loop:
         next(loop.batches(samples(seed=1)))
-    with pytest.raises(TrainError) as other, loop_of(job, out, resume=True) as loop:
-        next(loop.batches(samples(seed=2)))
-    return [*said, str(other.value)]
+    for order in ({"seed": 2}, {"seed": 1, "shuffle": False}, {"seed": 1, "drop_last": True}):
+        with pytest.raises(TrainError) as other, loop_of(job, out, resume=True) as loop:
+            next(loop.batches(samples(**order)))
+        said.append(str(other.value))
+    with loop_of(job, out, resume=True) as loop:
+        assert loop.position.order is not None
+        del loop.position.order["shuffle"]  # as an earlier version saved it
+        next(loop.batches(samples(seed=1)))
+    return said
 
 
 def test_what_a_loop_cannot_go_on_with_is_refused(tmp_path: Path) -> None:
@@ -300,6 +379,8 @@ def test_what_a_loop_cannot_go_on_with_is_refused(tmp_path: Path) -> None:
     assert said[1] == "the loader gave no batch in a whole epoch"
     assert "'seed': 1" in said[2]
     assert "'seed': 2" in said[2]
+    assert "'shuffle': True" in said[3]
+    assert "'drop_last': False" in said[4]
 
 
 def test_the_tensors_of_a_batch_go_to_the_device_and_the_rest_stays_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""Ranks with unequally many batches, and ranks that do different things: an error that names them, never a result."""
+"""Ranks with unequally many batches, and ranks that do different things, which is an error."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class WithLength(Shard):
 LOADERS: dict[str, Callable[[list[float]], Iterable[torch.Tensor]]] = {
     "iterable": lambda shard: DataLoader(Shard(shard), batch_size=ROWS),
     "wrong length": lambda shard: DataLoader(WithLength(shard), batch_size=ROWS),
-    "generator": lambda shard: (torch.tensor(shard[at : at + ROWS])[:, None] for at in range(0, len(shard), ROWS)),
+    "generator": lambda shard: iter(torch.split(torch.tensor(shard)[:, None], ROWS)),
     "map": lambda shard: DataLoader(torch.tensor(shard)[:, None], batch_size=ROWS),  # type: ignore[arg-type]
-    "list": lambda shard: list(torch.tensor(shard)[:, None].split(ROWS)),
+    "list": lambda shard: list(torch.split(torch.tensor(shard)[:, None], ROWS)),
 }
 
 

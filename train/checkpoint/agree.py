@@ -57,7 +57,7 @@ def agree(group: Group, mine: list[Path], say: Callable[[str], None]) -> Agreeme
         findings = group.all_gather(finding_here, Finding)
         for host, finding in zip(group.hosts, findings, strict=True):
             if finding.damage:
-                say(f"{host}: {finding.damage}; looking for another")
+                say(f"{host}: {finding.damage}")
         if any(finding.digest for finding in findings):
             return Agreement(step, tuple(findings))
     return None

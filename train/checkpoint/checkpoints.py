@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..job import lock
 from ..job.failure import TrainError
 from ..job.group import Group
 from ..job.long_work import others_wait
@@ -57,7 +58,8 @@ class Checkpoints:
         self.group, self.folder, self.keep, self.same = group, out / FOLDER, keep, dict(same or {})
         self.say = say or Terminal(group.ranks, os.environ).line
         self.writer = lowest_rank_that_sees(self.folder, group)
-        self.writers = tuple(sorted(set(group.all_gather(self.writer, int))))
+        self.writers = tuple(sorted(set(group.all_gather(self.writer, int, what="disk"))))
+        take(self.folder, group, leads=self.writes)
 
     @property
     def writes(self) -> bool:
@@ -78,18 +80,23 @@ class Checkpoints:
                 files.save(self.folder, step, tree)
                 files.prune(self.folder, self.keep)
 
-    def load(self, states: MutableMapping[str, Any], path: Path | None = None) -> int | None:
+    def load(
+        self, states: MutableMapping[str, Any], path: Path | None = None, *, required: bool = False
+    ) -> int | None:
         """Load the newest good checkpoint of any host into `states`; returns its step, or None without one.
 
         Parts with `load_state_dict` are loaded in place, plain data is replaced in `states`. `path` is a
-        checkpoint, or the folder or run that has it: then there must be one. Raises TrainError, with nothing
-        changed in a model or on a disk, if the checkpoint is of another network or of other options.
+        checkpoint, or the folder or run that has it: then, and if it is `required`, there must be one. Raises
+        TrainError, with nothing changed in a model or on a disk, if there is none, or if it is of another
+        network or of other options.
         """
         candidates = files.stored(self.folder) if path is None else checkpoints_at(path)
-        agreement = agree(self.group, candidates if self.writes else [], self.say)
+        damage: list[str] = []
+        agreement = agree(self.group, candidates if self.writes else [], damage.append)
+        for line in damage:
+            self.say(f"{line}; looking for another")
         if agreement is None:
-            if path is not None:
-                raise TrainError(f"no host has a complete checkpoint at {path}")
+            refuse_none(path or self.folder, damage, self.say, required=required or path is not None)
             self.begin()
             return None
         found = next((each for each in candidates if files.step_of(each) == agreement.step), None)
@@ -155,6 +162,35 @@ def refuse_other_options(here: Mapping[str, Any], there: Mapping[str, Any]) -> N
     ]
     if changed:
         raise TrainError("\n".join(changed))
+
+
+def take(folder: Path, group: Group, *, leads: bool) -> None:
+    """Lock the output folder for this job, on the ranks that lead a disk; TrainError if another has it."""
+    name, restart = getattr(group, "name", ""), getattr(group, "restart", 0)
+    holder = ""
+    try:
+        holder = lock.hold(folder.parent, name, restart) if leads else ""
+    except OSError as error:
+        holder = f"no lock, {error.strerror}"
+    for host, other in zip(group.hosts, group.all_gather(holder, str, what="lock"), strict=True):
+        if other:
+            raise TrainError(
+                f"{host}: another job writes to {folder.parent}: {other}\n"
+                "wait until it has ended, or stop it, or choose another directory with --out"
+            )
+
+
+def refuse_none(where: Path, found: Sequence[str], say: Callable[[str], None], *, required: bool) -> None:
+    """Say that there is no checkpoint to resume from; if one is `required`, raise TrainError."""
+    nothing = f"no host has a complete checkpoint in {where}"
+    if not required:
+        say(nothing)
+        return
+    lines = found[:8] or [f"there is {'no checkpoint in it' if where.exists() else 'no such folder here'}"]
+    raise TrainError(
+        "\n".join([f"nothing to resume from: {nothing}", *lines])
+        + '\nto begin anew where there is none: resume="if-any", or --resume if-any; to begin anew: neither'
+    )
 
 
 def checkpoints_at(path: Path) -> list[Path]:

@@ -62,11 +62,11 @@ def newest_complete(
         findings = group.all_gather(mine, Finding)
         for host, finding in zip(group.hosts, findings, strict=True):
             for damage in finding.damage:
-                say(f"{host}: step {step}: {damage}; looking for another copy")
+                say(f"{host}: step {step}: {damage}")
         if saves := _complete(findings):
             save = max(saves)  # begins with the time
             return Found(step, save, saves[save]), True
-        say(f"step {step} is not complete on any hosts; looking for an older one")
+        say(f"step {step} is not complete on any hosts")
     return None, bool(steps)
 
 

@@ -30,7 +30,7 @@ from ..job.long_work import others_wait
 from ..reporting.terminal import Terminal
 from . import files, shards
 from .assembled import Assembled, shape_of
-from .checkpoints import FOLDER, SAME, lowest_rank_that_sees, refuse_other_options
+from .checkpoints import FOLDER, SAME, lowest_rank_that_sees, refuse_none, refuse_other_options, take
 from .copies import Copies
 from .disks import Disks
 from .found import Found, newest_complete
@@ -58,6 +58,7 @@ class ShardedCheckpoints:
         self.group, self.folder, self.keep, self.same = group, out / FOLDER, keep, dict(same or {})
         self.say = say or Terminal(group.ranks, os.environ).line
         self.disks = Disks(group.all_gather(lowest_rank_that_sees(self.folder, group), int))
+        take(self.folder, group, leads=self.leads)
         self.copies = Copies.of(group, self.disks)
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.written: Future[None] | None = None
@@ -111,18 +112,24 @@ class ShardedCheckpoints:
             files.set_aside(self.folder, after=self.step)  # what an earlier run left
             files.prune(self.folder, self.keep)
 
-    def load(self, states: MutableMapping[str, Any], path: Path | None = None) -> int | None:
+    def load(
+        self, states: MutableMapping[str, Any], path: Path | None = None, *, required: bool = False
+    ) -> int | None:
         """Load the newest complete checkpoint of all hosts into `states`; returns its step, None without one.
 
         Parts with `load_state_dict` are loaded in place, plain data is replaced in `states`. Raises
-        TrainError, with nothing changed, if the checkpoint is of another network or of other options, or if
-        a `path` is given: the checkpoints of another folder may be on other hosts.
+        TrainError, with nothing changed, if one is `required` and there is none, if it is of another network
+        or of other options, or if a `path` is given: the checkpoints of another folder may be on other hosts.
         """
         if path is not None:
             raise TrainError(f"sharded checkpoints resume in their own folder, {self.folder}: not {path}")
         self.finish()
-        found, any_there = newest_complete(self.group, self.folder, self.disks, self.say)
+        lines: list[str] = []
+        found, any_there = newest_complete(self.group, self.folder, self.disks, lines.append)
+        for line in lines:
+            self.say(f"{line}; looking for another")
         if found is None:
+            refuse_none(self.folder, lines, self.say, required=required)
             if any_there:
                 self.begin()
             return None

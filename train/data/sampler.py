@@ -84,9 +84,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.skip = 0
 
     @property
-    def order(self) -> dict[str, int]:
+    def order(self) -> dict[str, int | bool]:
         """What the order depends on, beside the epoch; `version` changes with the code below."""
-        return {"samples": self.samples, "batch_size": self.batch_size, "seed": self.seed, "version": 3}
+        names = ("samples", "batch_size", "seed", "shuffle", "drop_last")
+        return {**{name: getattr(self, name) for name in names}, "version": 3}
 
     @property
     def used(self) -> int:

@@ -95,14 +95,14 @@ class TrainConfig(RankOptions):
     resume: str = option(
         CHECKPOINTS,
         "",
-        "continue from a checkpoint: auto, the newest complete one that any host has in --out, or the path "
-        "of a checkpoint or of another run",
+        "continue from a checkpoint: auto, the newest complete one that any host has in --out; if-any, the "
+        "same, or from the beginning where there is none; or the path of a checkpoint or of another run",
     )
     restart: int = option(
         CHECKPOINTS,
         0,
         "number of restarts of this job, default $MUSTER_RESTART or 0; a restarted job continues as with "
-        "--resume auto",
+        "--resume if-any",
     )
 
     def wrong(self) -> list[str]:

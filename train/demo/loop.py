@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -81,20 +82,17 @@ def training_loop(trainer: Trainer, config: TrainConfig, job: Job, terminal: Ter
     """Make the loop, and put `trainer` where the training begins: at its beginning or a checkpoint."""
     same = {f"--{name.replace('_', '-')}": config.as_text()[name] for name in SAME_WHEN_RESUMED}
     checkpoints = Checkpoints(job, job.out, keep=config.keep, say=terminal.line, same=same)
-    path = Path(config.resume) if config.resume not in {"", "auto"} else None
-    loop = TrainingLoop(
+    words: dict[str, Any] = {"": None, "auto": True, "if-any": "if-any"}
+    return TrainingLoop(
         job,
         trainer.states(),
-        resume=path or config.resume == "auto" or job.restart > 0,
+        resume=words.get(config.resume, Path(config.resume)),
         checkpoints=checkpoints,
         save_every=config.save_every,
         log_every=config.log_every,
         profile="" if config.profile == LAST_EPOCH else config.profile,
         tensorboard=config.tensorboard,
     )
-    if not loop.step and (config.resume or job.restart):
-        terminal.line(f"no checkpoint in {checkpoints.folder} on any host: starting afresh")
-    return loop
 
 
 def last_epoch_profiled(loop: TrainingLoop, config: TrainConfig) -> AbstractContextManager[None]:

@@ -35,7 +35,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ..job.failure import fail_together, keep_records_in
-from ..job.group import Job, process_group
+from ..job.group import Job, process_group, shared_folder
 from ..job.hardware import be_deterministic, use_fair_share_of_cores
 from ..job.ranks import Ranks, remark
 from ..job.spawn import spawn
@@ -78,13 +78,14 @@ def run_rank(ranks: Ranks, config: TrainConfig) -> None:
 
 def train(config: TrainConfig, job: Job) -> None:
     """Train, and print what runs and the result."""
-    job = replace(job, out=config.out, restart=config.restart)  # the options have what the launcher set
+    # The options have what the launcher set.
+    job = replace(job, out=shared_folder(job, config.out), restart=config.restart)
     started = time.perf_counter()
     terminal = Terminal(job.ranks, os.environ)
     if line := remark(os.environ, job.ranks):
         terminal.line(line)
     if config.rank_logs:
-        log_to(config.out / "logs", job)
+        log_to(job.out / "logs", job)
     samples, held_out = load(config.data, getattr(torch, config.dtype), job.device)
     samples = samples.at(slice(config.limit or None))
     name = "digits" if config.data == "digits" else "samples"

@@ -28,7 +28,7 @@ class FiniteLosses:
         count += all_good
 
     def first_bad(self) -> int:
-        """Return the number, from 0, of the first loss that was not finite, -1 for none; waits for the device."""
+        """Return the number, from 0, of the first loss that was not finite, else -1; waits for the device."""
         return -1 if self._good is None or self._good[0] else int(self._good[1].item())
 
 

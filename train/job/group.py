@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from . import values
+from . import lock, values
 from .backend import available, device_for
 from .crosscheck import exchange, verify
 from .failure import TrainError, fail_together
@@ -87,12 +87,8 @@ class Group:
         sums: list[float] = []
         for at in range(0, len(values), VALUES):
             part = values[at : at + VALUES]
-            sums += self.agree(Purpose.SUM, *part)[: len(part)]
+            sums += add_up(self, Purpose.SUM, *part)[: len(part)]
         return sums
-
-    def agree(self, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
-        """Add up a few values over all ranks; TrainError, on every rank, if one has another purpose or step."""
-        return add_up(purpose, self.rank, self.hosts, self.device, values, step)
 
     @overload
     def all_gather(self, value: T, shape: type[T], *, at_most: int = ..., what: str = ...) -> list[T]: ...
@@ -114,7 +110,7 @@ class Group:
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
-        self.agree(Purpose.BARRIER)
+        add_up(self, Purpose.BARRIER)
 
     @overload
     def broadcast(self, value: T, shape: type[T], *, at_most: int = ..., what: str = ...) -> T: ...
@@ -171,7 +167,7 @@ class Group:
         """
         count = _count(losses, weight, step_total)
         if weight is not None:
-            losses = losses * weight
+            losses = losses.to(torch.promote_types(losses.dtype, torch.float32)) * weight
         local_sum = losses.detach().sum(dtype=torch.float64)
         if losses.requires_grad:
             self.losses.note(local_sum)
@@ -203,7 +199,7 @@ class Group:
         they are now: a step can ruin them while its loss, from before, is finite. `step` is for the message.
         """
         loss, ruined = self.losses.first_bad(), not all_finite(weights)
-        if not any(self.agree(Purpose.CHECK, float(loss >= 0), float(ruined), step=step)):
+        if not any(add_up(self, Purpose.CHECK, float(loss >= 0), float(ruined), step=step)):
             return
         everyone = self.all_gather((loss, ruined), tuple[int, bool], what="inf or nan")
         if bad := [(loss, rank) for rank, (loss, _) in enumerate(everyone) if loss >= 0]:
@@ -238,12 +234,14 @@ def _count(
 class Job(Group):
     """The job that this process is a rank of: its group, and what else the launcher set.
 
-    `out` is the folder for files to keep, $MUSTER_OUT or runs/alone. `restart` is the number of the restart,
-    0 at first: a program that finds more continues from its newest checkpoint.
+    `out` is the folder for files to keep, $MUSTER_OUT or else runs/alone of rank 0. `restart` is the number
+    of the restart, 0 at first: a program that finds more continues from its newest checkpoint. `name` is the
+    job's id, "" without a launch of Muster.
     """
 
     out: Path = OUT
     restart: int = 0
+    name: str = ""
 
 
 @contextmanager
@@ -281,17 +279,31 @@ def process_group(
             names = {each.rank: each.host.partition("/")[0] for each in identities}
             hosts = tuple(names[rank] for rank in range(ranks.world_size))
             with left_in_the_end(ranks):
-                yield Job(
+                job = Job(
                     *(ranks, backend, device, hosts, store, timeout),
                     step_timeout=StepTimeout(step_timeout),
-                    out=out_folder(environ),
                     restart=_restart(environ),
+                    name=environ.get("MUSTER_JOB", ""),
                 )
+                try:
+                    yield replace(job, out=shared_folder(job, out_folder(environ)))
+                finally:
+                    lock.release()
 
 
 def out_folder(environ: Mapping[str, str]) -> Path:
     """Return where files to keep go."""
     return Path(environ.get("MUSTER_OUT") or OUT)
+
+
+def shared_folder(job: Group, folder: Path) -> Path:
+    """Return the folder for files of the job: one that is relative is that of rank 0, on every rank.
+
+    mpirun passes no variables on to other hosts, and its ranks there start in another folder. A launch of
+    Muster sets $MUSTER_OUT on every host.
+    """
+    of_rank_0 = Path(job.broadcast(str(folder.absolute()), str, what="output folder"))
+    return folder if folder.is_absolute() or folder.absolute() == of_rank_0 else of_rank_0
 
 
 def _restart(environ: Mapping[str, str]) -> int:

@@ -48,7 +48,14 @@ class _Answer:
     """
 
     def __init__(
-        self, group: Group, purpose: Purpose, values: Sequence[float], step: int, accelerator: Any, stream: Any
+        self,
+        group: Group,
+        purpose: Purpose,
+        values: Sequence[float],
+        *,
+        step: int,
+        accelerator: Any,
+        stream: Any,
     ) -> None:
         self._group, self._purpose, self._step = group, purpose, step
         with accelerator.stream(stream) if accelerator else nullcontext():
@@ -143,7 +150,12 @@ class Preemption:
 
     def _send(self, purpose: Purpose, *values: float, step: int = 0) -> _Answer:
         numbers = (float(self._signalled), *values)
-        return _Answer(self.group, purpose, numbers, step, self._accelerator, self._stream)
+        return _Answer(
+            *(self.group, purpose, numbers),
+            step=step,
+            accelerator=self._accelerator,
+            stream=self._stream,
+        )
 
     def leave(self, what_was_saved: str) -> NoReturn:
         """End every rank with status 75, after a line of rank 0 on stderr. Every rank must call it.

@@ -1,19 +1,23 @@
 """Sums over all ranks that carry their purpose: two of unlike purpose are an error that names the ranks.
 
-Every all_reduce of this library has the same size, type and operation. So where one rank leaves the loop while
-the others compute a loss, the two messages meet as they must, and each rank reads what the others do. With
-messages of other sizes the result would be a wrong number, or a wait until the time-out.
+Every all_reduce of this library has the same size, type and operation. So where one rank leaves the loop
+while the others compute a loss, the two messages meet as they must, and each rank reads what the others do.
+With messages of other sizes the result would be a wrong number, or a wait until the time-out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from .failure import TrainError
+
+if TYPE_CHECKING:
+    from .group import Group
 
 
 class Purpose(IntEnum):
@@ -71,11 +75,12 @@ def values_of(sent: torch.Tensor) -> torch.Tensor:
 
 
 def read(total: torch.Tensor, purpose: Purpose, hosts: Sequence[str], step: int = 0) -> list[float]:
-    """Return the sums of the values; waits for the device. TrainError if ranks had another purpose or step."""
+    """Return the sums of the values, for which it waits; TrainError if ranks had another purpose or step."""
     numbers = [float(number) for number in total.tolist()]
     counts, steps = numbers[:_KINDS], numbers[_KINDS : 2 * _KINDS]
     if any(count for kind, count in enumerate(counts) if kind != purpose):
-        who = [_who(Purpose(kind), counts[kind], steps[kind], hosts) for kind in range(_KINDS) if counts[kind]]
+        kinds = [kind for kind in Purpose if counts[kind]]
+        who = [_who(kind, counts[kind], steps[kind], hosts) for kind in kinds]
         raise TrainError(
             "the ranks do different things: " + ", and ".join(who) + "\n"
             "every rank must do the same in every step: leave a loop and save on all ranks, or on none"
@@ -95,15 +100,8 @@ def _who(purpose: Purpose, count: float, step: float, hosts: Sequence[str]) -> s
     return f"{ranks} {_DOES[purpose]}{place}"
 
 
-def add_up(
-    purpose: Purpose,
-    rank: int,
-    hosts: Sequence[str],
-    device: torch.device,
-    values: Sequence[float] = (),
-    step: int = 0,
-) -> list[float]:
-    """Return the sums of all ranks' values. A collective that waits for the device."""
-    sent = message(purpose, rank, device, values, step)
+def add_up(group: Group, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
+    """Add up at most VALUES values over all ranks, a collective; TrainError as `read`."""
+    sent = message(purpose, group.rank, group.device, values, step)
     dist.all_reduce(sent)
-    return read(sent, purpose, hosts, step)
+    return read(sent, purpose, group.hosts, step)
