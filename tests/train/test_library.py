@@ -30,7 +30,8 @@ SIGNATURES = {
     "Preemption": "(group: 'Group') -> 'None'",
     "RandomStreams": "(group: 'Group') -> 'None'",
     "TrainingLoop": "(job: 'Job', states: 'MutableMapping[str, Any]', *, "
-    "resume: \"bool | Path | Literal['if-any'] | None\" = None, checkpoints: 'Saves | None' = None, save_every: 'int' = 0, "
+    "resume: \"bool | Path | Literal['if-any'] | None\" = None, checkpoints: 'Saves | None' = None, "
+    "save_every: 'int' = 0, "
     "log_every: 'int' = 10, collect_every: 'int' = 50, profile: 'str' = '', tensorboard: 'bool' = False) "
     "-> 'None'",
     "StepLog": "(group: 'Group', out: 'Path', *, after_step: 'int' = 0, "
