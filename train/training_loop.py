@@ -93,12 +93,13 @@ class TrainingLoop:
     ) -> None:
         """Resume from the newest checkpoint if `resume`, a collective call; TrainError if there is none.
 
-        With "if-any", the default of a restarted job, the training begins anew where there is none, and says
-        so. `resume` may be the path of a checkpoint, or of the folder or run that has it: a new training goes
-        on from there, and a restarted one from its own newest. `checkpoints` are Checkpoints(job, job.out) if
-        none are given. `save_every`, `log_every` and `collect_every` are numbers of steps; 0: never, and for
-        `collect_every` whenever Python decides. `profile` is that of profile_steps, `tensorboard` that of
-        StepLog. Files go to job.out. Raises TrainError if the checkpoint is of another training.
+        With "if-any", the default of a restarted job, the training starts at step 1 where there is none, and
+        says so. `resume` may be the path of a checkpoint, or of the folder or run that has it: a new training
+        goes on from there, and a restarted one from its own newest. `checkpoints` are Checkpoints(job,
+        job.out) if none are given. `save_every`, `log_every` and `collect_every` are numbers of steps; 0:
+        never, and for `collect_every` whenever Python decides. `profile` is that of profile_steps,
+        `tensorboard` that of StepLog. Files go to job.out. Raises TrainError if the checkpoint is of another
+        training.
         """
         if taken := [name for name in OWN if name in states]:
             raise TrainError(f"the loop keeps its own {taken[0]!r} in a checkpoint: take another name")
@@ -245,7 +246,7 @@ class TrainingLoop:
             step = self.checkpoints.load(parts, elsewhere)
             own = self.job.out.resolve() in elsewhere.resolve().parents
         if step is None:
-            self.checkpoints.say("the training begins anew, at step 1")
+            self.checkpoints.say("the training starts at step 1")
         self._saved = step if own else None
         for name in self.states:
             if not hasattr(self.states[name], "load_state_dict"):

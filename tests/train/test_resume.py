@@ -150,11 +150,11 @@ def test_nothing_to_resume_is_an_error_or_said(tmp_path: Path, capfd: pytest.Cap
     nothing = f"no host has a complete checkpoint in {tmp_path}/checkpoints"
     with pytest.raises(Exception, match=nothing) as error:
         _train(tmp_path, 1, "--resume", "auto", "--epochs", "1")
-    assert "to begin anew where there is none" in str(error.value)
+    assert "to start at step 1, leave out resume" in str(error.value)
     _train(tmp_path, 1, "--resume", "if-any", "--epochs", "1")
     said = capfd.readouterr().out
     assert nothing in said
-    assert "the training begins anew, at step 1" in said
+    assert "the training starts at step 1" in said
     assert len(_losses(tmp_path)) == 1
 
 

@@ -274,7 +274,7 @@ def test_a_training_that_cannot_resume_says_what_was_found_and_changes_nothing(
     assert f"no host has a complete checkpoint in {tmp_path / FOLDER}" in damaged
     assert "does not have the checksum" in damaged
     assert 'resume="if-any"' in damaged
-    assert said[-1] == "the training begins anew, at step 1"
+    assert said[-1] == "the training starts at step 1"
 
 
 def test_a_folder_has_one_job(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def refuse_none(where: Path, found: Sequence[str], say: Callable[[str], None], *
     lines = found[:8] or [f"there is {'no checkpoint in it' if where.exists() else 'no such folder here'}"]
     raise TrainError(
         "\n".join([f"nothing to resume from: {nothing}", *lines])
-        + '\nto begin anew where there is none: resume="if-any", or --resume if-any; to begin anew: neither'
+        + '\nto start at step 1, leave out resume; resume="if-any" (--resume if-any) does so if there is none'
     )
 
 
