@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
 from .failure import TrainError
 
-if TYPE_CHECKING:
-    from .group import Group
+
+class Member(Protocol):
+    """A rank of a group, as in group.py."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def hosts(self) -> Sequence[str]: ...
 
 
 class Purpose(IntEnum):
@@ -100,7 +108,7 @@ def _who(purpose: Purpose, count: float, step: float, hosts: Sequence[str]) -> s
     return f"{ranks} {_DOES[purpose]}{place}"
 
 
-def add_up(group: Group, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
+def add_up(group: Member, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
     """Add up at most VALUES values over all ranks, a collective; TrainError as `read`."""
     sent = message(purpose, group.rank, group.device, values, step)
     dist.all_reduce(sent)
