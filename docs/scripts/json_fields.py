@@ -326,7 +326,7 @@ MEANINGS = {
     "Facts.mpi": "Open MPI's version",
     "Facts.memory": "bytes of the machine's memory",
     "Facts.mpi_error": "why `mpirun --version` failed; null if it did not",
-    "Facts.cores": "processor cores that the login may use",
+    "Facts.cores": "processor cores that the login may use, by its affinity and by CPU quotas of cgroups",
     "Facts.gpus": "number of NVIDIA's GPUs",
     "Facts.addresses": "its addresses, those of container bridges last",
     "Facts.interfaces": "the interface of each address",

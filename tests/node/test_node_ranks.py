@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.agent import cgroups
 from muster.deploy.agent.job import evidence
 from muster.deploy.agent.job import ranks as ranks_here
 from muster.deploy.agent.job.evidence import take_stacks
@@ -64,7 +65,9 @@ def test_a_kill_by_the_kernel_explains_one_end(monkeypatch: pytest.MonkeyPatch, 
     counter, limit = tmp_path / "memory.oom_control", tmp_path / "memory.limit_in_bytes"
     counter.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     limit.write_text(f"{256 << 20}\n")
-    monkeypatch.setattr(ranks_here, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v1)]))
+    monkeypatch.setattr(
+        ranks_here, "group_files", lambda of, v2, v1, process="self": iter([str(tmp_path / v1)])
+    )
     ranks = Ranks()
     killed = {"code": -signal.SIGKILL}
     assert ranks.ended(0, killed) == killed
@@ -82,7 +85,9 @@ def test_kills_below_ranks_are_counted_also_when_their_group_is_gone(
     group = tmp_path / "group"
     group.mkdir()
     monkeypatch.setattr(
-        ranks_here, "group_files", lambda v2, v1, of="self": iter([f"{group}/{v2}", f"{tmp_path}/{v2}"])
+        ranks_here,
+        "group_files",
+        lambda of, v2, v1, process="self": iter([f"{group}/{v2}", f"{tmp_path}/{v2}"]),
     )
     counter = group / "memory.events"
     counter.write_text("oom 0\noom_kill 4\n")
@@ -101,13 +106,15 @@ def test_no_limit_is_written_in_two_ways(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, limit: int | None
 ) -> None:
     (tmp_path / "memory.max").write_text(text)
-    monkeypatch.setattr(ranks_here, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v2)]))
+    monkeypatch.setattr(
+        ranks_here, "group_files", lambda of, v2, v1, process="self": iter([str(tmp_path / v2)])
+    )
     assert memory_limit() == limit
 
 
 def test_the_counter_of_this_machine_can_be_read() -> None:
     """An unreadable counter counts nothing, and then no kill would ever be explained."""
-    places = [*ranks_here.group_files("memory.events", "memory.oom_control"), "/proc/vmstat"]
+    places = [*cgroups.group_files("memory", "memory.events", "memory.oom_control"), "/proc/vmstat"]
     texts = [Path(place).read_text() for place in places if Path(place).is_file()]
     counts = [int(count) for text in texts for count in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)]
     assert counts, f"no counter in {places}"
@@ -117,12 +124,38 @@ def test_the_counter_of_this_machine_can_be_read() -> None:
 def test_the_counter_of_the_own_group_counts_before_that_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ranks_here, "V1", f"{tmp_path}/v1")
-    monkeypatch.setattr(ranks_here, "V2", f"{tmp_path}/v2")
-    own, *_ = ranks_here.group_files("memory.events", "memory.oom_control")
+    monkeypatch.setattr(cgroups, "ROOT", f"{tmp_path}")
+    own, *_ = cgroups.group_files("memory", "memory.events", "memory.oom_control")
     Path(own).parent.mkdir(parents=True)
     Path(own).write_text("low 0\noom_kill 123456789\n")
     assert ranks_here.OomKills().count() == 123456789
+
+
+OLD = "cpu/x/cpu.cfs_"
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 4),
+        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),  # as docker run --cpus 1
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "350000 100000\n"}, 3),
+        ("0::/\n", {"cpu.max": "20000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "800000 100000\n"}, 4),
+        ("4:cpu,cpuacct:/x\n", {f"{OLD}quota_us": "200000\n", f"{OLD}period_us": "100000\n"}, 2),
+        ("4:cpu,cpuacct:/x\n", {f"{OLD}quota_us": "-1\n", f"{OLD}period_us": "100000\n"}, 4),
+        ("", {}, 4),
+    ],
+)  # fmt: skip
+def test_the_cores_of_a_host_are_those_that_its_quotas_allow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, files: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {"proc/self/cgroup": group, **groups}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cgroups.usable_cores(str(tmp_path)) == cores
 
 
 def test_a_stack_is_read_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from ...common.frames import Frame
 from ...common.os_errors import explain
+from ..cgroups import usable_cores
 from .devices import count_others
 from .gpus import Machine, device_files
 from .running_jobs import GPUS, running_jobs
@@ -49,7 +50,7 @@ def facts() -> Frame:
         "torch": distribution_version("torch"),
         "mpi4py": distribution_version("mpi4py"),
         "mpirun": mpirun,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "gpus": gpus,
         "devices": gpus or count_others(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -22,10 +22,11 @@ from typing import Any
 
 from ...common.frames import Frame
 from ...common.paths import JobPaths
+from ..cgroups import group_files
 from ..processes import Reaper, die_with_agent, peek
 from .preload_launcher import LauncherPreload
 from .rank import environment_of, position_of
-from .ranks import Ranks, group_files
+from .ranks import Ranks
 from .records import ask_console
 
 MOST_MESSAGE = 200_000  # bytes: what a socket takes at once by default, without its overhead
@@ -236,8 +237,8 @@ def free_memory() -> int | None:
     free: list[int] = []
     if available := peek("/proc/meminfo").partition("MemAvailable:")[2]:
         free.append(int(available.split()[0]) << 10)
-    limits = group_files("memory.max", "memory.limit_in_bytes")
-    for limit, used in zip(limits, group_files("memory.current", "memory.usage_in_bytes")):
+    limits = group_files("memory", "memory.max", "memory.limit_in_bytes")
+    for limit, used in zip(limits, group_files("memory", "memory.current", "memory.usage_in_bytes")):
         with contextlib.suppress(ValueError):  # "max", or no such file
             free.append(int(peek(limit)) - int(peek(used)))
     return min(free, default=None)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...common.frames import Frame
+from ..cgroups import group_files
 from ..processes import peek
 
-V1, V2 = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"), "/sys/fs/cgroup"
 NANO = 1e-9
 
 
@@ -74,21 +74,9 @@ def counters(pid: int, root: str = "") -> Counters | None:
 
 def _quotas(pid: int, root: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """The cgroups of a process that have a quota: itself and those above, as far as they can be seen."""
-    for line in peek(f"{root}/proc/{pid}/cgroup").split("\n"):
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        mounts = [V2] if controllers == "" else [*V1] if "cpu" in controllers.split(",") else []
-        for mount in mounts if path else []:
-            for group in _above(path):  # in a container the cgroup is the root of the mount
-                counted = _counted(peek(f"{root}{mount}{group}/cpu.stat", 1024))
-                if counted:
-                    yield f"{mount}{group}", counted
-
-
-def _above(path: str) -> Iterator[str]:
-    while path not in {"", "/"}:
-        yield path
-        path = os.path.dirname(path)
-    yield ""
+    for path in group_files("cpu", "cpu.stat", "cpu.stat", str(pid), root):
+        if counted := _counted(peek(path, 1024)):
+            yield path, counted
 
 
 def _counted(stat: str) -> tuple[int, int] | None:

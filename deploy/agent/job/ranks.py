@@ -6,16 +6,15 @@ The counters of their memory group show whether the kernel has killed one for la
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ...common.frames import Frame
+from ..cgroups import group_files
 from ..processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table
 
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
-V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
 UNKNOWN = -1  # in place of the rank of a process whose program has changed RANK
 STOPPED = "T"  # proc(5); t, stopped by a tracer, does not last
 
@@ -117,7 +116,7 @@ class OomKills:
 
     def __init__(self, group: str = "self") -> None:
         """`group`: the process whose memory group counts, as a name in /proc."""
-        paths = (*group_files("memory.events", "memory.oom_control", group), "/proc/vmstat")
+        paths = (*group_files("memory", "memory.events", "memory.oom_control", group), "/proc/vmstat")
         self._path = next((path for path in paths if oom_kills(path) is not None), "")
         self.limit = memory_limit(group)
         self._counted = self._explained = self.count()
@@ -153,23 +152,7 @@ def oom_kills(path: str) -> int | None:
 def memory_limit(group: str = "self") -> int | None:
     """Bytes that a process's memory group may use, by its own limit and those above; None for no limit."""
     limits = []
-    for path in group_files("memory.max", "memory.limit_in_bytes", group):
+    for path in group_files("memory", "memory.max", "memory.limit_in_bytes", group):
         with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
             limits.append(int(file.read()))  # ValueError for "max": no limit
     return min((limit for limit in limits if limit < NO_LIMIT), default=None)
-
-
-def group_files(name_v2: str, name_v1: str, group: str = "self") -> Iterator[str]:
-    """Possible paths of a file of a process's memory group, then of the groups above it.
-
-    In a container the group is the mount's root.
-    """
-    with contextlib.suppress(OSError), open(f"/proc/{group}/cgroup", encoding="utf-8") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            names = path.strip("/").split("/") if path != "/" else []
-            folders = ["".join(f"/{name}" for name in names[:most]) for most in range(len(names), -1, -1)]
-            if controllers == "":
-                yield from (os.path.join(V2 + folder, name_v2) for folder in folders)
-            elif "memory" in controllers.split(","):
-                yield from (os.path.join(V1 + folder, name_v1) for folder in folders)
