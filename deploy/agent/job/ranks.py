@@ -118,13 +118,16 @@ class OomKills:
         """`group`: the process whose memory group counts, as a name in /proc."""
         paths = (*group_files("memory", "memory.events", "memory.oom_control", group), "/proc/vmstat")
         self._path = next((path for path in paths if oom_kills(path) is not None), "")
-        self.limit = memory_limit(group)
-        self._counted = self._explained = self.count()
+        self._group = group
+        self.limit: int | None = None
+        """Bytes that the group may use, as last seen: it may change while the job runs."""
+        self._counted = 0
+        self._explained = self.count()
 
     def count(self) -> int:
         """All kills so far; of a group that is gone, those of the last look."""
         if (kills := oom_kills(self._path)) is not None:
-            self._counted = kills
+            self._counted, self.limit = kills, memory_limit(self._group)
         return self._counted
 
     def explains_a_kill(self) -> bool:
