@@ -186,7 +186,7 @@ class LaunchLoop:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self._timings.now()
         self._emit(Stage(StartStage(self.state, self._samples.newest)))
-        StartWatchdog(self.state, self.plan.spec.start_timeout)
+        StartWatchdog(self.state, self.plan.spec.start_timeout, self._samples.newest)
         # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
         self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)
         self.cluster.ping_all()

@@ -204,19 +204,38 @@ class StallNotes:
         return f"no output and no processor use on all {ranks}; muster why {job} shows where they are"
 
 
+BUSY = 2.0
+"""From a load of so many times the processors of a host on, its ranks start late."""
+MOST_BUSY = 4
+
+
 class StartWatchdog:
     """Fails a launch whose ranks have not all started after a time."""
 
-    def __init__(self, state: LaunchState, seconds: float) -> None:
-        self._state, self._seconds = state, seconds
+    def __init__(self, state: LaunchState, seconds: float, samples: Mapping[str, HostSample]) -> None:
+        """`samples`: the newest of each host."""
+        self._state, self._seconds, self._samples = state, seconds, samples
         state.deadlines.after(seconds, self._judge)
 
     def _judge(self) -> None:
         state = self._state
         if state.all_started or state.failures:
             return
-        reason = f"{self._missing()} had not started after {self._seconds:.0f} s"
+        reason = f"{self._missing()} had not started after {self._seconds:.0f} s{self._busy()}"
         state.fail(Failure("start", reason, 3, at=now(), tail=tuple(state.launcher_tail)))
+
+    def _busy(self) -> str:
+        """`; node2 is busy (a load of 35 on 2 processors): --start-timeout SECONDS waits longer`."""
+        hosts = {
+            placed.host for rank, placed in self._state.placed.items() if rank not in self._state.started
+        }
+        busy = {
+            name: f"a load of {sample.load:.0f} on {count(sample.cpus, 'processor')}"
+            for name, sample in self._samples.items()
+            if name in hosts and sample.load and sample.cpus and sample.load >= BUSY * sample.cpus
+        }
+        named = [f"{name} is busy ({load})" for name, load in [*busy.items()][:MOST_BUSY]]
+        return f"; {', '.join(named)}: --start-timeout SECONDS waits longer" if named else ""
 
     def _missing(self) -> str:
         """`rank 1 (node1: mpirun started), ranks 2-3 (node2: daemon asked for)`."""

@@ -406,6 +406,19 @@ def test_ranks_that_do_not_start_in_time_are_named_with_how_far_their_hosts_came
     assert result.failure.reason.startswith(said)
 
 
+def test_ranks_that_start_late_on_busy_hosts_are_told_with_the_load_and_the_option(hosts: Hosts) -> None:
+    hosts.start(0)
+    hosts.start(1)
+    for name in ("node1", "node2"):
+        hosts.tell(name, "sample", sample=json.dumps({"cpus": 2, "load": 34.6, "ranks": []}))
+    result = hosts.run(start_timeout=1e-9)
+    assert result.failure is not None
+    assert result.failure.reason.endswith(
+        " had not started after 0 s; node2 is busy (a load of 35 on 2 processors): "
+        "--start-timeout SECONDS waits longer"
+    )
+
+
 def test_a_launcher_that_hangs_at_its_exit_is_ended_and_noted(hosts: Hosts) -> None:
     hosts.start_all()
     hosts.end(0, 1, 2, 3)
