@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from muster.deploy.cli.program import run
 from muster.deploy.common.streams import PART, WINDOW, Stream
 from muster.deploy.connect.channel import Channel
 from muster.deploy.debug import peers
@@ -169,3 +170,20 @@ def test_a_port_that_is_taken_is_an_error_with_a_remedy() -> None:
         port = here.getsockname()[1]
         with pytest.raises(UsageError, match=rf"port {port} of 127.0.0.1 on this machine: .*--port 0"):
             listen(port)
+
+
+@pytest.mark.parametrize(
+    ("pair", "right"),
+    [
+        ("16007:6006", "6006 --port 16007"),
+        ("127.0.0.1:16007:6006", "6006 --port 16007"),
+        ("16007:localhost:6006", "6006 --port 16007"),
+        (":6006", "6006"),
+        ("node2:6006", "6006"),
+    ],
+)
+def test_a_pair_of_ports_is_answered_with_the_right_form(
+    pair: str, right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["forward", "JOB", pair]) == 2
+    assert capsys.readouterr().err.endswith(f"muster forward JOB {right}\n")
