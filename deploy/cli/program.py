@@ -17,7 +17,7 @@ from ..errors import UsageError
 from .command import Exit
 from .command_line import HELP, CommandLine
 from .commands import FAMILIES, FIRST_COMMANDS, MODULES, SUMMARIES, load
-from .removed import replacement
+from .removed import OTHER_NAMES, replacement
 
 COMPLETE = "_COMPLETE_MUSTER"
 """The variable with which a script of `muster completion` asks for candidates."""
@@ -57,6 +57,8 @@ class Commands(click.Group):
                 raise UsageError(f"{called.split()[0]} {instead}")
         if self._before:
             raise UsageError(f"{called}: which of {', '.join(self._full_names())}?")
+        if name in OTHER_NAMES:
+            raise UsageError(f"{called} has no command {name}: `{called} {OTHER_NAMES[name]}")
         if name.endswith(".py"):
             raise UsageError(f"{name} is not a command; to run it on the hosts: {called} launch {name}")
         raise UsageError(

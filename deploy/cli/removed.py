@@ -1,6 +1,6 @@
 """What this release removed: commands, flags and values of flags, each with its replacement.
 
-An entry stays for one release.
+An entry stays for one release. The names that other programs have for a command stay.
 """
 
 from __future__ import annotations
@@ -42,6 +42,23 @@ REMOVED_VALUES: Mapping[str, str] = {
     "--launcher srun": "use mpirun or torchrun, which also start ranks in an allocation of Slurm",
 }
 """Values of flags that are still there, of any command."""
+
+
+_JOBS = "status` lists the jobs, `muster top` shows one live"
+OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("ls", "list", "ps", "jobs", "queue", "squeue"), _JOBS),
+    **dict.fromkeys(("kill", "cancel", "scancel", "rm"), "stop JOB` ends a job on every host"),
+    **dict.fromkeys(("tail", "log", "output"), "logs JOB -f` follows what the ranks print"),
+    **dict.fromkeys(
+        ("ssh", "login"), "shell HOST` logs in to a host, `muster run -- COMMAND` runs a command on all"
+    ),
+    "exec": "run -- COMMAND` runs a command on every host",
+    **dict.fromkeys(
+        ("cp", "scp", "rsync", "copy"), "put PATH TO` copies to every host, `muster get PATH` from them"
+    ),
+    **dict.fromkeys(("submit", "sbatch", "start", "train"), "launch SCRIPT` runs a program on every host"),
+}
+"""Names that other programs have for a command: after `muster `, what to type, and what it does."""
 
 
 def replacement(what: str) -> str:

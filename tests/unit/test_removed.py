@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.cli.commands import commands
+from muster.deploy.cli.commands import MODULES, commands
 from muster.deploy.cli.program import run
-from muster.deploy.cli.removed import REMOVED, REMOVED_VALUES
+from muster.deploy.cli.removed import OTHER_NAMES, REMOVED, REMOVED_VALUES
 
 
 def test_a_removed_command_or_flag_names_its_replacement(capfd: pytest.CaptureFixture[str]) -> None:
@@ -18,6 +18,16 @@ def test_a_removed_command_or_flag_names_its_replacement(capfd: pytest.CaptureFi
             capfd.readouterr().err.replace("\n", " ").split()
             == f"muster {what} was removed: {instead}".split()
         )
+
+
+def test_the_name_that_another_program_has_for_a_command_names_ours(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name, text in OTHER_NAMES.items():
+        assert name not in commands(), name
+        assert text.split()[0].rstrip("`") in MODULES, name
+        assert run([name, "x"]) == 2, name
+        assert f"has no command {name}: `muster {text}" in " ".join(capfd.readouterr().err.split())
 
 
 def test_nothing_that_is_there_is_listed_as_removed() -> None:
