@@ -20,7 +20,7 @@ from ..hosts.hostfile import Host
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
 """For the driver to end its job, beyond the grace of the ranks."""
-LISTED = 10
+LISTED, NEWEST = 10, 3
 
 
 class JobRecords(Protocol):
@@ -196,17 +196,19 @@ def _age(entry: LocatedJob) -> tuple[float, str]:
 
 
 def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:
-    """The job with this id, or the only job whose id ends so; else `UsageError` with a list of jobs."""
+    """The job with this id, or the only job whose id ends so; else `UsageError` with some jobs."""
     matching = [entry for entry in jobs if entry.state.job == job] or [
         entry for entry in jobs if job and entry.state.job.endswith(job)
     ]
     if len(matching) == 1:
         return matching[0]
-    listed = ", ".join(f"{entry.state.job} ({entry.state.state})" for entry in (matching or jobs)[-LISTED:])
+    shown = matching[-LISTED:] or [*reversed(jobs[-NEWEST:])]
+    listed = ", ".join(f"{entry.state.job} ({entry.state.state})" for entry in shown)
     if matching:
         raise UsageError(f"several jobs end in {job}: {listed}")
     near = nearest(job, [entry.state.job for entry in jobs])
-    raise UsageError(f"no job {job} {looked}{near}; {f'jobs: {listed}' if listed else 'there are no jobs'}")
+    there = f"the newest: {listed}; muster status lists all" if listed else "there are no jobs"
+    raise UsageError(f"no job {job} {looked}{near}; {there}")
 
 
 def newest(jobs: Sequence[LocatedJob], user: str, looked: str, *, running: bool) -> LocatedJob:

@@ -172,13 +172,17 @@ def test_the_result_of_an_earlier_attempt_is_not_the_jobs(tmp_path: Path) -> Non
 
 
 def test_a_job_is_named_by_its_id_or_its_end_and_a_wrong_one_lists_what_there_is(tmp_path: Path) -> None:
-    for job in ("20261121-120000-abcd", "20261121-130000-abcd", "20261121-140000-0001"):
-        make_run(tmp_path, job)
+    for number, job in enumerate(
+        ("20261121-110000-ffff", "20261121-120000-abcd", "20261121-130000-abcd", "20261121-140000-0001")
+    ):
+        make_run(tmp_path, job, started=1000.0 + number)
     assert only(tmp_path, "0001").state.job == "20261121-140000-0001"
     with pytest.raises(UsageError, match="several jobs end in abcd: 20261121-120000-abcd"):
         only(tmp_path, "abcd")
-    with pytest.raises(UsageError, match=r"no job x here; jobs: .*20261121-140000-0001 \(lost\)"):
+    newest = "20261121-140000-0001 (lost), 20261121-130000-abcd (lost), 20261121-120000-abcd (lost)"
+    with pytest.raises(UsageError) as wrong:
         only(tmp_path, "x")
+    assert str(wrong.value) == f"no job x here; the newest: {newest}; muster status lists all"
     with pytest.raises(UsageError, match="no job x here; there are no jobs"):
         only(tmp_path / "nowhere", "x")
 
