@@ -6,9 +6,11 @@ Hints about modules, files and disks are in file_hints.py.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..common.variables import is_foreign
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import clip, count, span
@@ -74,6 +76,9 @@ def hint(
         or full_disk(result, shared)
         or missing_backend(result, facts)
         or foreign_variable(result)
+        or (variable_of_shell(result) if here else "")
+        or keyboard(result)
+        or repository(result)
         or (left_behind(result) if here else "")
         or sent_elsewhere(result)
         or unexplained_stall(result)
@@ -183,6 +188,45 @@ def foreign_variable(result: LaunchResult) -> str:
             other = [f"or {change}" if same else change] if change else []
             return "; ".join([f"only {by} sets {name}", *same, *other])
     return ""
+
+
+def variable_of_shell(result: LaunchResult) -> str:
+    """A hint about a variable that the program missed, and that this shell has; else empty."""
+    own = dict(result.plan.spec.env)
+    for name in _missed([*last_lines(result)]):
+        if name in os.environ and name not in own and not is_foreign(name):
+            return f"this shell has {name}, and ranks get none of its variables; add --env {name}"
+    return ""
+
+
+# -- what a rank does not have: a keyboard, and the repository --
+
+
+_READS_KEYS = re.compile(r"bdb\.BdbQuit\b|EOFError: EOF when reading a line")
+_READS_GIT = re.compile(
+    r"fatal: not a git repository|InvalidGitRepositoryError|Command '(?:\['git',|git )"
+    r"|No such file or directory: '(?:\.git[/']|git')"
+)
+
+
+def keyboard(result: LaunchResult) -> str:
+    """A hint about a program that reads from a terminal, as `breakpoint()` and `input()` do; else empty."""
+    if not any(map(_READS_KEYS.search, last_lines(result))):
+        return ""
+    return (
+        "no keyboard reaches a rank, so breakpoint() and input() fail; while a job runs, "
+        "muster eval JOB EXPRESSION and muster stacks JOB look into its ranks, and an editor can stop one: "
+        "docs/how-to/editor.md"
+    )
+
+
+def repository(result: LaunchResult) -> str:
+    """A hint about a program that asks git for its commit; else empty."""
+    if not any(map(_READS_GIT.search, last_lines(result))):
+        return ""
+    if not result.plan.spec.tree.commit:
+        return "a launch sends the files of the tree, and no .git"
+    return 'a launch sends no .git; the commit is os.environ["MUSTER_GIT_COMMIT"] in every rank'
 
 
 def _missed(lines: Sequence[str]) -> Iterator[str]:

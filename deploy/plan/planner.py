@@ -135,6 +135,8 @@ def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
     if not layout.facts[host].has_libuv:
         env["USE_LIBUV"] = "0"  # env:// asks for it otherwise
     env |= launcher_of(spec.launcher).environment(host, layout)
+    if spec.tree.commit:
+        env["MUSTER_GIT_COMMIT"] = spec.tree.commit
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)
     if (spec.program.module or "").startswith("muster."):

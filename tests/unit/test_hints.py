@@ -17,6 +17,7 @@ from muster.deploy.launch.events import Event
 from muster.deploy.launch.result import Failure, LaunchResult, RankExit
 from muster.deploy.plan.placement import PlacedRank
 from muster.deploy.plan.program import Program
+from muster.deploy.plan.source_tree import Tree
 from tests.unit.plans import NODE, make_plan
 
 DONE = LaunchResult(plan=make_plan("node[1-3] slots=2"), started=1.0, ended=2.0, failure=None, ends={})
@@ -260,3 +261,39 @@ def test_a_bus_error_names_shared_memory_if_samples_have_seen_it_full(used: int 
         feature.on_event(HostSample(1.0, "node2", shm=64 << 20, shm_total=64 << 20))
     shared = feature.shared
     assert hint(dataclasses.replace(DONE, failure=failure), {}, shared, here=True).startswith(said)
+
+
+@pytest.mark.parametrize("line", ["bdb.BdbQuit\n", "\x1b[1;35mEOFError\x1b[0m: EOF when reading a line\n"])
+def test_a_program_that_waits_for_keys_is_shown_how_to_look_into_a_rank(line: str) -> None:
+    said = hint_about("(Pdb) \n", line)
+    assert {"eval", "stacks", "docs/how-to/editor.md"} <= {*said.split()}, said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fatal: not a git repository (or any of the parent directories): .git\n",
+        "subprocess.CalledProcessError: Command '['git', 'log']' returned non-zero exit status 128.\n",
+        "git.exc.InvalidGitRepositoryError: /home/ml/.muster/jobs/JOB/code\n",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'git'\n",
+    ],
+)
+def test_a_program_that_asks_git_for_its_commit_gets_it_from_a_variable(line: str) -> None:
+    tree = Tree(Path("/home/ml/project"), ".", (), commit="3f2a" * 10)
+    assert 'os.environ["MUSTER_GIT_COMMIT"]' in hint_about(line, tree=tree)
+    assert "MUSTER_GIT_COMMIT" not in hint_about(line)
+    assert "no .git" in hint_about(line)
+    with_commit, without = make_plan("node1 slots=2", tree=tree), make_plan("node1 slots=2")
+    assert with_commit.hosts[0].env["MUSTER_GIT_COMMIT"] == "3f2a" * 10
+    assert "MUSTER_GIT_COMMIT" not in without.hosts[0].env
+
+
+def test_a_variable_that_only_this_shell_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret")
+    said = hint_about("KeyError: 'WANDB_API_KEY'\n")
+    assert (
+        said == "this shell has WANDB_API_KEY, and ranks get none of its variables; add --env WANDB_API_KEY"
+    )
+    assert not hint_about("KeyError: 'WANDB_API_KEY'\n", env=(("WANDB_API_KEY", "other"),))
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert not hint_about("KeyError: 'WANDB_API_KEY'\n")
