@@ -13,8 +13,10 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
+from ..common.users import home
 from ..console.text import nearest
 from ..errors import UsageError
+from ..plan.git import git_root
 from ..plan.program import Program
 from ..plan.source_tree import Tree
 from ..plan.walk import KEYS, RUNS
@@ -22,6 +24,7 @@ from .misplaced_options import notes_about_options
 
 DEFAULT_MODULE = "muster.train"
 MAIN = "__main__.py"
+_MAIN_FILES = ("train.py", "main.py")
 _NO_PROGRAM = "not a program of Python or a shell"
 _SHELLS = {".sh": "sh", ".bash": "bash", ".zsh": "zsh"}
 _PYTHON = re.compile(r"python[\d.]*")
@@ -69,6 +72,12 @@ def _require_no_program(arguments: Sequence[str], folder: Path) -> None:
         )
 
 
+def note_of_default(tree: Tree) -> Iterator[str]:
+    """A note that a launch without a program runs Muster's own, if the folder of the launch has one."""
+    if here := next((name for name in _MAIN_FILES if Path(tree.root, tree.within, name).is_file()), ""):
+        yield f"note: this trains Muster's own network on handwritten digits; yours: muster launch {here}"
+
+
 def notes_of(program: Program, tree: Tree, args: str) -> Iterator[str]:
     """Notes about arguments that the user may have meant otherwise.
 
@@ -108,14 +117,19 @@ def _script(tree: Tree, folder: Path, script: str) -> tuple[str, tuple[str, ...]
     """
     path = (folder / script).resolve()
     if not path.exists():
-        starts = re.fullmatch(r"(python)[\d.]*|(?:ba|z|da)?sh", script)
-        what = "Python" if starts and starts[1] else script
-        hint = f"; Muster starts {what} itself: launch SCRIPT ..." if starts else ""
-        hint = hint or nearest(script, [shlex.quote(file.path) for file in tree.files])
+        hint = _as_one_word(folder, script) or nearest(
+            script, [shlex.quote(file.path) for file in tree.files]
+        )
         raise UsageError(f"script {shlex.quote(script)}: no such file{hint}")
     root = tree.root.resolve()
     if not path.is_relative_to(root):
-        raise UsageError(f"script {script}: outside {root}, the tree that a launch sends; move it there")
+        start = git_root(path.parent) or path.parent
+        cd, name = shlex.quote(str(start)), shlex.quote(os.path.relpath(path, start))
+        inside = f"~/{cd.removeprefix(f'{home()}/')}" if cd.startswith(f"{home()}/") else cd
+        raise UsageError(
+            f"script {script}: outside {root}, the tree that a launch sends; its own tree: "
+            f"cd {inside} && muster launch {name}"
+        )
     if path.is_dir() and not (path / MAIN).is_file():
         raise UsageError(
             f"script {script}: a folder without {MAIN}; name a file in it: launch {Path(script)}/FILE.py"
@@ -130,6 +144,19 @@ def _script(tree: Tree, folder: Path, script: str) -> tuple[str, tuple[str, ...]
     named = script if is_plain else os.path.relpath(path, folder.resolve())
     named = f"./{named}" if named.startswith("-") else named  # Python would take it for an option
     return named, () if path.is_dir() else _runner(path, script)
+
+
+def _as_one_word(folder: Path, script: str) -> str:
+    """A hint about a whole command line, or the name of an interpreter, in place of a script."""
+    try:
+        first, *rest = shlex.split(script)
+    except ValueError:
+        return ""
+    if starts := re.fullmatch(r"(python)[\d.]*|(?:ba|z|da)?sh", first):
+        what = "Python" if starts[1] else first
+        return f"; Muster starts {what} itself: launch {shlex.join(rest) or 'SCRIPT ...'}"
+    is_file = rest and (folder / first).is_file()
+    return f"; without quotes: launch {shlex.join((first, *rest))}" if is_file else ""
 
 
 def _runner(path: Path, script: str) -> tuple[str, ...]:

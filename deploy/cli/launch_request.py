@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from ..common.users import own_name
+from ..common.users import home, own_name
 from ..console.progress import OnStage
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
@@ -23,8 +23,8 @@ from .command import Declaration
 from .command_line import opposite
 from .inventory import Inventory, inventory_or_this_machine, require_one_source
 from .launch_options import LaunchOptions
-from .launch_program import notes_of, program_of
-from .shared import THIS_ALLOCATION, TRAIN, print_note
+from .launch_program import note_of_default, notes_of, program_of
+from .shared import HOSTS_FILE, THIS_ALLOCATION, TRAIN, print_note
 
 _INSTEAD = {
     "include": '--slurm "... -w node1,node2" names them',
@@ -158,6 +158,16 @@ def _sources(options: LaunchOptions) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _above(folder: Path, options: LaunchOptions) -> Path | None:
+    """The top of a tree without git: the folder of the hosts file that was found above this folder."""
+    found = options.hosts_file
+    if options.hosts or found.name != HOSTS_FILE or not found.is_file():
+        return None
+    top = found.parent.resolve()
+    is_project = folder.resolve().is_relative_to(top) and top not in {Path(home()).resolve(), Path("/")}
+    return top if is_project else None
+
+
 def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage: OnStage) -> LaunchSpec:
     """Add the program and the tree, and import the modules of a launch, during the slower logins.
 
@@ -166,9 +176,10 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
     folder = Path.cwd()
     on_stage(f"reading the files of {folder}")
     with clock.part("tree"):
-        tree = scan(folder)
+        tree = scan(folder, _above(folder, options))
         program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)
-        for note in notes_of(program, tree, options.args):
+        unnamed = () if options.script or options.module or options.args else note_of_default(tree)
+        for note in (*unnamed, *notes_of(program, tree, options.args)):
             print_note(note)
         library = of_package(TRAIN)
         if options.call:

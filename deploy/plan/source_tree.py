@@ -151,18 +151,18 @@ def _archive_in(buffer: io.BytesIO, contents: Iterable[bytes]) -> tarfile.TarFil
     return tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1)
 
 
-def scan(folder: Path) -> Tree:
-    """The tree of a folder: its git work tree without ignored files, else the folder itself.
+def scan(folder: Path, top: Path | None = None) -> Tree:
+    """The tree of a folder: its git work tree without ignored files, else `top`, else the folder itself.
 
     `.musterignore` excludes files, even if git tracks them. Files that vanish meanwhile are left out.
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = git_root(folder)
-    head, root = Head(root) if root else None, root or folder
+    head, root = Head(root) if root else None, root or top or folder
     ignored = IgnoreFiles(root, IGNORE_FILE, follow_links=True)
     git = git_files(root) if head else GitFiles()
     listed = (name for name in _of_git(root, git) if not ignored.has(name))
-    candidates = listed if head else walk(folder, leave_out=ignored)
+    candidates = listed if head else walk(root, leave_out=ignored)
     sizes, modes = _measured(root, candidates)  # before any file is read
     if why := too_large(str(root), sizes, IN_GIT if head else WITHOUT_GIT):
         raise UsageError(why)

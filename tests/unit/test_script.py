@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli import launch_program
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.launch_request import _above
 from muster.deploy.cli.program import run
 from muster.deploy.errors import UsageError
 from muster.deploy.plan.program import Program
@@ -94,6 +96,9 @@ def test_what_cannot_run_is_refused_with_what_to_type(tmp_path: Path) -> None:
         "README.md": r"not a program of Python or a shell \(line 3: ",
         "model.pt": "not a program of Python or a shell, but binary data",
         "picture.py": "not a program of Python or a shell, but binary data",
+        "python train.py --lr 1": r"; Muster starts Python itself: launch train.py --lr 1",
+        "bash run.sh": r"; Muster starts bash itself: launch run.sh",
+        "empty --lr 1": r"no such file; without quotes: launch empty --lr 1",
         "bash": r"script bash: no such file; Muster starts bash itself: launch SCRIPT",
         "python3.12": r"script python3.12: no such file; Muster starts Python itself: launch SCRIPT",
     }.items():
@@ -241,3 +246,49 @@ def test_a_script_is_named_from_the_folder_of_the_launch(tmp_path: Path) -> None
     (tmp_path / "hello").mkdir()
     (tmp_path / "hello" / "train.py").touch()
     assert program(tmp_path / "hello", "../hello/train.py").script == "train.py"
+
+
+def test_a_script_of_another_tree_says_where_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("hello/train.py", "repo/src/train.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(SAYS)
+    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "here").mkdir()
+    for script, said in {
+        "../hello/train.py": "cd ~/hello && muster launch train.py",
+        str(tmp_path / "repo/src/train.py"): "cd ~/repo && muster launch src/train.py",
+    }.items():
+        with pytest.raises(UsageError) as refused:
+            program(tmp_path / "here", script)
+        assert str(refused.value).endswith(f"its own tree: {said}")
+
+
+def test_without_git_the_tree_begins_at_the_hosts_file_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    for name in ("hosts.txt", "conf/base.yaml", "scripts/train.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("localhost slots=1\n")
+    monkeypatch.chdir(project / "scripts")
+
+    def top(hosts: str = "") -> Path | None:
+        return _above(project / "scripts", LaunchOptions(hosts=hosts))
+
+    assert top() == project
+    tree = scan(project / "scripts", top())
+    assert (tree.root, tree.within) == (project, "scripts")
+    assert "conf/base.yaml" in {file.path for file in tree.files}
+    assert top("../hosts.txt") is None
+    monkeypatch.setenv("HOME", str(project))  # a home folder is no project
+    assert top() is None
+
+
+def test_a_launch_without_a_program_beside_one_says_what_it_trains(tmp_path: Path) -> None:
+    assert [*launch_program.note_of_default(scan(tmp_path))] == []
+    (tmp_path / "train.py").touch()
+    (note,) = launch_program.note_of_default(scan(tmp_path))
+    assert note.endswith("Muster's own network on handwritten digits; yours: muster launch train.py")
