@@ -51,10 +51,10 @@ class Forward(RunningJobOptions):
         there, here = number_of(self.to), number_of(self.port)
         *others, last = self.to.split(":")
         if others and last.isdecimal() and "/" not in self.to:  # as `ssh -L` and kubectl write it
-            at = "".join(f" --port {each}" for each in [*filter(str.isdecimal, others)][:1])
+            mine = "".join(f" --port {each}" for each in [*filter(str.isdecimal, others)][:1])
             raise UsageError(
                 f"{self.to}: the port of the host stands alone, and --port names the port here: "
-                f"muster forward {shlex.quote(self.job or 'JOB')} {last}{at}"
+                f"muster forward {shlex.quote(self.job or 'JOB')} {last}{mine}"
             )
         if self.to.isdecimal() and not there:
             raise UsageError(f"port {self.to}: write 1 to {MOST_PORT}, or the path of a socket")
