@@ -57,7 +57,6 @@ WRONG = [
     "launch no.py",
     "launch python train.py",
     "launch -- fabfile.py",
-    "launch fabfile.py -H pyproject.toml",
     "check --hosts no.txt",
     "--hosts hosts.txt check",
     "setup --hosts no.txt",
