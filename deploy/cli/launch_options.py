@@ -74,7 +74,7 @@ class LaunchOptions(SlurmOptions):
     )
     detach: bool = flag(
         False,
-        "run the job independently of this command: its driver runs on the first host; with --slurm, "
+        "run the job independently of this command: Muster's driver runs on the first host; with --slurm, "
         "as a batch job",
     )
     max_restarts: int = flag(
@@ -154,7 +154,9 @@ class LaunchOptions(SlurmOptions):
     )
     system_torch: bool = flag(False, "use the torch installed on the hosts")
     torch_backend: str = flag(
-        "auto", "which wheels of torch: auto (default: by GPUs and driver), none, cpu, cu128, ...", "NAME"
+        "auto",
+        "which wheels of torch: auto (default: by GPUs and NVIDIA's driver), none, cpu, cu128, ...",
+        "NAME",
     )
     engine: str = flag(
         "", "docker, podman or apptainer starts the container (default: what each host has)", "NAME"

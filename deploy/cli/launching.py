@@ -185,7 +185,7 @@ class PreparedLaunch:
 
 def _detached(job: str, host: str) -> str:
     """The last line of a launch that does not wait for its job, with the next commands."""
-    return f"detached; its driver is on {host}\n        muster attach {job}\n        muster stop {job}"
+    return f"detached; Muster's driver is on {host}\n        muster attach {job}\n        muster stop {job}"
 
 
 class _Decision(Feature):

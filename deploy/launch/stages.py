@@ -62,7 +62,7 @@ class DeliveryStage:
     def __init__(self) -> None:
         self._lock, self._sending = threading.Lock(), list[Sending]()
         self._largest, self._began = (0, ""), time.monotonic()
-        self._waiting = with_hosts("delivering")
+        self._waiting = with_hosts("sending files")
 
     def send(self, channel: Channel, sizes: Mapping[str, int]) -> Sending:
         """Files are sent to a host. `sizes`: the bytes of each, by its path."""
@@ -108,7 +108,7 @@ class StartStage:
         return f"{started} of {count(ranks, 'rank')} started{elapsed}{missing}"
 
     def _silence(self, ranks: int, seconds: float) -> str:
-        """`6 ranks started, no output for 12 s; only ranks 0-3 use a processor`."""
+        """`6 ranks started, no output for 12 s; only ranks 0-3 use the CPU`."""
         text = f"{count(ranks, 'rank')} started"
         if seconds < ELAPSED_SECONDS:
             return text
@@ -118,9 +118,9 @@ class StartStage:
         if len(cores) < ranks or None in cores.values():  # not measured yet
             return text
         if len(busy) == ranks:
-            return f"{text}; {'it uses' if ranks == 1 else 'all use'} a processor"
+            return f"{text}; {'it uses' if ranks == 1 else 'all use'} the CPU"
         only = f"only {span(busy)} {'uses' if len(busy) == 1 else 'use'}" if busy else "none uses"
-        return f"{text}; {only} a processor"
+        return f"{text}; {only} the CPU"
 
 
 class EndStage:

@@ -84,7 +84,7 @@ class _Explanation(Case):
             "root": "they name different roots",
         }[mismatch.what]
         if clear:
-            cause += f": {span(odd)} left the common order"
+            cause += f": {span(odd)} {plural(odd, 'differs')} from the others"
         where = tuple(dict.fromkeys(mismatch.entries[rank].where for rank in odd))
         return self.make(
             "different", "; ".join(parts), cause, odd if clear else sorted(mismatch.entries),

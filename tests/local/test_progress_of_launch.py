@@ -87,5 +87,7 @@ def test_a_terminal_shows_the_stages_in_one_line_of_which_nothing_stays(
     lines = [line.rpartition("\x1b[K")[2].strip() for line in shown.split("\n")]
     assert lines[0].startswith("job ")
     assert lines[-1] == "" and [line for line in lines if "step 1" in line] == ["[0-1] step 1", "step 1"]
-    assert not [line for line in lines if re.search("connecting|delivering|starting|started|no output", line)]
+    assert not [
+        line for line in lines if re.search("connecting|sending files|starting|started|no output", line)
+    ]
     hold("the longest silence of a launch", longest, 3.0, excludes=math.inf)

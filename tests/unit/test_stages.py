@@ -65,7 +65,7 @@ def test_a_slow_host_is_named_while_it_connects(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_sent_is_counted_also_within_a_large_file(turn_clock: Callable[[float], None]) -> None:
     nodes = [cast(Any, SimpleNamespace(host=name, writer=SimpleNamespace(written=500))) for name in "ab"]
     stage = DeliveryStage()
-    assert stage() == "delivering"
+    assert stage() == "sending files"
     sizes = {"train.py": 1_000_000, "big/w.bin": 149_000_000}
     first, second = [stage.send(node, sizes) for node in nodes]
     first.begin(1_000_000, 400_000)
@@ -81,13 +81,13 @@ def test_what_is_sent_is_counted_also_within_a_large_file(turn_clock: Callable[[
     nodes[1].writer.written += 1
     with waits.waiting(hosts=["a", "b"]) as wait:
         wait.over_for("a")
-        assert stage() == "delivering, waiting for 1 of 2 hosts: b"
+        assert stage() == "sending files, waiting for 1 of 2 hosts: b"
 
 
 def test_a_small_tree_is_not_counted() -> None:
     stage = DeliveryStage()
     stage.send(cast(Any, SimpleNamespace(writer=SimpleNamespace(written=0))), {"train.py": 10})
-    assert stage() == "delivering"
+    assert stage() == "sending files"
 
 
 def test_ranks_are_counted_until_they_have_started_and_one_has_printed(
@@ -115,10 +115,10 @@ def test_ranks_are_counted_until_they_have_started_and_one_has_printed(
         return stage().removeprefix("4 ranks started, no output for 12 s")
 
     assert measured(1.0, 1.0, 1.0, None) == ""
-    assert measured(1.0, 1.0, 1.0, 0.9) == "; all use a processor"
-    assert measured(1.0, 0.0, 0.0, 0.0) == "; only rank 0 uses a processor"
-    assert measured(1.0, 0.0, 0.9, 0.0) == "; only ranks 0,2 use a processor"
-    assert measured(0.0, 0.0, 0.0, 0.01) == "; none uses a processor"
+    assert measured(1.0, 1.0, 1.0, 0.9) == "; all use the CPU"
+    assert measured(1.0, 0.0, 0.0, 0.0) == "; only rank 0 uses the CPU"
+    assert measured(1.0, 0.0, 0.9, 0.0) == "; only ranks 0,2 use the CPU"
+    assert measured(0.0, 0.0, 0.0, 0.01) == "; none uses the CPU"
 
 
 def test_a_stage_without_slow_hosts_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

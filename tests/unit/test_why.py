@@ -192,7 +192,7 @@ def test_the_rank_that_makes_something_else_of_a_collective_is_the_odd_one(
     ranks = [rank(0), rank(1), rank(2), replace(odd, evidence=replace(odd.evidence, entries=entries))]
     verdict = explain(ranks)
     assert (verdict.kind, verdict.culprits, verdict.where) == ("different", (3,), ("train.py:131",))
-    assert verdict.cause == f"{what}: rank 3 left the common order"
+    assert verdict.cause == f"{what}: rank 3 differs from the others"
     assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9 of group 0 (")
     assert "; rank 3 on node4 is in " in verdict.headline
 
@@ -218,7 +218,7 @@ def test_a_crash_after_unequal_calls_names_the_ranks_that_differ_and_both_lines(
         "ranks 0-2 were in all_reduce #9 of group 0 (0 x float32, train.py:88); "
         "rank 3 on node4 was in all_reduce #9 of group 0 (7 x float32, train.py:131)"
     )
-    assert sizes.cause == "the tensors differ in size: rank 3 left the common order"
+    assert sizes.cause == "the tensors differ in size: rank 3 differs from the others"
     other = explain_crash(crashed(op="reduce_scatter_tensor"))
     assert other
     assert other.cause.startswith("they call different operations as the same collective: rank 3")
