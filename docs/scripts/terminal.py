@@ -31,7 +31,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[2]
 RECORDED, IMAGES = ROOT / "docs" / "recordings", ROOT / "docs" / "images"
-COLUMNS = 112
+COLUMNS = 100
 RECORDINGS = {
     "launch": "muster demo",
     "failure": "muster demo --hang",
