@@ -196,7 +196,8 @@ class Shell(Command):
 class Clean(HostOptions):
     """Remove the folders of old jobs on the hosts. Those of running jobs stay.
 
-    What their programs wrote, beside the code and into $MUSTER_OUT, stays too and is named.
+    What their programs wrote, beside the code and into $MUSTER_OUT, stays too and is named, as is what
+    they left in shared memory.
     """
 
     older_than: int = flag(
@@ -217,6 +218,8 @@ class Clean(HostOptions):
                 sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
                 for left in cleanup.results[:MOST_PATHS]:
                     sys.stdout.write(f"    {harmless(left.job)}: {left.files.described}\n")
+                if cleanup.memory and (left_there := cleanup.memory.described):
+                    sys.stdout.write(f"    left in memory: {left_there}\n")
                 if (more := len(cleanup.results) - MOST_PATHS) > 0:
                     sys.stdout.write(f"    results of {count(more, 'more job')}\n")
             if any(cleanup.results for cleanup in cleanups.values()):

@@ -62,6 +62,7 @@ LATE = (
         *("agent.host.kernel_log", "KernelLog", ""),
         {"cannot read the kernel's messages": "kernel_messages"},
     ),
+    Part("agent.host.left_memory", "LeftMemory", "", {"cannot look at shared memory": "left_memory"}),
     Part("agent.host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}),
     Part("agent.host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}),
     Part(

@@ -6,6 +6,7 @@ from ..plan.spec import LaunchSpec
 from .feature import Feature, Features
 from .hints import Hints
 from .kernel_log import KernelMessages
+from .left_memory import LeftInMemory
 from .memory_kills import MemoryKillsOfHosts
 from .nested import NestedLaunchers
 from .notify import Notify
@@ -22,6 +23,7 @@ def features_of(spec: LaunchSpec, *others: Feature) -> Features:
             Hints(),
             NestedLaunchers(),
             MemoryKillsOfHosts(),
+            LeftInMemory(),
             KernelMessages(),
             ReturnedValues(),
             Notify(spec),

@@ -16,6 +16,7 @@ from ...common.paths import JobPaths, MusterPaths
 from ...common.store import DRAFTS, every_lock_held
 from ...common.written import RECORDS, Search, WrittenFile, counted
 from ..envs.folders import clean as clean_environments
+from ..host.left_memory import left_in_memory
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
 FRESH_SECONDS = 3600.0
@@ -30,7 +31,8 @@ class Cleaning:
     def do_clean(self, request: Frame, payload: bytes) -> Frame:
         """Remove jobs that no agent or driver holds, and that were not written to for `older` seconds.
 
-        The files that their programs wrote stay, and are counted, unless `results` is true.
+        The files that their programs wrote stay, and are counted, unless `results` is true. So does what
+        programs left in memory.
         """
         before = time.time() - request["older"]
         folders = _folders(Path(self._paths.jobs))
@@ -43,6 +45,7 @@ class Cleaning:
             "removed": removed,
             "kept": [folder.name for folder in folders if folder.name not in removed and folder.exists()],
             "results": [{"job": name, "files": files} for name, files in results.items()],
+            "memory": left_in_memory(),
             "freed": sum(end.freed for end in ends.values() if end)
             + self._clean_store(before)
             + clean_environments(Path(self._paths.root), before),

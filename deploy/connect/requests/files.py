@@ -10,6 +10,7 @@ from ...decode import AtMost, Like
 from ...hosts.bounds import Bytes, Count, Name, Path
 from ..silence import STUCK_READING_SECONDS
 from .launch import WrittenFiles
+from .left_memory import LeftMemory
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 
@@ -68,6 +69,8 @@ class Cleaned:
     kept: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
     freed: Bytes
     results: Annotated[tuple[JobResults, ...], AtMost(MOST_ENTRIES)] = ()
+    memory: LeftMemory | None = None
+    """What ended programs of this user left in memory; it stays."""
 
 
 RUN = Request("run", Nothing)

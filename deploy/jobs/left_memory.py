@@ -1,0 +1,36 @@
+"""Notes what the ranks of a job that failed or was stopped left in the memory of their hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..common.clock import now
+from ..connect.fanout import ask_every
+from ..connect.requests.left_memory import LEFT_MEMORY
+from ..console.fold import fold, fold_names
+from ..launch.result import LaunchResult
+from .feature import Attempt, Feature
+
+ASK_SECONDS = 3.0
+
+
+class LeftInMemory(Feature):
+    """A program that ends normally removes its shared memory; a killed one cannot."""
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Ask the hosts that still answer."""
+        if result.failure is None or not attempt.is_last:
+            return result
+        channels = {
+            name: channel
+            for name, channel in attempt.cluster.channels.items()
+            if name not in attempt.cluster.silent and not channel.ended
+        }
+        seconds = now() - attempt.began
+        answers = ask_every(channels, LEFT_MEMORY, ASK_SECONDS, lambda host: {"seconds": seconds}).results
+        left = ((host, text) for host, answer in answers.items() if (text := answer.described))
+        notes = [
+            f"left in the memory of {fold_names(hosts)}: {text}; there: ls -l /dev/shm; ipcs -m"
+            for hosts, text in fold(left)
+        ]
+        return dataclasses.replace(result, notes=(*result.notes, *notes))

@@ -1,0 +1,85 @@
+"""What a killed rank leaves in shared memory is named, and nothing that a process still uses."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.adhoc.run import clean
+from muster.deploy.agent.host.left_memory import left_in_memory
+from muster.deploy.common.clock import now
+from muster.deploy.connect.requests.left_memory import LeftMemory
+from muster.deploy.jobs.feature import Attempt
+from muster.deploy.jobs.left_memory import LeftInMemory
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.events import Event
+from muster.deploy.launch.result import Failure, LaunchResult
+from tests.hosts_here import HostsHere
+from tests.unit.plans import make_plan
+
+FAILED = LaunchResult(
+    plan=make_plan("node1"), started=1.0, ended=2.0, failure=Failure("rank", "SIGKILL (9)", 137), ends={}
+)
+IPC_CREAT, IPC_RMID, SIZE = 0o1000, 0, 1 << 20
+
+
+@pytest.fixture
+def file() -> Iterator[Path]:
+    path = Path(f"/dev/shm/muster-test-{os.getpid()}")
+    path.write_bytes(bytes(16 << 20))  # more than programs beside this test leave
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def segment() -> Iterator[int]:
+    libc = ctypes.CDLL(None)
+    number = libc.shmget(0, SIZE, IPC_CREAT | 0o600)
+    assert number >= 0
+    yield number
+    libc.shmctl(number, IPC_RMID, None)
+
+
+def test_a_file_counts_when_no_process_has_it_open_or_mapped(file: Path) -> None:
+    since = file.stat().st_ctime
+
+    def names() -> bool:
+        return bool(left_in_memory(since)["largest"] == file.name)
+
+    assert names()
+    with file.open("rb") as opened:
+        assert not names()
+        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+    assert not names()
+    mapped.close()
+    assert names()
+    assert left_in_memory(time.time() + 60) == {
+        "files": 0, "bytes": 0, "largest": "", "segments": 0, "segment_bytes": 0,
+    }  # fmt: skip
+
+
+def test_the_verdict_of_a_failed_job_and_clean_name_them(tmp_path: Path, file: Path, segment: int) -> None:
+    with HostsHere(tmp_path, 1).cluster() as cluster:
+        attempt = Attempt(FAILED.plan, cluster, RunFolder(tmp_path, "job"), list[Event]().append, now() - 60)
+        (note,) = LeftInMemory().ended(attempt, FAILED).notes
+        assert note.startswith("left in the memory of node1: ")
+        assert f"(largest: {file.name})" in note
+        assert "System V segment" in note
+        done = dataclasses.replace(FAILED, failure=None)
+        assert LeftInMemory().ended(attempt, done) == done
+        memory = clean(cluster, 0.0, results=False)["node1"].memory
+    assert memory and memory.files >= 1 and memory.segment_bytes >= SIZE
+
+
+def test_what_is_left_is_described_in_a_line() -> None:
+    assert LeftMemory(2, 64 << 20, "sem.\x1b[2Ja", 1, 1 << 20).described == (
+        "2 files in /dev/shm, 64 MiB (largest: sem.␛[2Ja), 1 System V segment, 1 MiB"
+    )
+    assert LeftMemory(0, 0, "", 0, 0).described == ""
