@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ..console.terminal import harmless, without_colours
+from ..console.terminal import harmless
 from ..console.text import size
 from ..errors import UsageError
 from ..hosts.facts import Facts
@@ -36,9 +36,8 @@ _REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
 
 
 def last_lines(result: LaunchResult) -> Iterator[str]:
-    """The lines that a rank printed before its failure, the last one first, without colours."""
-    tail = result.failure.tail if result.failure else ()
-    return (without_colours(line)[-MOST_LINE:] for line in reversed(tail))
+    """The lines that a rank printed before its failure, the last one first."""
+    return (line[-MOST_LINE:] for line in reversed(result.failure.tail if result.failure else ()))
 
 
 def missing_module(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:

@@ -27,7 +27,7 @@ from ..connect.reports import (
     StopAsked,
 )
 from ..connect.requests.launch import SHELL, SHELL_END
-from ..console.terminal import harmless
+from ..console.terminal import harmless, without_colours
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import SpawnedLines, starts_daemon
 from . import result
@@ -129,8 +129,9 @@ class ReportHandlers:
             return
         at, why = self._when(host, report.time), _why(report.out_of_memory)
         placed = self.state.placed[rank]
+        tail = tuple(map(without_colours, report.tail))  # from here on, patterns look into it
         end = result.RankExit(
-            placed, report.code, at, report.tail, why, report.gpu_users, terminated=report.terminated
+            placed, report.code, at, tail, why, report.gpu_users, terminated=report.terminated
         )
         self.state.rank_ended(end)
         if report.code != 0:

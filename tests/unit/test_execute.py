@@ -559,8 +559,11 @@ def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_pa
     folder.begin(hosts.plan)
     folder.on_event(Output(3, "node2", "err", "ValueError: boom\n"))
     hosts.start_all()
-    hosts.end(3, code=1, tail=("ValueError: boom\x1b[2J\n",))
-    text = verdict(hosts.run(), folder)
+    hosts.end(3, code=1, tail=("\x1b[1;35mValueError\x1b[0m: boom\x1b[2J\n",))
+    result = hosts.run()
+    assert result.failure
+    assert result.failure.tail == ("ValueError: boom\x1b[2J\n",), "no pattern has to expect colours"
+    text = verdict(result, folder)
     assert text.splitlines()[1:3] == [
         "FAILED  rank 3 on node2: exit status 1",
         "        | ValueError: boom␛[2J",
