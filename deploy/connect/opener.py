@@ -38,6 +38,27 @@ TURN_SECONDS = 0.0005
 RUNS_COMMANDS = "SSH configuration can run commands as you"
 
 
+# What a login would set too, or what says how this machine is used.
+_OF_THIS_MACHINE = frozenset(
+    (
+        *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "DBUS_SESSION_BUS_ADDRESS", "KRB5CCNAME"),
+        *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CUDA_HOME", "CUDA_DEVICE_ORDER"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+        *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    )
+)
+
+
+def of_this_machine(shell: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an agent here: as over SSH, it gets no other variable of the shell."""
+    return {
+        name: value
+        for name, value in shell.items()
+        if name.upper() in _OF_THIS_MACHINE or name.startswith("LC_") or name.endswith("_VISIBLE_DEVICES")
+    }
+
+
 class _WithoutInvoke:
     """Import paramiko without Invoke, which it needs only to read `Match exec` itself: 45 of 115 ms."""
 
@@ -75,7 +96,7 @@ class Access:
     def open(self, host: Host) -> Pipe:
         """Start an agent on the host."""
         if host.is_local:
-            return LocalPipe(self.python or None)
+            return LocalPipe(self.python or None, of_this_machine(os.environ))
         python = self.python or self.pythons.get(host.name, "python3")
         config = Path(self.ssh_config) if self.ssh_config else None
         if self.client == "openssh":

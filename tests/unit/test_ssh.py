@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -15,9 +16,11 @@ import paramiko
 import pytest
 from paramiko.ssh_exception import NoValidConnectionsError
 
+from muster.deploy.connect.opener import Access
 from muster.deploy.connect.transports import ssh
 from muster.deploy.connect.transports.connection import PinnedClient
 from muster.deploy.connect.transports.host_keys import UnknownHostKey, known_keys
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.connect.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
 from muster.deploy.connect.transports.ssh_config import Route, resolve
 from muster.deploy.errors import HostError, UsageError
@@ -336,3 +339,17 @@ def test_what_many_hosts_may_send_before_it_is_read_is_bounded(
     monkeypatch.setattr(ssh, "PinnedClient", Client)
     SshPipe(route_of(tmp_path, "Host node1\n", Host("node1")), "python3")
     assert 256 * windows[0] <= 1 << 27
+
+
+def test_an_agent_here_has_no_more_of_the_shell_than_a_login_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"PATH", "HOME", "LC_TIME", "https_proxy", "CUDA_VISIBLE_DEVICES"}
+    left_out = {"WANDB_API_KEY", "NCCL_DEBUG", "PYTHONPATH", "RANK", "MUSTER_PROGRESS"}
+    for name in wanted | left_out:
+        monkeypatch.setenv(name, os.environ.get(name, "0"))
+    pipe = Access().open(Host("localhost"))
+    assert isinstance(pipe, LocalPipe)
+    with contextlib.closing(pipe):
+        words = Path(f"/proc/{pipe.pid}/environ").read_text().split("\0")
+    names = {word.partition("=")[0] for word in words}
+    assert wanted <= names
+    assert not left_out & names

@@ -125,10 +125,10 @@ class LocalPipe(ProcessPipe):
 
     remote = False
 
-    def __init__(self, python: str | None) -> None:
+    def __init__(self, python: str | None, env: Mapping[str, str] | None = None) -> None:
         try:
             program = os.path.expanduser(python or sys.executable)  # noqa: PTH111  # Path raises for no such user
-            super().__init__([program, "-c", BOOTSTRAP])
+            super().__init__([program, "-c", BOOTSTRAP], env)
         except OSError as error:
             raise HostError(
                 "python.missing", f"--python {python}: {error.strerror}", PYTHON_MISSING
