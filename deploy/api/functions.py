@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from ..common import plain_values
 from ..errors import MusterError, UsageError
 from ..jobs.bounded import content_of, value_of
 from ..jobs.returned import MOST_RETURNED, name_of
-from ..plan.program import CALL
+from ..plan.program import CALL, PYTHON
 from .flags import RunFlags
 from .job import start
 from .result import JobError, JobResult, RankError
@@ -63,7 +62,7 @@ def write_call(folder: Path, function: Callable[..., object], arguments: tuple[o
     data.mkdir()
     (data / "call.pickle").write_bytes(call)
     if b"cloudpickle" in call:  # it has code, which only this version of Python reads; a name has none
-        (data / "python.json").write_text(json.dumps(sys.version_info[:2]))
+        (folder / PYTHON).write_text("{}.{}".format(*sys.version_info))
     shutil.copy(DEPLOY / "agent" / "job" / f"{CALL}.py", folder)
     shutil.copy(DEPLOY / "common" / "plain_values.py", data)
     package = Path(cloudpickle.__file__).parent

@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..hosts.slots import slot_rule
 from ..plan.kept import project_key, with_kept
 from ..plan.leases import NO_GPUS, VARIABLES
+from ..plan.program import PYTHON
 from ..plan.source_tree import of_package, scan, with_files
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
 from ..slurm.options import options_of
@@ -184,6 +185,8 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
         library = of_package(TRAIN)
         if options.call:
             library = with_files(library, Path(options.call))
+            version = Path(options.call, PYTHON)
+            program = replace(program, python=version.read_text() if version.exists() else "")
         spec = replace(spec, program=program, tree=tree, library=library)
         if options.keep:
             tree, keep = with_kept(tree, options.keep)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..console.text import count, size
 from ..errors import HostError, UnfitError, UsageError
-from ..hosts.facts import Facts
+from ..hosts.facts import Facts, minor
 from ..hosts.hostfile import Host
 from .openmpi import Mpirun
 from .placement import Layout, PlacedRank, Placement
@@ -71,6 +71,18 @@ def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Laun
         (host.name, error.reason) for host in hosts if (error := unfit(host, used[host.name], launcher))
     ]
     if reasons := reasons or launcher.differences(used):
+        raise UnfitError(reasons)
+
+
+def require_python(version: str, facts: Mapping[str, Facts]) -> None:
+    """`UnfitError` for hosts with another Python than the one that the code of a function needs, if any."""
+    needs = f"the code of the function comes from Python {version}"
+    remedy = "put the function into a module of the project, or name that Python with python="
+    if reasons := [
+        (host, f"its ranks have Python {known.python}, and {needs}; {remedy}")
+        for host, known in facts.items()
+        if version and minor(known.python) != version
+    ]:
         raise UnfitError(reasons)
 
 

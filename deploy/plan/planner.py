@@ -24,7 +24,7 @@ from ..hosts.rendezvous import ClusterFacts
 from . import openmpi
 from .container import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
-from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require
+from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require, require_python
 from .leases import visible
 from .placement import Layout, Placement
 from .spec import LaunchSpec
@@ -65,6 +65,7 @@ def plan(
     outside, images = facts.hosts, containers or {}
     inside = found_inside(spec, outside, images)
     require(placement.connected, inside, launcher=launcher)
+    require_python(spec.program.python, {host.name: inside[host.name] for host in placement.connected})
     refuse_shared_gpus(spec.backend, placement, outside)
     interfaces = {host.name: facts.rendezvous.interfaces.get(host.name) for host in used}
     rendezvous = replace(facts.rendezvous, interfaces=interfaces)

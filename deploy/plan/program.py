@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 CALL = "muster_call"
 """The module that runs the function of a call (agent/job/muster_call.py)."""
+PYTHON = f"{CALL}_python"
+"""The file beside it with the version of Python that the code of the function needs."""
 _REPLACE = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 
@@ -18,6 +20,8 @@ class Program:
     args: tuple[str, ...] = ()
     runner: tuple[str, ...] = ()
     """The interpreter of a script that is no Python program, such as `bash`; empty for Python."""
+    python: str = ""
+    """`3.11`: the version of Python that alone can run it, for code of a function; empty for any."""
 
     def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
         """The arguments for Python.

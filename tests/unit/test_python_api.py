@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -15,13 +16,15 @@ import pytest
 
 import muster
 from muster.deploy.api import flags, functions
-from muster.deploy.api.functions import DATA, write_call
+from muster.deploy.api.functions import write_call
 from muster.deploy.api.process import LaunchError
 from muster.deploy.api.result import JobError, JobResult, RankEnd, RankError, read_result
 from muster.deploy.cli.commands import load
 from muster.deploy.common.plain_values import decoded, encoded
-from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.jobs.returned import name_of
+from muster.deploy.plan.program import CALL, PYTHON, Program
+from tests.unit.plans import make_plan
 
 LAUNCH = load("launch")
 
@@ -167,7 +170,7 @@ def test_a_rank_writes_the_value_of_the_function(tmp_path: Path) -> None:
 def test_a_function_that_can_be_imported_is_sent_by_its_name(tmp_path: Path) -> None:
     status, record, _ = called(tmp_path, math.sqrt, 4)
     assert (status, record) == (0, {"value": 2.0})
-    assert not (tmp_path / "lib" / DATA / "python.json").exists()
+    assert not (tmp_path / "lib" / PYTHON).exists()
 
 
 def test_a_rank_writes_the_exception_and_ends_with_it(tmp_path: Path) -> None:
@@ -188,10 +191,20 @@ def test_a_value_that_is_not_plain_is_an_exception(tmp_path: Path) -> None:
     assert record["error"]["text"].startswith("the function returned a value that is not plain: it[0] is a")
 
 
-def test_code_of_another_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 8, 1))
-    _, record, _ = called(tmp_path, lambda number: 1, 6)
-    assert "comes from Python 3.8, and this rank has Python" in record["error"]["text"]
+def test_code_for_another_python_than_that_of_a_host_is_refused_before_ranks_start(tmp_path: Path) -> None:
+    write_call(tmp_path, lambda number: 1, (6,))
+    version = (tmp_path / PYTHON).read_text()
+    assert version == "{}.{}".format(*sys.version_info)
+    program = Program(module=CALL, python=version)
+    there = {"node1": {"python": f"{version}.1"}, "node2": {"python": "3.9.2"}}
+    with pytest.raises(UnfitError) as refused:
+        make_plan("node[1-2] slots=1", program=program, facts=there)
+    assert (
+        f"node2: its ranks have Python 3.9.2, and the code of the function comes from Python {version};"
+        in str(refused.value)
+    )
+    assert "node1" not in str(refused.value)
+    make_plan("node[1-2] slots=1", program=dataclasses.replace(program, python=""), facts=there)
 
 
 def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:

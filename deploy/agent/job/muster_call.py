@@ -46,25 +46,9 @@ def main() -> None:
 
 
 def _call(cloudpickle: Any) -> Any:
-    _require_python()
     with open(os.path.join(DATA, "call.pickle"), "rb") as file:
         function, arguments = cloudpickle.load(file)
     return function(*arguments)
-
-
-def _require_python() -> None:
-    """RuntimeError for code of another version of Python. A function that is sent by its name has no code."""
-    path = os.path.join(DATA, "python.json")
-    if not os.path.exists(path):
-        return
-    with open(path, encoding="utf-8") as file:
-        python = json.load(file)
-    if python != [*sys.version_info[:2]]:
-        mine = "{}.{}".format(*sys.version_info)
-        raise RuntimeError(
-            "the code of the function comes from Python {}.{}, and this rank has Python {}; put the function "
-            "into a module of the project, or name that Python with python=".format(*python, mine)
-        )
 
 
 def _described(error: BaseException) -> dict[str, str]:
