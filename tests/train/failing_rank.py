@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -48,6 +49,40 @@ def differs() -> None:
     dist.all_reduce(torch.ones(5 if dist.get_rank() == 1 else 4))
 
 
+def _steps(count: int, unlike: Callable[[], object], *, at: int) -> None:
+    """Make `count` steps of a broadcast and a sum; in step `at`, from 0, rank 1 does something else."""
+    for step in range(count):
+        if dist.get_rank() == 1 and step == at:
+            unlike()
+        else:
+            dist.broadcast(torch.full((4,), float(step)), src=0)
+        dist.all_reduce(torch.ones(1))
+
+
+def misses() -> None:
+    """It leaves one broadcast out, and goes on with the values of the step before."""
+    _steps(10, lambda: None, at=2)
+
+
+def misses_early() -> None:
+    """The job is found out long before it ends."""
+    _steps(10**9, lambda: None, at=2)
+
+
+def another_root() -> None:
+    """Two ranks broadcast, each from itself."""
+    _steps(10, lambda: dist.broadcast(torch.ones(4), src=1), at=2)
+
+
+def another_reduction() -> None:
+    _steps(10, lambda: dist.broadcast(torch.ones(4), src=0), at=2)
+    dist.all_reduce(torch.ones(1), dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM)
+
+
+TOGETHER = (differs, misses, misses_early, another_root, another_reduction)
+"""The ways in which every rank takes part."""
+
+
 def main() -> None:
     way = globals()[sys.argv[1]]
     ranks = Ranks.from_env(os.environ)
@@ -60,7 +95,7 @@ def main() -> None:
         # Only a rank that dawdles is found by a time-out. In it the others have to say that they have come.
         group = dist.new_group(timeout=timedelta(seconds=5)) if way is dawdles else None
         dist.barrier()
-        if ranks.rank == 1 or way is differs:
+        if ranks.rank == 1 or way in TOGETHER:
             sys.stderr.write(f"fails at {time.time()}\n")
             sys.stderr.flush()
             way()

@@ -79,6 +79,35 @@ def test_in_debug_mode_ranks_that_differ_are_told_how(launch: Launch) -> None:
     assert re.search(r"the ranks differ: rank 0: all_reduce SUM .*\[4\].*; rank 1: .*\[5\]", job.stderr)
 
 
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        (
+            "misses",
+            "number 6: it called all_reduce SUM float32 of 4 bytes, and rank 0 broadcast from rank 0 of 16",
+        ),
+        (
+            "misses_early",
+            "number 6: it called all_reduce SUM float32 of 4 bytes, and rank 0 broadcast from rank 0",
+        ),
+        (
+            "another_root",
+            "number 6: it called broadcast from rank 1 of 16 bytes, and rank 0 broadcast from rank 0",
+        ),
+        (
+            "another_reduction",
+            "number 22: it called all_reduce MAX float32 of 4 bytes, and rank 0 all_reduce SUM",
+        ),
+    ],
+)
+def test_ranks_that_call_unlike_collectives_are_told_how_though_mpi_joins_them(
+    launch: Launch, way: str, says: str
+) -> None:
+    job = launch("mpirun", 2, "-m", "tests.train.failing_rank", way)
+    assert job.status in ABORTED
+    assert f"error: group 0: rank 1 left the order of the others at {says}" in job.stderr
+
+
 def test_a_torch_that_nobody_has_tested_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

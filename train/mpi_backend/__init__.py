@@ -17,6 +17,7 @@ direct.py, which does. Each file imports only from those below it:
     reduction.py        torch's reduce operations as MPI's; half.py: those that MPI lacks
     arguments.py        what a caller may pass
     buffers.py          tensors as MPI needs them: stage in, stage out
+    order.py            compares at intervals which collectives the ranks have called
     agreement.py        TORCH_DISTRIBUTED_DEBUG=DETAIL: do all ranks call the same collective
     watchdog.py         ends the job when a collective waits too long; watched.py: one group, as it sees it
     presence.py         which ranks wait and which have left, in the key-value store

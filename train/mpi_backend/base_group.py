@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import DebugLevel, ProcessGroup, Work, get_debug_level
 
-from . import agreement, caller, profiling, recording
+from . import agreement, caller, order, profiling, recording
 from .exceptions import MpiBackendError
 from .library import MPI
 from .messages import Messages
@@ -20,6 +20,7 @@ from .monitored import MonitoredBarrier
 from .plain import Ranks
 from .point_to_point import MessageWork
 from .presence import Presence
+from .reduction import Reduction
 from .streams import stream_event
 from .watchdog import watchdog
 from .watched import Watched
@@ -60,8 +61,10 @@ class BaseGroup(ProcessGroup):
         prefix = f"muster_mpi/{incarnation.hex()}"
         self._monitored = MonitoredBarrier(store, f"{prefix}/monitored", comm.rank, comm.size)
         presence = Presence.create(store, prefix, comm.rank, comm.size)
-        barrier = self._messages.start_barrier
-        watchdog.watch(Watched(self._queue, comm.rank, comm.size, presence, barrier))
+        kept = order.Order(self._messages.comm)
+        if comm.size > 1 and not self._checks_agreement:  # which checks each collective, and may go on
+            self._queue.notes, self._queue.compare = kept.notes, kept.compare
+        watchdog.watch(Watched(self._queue, comm.rank, comm.size, presence, kept))
 
     # --- identity
 
@@ -114,7 +117,7 @@ class BaseGroup(ProcessGroup):
         all_leave = watchdog.forget(self._queue)
         if closed and self._queue.broken is None:
             self._messages.finish()
-            if all_leave:  # else the barrier that shows it is still under way
+            if all_leave:  # else the comparison that shows it is still under way
                 self._messages.free()
                 self._comm.Free()
 
@@ -139,7 +142,7 @@ class BaseGroup(ProcessGroup):
         if profiling.enabled() or (made := call(self._ranks, *arguments)) is None:
             return False
         if notes := recording.recorder():
-            made = (recording.run_recorded, notes, self, name, inputs, *made)
+            made = (made[0], recording.run_recorded, notes, self, name, inputs, *made[1:])
         return self._queue.run_now(name, self._seconds(opts), *made)
 
     def _start(
@@ -149,14 +152,15 @@ class BaseGroup(ProcessGroup):
         inputs: Tensors,
         result: Sequence[Any],
         opts: Any,
-        meaning: str = "",
         *,
+        root: int = -1,
+        reduction: Reduction | None = None,
         same_size: Tensors = (),
         same_type: Tensors = (),
     ) -> Work:
         """Run a collective if its caller blocks, else queue it.
 
-        All ranks must pass the same `meaning` (operation, root), tensors `same_size` of the same dtype and
+        All ranks must pass the same `reduction` and `root`, tensors `same_size` of the same dtype and
         shape, and `same_type` of the same dtype. One of these two says which device the collective uses.
         """
         described = (*same_size, *same_type)
@@ -165,13 +169,15 @@ class BaseGroup(ProcessGroup):
         if torch.is_inference_mode_enabled() or any(map(_is_inference, (*described, *result))):
             run = partial(_in_inference_mode, run)
         if self._checks_agreement:
-            run = partial(_agreed, run, self._comm, _describe(name, meaning, same_size, same_type))
+            run = partial(_agreed, run, self._comm, _describe(name, root, reduction, same_size, same_type))
         run = recording.recorded(run, self, name, inputs)
         end, seconds = profiling.event(name, inputs), self._seconds(opts)
         blocks = self._coalescing is None and caller.blocks(opts)
-        if blocks and end is None and self._queue.run_now(name, seconds, run):
+        size = sum(tensor.numel() * tensor.element_size() for tensor in same_size)
+        number = order.note(name, size, max(root, 0), reduction.number if reduction else 0)
+        if blocks and end is None and self._queue.run_now(name, seconds, number, run):
             return self._finished
-        work = CollectiveWork(self._queue.finish, name, run, result, seconds, end)
+        work = CollectiveWork(self._queue.finish, name, run, result, seconds, number, end)
         self._queue.add(work, blocks=blocks)
         return self._keep(work)
 
@@ -189,11 +195,14 @@ class BaseGroup(ProcessGroup):
         return work
 
 
-def _describe(name: str, meaning: str, same_size: Tensors, same_type: Tensors) -> str:
+def _describe(
+    name: str, root: int, reduction: Reduction | None, same_size: Tensors, same_type: Tensors
+) -> str:
     """Return the text that must be equal on all ranks: "all_reduce SUM float32[6, 5]"."""
     tensors = [f"{_type(tensor)}{list(tensor.shape)}" for tensor in same_size]
     tensors += [_type(tensor) for tensor in same_type]
-    return " ".join(filter(None, [name, meaning, ", ".join(tensors)]))
+    words = [name, reduction.name if reduction else "", f"root {root}" if root >= 0 else ""]
+    return " ".join(filter(None, [*words, ", ".join(tensors)]))
 
 
 def _type(tensor: torch.Tensor) -> str:

@@ -20,6 +20,8 @@ class Messages:
     """Keeps each message until it is complete: MPI uses its memory even if its work handle is dropped."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
+        """Also that of order.py, whose collectives cannot meet one of the group here."""
         self._route = Route(comm, self._resolve_later)
         self._under_way: dict[MessageWork, None] = {}  # in the order in which they began
         self._prune_at = 64
@@ -34,10 +36,6 @@ class Messages:
         """Start to receive into `tensor` from rank `source`; None: from whichever rank sends first."""
         name = "recv" if source is not None else "recvAnySource"
         return self._keep(Receiving(self._route, tensor, source, tag, seconds), name)
-
-    def start_barrier(self) -> MPI.Request:
-        """Start a barrier, which cannot meet a collective of the group here; returns its request."""
-        return self._route.comm.Ibarrier()
 
     def free(self) -> None:
         """Free the communicator, when nothing is under way on it."""

@@ -1,8 +1,8 @@
 """Collectives of tensors that MPI can use as they are, called by a thread that blocks: nearly every call.
 
-A function returns the function to call and its arguments, or None if a tensor needs more: a copy, a GPU's
-stream, several pieces, or an error that says what is wrong with it. dense.py and exchange.py do that; their
-messages are the same, because other ranks may need them for the same collective.
+A function returns the note of order.py, the function to call and its arguments, or None if a tensor needs
+more: a copy, a GPU's stream, several pieces, or an error that says what is wrong with it. dense.py and
+exchange.py do that; their messages are the same, because other ranks may need them for the same collective.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .arguments import PLAIN
 from .buffers import BY_SIZE
 from .exchange import TAG, check_size
 from .library import MPI
+from .order import OF_NAME
 from .reduction import done_by_mpi
 
 Tensors = Sequence[torch.Tensor]
@@ -33,13 +34,23 @@ class Ranks(NamedTuple):
 
 FEW = 2**16  # bytes of a part that is sent to, or received from, one rank after the other
 
+_BROADCAST, _ALL_REDUCE, _REDUCE, _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL, _GATHER, _SCATTER = (
+    OF_NAME[name]
+    for name in (
+        *("broadcast", "all_reduce", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor"),
+        *("all_to_all", "gather", "scatter"),
+    )
+)
+
 _strided, _memory_at = torch.strided, MPI.buffer.fromaddress
 
 
 def broadcast(to: Ranks, tensors: Tensors, root: int) -> Call | None:
     """Send the root's elements to every rank."""
     memory = _only(tensors)
-    return (to.comm.Bcast, memory, root) if memory and 0 <= root < to.size else None
+    if not memory or not 0 <= root < to.size:
+        return None
+    return _BROADCAST | root << 28 | memory[0].nbytes, to.comm.Bcast, memory, root
 
 
 def all_reduce(to: Ranks, tensors: Tensors, operation: Any) -> Call | None:
@@ -47,7 +58,10 @@ def all_reduce(to: Ranks, tensors: Tensors, operation: Any) -> Call | None:
     if len(tensors) != 1 or (alone := done_by_mpi(operation.op.value, tensors[0].dtype)) is None:
         return None
     memory = _memory(tensors[0], alone.datatype)
-    return (to.comm.Allreduce, MPI.IN_PLACE, memory, alone.op) if memory else None
+    if not memory:
+        return None
+    number = _ALL_REDUCE | alone.number << 44 | memory[0].nbytes
+    return number, to.comm.Allreduce, MPI.IN_PLACE, memory, alone.op
 
 
 def reduce(to: Ranks, tensors: Tensors, operation: Any, root: int) -> Call | None:
@@ -57,9 +71,10 @@ def reduce(to: Ranks, tensors: Tensors, operation: Any, root: int) -> Call | Non
     memory = _memory(tensors[0], alone.datatype)
     if memory is None or not 0 <= root < to.size:
         return None
+    number = _REDUCE | alone.number << 44 | root << 28 | memory[0].nbytes
     if to.me == root:
-        return to.comm.Reduce, MPI.IN_PLACE, memory, alone.op, root
-    return to.comm.Reduce, memory, None, alone.op, root
+        return number, to.comm.Reduce, MPI.IN_PLACE, memory, alone.op, root
+    return number, to.comm.Reduce, memory, None, alone.op, root
 
 
 def all_gather_single(to: Ranks, output: torch.Tensor, tensor: torch.Tensor) -> Call | None:
@@ -70,8 +85,8 @@ def all_gather_single(to: Ranks, output: torch.Tensor, tensor: torch.Tensor) -> 
     room, mine = whole[0], part[0]
     whole[1] = part[1]  # MPI counts what comes from each rank
     if mine.address == room.address + to.me * mine.nbytes:
-        return to.comm.Allgather, MPI.IN_PLACE, whole
-    return to.comm.Allgather, part, whole
+        return _ALL_GATHER | mine.nbytes, to.comm.Allgather, MPI.IN_PLACE, whole
+    return _ALL_GATHER | mine.nbytes, to.comm.Allgather, part, whole
 
 
 def reduce_scatter_single(to: Ranks, outputs: Tensors, tensors: Tensors, operation: Any) -> Call | None:
@@ -84,7 +99,8 @@ def reduce_scatter_single(to: Ranks, outputs: Tensors, tensors: Tensors, operati
     if not whole or not part or whole[1] != part[1] * to.size or _overlap(part[0], whole[0]):
         return None
     whole[1] = part[1]
-    return to.comm.Reduce_scatter_block, whole, part, alone.op
+    number = _REDUCE_SCATTER | alone.number << 44 | whole[0].nbytes
+    return number, to.comm.Reduce_scatter_block, whole, part, alone.op
 
 
 def all_to_all_single(to: Ranks, output: torch.Tensor, tensor: torch.Tensor) -> Call | None:
@@ -97,7 +113,7 @@ def all_to_all_single(to: Ranks, output: torch.Tensor, tensor: torch.Tensor) -> 
     if _overlap(received[0], sent[0]):
         return None
     received[1] = sent[1] = sent[1] // size
-    return to.comm.Alltoall, sent, received
+    return _ALL_TO_ALL | sent[0].nbytes, to.comm.Alltoall, sent, received
 
 
 def gather(to: Ranks, outputs: Sequence[Tensors], tensors: Tensors, root: int) -> Call | None:
@@ -106,9 +122,9 @@ def gather(to: Ranks, outputs: Sequence[Tensors], tensors: Tensors, root: int) -
     if mine is None or not 0 <= root < to.size:
         return None
     if to.me != root:
-        return to.comm.Send, mine, root, TAG
+        return _GATHER | root << 28, to.comm.Send, mine, root, TAG
     rooms = _of_ranks(to, outputs, tensors[0])
-    return (_receive, to, rooms, mine) if rooms else None
+    return (_GATHER | root << 28, _receive, to, rooms, mine) if rooms else None
 
 
 def scatter(to: Ranks, outputs: Tensors, inputs: Sequence[Tensors], root: int) -> Call | None:
@@ -117,9 +133,9 @@ def scatter(to: Ranks, outputs: Tensors, inputs: Sequence[Tensors], root: int) -
     if room is None or not 0 <= root < to.size:
         return None
     if to.me != root:
-        return _receive_one, to, room, root
+        return _SCATTER | root << 28, _receive_one, to, room, root
     parts = _of_ranks(to, inputs, outputs[0])
-    return (_send, to, parts, room) if parts else None
+    return (_SCATTER | root << 28, _send, to, parts, room) if parts else None
 
 
 def _memory(tensor: torch.Tensor, datatype: MPI.Datatype | None = None, most: int = 0) -> list[Any] | None:

@@ -36,8 +36,7 @@ class MpiProcessGroup(BaseGroup):
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
         run = partial(_each, tensors, partial(dense.broadcast, self._comm, root=opts.rootRank))
-        meaning = f"root {opts.rootRank}"
-        return self._start("broadcast", run, tensors, tensors, opts, meaning, same_size=tensors)
+        return self._start("broadcast", run, tensors, tensors, opts, root=opts.rootRank, same_size=tensors)
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
@@ -53,7 +52,7 @@ class MpiProcessGroup(BaseGroup):
             for tensor in tensors:
                 dense.all_reduce(comm, tensor, reduction)
 
-        return self._start("all_reduce", run, tensors, tensors, opts, reduction.name, same_size=tensors)
+        return self._start("all_reduce", run, tensors, tensors, opts, reduction=reduction, same_size=tensors)
 
     def _all_reduce_sparse(self, tensors: Tensors, opts: Any) -> Work:
         arguments.sparse(tensors)
@@ -61,7 +60,7 @@ class MpiProcessGroup(BaseGroup):
         if operation != "SUM":
             raise ValueError(f"all_reduce of sparse tensors has only SUM, not {operation}; use to_dense()")
         run = partial(_each, tensors, partial(sparse.all_reduce, self._comm))
-        return self._start("sparse_all_reduce", run, (), tensors, opts, operation, same_size=tensors)
+        return self._start("sparse_all_reduce", run, (), tensors, opts, same_size=tensors)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         opts = opts or dist.AllreduceCoalescedOptions()
@@ -73,7 +72,7 @@ class MpiProcessGroup(BaseGroup):
                 dense.all_reduce(self._comm, tensor, reduction)
 
         return self._start(
-            "all_reduce", run, tensors, tensors, opts, opts.reduceOp.op.name, same_size=tensors
+            "all_reduce", run, tensors, tensors, opts, reduction=reductions[0], same_size=tensors
         )
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
@@ -83,8 +82,10 @@ class MpiProcessGroup(BaseGroup):
         arguments.root(opts.rootRank, self._size)
         reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
         reduce_tensor = partial(dense.reduce, self._comm, reduction=reduction, root=opts.rootRank)
-        run, meaning = partial(_each, tensors, reduce_tensor), f"{reduction.name} root {opts.rootRank}"
-        return self._start("reduce", run, tensors, tensors, opts, meaning, same_size=tensors)
+        run, root = partial(_each, tensors, reduce_tensor), opts.rootRank
+        return self._start(
+            "reduce", run, tensors, tensors, opts, root=root, reduction=reduction, same_size=tensors
+        )
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
         arguments.gathered(outputs[0], tensors[0], self._size)
@@ -126,8 +127,7 @@ class MpiProcessGroup(BaseGroup):
             arguments.gathered(mine, tensors[0], self._size)
         arguments.read(tensors[0])
         run = partial(exchange.gather, self._comm, mine, tensors[0], opts.rootRank)
-        meaning = f"root {opts.rootRank}"
-        return self._start("gather", run, tensors, mine, opts, meaning, same_type=tensors)
+        return self._start("gather", run, tensors, mine, opts, root=opts.rootRank, same_type=tensors)
 
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Work:
         """`output` is only used on the root; its rows are the ranks' tensors, one after the other."""
@@ -145,16 +145,17 @@ class MpiProcessGroup(BaseGroup):
             arguments.scattered(parts, outputs[0], self._size)
         arguments.written(outputs[0])
         run = partial(exchange.scatter, self._comm, outputs[0], parts, opts.rootRank)
-        meaning = f"root {opts.rootRank}"
         # Every rank has an output, but only the root has inputs.
-        return self._start("scatter", run, parts, [outputs[0]], opts, meaning, same_type=[outputs[0]])
+        return self._start(
+            "scatter", run, parts, [outputs[0]], opts, root=opts.rootRank, same_type=[outputs[0]]
+        )
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         arguments.reduced(inputs[0], outputs[0], self._rank, self._size)
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
         run = partial(dense.reduce_scatter, self._comm, outputs[0], inputs[0], reduction)
         return self._start(
-            "reduce_scatter", run, inputs[0], [outputs[0]], opts, reduction.name, same_size=inputs[0]
+            "reduce_scatter", run, inputs[0], [outputs[0]], opts, reduction=reduction, same_size=inputs[0]
         )
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Work:
@@ -179,7 +180,10 @@ class MpiProcessGroup(BaseGroup):
         reduce_scatter_pair = partial(dense.reduce_scatter_single, self._comm, reduction=reduction)
         run = partial(_pairs, outputs, tensors, reduce_scatter_pair)
         return self._start(
-            "reduce_scatter_tensor", run, tensors, list(outputs), opts, reduction.name, same_size=tensors
+            "reduce_scatter_tensor",
+            *(run, tensors, list(outputs), opts),
+            reduction=reduction,
+            same_size=tensors,
         )
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
@@ -202,7 +206,7 @@ class MpiProcessGroup(BaseGroup):
         run = partial(exchange.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)
         if not equal:
             return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
-        return self._start("all_to_all", run, [tensor], [output], opts, "equal parts", same_size=[output])
+        return self._start("all_to_all", run, [tensor], [output], opts, same_size=[output])
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait for every rank. It moves no data, so a rank can leave it: its time-out is an exception."""

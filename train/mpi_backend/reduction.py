@@ -30,6 +30,8 @@ _DATATYPES = {
 _NAMES = {
     kind.value: name for name, kind in ReduceOp.RedOpType.__members__.items()
 }  # op.name searches for it each time
+_ALL_NAMES = sorted(_NAMES.values())
+_ALL_TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, torch.dtype)})
 _OPERATIONS = {
     "SUM": MPI.SUM,
     "PRODUCT": MPI.PROD,
@@ -66,6 +68,8 @@ class Reduction:
     average: bool = False
     accumulate: torch.dtype | None = None
     """The elements are converted to this dtype first, because their own cannot hold the sum."""
+    number: int = 0
+    """Stands for operation and dtype in the notes of order.py."""
 
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
@@ -120,7 +124,9 @@ def _average(dtype: torch.dtype) -> Reduction:
     wide = _sum_type(dtype)
     plain = _plain("SUM", wide or dtype)
     on_host = plain.on_host or wide is not None
-    return _tried(replace(plain, name="AVG", average=True, accumulate=wide, on_host=on_host), dtype)
+    number = _number("AVG", dtype)
+    average = replace(plain, name="AVG", average=True, accumulate=wide, on_host=on_host, number=number)
+    return _tried(average, dtype)
 
 
 def _multiplied(factor: Any, dtype: torch.dtype) -> Reduction:
@@ -132,7 +138,11 @@ def _multiplied(factor: Any, dtype: torch.dtype) -> Reduction:
         factor = factor.item()
     wide = torch.float32 if dtype.itemsize == 1 else None  # torch has no arithmetic for 8-bit floats
     plain = _plain("SUM", wide or dtype)
-    return _tried(replace(plain, name="PREMUL_SUM", factor=factor, accumulate=wide, on_host=True), dtype)
+    number = _number("PREMUL_SUM", dtype)
+    multiplied = replace(
+        plain, name="PREMUL_SUM", factor=factor, accumulate=wide, on_host=True, number=number
+    )
+    return _tried(multiplied, dtype)
 
 
 def _tried(reduction: Reduction, dtype: torch.dtype) -> Reduction:
@@ -162,10 +172,22 @@ def _sum_type(dtype: torch.dtype) -> torch.dtype | None:
 def _plain(name: str, dtype: torch.dtype) -> Reduction:
     bits = name in {"BAND", "BOR", "BXOR"}
     order = name in {"MIN", "MAX"}
+    number = _number(name, dtype)
     if (bits and (dtype.is_floating_point or dtype.is_complex)) or (order and dtype.is_complex):
         raise ValueError(f"reduce operation {name} is not defined for {dtype}")
     if dtype == torch.bool:
-        return Reduction(name, _OF_BOOLEANS[name], MPI.C_BOOL)
+        return Reduction(name, _OF_BOOLEANS[name], MPI.C_BOOL, number=number)
     if dtype in _DATATYPES:
-        return Reduction(name, _OPERATIONS[name], _DATATYPES[dtype])
-    return Reduction(name, half.callback(name, dtype), _BY_CALLBACK[dtype.itemsize], on_host=True)
+        return Reduction(name, _OPERATIONS[name], _DATATYPES[dtype], number=number)
+    kind = _BY_CALLBACK[dtype.itemsize]
+    return Reduction(name, half.callback(name, dtype), kind, on_host=True, number=number)
+
+
+def _number(name: str, dtype: torch.dtype) -> int:
+    return _ALL_NAMES.index(name) * len(_ALL_TYPES) + _ALL_TYPES.index(str(dtype))
+
+
+def reduction_named(number: int) -> str:
+    """Return what the `number` of a reduction stands for: "SUM float32"."""
+    name, dtype = divmod(number, len(_ALL_TYPES))
+    return f"{_ALL_NAMES[name]} {_ALL_TYPES[dtype].removeprefix('torch.')}"

@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from types import TracebackType
+from typing import NoReturn
 
 from .exceptions import TimedOutError
-from .library import MPI, abort_job
-from .waiting import complete
+from .library import abort_job
+from .waiting import wait_until
 from .watched import LOOK, PATIENCE, Watched
 from .work_queue import WorkQueue
 
@@ -56,8 +57,7 @@ class Watchdog:
                 now = time.monotonic()
                 verdict = watched.verdict(now)
                 if verdict:
-                    sys.stderr.write(f"error: {verdict}\n")
-                    abort_job(1)
+                    _end(verdict)
                 if watched.due(now):
                     watched.visit_in_background(now)
 
@@ -79,37 +79,48 @@ class Watchdog:
             return
         if self._failed or not all(watched.queue.close(_CLOSING) for watched in groups):
             abort_job(1)
-        requests = [(watched, _start_to_leave(watched)) for watched in groups]
-        for watched, request in requests:
-            if not _leave(watched, request) and watched.rank == 0:
+        started = [(watched, _start_to_leave(watched)) for watched in groups]
+        for watched, is_leaving in started:
+            if not _leave(watched, is_leaving) and watched.rank == 0 and is_leaving:
                 # As a rule this process serves the store. MPI_Finalize would wait for the other ranks anyway;
                 # wait here until each has had a turn to read who left.
-                _complete(request, PATIENCE + min(watched.period, _CLOSING) + 2 * LOOK)
+                _all_left(watched, PATIENCE + min(watched.period, _CLOSING) + 2 * LOOK)
 
 
-def _start_to_leave(watched: Watched) -> MPI.Request | None:
-    return watched.barrier() if watched.barrier and watched.queue.broken is None else None
+def _start_to_leave(watched: Watched) -> bool:
+    """Begin the last comparison of a group, which each rank joins when it leaves; False if it cannot."""
+    if watched.order is None or watched.queue.broken is not None:
+        return False
+    watched.order.compare(leaving=True)
+    return True
 
 
-def _leave(watched: Watched, request: MPI.Request | None) -> bool:
+def _leave(watched: Watched, is_leaving: bool) -> bool:
     """Return whether all ranks leave the group now; else tell the others in the store that this one does.
 
-    As a rule all ranks leave at once, and the store ends with rank 0. So the ranks enter a barrier, and only
-    a rank that leaves much earlier than another writes to the store.
+    As a rule all ranks leave at once, and the store ends with rank 0. So only a rank that leaves much earlier
+    than another writes to the store. Ends the job if the ranks called unlike collectives.
     """
-    all_leave = _complete(request, _TOGETHER)
+    all_leave = is_leaving and _all_left(watched, _TOGETHER)
+    if all_leave and watched.order.verdict:
+        _end(watched.out_of_order())
     watched.leave(all_leave=all_leave)
     return all_leave
 
 
-def _complete(request: MPI.Request | None, seconds: float) -> bool:
-    if request is None:
-        return False
+def _all_left(watched: Watched, seconds: float) -> bool:
     try:
-        complete(request, seconds, "leaving the group")
+        wait_until(
+            lambda: watched.order.settled() or bool(watched.order.verdict), seconds, "leaving the group"
+        )
     except TimedOutError:
         return False
     return True
+
+
+def _end(verdict: str) -> NoReturn:
+    sys.stderr.write(f"error: {verdict}\n")
+    abort_job(1)
 
 
 watchdog = Watchdog()

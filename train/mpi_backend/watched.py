@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +29,8 @@ class Watched:
     rank: int
     size: int
     presence: Presence | None
-    barrier: Callable[[], Any] | None = None
-    """Starts a barrier, which each rank enters when it leaves the group; returns MPI's request."""
+    order: Any = None
+    """The group's Order."""
     started: float = field(default_factory=time.monotonic)
     _visits: int = 0  # turns of this rank that have passed
     _visiting: bool = False
@@ -89,7 +88,9 @@ class Watched:
                 self.presence.stop_waiting_in(self._entered)
 
     def verdict(self, now: float) -> str | None:
-        """Return why the collective that runs will never end; None if it may end."""
+        """Return why the job must end: unlike collectives, or one that will never end; None if it may."""
+        if self.order is not None and (self.order.settled(), self.order.verdict)[1]:
+            return self.out_of_order()
         running = _waiting(self.queue.look(), now)
         if running is None:
             return None
@@ -107,6 +108,10 @@ class Watched:
             f"number {running.number} of group {self.queue.name}: {reason}. "
             "MPI cannot leave a collective, so the job ends."
         )
+
+    def out_of_order(self) -> str:
+        """Return the verdict of the order, with the group."""
+        return f"group {self.queue.name}: {self.order.verdict}."
 
     def _absent(self, running: Running) -> str:
         """Name the absent ranks, if the store answers and every rank has had its turn to write."""

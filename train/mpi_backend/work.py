@@ -29,10 +29,11 @@ class CollectiveWork(Work):
         run: Callable[[], None],
         result: Any,
         seconds: float,
+        note: int,
         when_done: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
-        self.name, self.seconds = name, seconds
+        self.name, self.seconds, self.note = name, seconds, note
         self._finish = finish
         self._when_done = when_done
         self.done = False

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from .exceptions import MpiBackendError, TimedOutError, breaks_group, with_name
 from .work import CollectiveWork
 
+EVERY = 128  # collectives between two comparisons of their order between the ranks (order.py)
 _this_thread, _now = threading.get_ident, time.monotonic
 
 
@@ -48,19 +49,26 @@ class WorkQueue:
         self._holder: int | None = None  # the thread that runs a collective or its callbacks
         self._running: tuple[str, float, float, int] | None = None  # the fields of Running
         self.begun = 0  # collectives; in the same collective, the same number on every rank
+        self.notes: Any = deque(maxlen=0)  # those of an Order, if one is kept
+        self.compare: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def run_now(self, name: str, seconds: float, run: Callable[..., object], *arguments: Any) -> bool:
+    def run_now(
+        self, name: str, seconds: float, note: int, run: Callable[..., object], *arguments: Any
+    ) -> bool:
         """Run a collective for a caller that blocks; returns False if something else is queued or under way.
 
-        Raises what went wrong, as `wait` of a work handle does.
+        `note` is that of order.py. Raises what went wrong, as `wait` of a work handle does.
         """
         with self._lock:
             if self._holder is not None or self._queue or self.broken is not None or self._closed:
                 return False
             self._holder = _this_thread()
             self.begun += 1
+            self.notes.append(note)
+            if not self.begun % EVERY:
+                self.compare()
             self._running = name, seconds, _now(), self.begun
         failed: BaseException | None = None
         try:
@@ -174,7 +182,7 @@ class WorkQueue:
 
     def _perform(self, work: CollectiveWork) -> None:
         with self._lock:
-            self._begin(work.name, work.seconds)
+            self._begin(work.name, work.seconds, work.note)
         try:
             work.run()
         finally:
@@ -184,8 +192,11 @@ class WorkQueue:
                 self._ended()
             work.publish()
 
-    def _begin(self, name: str, seconds: float) -> None:
+    def _begin(self, name: str, seconds: float, note: int) -> None:
         self.begun += 1
+        self.notes.append(note)
+        if not self.begun % EVERY:
+            self.compare()
         self._running = name, seconds, time.monotonic(), self.begun
 
     def _note(self, error: BaseException | None) -> None:

@@ -1,0 +1,108 @@
+"""Compares which collectives the ranks have called: MPI joins unlike ones too, and their results are wrong.
+
+A rank notes each collective as a number: its operation, reduction, root and size. After every 128 of them,
+and when they leave the group, the ranks exchange a checksum of what they noted, without waiting for each
+other. To compare each collective would take longer than a small collective itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import Counter, deque
+from typing import NamedTuple
+from zlib import crc32
+
+from .library import MPI
+from .reduction import reduction_named
+from .work_queue import EVERY
+
+NAMES = (
+    *("broadcast", "all_reduce", "sparse_all_reduce", "reduce", "all_gather", "all_gather_into_tensor"),
+    *("gather", "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "barrier"),
+)
+FROM_ROOT = {"broadcast", "scatter"}
+ROOTED = {*FROM_ROOT, "reduce", "gather"}
+REDUCING = {"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
+# A note is a number of 64 bits: name, reduction, root and, in the lowest bits, size.
+_NAME, _REDUCTION, _ROOT = 58, 44, 28
+_SIZE = (1 << _ROOT) - 1
+_NOTHING = 2**64 - 1
+_FIELDS = 3  # of a message: how many collectives, their checksum, whether the rank leaves
+OF_NAME = {name: number << _NAME for number, name in enumerate(NAMES)}
+
+
+def note(name: str, size: int, root: int = 0, reduction: int = 0) -> int:
+    """Return a collective as a number; `size` in bytes is 0 where ranks may differ in it."""
+    return OF_NAME[name] | reduction << _REDUCTION | (root & 0xFFFF) << _ROOT | size & _SIZE
+
+
+class _Sent(NamedTuple):
+    """A comparison under way; `notes` are those since the one before."""
+
+    request: MPI.Request
+    mine: array[int]
+    everyone: array[int]
+    notes: array[int]
+    first: int
+
+
+class Order:
+    """What this rank has called in a group; `comm` carries no other collective."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.notes = array("Q")
+        """The collectives since the last comparison, in the order in which the ranks run them."""
+        self.verdict = ""
+        """Which rank left the order of the others, and where."""
+        self._comm = comm
+        self._first = 1  # the number of the first of the notes
+        self._sent: deque[_Sent] = deque()
+        self._lock = threading.Lock()
+
+    def compare(self, *, leaving: bool = False) -> None:
+        """Send a checksum of the notes to the other ranks, and begin new ones."""
+        with self._lock:
+            notes, first = self.notes[:], self._first
+            del self.notes[:]
+            self._first += len(notes)
+            mine = array("q", (self._first - 1, crc32(notes), leaving))
+            everyone = array("q", bytes(8 * _FIELDS * self._comm.size))
+            request = self._comm.Iallgather([mine, MPI.INT64_T], [everyone, MPI.INT64_T])
+            self._sent.append(_Sent(request, mine, everyone, notes, first))
+
+    def settled(self) -> bool:
+        """Read what has arrived; returns whether every comparison that this rank began is done."""
+        with self._lock:
+            while self._sent and not self.verdict and self._sent[0].request.Test():
+                sent = self._sent.popleft()
+                if sent.everyone != sent.mine * self._comm.size:
+                    self.verdict = self._difference(sent)
+            return not self._sent
+
+    def _difference(self, sent: _Sent) -> str:
+        """Exchange what was noted: every rank has found the same, so every rank comes here."""
+        size = self._comm.size
+        mine = array("Q", sent.notes.tobytes().ljust(8 * EVERY, b"\xff"))
+        every = array("Q", bytes(8 * EVERY * size))
+        self._comm.Allgather([mine, MPI.UINT64_T], [every, MPI.UINT64_T])
+        rows = [every[rank * EVERY : (rank + 1) * EVERY] for rank in range(size)]
+        for number, calls in enumerate(zip(*rows, strict=True), start=sent.first):
+            usual, _ = Counter(calls).most_common(1)[0]
+            if others := [rank for rank, call in enumerate(calls) if call != usual]:
+                return (
+                    f"rank {others[0]} left the order of the others at number {number}: it called "
+                    f"{_text(calls[others[0]])}, and rank {calls.index(usual)} {_text(usual)}. "
+                    "MPI joined unlike collectives, and what they gave since then is wrong"
+                )
+        return "a rank has left the group, and others go on"
+
+
+def _text(call: int) -> str:
+    if call == _NOTHING:
+        return "nothing more"
+    name, root, size = NAMES[call >> _NAME], call >> _ROOT & 0xFFFF, call & _SIZE
+    words = [name, reduction_named(call >> _REDUCTION & 0x3FFF) if name in REDUCING else ""]
+    words += [f"from rank {root}" if name in FROM_ROOT else f"to rank {root}"] if name in ROOTED else []
+    words += [f"of {size} bytes"] if size else []
+    return " ".join(filter(None, words))
