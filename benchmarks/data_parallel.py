@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch.distributed as dist
+from tools.architectures import architecture  # type: ignore[import-not-found]
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from muster.train import Job, run, synchronise
-from muster.train.tools.architectures import architecture
 
 ROUNDS, STEPS, BATCH = 5, 2, 32
 

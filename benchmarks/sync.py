@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch.distributed as dist
+from tools.architectures import Architecture, architecture  # type: ignore[import-not-found]
 from torch.nn.functional import cross_entropy
 
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
 from muster.train.sync import STRATEGIES, make_strategy
 from muster.train.sync.strategy import Strategy
-from muster.train.tools.architectures import Architecture, architecture
 
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round
 

@@ -73,7 +73,7 @@ def workload(name: str) -> tuple[nn.Module, Data]:
         draw_weights(model, config.layers)
         tokens = torch.randint(256, (2048, CONTEXT + 1))
         return model, TensorDataset(tokens[:, :-1], tokens[:, 1:])
-    from muster.train.tools.architectures import architecture  # noqa: PLC0415
+    from tools.architectures import architecture  # type: ignore[import-not-found]  # noqa: PLC0415
 
     built = architecture(name)
     samples = 2048

@@ -224,7 +224,7 @@ def hidden_launch(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A launch whose rank sees no GPU and asks for NCCL; it runs beside the other steps."""
     (folder / "hidden").mkdir()
     argv = [str(MUSTER), "launch", "--np", "1", "--backend", "nccl", "--env", "CUDA_VISIBLE_DEVICES="]
-    argv += ["--module", "muster.train.tools.collectives"]
+    argv += ["--module", "benchmarks.tools.collectives"]
     with subprocess.Popen(
         argv, cwd=folder / "hidden", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
@@ -244,7 +244,7 @@ def judge_hidden(recorder: Recorder, proof: Proof, hidden: subprocess.Popen[str]
     with tempfile.TemporaryDirectory() as folder:
         said = said_by_check(Path(folder), CUDA_VISIBLE_DEVICES="")
     recorder.check("hidden: check counts the GPU", said.startswith("1 GPU"), note=said)
-    argv = [sys.executable, "-m", "muster.train.tools.collectives", "--json"]
+    argv = [sys.executable, "-m", "benchmarks.tools.collectives", "--json"]
     hides = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(argv, env=hides, capture_output=True, text=True, timeout=SECONDS, check=True)
     backend = json.loads(done.stdout)["backend"]

@@ -154,7 +154,6 @@ _SET_BY = {
     **dict.fromkeys(("GROUP_", "ROLE_", "TORCHELASTIC_"), "torchrun"),
     "SLURM_": "srun",
     "PMI_": "MPICH's mpirun",
-    "MV2_": "MVAPICH's mpirun",
 }
 _SAME = {
     "OMPI_COMM_WORLD_RANK": "RANK",

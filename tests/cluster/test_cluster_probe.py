@@ -23,7 +23,7 @@ def test_the_node_image_has_the_table_of_the_document(
     cluster: Cluster, tmp_path: Path, backend: str, table: str
 ) -> None:
     hosts = ("--hosts", str(cluster.hosts_file), "--include", "node1", "--runs", str(tmp_path))
-    probe = ("--backend", backend, "--module", "muster.train.tools.probe", "--args=--json")
+    probe = ("--backend", backend, "--module", "benchmarks.tools.probe", "--args=--json")
     done = subprocess.run(
         [str(FAB), "launch", *hosts, *probe],
         cwd=ROOT,

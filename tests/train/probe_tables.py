@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from muster.train.tools.probe_table import SYMBOLS
+from benchmarks.tools.probe_table import SYMBOLS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "train-tools.md"
 GLOO = "Gloo, torch 2.13.0, 2 ranks on one host"
@@ -32,7 +32,7 @@ def documented(heading: str) -> Answers:
 
 
 def told(output: str) -> Answers:
-    """The same of what `python -m muster.train.tools.probe --json` printed, for the CPU."""
+    """The same of what `python -m benchmarks.tools.probe --json` printed, for the CPU."""
     return {
         (cell["operation"], cell["dtype"]): SYMBOLS[cell["outcome"]]
         for cell in json.loads(output)["cells"]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import torch
 
+from benchmarks.tools import scaling as benchmark
+from benchmarks.tools.architectures import BUILT_IN, architecture
+from benchmarks.tools.scaling import BenchmarkConfig, Rate, measure, report
 from muster.train.job.failure import TrainError
-from muster.train.tools import benchmark
-from muster.train.tools.architectures import BUILT_IN, architecture
-from muster.train.tools.benchmark import BenchmarkConfig, Rate, measure, report
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches"
 
 @pytest.mark.soak
 def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
-    job = launch("mpirun", 2, "-m", "muster.train.tools.benchmark", "--dummy", "--sync", "zero", *QUICK)
+    job = launch("mpirun", 2, "-m", "benchmarks.tools.scaling", "--dummy", "--sync", "zero", *QUICK)
     assert job.status == 0, job.stderr
     lines = job.stdout.splitlines()
     assert "launched by mpirun, --sync zero" in lines[0]

@@ -11,10 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from muster.train.tools import measure, operations
-from muster.train.tools.collectives import show
+from benchmarks.tools import measure, operations
+from benchmarks.tools.collectives import show
+from benchmarks.tools.operations import OPERATIONS, Operation, Pairs, World
+from muster.train.tools import measure as outcome
 from muster.train.tools.entry import ToolConfig
-from muster.train.tools.operations import OPERATIONS, Operation, Pairs, World
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
@@ -55,16 +56,16 @@ def _refuse(world: World) -> Pairs:
     return []
 
 
-@pytest.mark.parametrize(("ranks", "outcome"), [(2, measure.REFUSED), (3, measure.BROKEN)])
+@pytest.mark.parametrize(("ranks", "expected"), [(2, outcome.REFUSED), (3, outcome.BROKEN)])
 def test_what_all_refuse_is_lacking_and_what_some_refuse_is_broken(
-    tmp_path: Path, ranks: int, outcome: str
+    tmp_path: Path, ranks: int, expected: str
 ) -> None:
     def run(group: Group) -> tuple[str, str]:
         world = World(group.rank, group.world_size, group.device, torch.float32)
-        return measure.together(group.all_gather(measure.run(Operation("odd", "", _refuse), world)))
+        return outcome.together(group.all_gather(measure.run(Operation("odd", "", _refuse), world)))
 
     for found, said in on_hosts(tmp_path, ranks, run):
-        assert found == outcome
+        assert found == expected
         assert said.endswith("no such thing")
 
 
@@ -78,11 +79,11 @@ def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pyte
     def run(group: Group) -> str:
         return measure.run(barrier, World(group.rank, 2, group.device, torch.float32))[0]
 
-    assert on_hosts(tmp_path, 2, run) == [measure.WRONG, measure.RIGHT]
+    assert on_hosts(tmp_path, 2, run) == [outcome.WRONG, outcome.RIGHT]
 
 
 def test_it_runs_under_mpirun_with_the_mpi_backend(launch: Launch) -> None:
-    job = launch("mpirun", 3, "-m", "muster.train.tools.collectives", "--backend", "mpi")
+    job = launch("mpirun", 3, "-m", "benchmarks.tools.collectives", "--backend", "mpi")
     assert job.status == 0, job.stdout + job.stderr
     lines = job.stdout.splitlines()
     assert lines[0] == "3 ranks on 1 host, backend mpi, launched by mpirun"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from muster.train.tools import probe_cells as cells
-from muster.train.tools import probe_children as apart
-from muster.train.tools.probe_cells import Cell
-from muster.train.tools.probe_children import measure_apart
-from muster.train.tools.probe_table import as_json, as_text
+from benchmarks.tools import probe_cells as cells
+from benchmarks.tools import probe_children as apart
+from benchmarks.tools.probe_cells import Cell
+from benchmarks.tools.probe_children import measure_apart
+from benchmarks.tools.probe_table import as_json, as_text
 from tests.train.forked import on_hosts
 from tests.train.probe_tables import GLOO, OURS, documented, told
 
@@ -82,14 +82,14 @@ def test_the_tables_of_the_document_are_of_this_torch(table: str) -> None:
 def test_this_machine_has_the_table_of_the_document(
     launch: Launch, launcher: str, backend: str, table: str
 ) -> None:
-    job = launch(launcher, 2, "-m", "muster.train.tools.probe", "--json", "--backend", backend)
+    job = launch(launcher, 2, "-m", "benchmarks.tools.probe", "--json", "--backend", backend)
     assert job.status == 0, job.stderr
     assert told(job.stdout) == documented(table)
 
 
 @pytest.mark.soak
 def test_one_rank_alone_is_probed_too(launch: Launch) -> None:
-    job = launch("single", 1, "-m", "muster.train.tools.probe", "--json")
+    job = launch("single", 1, "-m", "benchmarks.tools.probe", "--json")
     assert job.status == 0, job.stderr
     answers = told(job.stdout)
     assert {answers["all_reduce SUM", dtype] for dtype in ("i64", "f32", "f64")} == {"+"}

@@ -5,7 +5,7 @@ inherits the variables of both. So a launcher's variables are a family, which is
 rank of one family and a size of another mean nothing. The families are tried in this order:
 
 1. torchrun and torch.distributed.launch: a process with TORCHELASTIC_RUN_ID only inherited the others;
-2. MPI: Open MPI's mpirun, Hydra (MPICH, Intel MPI), MVAPICH2, jsrun (Spectrum MPI), PALS (Cray MPICH);
+2. MPI: Open MPI's mpirun, Hydra (MPICH, Intel MPI);
 3. bare RANK, WORLD_SIZE and LOCAL_RANK; where they and MPI contradict each other, that is an error;
 4. a Slurm step, that is srun. A Slurm batch script has a SLURM_PROCID too, but it is one process;
 5. none of them: one process.
@@ -42,11 +42,6 @@ class Family:
 MPI_FAMILIES = {
     "mpirun": Family(*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
     "hydra": Family("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "mvapich2": Family(*(f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
-    # https://lightning.ai/docs/pytorch/stable/api/pytorch_lightning.plugins.environments.LSFEnvironment.html
-    "jsrun": Family(*(f"JSM_NAMESPACE_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
-    # Cray's PMI library: PALS_RANKID and its kin come with no size.
-    "pals": Family(*(f"PMI_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
 }
 _TORCH = Family("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 FAMILIES = {
@@ -57,8 +52,9 @@ FAMILIES = {
     "srun": Family("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 LAUNCHERS = ("auto", *FAMILIES, "single")
-# Variables with a rank and no size, of PMIx (prterun, srun --mpi=pmix) and of Cray's PALS.
-RANKS_ALONE = ("PMIX_RANK", "PALS_RANKID")
+# The rank of launchers whose variables are not read: PMIx (prterun, srun --mpi=pmix) has no size; PALS,
+# MVAPICH2 and jsrun were never tried.
+RANKS_ALONE = ("PMIX_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK")
 TO_DO = "start the ranks with mpirun, torchrun or srun, or set RANK and WORLD_SIZE for each"
 
 
@@ -113,8 +109,6 @@ class Ranks:
         if "TORCHELASTIC_RUN_ID" in environ:
             return _read(environ, "torchrun")
         whole = {name: _read(environ, name) for name in FAMILIES if _is_whole(environ, name)}
-        if "srun" in whole:  # srun --mpi=cray_shasta sets both; the step also says where ranks can meet
-            whole.pop("pals", None)
         mpi = next((whole[name] for name in MPI_FAMILIES if name in whole), None)
         bare, step = whole.get("env"), whole.get("srun")
         if bare and step and _agree(bare, step):  # a step whose ranks have the bare names too

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .library import MPI
-from .reduction import reduction_named
+from .reduction import FIRST_BIT, reduction_named
 from .work_queue import EVERY
 
 NAMES = (
@@ -25,7 +25,8 @@ FROM_ROOT = {"broadcast", "scatter"}
 ROOTED = {*FROM_ROOT, "reduce", "gather"}
 REDUCING = {"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
 # A note is a number of 64 bits: name, reduction, root and, in the lowest bits, size.
-_NAME, _REDUCTION, _ROOT = 58, 44, 28
+_NAME, _ROOT = 58, 28
+_REDUCTION = (1 << _NAME) - (1 << FIRST_BIT)
 _SIZE = (1 << _ROOT) - 1
 _NOTHING = 2**64 - 1
 _FIELDS = 3  # of a message: how many collectives, their checksum, whether the rank leaves
@@ -34,7 +35,7 @@ OF_NAME = {name: number << _NAME for number, name in enumerate(NAMES)}
 
 def note(name: str, size: int, root: int = 0, reduction: int = 0) -> int:
     """Return a collective as a number; `size` in bytes is 0 where ranks may differ in it."""
-    return OF_NAME[name] | reduction << _REDUCTION | (root & 0xFFFF) << _ROOT | size & _SIZE
+    return OF_NAME[name] | reduction | (root & 0xFFFF) << _ROOT | size & _SIZE
 
 
 class _Sent(NamedTuple):
@@ -102,7 +103,7 @@ def _text(call: int) -> str:
     if call == _NOTHING:
         return "nothing more"
     name, root, size = NAMES[call >> _NAME], call >> _ROOT & 0xFFFF, call & _SIZE
-    words = [name, reduction_named(call >> _REDUCTION & 0x3FFF) if name in REDUCING else ""]
+    words = [name, reduction_named(call & _REDUCTION) if name in REDUCING else ""]
     words += [f"from rank {root}" if name in FROM_ROOT else f"to rank {root}"] if name in ROOTED else []
     words += [f"of {size} bytes"] if size else []
     return " ".join(filter(None, words))

@@ -60,7 +60,7 @@ def all_reduce(to: Ranks, tensors: Tensors, operation: Any) -> Call | None:
     memory = _memory(tensors[0], alone.datatype)
     if not memory:
         return None
-    number = _ALL_REDUCE | alone.number << 44 | memory[0].nbytes
+    number = _ALL_REDUCE | alone.number | memory[0].nbytes
     return number, to.comm.Allreduce, MPI.IN_PLACE, memory, alone.op
 
 
@@ -71,7 +71,7 @@ def reduce(to: Ranks, tensors: Tensors, operation: Any, root: int) -> Call | Non
     memory = _memory(tensors[0], alone.datatype)
     if memory is None or not 0 <= root < to.size:
         return None
-    number = _REDUCE | alone.number << 44 | root << 28 | memory[0].nbytes
+    number = _REDUCE | alone.number | root << 28 | memory[0].nbytes
     if to.me == root:
         return number, to.comm.Reduce, MPI.IN_PLACE, memory, alone.op, root
     return number, to.comm.Reduce, memory, None, alone.op, root
@@ -99,7 +99,7 @@ def reduce_scatter_single(to: Ranks, outputs: Tensors, tensors: Tensors, operati
     if not whole or not part or whole[1] != part[1] * to.size or _overlap(part[0], whole[0]):
         return None
     whole[1] = part[1]
-    number = _REDUCE_SCATTER | alone.number << 44 | whole[0].nbytes
+    number = _REDUCE_SCATTER | alone.number | whole[0].nbytes
     return number, to.comm.Reduce_scatter_block, whole, part, alone.op
 
 

@@ -30,6 +30,7 @@ _DATATYPES = {
 _NAMES = {
     kind.value: name for name, kind in ReduceOp.RedOpType.__members__.items()
 }  # op.name searches for it each time
+FIRST_BIT = 44
 _ALL_NAMES = sorted(_NAMES.values())
 _ALL_TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, torch.dtype)})
 _OPERATIONS = {
@@ -69,7 +70,7 @@ class Reduction:
     accumulate: torch.dtype | None = None
     """The elements are converted to this dtype first, because their own cannot hold the sum."""
     number: int = 0
-    """Stands for operation and dtype in the notes of order.py."""
+    """Stands for operation and dtype in the notes of order.py, from FIRST_BIT on."""
 
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
@@ -184,10 +185,10 @@ def _plain(name: str, dtype: torch.dtype) -> Reduction:
 
 
 def _number(name: str, dtype: torch.dtype) -> int:
-    return _ALL_NAMES.index(name) * len(_ALL_TYPES) + _ALL_TYPES.index(str(dtype))
+    return (_ALL_NAMES.index(name) * len(_ALL_TYPES) + _ALL_TYPES.index(str(dtype))) << FIRST_BIT
 
 
 def reduction_named(number: int) -> str:
     """Return what the `number` of a reduction stands for: "SUM float32"."""
-    name, dtype = divmod(number, len(_ALL_TYPES))
+    name, dtype = divmod(number >> FIRST_BIT, len(_ALL_TYPES))
     return f"{_ALL_NAMES[name]} {_ALL_TYPES[dtype].removeprefix('torch.')}"

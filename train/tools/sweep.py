@@ -21,8 +21,9 @@ import torch
 from ..job.group import Group
 from ..job.hardware import wait_for_gpu
 from ..options import OUTPUT, RANKS, RankOptions, broken, option
-from . import measure, sweep_text
+from . import sweep_text
 from .entry import run
+from .measure import REFUSED, RIGHT, first_line, together
 from .sweep_text import About, Figures, Row
 from .timed_operations import OPERATIONS, REDUCTIONS, TYPES, Case, Prepared, Timed
 
@@ -143,13 +144,13 @@ def _try(group: Group, case: Case, operation: Timed) -> None:
         prepared.fill()
         prepared.call()
         wait_for_gpu(group.device)
-        outcome = (measure.RIGHT, "")
+        outcome = (RIGHT, "")
     except Exception as error:  # noqa: BLE001 - a backend may raise anything; its message is the result
-        outcome = (measure.REFUSED, measure.first_line(error))
-    together, message = measure.together(group.all_gather(outcome, tuple[str, str]))
-    if together == measure.REFUSED:
+        outcome = (REFUSED, first_line(error))
+    of_all, message = together(group.all_gather(outcome, tuple[str, str]))
+    if of_all == REFUSED:
         raise Refused(message)
-    if together != measure.RIGHT:
+    if of_all != RIGHT:
         raise RuntimeError(f"{operation.name}: {message}")
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from .operations import named
-
 PERIOD = 7
 TYPES = {
     "int8": torch.int8,
@@ -28,6 +26,12 @@ TYPES = {
 }
 """The types of nccl-tests that torch has, by the names there."""
 REDUCTIONS = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN", "avg": "AVG"}
+
+
+def named(new: str, old: str) -> Callable[..., object]:
+    """Return the function of torch.distributed by its new name, since torch 2.13, or by its old one."""
+    function: Callable[..., object] = getattr(dist, new, None) or getattr(dist, old)
+    return function
 
 
 @dataclass(frozen=True, slots=True)

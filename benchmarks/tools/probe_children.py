@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from ..job.backend import gpu_number
-from ..job.group import Group
-from ..job.ranks import Ranks
-from ..job.rendezvous import address_of
-from ..job.values import decoded, encoded
-from .measure import BROKEN, together
+from muster.train.job.backend import gpu_number
+from muster.train.job.group import Group
+from muster.train.job.ranks import Ranks
+from muster.train.job.rendezvous import address_of
+from muster.train.job.values import decoded, encoded
+from muster.train.tools.measure import BROKEN, together
+
 from .probe_cells import DIES, HANGS, Cell, Measured, measure
 
 Measure = Callable[[Cell, int, int, int], tuple[str, str]]
@@ -55,7 +56,7 @@ def measure_apart(
 ) -> list[Measured]:
     """Measure `cells` under `backend`, which need not be that of `group`; the same list on every rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["muster.train.tools.probe_children"])
+    context.set_forkserver_preload(["benchmarks.tools.probe_children"])
     store = None
     if group.rank == 0:
         store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)

@@ -1,8 +1,8 @@
 """How fast this cluster trains a known network: images per second, per device and in all, and how it scales.
 
-    mpirun -np 4 python -m muster.train.tools.benchmark --arch resnet26 --batch-size 64
-    torchrun --nproc-per-node 8 -m muster.train.tools.benchmark --arch resnet152 --use-syn --amp
-    python -m muster.train.tools.benchmark --spawn 2 --arch mlp --sync ddp
+    mpirun -np 4 python -m benchmarks.tools.scaling --arch resnet26 --batch-size 64
+    torchrun --nproc-per-node 8 -m benchmarks.tools.scaling --arch resnet152 --use-syn --amp
+    python -m benchmarks.tools.scaling --spawn 2 --arch mlp --sync ddp
 
 resnet152 needs torchvision. Images are random numbers, so that no disk is measured. First rank 0 trains
 alone, while the others wait; then all train together. A figure is the mean of some iterations of some
@@ -20,16 +20,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import cross_entropy
 
-from ..job.group import Group
-from ..job.hardware import wait_for_gpu
-from ..job.long_work import others_wait
-from ..options import LEARNING, OUTPUT, SYNC, RankOptions, broken, option
-from ..reporting.summary import headline
-from ..reporting.terminal import Terminal
-from ..sync import STRATEGIES, make_strategy
-from ..sync.strategy import Strategy
+from muster.train.job.group import Group
+from muster.train.job.hardware import wait_for_gpu
+from muster.train.job.long_work import others_wait
+from muster.train.options import LEARNING, OUTPUT, SYNC, RankOptions, broken, option
+from muster.train.reporting.summary import headline
+from muster.train.reporting.terminal import Terminal
+from muster.train.sync import STRATEGIES, make_strategy
+from muster.train.sync.strategy import Strategy
+from muster.train.tools.entry import run
+
 from .architectures import BUILT_IN, Architecture, architecture
-from .entry import run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +81,7 @@ def figure(rate: float) -> str:
 
 def main() -> None:
     """Run the benchmark."""
-    run("python -m muster.train.tools.benchmark", BenchmarkConfig, show)
+    run("python -m benchmarks.tools.scaling", BenchmarkConfig, show)
 
 
 def show(group: Group, config: BenchmarkConfig) -> int:

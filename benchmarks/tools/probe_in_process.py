@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 
-from ..job.failure import end_job
-from ..job.group import Group
-from .measure import BROKEN, together
+from muster.train.job.failure import end_job
+from muster.train.job.group import Group
+from muster.train.tools.measure import BROKEN, together
+
 from .probe_cells import Cell, Measured, measure
 
 PATIENCE = 20.0  # seconds for a cell; one that works takes milliseconds

@@ -1,9 +1,9 @@
 """Run every collective operation, check its result, and explain it in a line.
 
-    torchrun --nproc-per-node 3 -m muster.train.tools.collectives
-    mpirun -np 3 python -m muster.train.tools.collectives --backend mpi
-    python -m muster.train.tools.collectives --spawn 3 --json
-    fab launch --hosts hosts.txt --module muster.train.tools.collectives
+    torchrun --nproc-per-node 3 -m benchmarks.tools.collectives
+    mpirun -np 3 python -m benchmarks.tools.collectives --backend mpi
+    python -m benchmarks.tools.collectives --spawn 3 --json
+    fab launch --hosts hosts.txt --module benchmarks.tools.collectives
 
 It ends with 1 if a result is wrong. An operation that the backend refuses is shown with its message, and is
 no failure.
@@ -15,10 +15,12 @@ import json
 import sys
 from dataclasses import dataclass
 
-from ..job.group import Group
-from ..reporting.summary import headline
+from muster.train.job.group import Group
+from muster.train.reporting.summary import headline
+from muster.train.tools import measure as outcome
+from muster.train.tools.entry import ToolConfig, run
+
 from . import measure
-from .entry import ToolConfig, run
 from .operations import OPERATIONS, Operation, World
 
 
@@ -33,7 +35,7 @@ class Row:
 
 def main() -> None:
     """Run the tool."""
-    run("python -m muster.train.tools.collectives", ToolConfig, show)
+    run("python -m benchmarks.tools.collectives", ToolConfig, show)
 
 
 def show(group: Group, config: ToolConfig) -> int:
@@ -42,13 +44,13 @@ def show(group: Group, config: ToolConfig) -> int:
     for operation in OPERATIONS:
         world = World(group.rank, group.world_size, group.device, operation.dtype)
         results = group.all_gather(measure.run(operation, world), tuple[str, str])
-        rows.append(Row(operation, *measure.together(results)))
-        if rows[-1].outcome == measure.BROKEN:
+        rows.append(Row(operation, *outcome.together(results)))
+        if rows[-1].outcome == outcome.BROKEN:
             break  # some ranks still wait in it: the next operation would mix with it
     if group.rank == 0:
         sys.stdout.write(as_json(group, rows) if config.json else as_table(group, rows))
         sys.stdout.flush()
-    return 1 if any(row.outcome in {measure.WRONG, measure.BROKEN} for row in rows) else 0
+    return 1 if any(row.outcome in {outcome.WRONG, outcome.BROKEN} for row in rows) else 0
 
 
 def as_table(group: Group, rows: list[Row]) -> str:

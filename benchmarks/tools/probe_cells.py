@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..job.backend import gpu_number
+from muster.train.job.backend import gpu_number
+
 from .measure import run
 from .operations import OPERATIONS, World
 

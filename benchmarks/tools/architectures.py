@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from ..job.failure import TrainError
+from muster.train.job.failure import TrainError
 
 
 @dataclass(frozen=True, slots=True)

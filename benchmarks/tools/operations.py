@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from muster.train.tools.timed_operations import named
+
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 LATE = 0.1  # seconds
 
@@ -99,12 +101,6 @@ def _all_gather_into_tensor(world: World) -> Pairs:
     got = world.tensor(*[0] * world.size)
     named("all_gather_single", "all_gather_into_tensor")(got, world.own())
     return [(got, world.tensor(*map(moved, range(world.size))))]
-
-
-def named(new: str, old: str) -> Callable[..., object]:
-    """Return the function of torch.distributed by its new name, since torch 2.13, or by its old one."""
-    function: Callable[..., object] = getattr(dist, new, None) or getattr(dist, old)
-    return function
 
 
 def _gather(world: World) -> Pairs:

@@ -8,9 +8,10 @@ from dataclasses import asdict
 
 import torch
 
-from ..job.group import Group
-from ..reporting.summary import headline
-from .measure import BROKEN, REFUSED, RIGHT, WRONG
+from muster.train.job.group import Group
+from muster.train.reporting.summary import headline
+from muster.train.tools.measure import BROKEN, REFUSED, RIGHT, WRONG
+
 from .probe_cells import DIES, DTYPES, HANGS, Measured
 
 SYMBOLS = {RIGHT: "+", REFUSED: "-", WRONG: "WRONG", BROKEN: "broken", HANGS: "hangs", DIES: "dies"}

@@ -1,8 +1,8 @@
 """Measure which operations work with which types, on which devices, under which backends.
 
-    torchrun --nproc-per-node 2 -m muster.train.tools.probe    # gloo, and nccl where there are GPUs
-    mpirun -np 2 python -m muster.train.tools.probe --backend mpi --json
-    fab launch --hosts hosts.txt --module muster.train.tools.probe
+    torchrun --nproc-per-node 2 -m benchmarks.tools.probe    # gloo, and nccl where there are GPUs
+    mpirun -np 2 python -m benchmarks.tools.probe --backend mpi --json
+    fab launch --hosts hosts.txt --module benchmarks.tools.probe
 
 Every cell of the table is an operation that ran here, on these hosts, and whose result was checked.
 
@@ -18,8 +18,9 @@ import sys
 
 import torch
 
-from ..job.group import Group
-from .entry import ToolConfig, run
+from muster.train.job.group import Group
+from muster.train.tools.entry import ToolConfig, run
+
 from .probe_cells import all_cells
 from .probe_children import measure_apart
 from .probe_in_process import measure_inside
@@ -28,7 +29,7 @@ from .probe_table import Tables, as_json, as_text
 
 def main() -> None:
     """Run the tool."""
-    run("python -m muster.train.tools.probe", ToolConfig, show)
+    run("python -m benchmarks.tools.probe", ToolConfig, show)
 
 
 def show(group: Group, config: ToolConfig) -> int:
