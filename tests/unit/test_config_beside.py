@@ -111,7 +111,7 @@ def test_the_users_python_goes_before_setups_and_that_before_the_hosts(
 def test_this_machine_has_its_own_python_whatever_setup_gave_other_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opener, "LocalPipe", lambda python: python)
+    monkeypatch.setattr(opener, "LocalPipe", lambda python, env: python)
     assert opener.access_beside(tmp_path / "hosts.txt", "").open(Host("localhost")) is None
 
 
