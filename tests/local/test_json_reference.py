@@ -76,6 +76,8 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
                 "kernel[",
                 "kernel_unread[",
                 "written[",
+                "killed[",
+                "memory_kills[",
             )
         )
     } == set()
