@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
 from muster.train.sync import STRATEGIES, make_strategy
-from muster.train.sync.strategy import Strategy
+from muster.train.sync.replicated import Unsynchronised as Strategy
 
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round
 

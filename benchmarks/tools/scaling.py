@@ -27,7 +27,7 @@ from muster.train.options import LEARNING, OUTPUT, SYNC, RankOptions, broken, op
 from muster.train.reporting.summary import headline
 from muster.train.reporting.terminal import Terminal
 from muster.train.sync import STRATEGIES, make_strategy
-from muster.train.sync.strategy import Strategy
+from muster.train.sync.replicated import Unsynchronised as Strategy
 from muster.train.tools.entry import run
 
 from .architectures import BUILT_IN, Architecture, architecture

@@ -25,10 +25,10 @@ QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches"
 
 @pytest.mark.soak
 def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
-    job = launch("mpirun", 2, "-m", "benchmarks.tools.scaling", "--dummy", "--sync", "zero", *QUICK)
+    job = launch("mpirun", 2, "-m", "benchmarks.tools.scaling", "--dummy", *QUICK)
     assert job.status == 0, job.stderr
     lines = job.stdout.splitlines()
-    assert "launched by mpirun, --sync zero" in lines[0]
+    assert "launched by mpirun, --sync ddp" in lines[0]
     assert "77 tensors, synthetic images 3x32x32, batch 2 per device, 4 in total" in lines[1]
     assert [line.split("  ")[0] for line in lines[2:5]] == ["one device alone", "per device", "total of 2"]
     assert (job.verdict["ranks"], job.verdict["batch_per_device"]) == ("2", "2")

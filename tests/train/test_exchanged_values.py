@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
@@ -18,8 +17,6 @@ from muster.train.demo.config import TrainConfig
 from muster.train.demo.main import train
 from muster.train.job import values
 from muster.train.job.group import Job
-from muster.train.sync import make_strategy, zero
-from muster.train.sync.zero import Part
 from tests.train.forked import on_hosts
 
 
@@ -59,12 +56,11 @@ def attack(group: Job, folder: Path) -> None:
         vars(pickle)["Pickler"] = vars(c10d)["_pickler"] = Hostile
 
 
-@pytest.mark.parametrize("sync", ["ddp", "zero", "fsdp"])
-def test_a_hostile_pickle_runs_on_no_other_rank(tmp_path: Path, sync: str) -> None:
+def test_a_hostile_pickle_runs_on_no_other_rank(tmp_path: Path) -> None:
     """Through a whole training: the start, its checkpoints, and a start from them."""
     run = tmp_path / "run"
     run.mkdir()
-    words = ["--limit", "64", "--epochs", "1", "--sync", sync]
+    words = ["--limit", "64", "--epochs", "1"]
 
     def trained(group: Job) -> None:
         attack(group, run)
@@ -147,32 +143,6 @@ def test_a_size_is_refused_before_memory_is_spent_on_it(tmp_path: Path) -> None:
 def test_rank_0_is_named_for_what_it_broadcasts(tmp_path: Path) -> None:
     for said in said_by_all(tmp_path, lambda group: group.broadcast([1, "x"], tuple[int, int])):
         assert said.startswith("no tuple[int, int] from rank 0 (host0): expected int, got 'x'\n")
-
-
-@pytest.mark.parametrize(
-    ("part", "why"),
-    [
-        (Part(99, "step", "float32", [], None), "of none of its weights: Part(weight=99"),
-        (Part(0, "exp_avg", "float32", [1 << 40], None), "of none of its weights"),
-        (Part(0, "exp_avg", "quint8", [1], None), "of none of its weights"),
-        (Part(0, "exp_avg", "float32", [-1, -1], None), "of none of its weights"),
-    ],
-)
-def test_a_state_of_zero_is_refused_before_memory_is_spent_on_it(
-    tmp_path: Path, part: Part, why: str
-) -> None:
-    def consolidate(group: Job) -> None:
-        model = torch.nn.Linear(4, 4)
-        made = make_strategy("zero", model, group, torch.optim.Adam, lr=0.1)
-        torch.autograd.backward(made.model(torch.ones(1, 4)).sum())
-        made.optimizer.step()
-        if group.rank == 1:
-            zero._parts = lambda state: iter([part])
-        made.optimizer.consolidate_state_dict()  # type: ignore[attr-defined]
-
-    for said in said_by_all(tmp_path, consolidate):
-        assert said.startswith("rank 1 (host1) sends an optimizer's state that is of none")
-        assert why in said
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), Path("/"), b"bytes"])

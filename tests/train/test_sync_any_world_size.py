@@ -26,8 +26,6 @@ from tests.train.epochs import put_back, run_epoch, whole_state
 RANKS = Ranks.from_env(os.environ)
 STRATEGIES = [
     "ddp",
-    "zero",
-    "fsdp",
     *(["none"] * (RANKS.world_size == 1)),
 ]
 # 65 = 2 * 32 + 1: nothing divides, and of the last batch all ranks but the first have none.

@@ -65,8 +65,7 @@ class TrainConfig(RankOptions):
     sync: str = option(
         SYNC,
         "ddp",
-        "ddp: torch's own; zero: shards the optimizer's state; fsdp: shards the weights too; "
-        "none: no communication",
+        "ddp: torch's own; none: no communication",
         choices=STRATEGIES,
     )
     accumulate: int = option(SYNC, 1, "take a rank's share of a batch in so many parts, and synchronise once")

@@ -9,35 +9,24 @@ from torch.optim import Optimizer
 
 from ..job.failure import TrainError
 from ..job.group import Group
-from .strategy import Strategy
+from .ddp import Ddp
+from .replicated import Unsynchronised
 
-STRATEGIES = ("ddp", "zero", "fsdp", "none")
+STRATEGIES = ("ddp", "none")
 
 
 def make_strategy(
     name: str, model: nn.Module, group: Group, optimizer: type[Optimizer], **options: Any
-) -> Strategy:
+) -> Unsynchronised:
     """Make `model` and an `optimizer` of its parameters, with `options`, trainable by all ranks of `group`.
 
-    `name` is one of STRATEGIES. The strategy moves the model to the group's device, and all strategies but
-    "none" give every rank the weights of rank 0.
-    Raises TrainError where the strategy cannot work. A collective call.
+    `name` is one of STRATEGIES. The strategy moves the model to the group's device, and "ddp" gives every
+    rank the weights of rank 0. A collective call.
     """
-    made: Strategy = _class_of(name)(model, group, optimizer, options)
-    return made
-
-
-def _class_of(name: str) -> Any:
-    """Import a strategy only when it is chosen: FSDP takes torch a second to load."""
     match name:
         case "ddp":
-            from .ddp import Ddp as Chosen  # noqa: PLC0415
-        case "zero":
-            from .zero import Zero as Chosen  # noqa: PLC0415
-        case "fsdp":
-            from .fsdp import Fsdp as Chosen  # type: ignore[assignment]  # noqa: PLC0415
+            return Ddp(model, group, optimizer, options)
         case "none":
-            from .replicated import Unsynchronised as Chosen  # type: ignore[assignment]  # noqa: PLC0415
+            return Unsynchronised(model, group, optimizer, options)
         case _:
             raise TrainError(f"--sync must be one of {' '.join(STRATEGIES)}, got {name}")
-    return Chosen

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..job.group import Group
-from .replicated import Replicated
+from .replicated import Unsynchronised, broadcast_from_rank_0
 
 
 def synchronise(model: nn.Module, job: Group, **options: Any) -> DistributedDataParallel:
@@ -27,14 +27,17 @@ def synchronise(model: nn.Module, job: Group, **options: Any) -> DistributedData
     return DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
 
 
-class Ddp(Replicated):
-    """`--sync ddp`; strategy.py describes the methods."""
+class Ddp(Unsynchronised):
+    """`--sync ddp`."""
 
     def __init__(
         self, model: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
     ) -> None:
         super().__init__(model, group, optimizer, options)
-        self.model: DistributedDataParallel = synchronise(self.replica, group)
+        self._ddp = self.model = synchronise(self.replica, group)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        return self.model.no_sync()
+        return self._ddp.no_sync()
+
+    def share_buffers(self) -> None:
+        broadcast_from_rank_0(self.replica.buffers(), self.group.device)

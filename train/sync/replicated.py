@@ -1,4 +1,4 @@
-"""The base of strategies that keep the whole model on every rank, and `--sync none`, which does no more."""
+"""`--sync none`, and what rank 0 sends to all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from ..job.group import Group
 class Unsynchronised:
     """`--sync none`: every rank trains a model of its own, without communication; the baseline of benchmarks.
 
-    strategy.py describes the methods.
+    Every method but `no_sync` is a collective of a strategy that communicates: all ranks call it, in the same
+    order.
     """
+
+    model: nn.Module
+    """The module to call for the forward pass, in training and in evaluation."""
 
     def __init__(
         self, model: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
@@ -30,20 +34,18 @@ class Unsynchronised:
         self.optimizer = optimizer(self.replica.parameters(), **options)
 
     def no_sync(self) -> AbstractContextManager[None]:
+        """Let backward passes in the block add to this rank's own gradients, without communication."""
         return nullcontext()
 
     def clip(self, max_norm: float) -> float:
+        """Scale the gradients down to a total 2-norm of `max_norm`; returns the norm before."""
         return float(clip_grad_norm_(self.replica.parameters(), max_norm))
 
     def share_buffers(self) -> None:
-        pass
+        """Give every rank the buffers of rank 0, such as the running statistics of a BatchNorm.
 
-
-class Replicated(Unsynchronised):
-    """The base of the strategies that average gradients over identical replicas."""
-
-    def share_buffers(self) -> None:
-        broadcast_from_rank_0(self.replica.buffers(), self.group.device)
+        Each rank's forward passes update its own. Call this before an evaluation and before a checkpoint.
+        """
 
 
 @torch.no_grad()
