@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -30,6 +30,11 @@ from .project import mentioned, with_defaults
 from .project_file import project_of
 from .removed import removed_from
 from .shared import RUNS_FOLDER
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic since click 8.4 only
 
 HELP = ("--help", "-h")
 WORDS = "words"
@@ -244,7 +249,7 @@ class _Option(click.Option):
         return _candidates(self.flag.choices, incomplete)
 
 
-class _Value(click.ParamType[Any]):
+class _Value(_ParamType):
     """The values of a flag."""
 
     name = "value"
