@@ -193,7 +193,13 @@ BREAKS: dict[str, tuple[Break, int, str, str, str]] = {
     "stopped": (stopped, 3, "ssh.port-refused", "Connection refused", "does sshd run there?"),
     "frozen": (frozen, 3, "ssh.silent", "does not speak SSH within 10 s", "look at its console"),
     "host key changed": (changed_key, 3, "ssh.host-key-changed", "HOST KEY CHANGED", "ssh-keygen -R"),
-    "host key unknown": (unknown_key, 3, "ssh.host-key-unknown", "SHA256:", "confirm it once with: ssh -F "),
+    "host key unknown": (
+        unknown_key,
+        3,
+        "ssh.host-key-unknown",
+        "SHA256:",
+        "ssh -o StrictHostKeyChecking=ask -F ",
+    ),
     "key refused": (refused_key, 3, "ssh.login-refused", "/other (Auth", "add the public key there"),
     "wrong user": (
         hosts(THREE.replace("node2 slots=2", "node2 slots=2 user=stranger")),

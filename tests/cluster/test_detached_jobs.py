@@ -149,7 +149,7 @@ def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> 
     )
     missing = project.fab("logs", "nothing-like-it")
     assert missing.returncode == 2
-    assert "no job nothing-like-it here or on the hosts; jobs: " in missing.stderr
+    assert "no job nothing-like-it here or on the hosts; the newest: " in missing.stderr
     assert f"{job} (done)" in missing.stderr
     leaked = cluster.exec("node1", ["grep", "-rl", "hf_0f1e2d", f"/home/muster/.muster/jobs/{job}"])
     assert (leaked.returncode, leaked.stdout) == (1, "")

@@ -69,7 +69,8 @@ def test_the_advice_for_an_unknown_key_is_a_command_that_reaches_the_host(
         refused = project.fab("run", "--include", "node1", "--command", "true")
         assert refused.returncode == 3
         advised = shlex.split(refused.stderr.partition("confirm it once with: ")[2])
-        assert advised == ["ssh", "-F", str(project.path / ".muster" / "ssh_config"), "node1"]
+        config = str(project.path / ".muster" / "ssh_config")
+        assert advised == ["ssh", "-o", "StrictHostKeyChecking=ask", "-F", config, "node1"]
         known.write_text(text)
         done = subprocess.run([*advised, "echo", "there"], capture_output=True, text=True, check=False)
         assert done.stdout == "there\n", done
