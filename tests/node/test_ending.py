@@ -137,6 +137,8 @@ def test_the_command_of_a_shell_with_a_trap_gets_the_signal_too(
 def test_what_a_rank_left_behind_is_waited_for(tmp_path: Path, is_ended: bool) -> None:
     script = f"sleep {600 if is_ended else 2}; echo uploaded > {tmp_path}/uploaded"
     with subprocess.Popen(["sh", "-c", script], env=rank_environment(), start_new_session=True) as upload:
+        environment = Path(f"/proc/{upload.pid}/environ")
+        wait_until(environment.read_bytes, "the environment, which is empty while a program is loaded")
         ranks = Ranks()
         ranks.started(0, 1 << 22)  # it has ended
         ranks.ended(0, {"code": 0})

@@ -183,7 +183,9 @@ def test_every_benchmark_is_described() -> None:
 
 
 def test_the_help_of_make_is_aligned() -> None:
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     columns = {re.match(r"\S+ +", line).end() for line in shown.splitlines()}  # type: ignore[union-attr]
     assert columns == {20}
 
