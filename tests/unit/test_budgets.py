@@ -11,7 +11,7 @@ MOST = {
     "deploy/api": 700,
     "deploy/bench": 980,
     "deploy/check": 1_320,
-    "deploy/cli": 6_380,
+    "deploy/cli": 6_390,
     "deploy/common": 3_020,
     "deploy/connect": 5_220,
     "deploy/console": 1_000,
