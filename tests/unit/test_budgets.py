@@ -22,7 +22,7 @@ MOST = {
     "deploy/image": 1_030,
     "deploy/jobs": 4_720,
     "deploy/launch": 2_770,
-    "deploy/plan": 2_450,
+    "deploy/plan": 2_460,
     "deploy/slurm": 1_390,
     "deploy/view": 3_420,
     "deploy/why": 2_340,

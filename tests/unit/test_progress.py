@@ -13,7 +13,7 @@ from muster.deploy.console.live_line import ERASE, LiveLine, live_line
 from muster.deploy.console.progress import Progress, counted
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import HarmlessStream
-from muster.tests.waiting import wait_until
+from tests.waiting import wait_until
 
 
 class Terminal(io.StringIO):

@@ -17,7 +17,7 @@ from muster.deploy.console.live_line import ERASE
 from muster.deploy.console.progress import Progress
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import HarmlessStream, harmless, harmless_streams, own_stream
-from muster.tests.waiting import wait_until
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 EVIL = "node\x1b]0;owned\x07 \x9b2J\r\x7f \ud800 ä\tb \u202e\u2066\u200b\ufeff\u2028\U000e0041\n"
