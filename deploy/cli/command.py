@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from .. import interrupts, waits
@@ -170,12 +171,14 @@ class Command:
     """Hints for options that only other programs have."""
     groups: ClassVar[Mapping[str, str]] = {}
     """Titles in the help, with the fields below each; other fields come first."""
+    done_by: ClassVar[str] = ""
+    """The module that executes the command, if its help and completion shall not load that."""
     sources: tuple[Source, ...] = dataclasses.field(default=(), kw_only=True)
     """The place of each value, if a file of the project has given any. It is no flag."""
 
     def run(self) -> None:
-        """Execute the command."""
-        raise NotImplementedError
+        """Execute the command, by default with the function of its name in `done_by`."""
+        getattr(import_module(f".{self.done_by}", __package__), type(self).__name__.lower())(self)
 
 
 class Declaration:

@@ -12,14 +12,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ..connect.cluster import Cluster
 from ..errors import MusterError
-from ..launch.events import Emit, Event
-from ..launch.result import LaunchResult
-from ..plan.launch_plan import LaunchPlan
-from .run_folder import RunFolder
+
+if TYPE_CHECKING:  # most commands have no job
+    from ..connect.cluster import Cluster
+    from ..launch.events import Emit, Event
+    from ..launch.result import LaunchResult
+    from ..plan.launch_plan import LaunchPlan
+    from .run_folder import RunFolder
 
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ class Feature:
         return result
 
     def fetch(self, attempt: Attempt) -> None:
-        """The result of the attempt is recorded; the time has come to fetch files from its hosts."""
+        """The result of the attempt is recorded; files of its hosts can be fetched."""
 
     def over(self, result: LaunchResult) -> LaunchResult:
         """The job is over, and its result not yet written; returns the result to write."""
@@ -113,8 +115,7 @@ class Features:
 
     def closed(self, result: LaunchResult) -> list[str]:
         """See `Feature.closed`; the notes of all features."""
-        calls = ((feature, partial(feature.closed, result)) for feature in self._features)
-        notes = [self._call(feature, call, "") for feature, call in calls]
+        notes = (self._call(feature, partial(feature.closed, result), "") for feature in self._features)
         return [note for note in notes if note]
 
     def _call(self, feature: Feature, call: Callable[[], T], otherwise: T) -> T:

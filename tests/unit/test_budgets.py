@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from operator import sub
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +33,19 @@ MOST = {
 }
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""
 LONGEST_MODULE = 600
+MOST_LOADED = {
+    "--version": (5, 130),
+    "status --help": (38, 4_100),
+    "launch --dry-run train.py": (179, 22_950),
+}
+"""The modules of Muster that a command loads, and their lines: what its start costs. They may only fall."""
+LOADED = """
+import atexit, sys
+from muster.deploy.cli.entry import main
+files = lambda: [module.__file__ for name, module in sys.modules.items() if name.startswith("muster")]
+atexit.register(lambda: print(*filter(None, files()), sep="\\n", file=sys.stderr))
+main()
+"""
 
 
 def lines_of(path: Path) -> int:
@@ -46,3 +62,18 @@ def test_no_package_grows() -> None:
 def test_a_module_is_one_concept_and_no_longer_than_that() -> None:
     modules = [path for folder in ("deploy", "train") for path in (ROOT / folder).rglob("*.py")]
     assert {path.name: lines for path in modules if (lines := lines_of(path)) > LONGEST_MODULE} == {}
+
+
+def test_no_command_loads_more_than_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("localhost slots=1\n")
+    (tmp_path / "train.py").touch()
+    counted = {}
+    for command in MOST_LOADED:
+        program = [sys.executable, "-c", LOADED, *command.split()]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+        files = [Path(line) for line in done.stderr.splitlines() if line.endswith(".py")]
+        counted[command] = (len(files), sum(map(lines_of, files)))
+    over = {
+        command: found for command, found in counted.items() if max(map(sub, found, MOST_LOADED[command])) > 0
+    }
+    assert over == {}

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.deploy.cli import jobs as job_commands
+from muster.deploy.cli import job_commands
 from muster.deploy.cli.command import Exit, execute
+from muster.deploy.cli.jobs import Attach, Logs
 from muster.deploy.cli.program import run
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.common.frames import Frame
@@ -573,9 +574,7 @@ def test_a_running_job_that_prints_its_steps_has_a_time_that_is_left(tmp_path: P
     assert "left  " not in job_table.details(dataclasses.replace(state, attempt=1))
 
 
-@pytest.mark.parametrize(
-    ("kind", "lines"), [(job_commands.Logs, 3), (job_commands.Attach, 3), (job_commands.Attach, 0)]
-)
+@pytest.mark.parametrize(("kind", "lines"), [(Logs, 3), (Attach, 3), (Attach, 0)])
 def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[JobOptions], lines: int
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.adhoc import run as fanout
-from muster.deploy.cli import jobs as tasks
+from muster.deploy.cli import job_commands
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.console.screen import Screen
@@ -33,5 +33,5 @@ def test_a_host_is_named_once() -> None:
 
 def test_what_a_driver_said_in_several_lines_is_shown_in_several_lines() -> None:
     stream = io.StringIO()
-    tasks._show(Screen(stream), LogLine(None, "", "driver.log", "one\x1b[2J\ntwo\n"))
+    job_commands._show(Screen(stream), LogLine(None, "", "driver.log", "one\x1b[2J\ntwo\n"))
     assert stream.getvalue() == "one␛[2J\ntwo\n"
