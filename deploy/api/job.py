@@ -9,8 +9,9 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..cli.command import Declaration
 from ..cli.commands import load
 from ..cli.options import new_job
 from ..cli.project import with_defaults
@@ -19,10 +20,11 @@ from ..common.runs import FILES_FOLDER
 from ..common.users import own_name
 from ..connect.requests.jobs import JOBS
 from ..console.terminal import harmless, harmless_lines
-from ..errors import MusterError
+from ..console.text import nearest
+from ..errors import MusterError, UsageError
 from ..jobs import control
 from ..jobs.control import LocalRuns, LocatedJob
-from .flags import LaunchFlags, values_of
+from .flags import LaunchFlags
 from .process import CommandProcess
 from .result import JobResult, read_result
 
@@ -60,6 +62,31 @@ def start(keywords: Mapping[str, object], *, show: bool, call: str = "") -> Job:
     if not (values.get("--slurm") or values.get("--wait")):  # a queue may be long
         started._await_start()
     return started
+
+
+def values_of(command: Declaration, keywords: Mapping[str, object]) -> dict[str, Any]:
+    """The values of flags by their names; `UsageError` for one that a command line may not have either.
+
+    None is the same as no value.
+    """
+    by_field = {flag.field: flag for flag in command.flags.values()}
+    values = {}
+    for name, value in keywords.items():
+        if name not in by_field:
+            raise UsageError(f"a launch has no keyword {name}{nearest(name, by_field)}")
+        if value is not None:
+            flag = by_field[name]
+            values[flag.name] = flag.accepted(name, _plain(value, flag.kind))
+    return values
+
+
+def _plain(value: object, kind: type) -> object:
+    """A value as a command line has it: paths and numbers may be texts, and variables NAME=VALUE."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return [f"{name}={text}" for name, text in value.items()]
+    return str(value) if kind is str and type(value) is int else value
 
 
 class Job:

@@ -17,6 +17,7 @@ from ..bench.links_page import links_page
 from ..bench.run import BenchmarkRun, one_rank_each
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError, UsageError
+from ..plan.flags import flag
 from ..plan.launcher import place_ranks
 from ..view.page.render import render, write_page
 from .bench_job import (
@@ -32,7 +33,7 @@ from .bench_job import (
     run_benchmark,
     spec_of,
 )
-from .command import Exit, flag
+from .command import Exit
 from .options import per_host, size
 from .shared import require_rank, runs_of, write_json
 

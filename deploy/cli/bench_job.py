@@ -30,10 +30,11 @@ from ..jobs.feature import Feature
 from ..jobs.hosts_record import HostsRecording
 from ..jobs.verdict import verdict
 from ..launch.events import Event, Output, Stage
+from ..plan.flags import flag
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package
 from ..plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
-from .command import Exit, flag
+from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory, inventory_of, require_one_source
 from .options import BACKENDS, network, new_job

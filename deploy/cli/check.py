@@ -25,10 +25,11 @@ from ..errors import UnfitError, UsageError
 from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..image.versions import load
+from ..plan.flags import flag
 from ..plan.launcher import place_ranks
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from ..slurm.options import options_of
-from .command import Exit, flag
+from .command import Exit
 from .inventory import Inventory, inventory_or_this_machine, require_one_source
 from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
 

@@ -25,7 +25,8 @@ from click.shell_completion import CompletionItem
 from ..common.runs import is_job_id
 from ..console.text import nearest
 from ..errors import UsageError
-from .command import PROFILE, Declaration, Exit, Flag, Source
+from ..plan.flags import Flag
+from .command import PROFILE, Declaration, Exit, Source
 from .project import mentioned, with_defaults
 from .project_file import project_of
 from .removed import removed_from

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-from .command import Command, flag
+from ..plan.flags import flag
+from .command import Command
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 

@@ -20,7 +20,8 @@ from ..data import report
 from ..data.push import LONG_SECONDS, DataTransfer, read_here
 from ..data.source import source as source_of
 from ..errors import UnfitError, UsageError
-from .command import Exit, flag
+from ..plan.flags import flag
+from .command import Exit
 from .inventory import cluster_of, of_file
 from .shared import JSON, HostOptions, write_json
 

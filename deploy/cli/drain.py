@@ -14,7 +14,8 @@ from ..errors import UsageError
 from ..hosts import drained, hostfile
 from ..hosts.drained import Drained, Entries, change
 from ..jobs.free import drained_line
-from .command import Command, flag
+from ..plan.flags import flag
+from .command import Command
 from .shared import HOSTS, HOSTS_ALSO, JSON, hosts_file_of, write_json
 
 NAMES = "a host, or a range node[01-16]"

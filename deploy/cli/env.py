@@ -15,7 +15,7 @@ from ..console.terminal import harmless
 from ..console.text import count, size
 from ..errors import UsageError
 from ..hosts.facts import KEY, Environment
-from .command import flag
+from ..plan.flags import flag
 from .inventory import cluster_of
 from .shared import JSON, HostOptions, write_json
 

@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 
 from ..debug.consoles import gather
-from .command import Exit, flag
+from ..plan.flags import flag
+from .command import Exit
 from .running import exit_if_silent, running
 from .shared import JSON, RunningJobOptions, require_rank, write_json
 

@@ -13,7 +13,7 @@ from ..console.terminal import harmless_lines
 from ..debug.forward import LOOPBACK, Forwarder, Target, listen
 from ..debug.peers import can_tell
 from ..errors import MusterError, UsageError
-from .command import flag
+from ..plan.flags import flag
 from .running import exit_if_silent, running
 from .shared import RunningJobOptions, print_note, require_rank
 

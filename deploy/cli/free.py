@@ -15,7 +15,7 @@ from ..console.terminal import harmless
 from ..errors import UnfitError
 from ..hosts import drained
 from ..jobs.free import drained_line, free_table
-from .command import flag
+from ..plan.flags import flag
 from .inventory import hosts_or_this_machine
 from .shared import JSON, HostOptions, write_json
 

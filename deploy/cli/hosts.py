@@ -23,7 +23,8 @@ from ..console.terminal import harmless
 from ..console.text import count, size
 from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
-from .command import Command, Exit, flag
+from ..plan.flags import flag
+from .command import Command, Exit
 from .inventory import cluster_of
 from .running import running
 from .shared import (

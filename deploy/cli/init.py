@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..common.files import read_regular
 from ..errors import UsageError
-from .command import Command, flag
+from ..plan.flags import flag
+from .command import Command
 from .shared import MUSTER
 
 EXAMPLES = MUSTER / "examples"

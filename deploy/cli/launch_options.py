@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from ..jobs.feature_options import FeatureOptions
+from ..plan.flags import flag
 from ..plan.spec import LAUNCHERS, LauncherName
-from .command import flag
 from .options import BACKENDS, WITHOUT_LIMIT
 from .shared import (
     EXCLUDE,
@@ -26,24 +27,27 @@ PACKAGES = ("requirements", "python_version", "system_torch", "torch_backend")
 
 
 @dataclass(frozen=True)
-class LaunchOptions(SlurmOptions):
+class LaunchOptions(FeatureOptions, SlurmOptions):
     """The flags of a launch."""
 
-    groups: ClassVar = {
-        "Most used": "hosts np gpus env requirements image detach max_restarts stall_timeout dry_run",
-        "What runs": "script module args keep backend profile",
-        "Where it runs": "include exclude network python runs",
-        "How many ranks": "per_host slots",
-        "Shared hosts": "wait",
-        "Packages and container": "python_version system_torch torch_backend engine mount",
-        "Survive failures": "min_hosts spares preload grace start_timeout",
-        "Look at it": "rank no_record max_log notify timings",
-        "Slurm and launchers": "slurm launcher",
-    }
+    groups: ClassVar = dict.fromkeys(
+        (
+            *("Most used", "What runs", "Where it runs", "How many ranks", "Shared hosts"),
+            *("Packages and container", "Survive failures", "Look at it", "Slurm and launchers"),
+        ),
+        "",
+    )
 
-    hosts: str = flag("", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), replaces=("slurm",))
+    hosts: str = flag(
+        "", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), replaces=("slurm",), group="Most used"
+    )
     np: int = flag(
-        0, "number of ranks (default: all slots)", "N", least=1, also=("-n", "--ntasks", "--num-processes")
+        0,
+        "number of ranks (default: all slots)",
+        "N",
+        least=1,
+        also=("-n", "--ntasks", "--num-processes"),
+        group="Most used",
     )
     per_host: int = flag(
         0,
@@ -51,47 +55,63 @@ class LaunchOptions(SlurmOptions):
         "N",
         least=1,
         also=("-N", "--ppn", "--npernode", "--nproc-per-node", "--ntasks-per-node", "--num-gpus"),
+        group="How many ranks",
     )
     gpus: str = flag(
         "",
         "lease this number of GPUs on each host, with a rank for each; 0: none (default: one for each rank)",
         "N",
+        group="Most used",
     )
     env: tuple[str, ...] = flag(
         (),
         "for every rank; NAME alone takes its value from this machine; may be repeated",
         "NAME=VALUE",
         also=("-x",),
+        group="Most used",
     )
     requirements: str = flag(
         "",
         "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
         "FILE",
         replaces=("image", "engine", "mount"),
+        group="Most used",
     )
     image: str = flag(
-        "", "run the ranks in a container of this image on every host", "IMAGE", replaces=PACKAGES
+        "",
+        "run the ranks in a container of this image on every host",
+        "IMAGE",
+        replaces=PACKAGES,
+        group="Most used",
     )
     detach: bool = flag(
         False,
         "run the job independently of this command: Muster's driver runs on the first host; with --slurm, "
         "as a batch job",
+        group="Most used",
     )
     max_restarts: int = flag(
         0,
         "how often to start again after a failure, on the hosts that are still fit (default: 0)",
         "N",
         least=0,
+        group="Most used",
     )
     stall_timeout: int = flag(
         0,
         "end the job if no rank makes progress for this many seconds (default: 0, never)",
         "SECONDS",
         least=0,
+        group="Most used",
     )
-    dry_run: bool = flag(False, "print every file and every command, and change nothing", also=("--dry",))
+    dry_run: bool = flag(
+        False, "print every file and every command, and change nothing", also=("--dry",), group="Most used"
+    )
     profile: str = flag(
-        "", "the profile in muster.toml or [tool.muster] whose values to use; its name alone does too", "NAME"
+        "",
+        "the profile in muster.toml or [tool.muster] whose values to use; its name alone does too",
+        "NAME",
+        group="What runs",
     )
 
     script: str = flag(
@@ -99,6 +119,7 @@ class LaunchOptions(SlurmOptions):
         "a Python script of the working tree to run in every rank",
         takes="positional",
         replaces=("module", "args"),
+        group="What runs",
     )
     module: str = flag(
         "",
@@ -107,6 +128,7 @@ class LaunchOptions(SlurmOptions):
         also=("-m",),
         ends_options="-m",
         replaces=("script", "args"),
+        group="What runs",
     )
     args: str = flag(
         "",
@@ -114,32 +136,36 @@ class LaunchOptions(SlurmOptions):
         "ARGS",
         takes="program",
         blank="no arguments",
+        group="What runs",
     )
     keep: tuple[str, ...] = flag(
         (),
         "a folder of the program, such as checkpoints, that each host keeps from one launch to the next, at "
         "the same path; may be repeated",
         "PATH",
+        group="What runs",
     )
     backend: str = flag(
         "auto",
         "auto (default), gloo, nccl, mpi or hccl; the program gets it as MUSTER_BACKEND",
         "NAME",
         choices=BACKENDS,
+        group="What runs",
     )
 
-    include: str = flag("", INCLUDE, "HOSTS")
-    exclude: str = flag("", EXCLUDE, "HOSTS")
+    include: str = flag("", INCLUDE, "HOSTS", group="Where it runs")
+    exclude: str = flag("", EXCLUDE, "HOSTS", group="Where it runs")
     network: str = flag(
         "",
         "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
         "NETWORK",
         also=("--network-interface",),
+        group="Where it runs",
     )
-    python: str = flag("", PYTHON, "PATH", of_project=True)
-    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
+    python: str = flag("", PYTHON, "PATH", of_project=True, group="Where it runs")
+    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER", group="Where it runs")
 
-    slots: str = flag("", SLOTS, "SLOTS")
+    slots: str = flag("", SLOTS, "SLOTS", group="How many ranks")
 
     wait: str = flag(
         "",
@@ -147,22 +173,33 @@ class LaunchOptions(SlurmOptions):
         "SECONDS",
         alone=WITHOUT_LIMIT,
         values=r"\d+",
+        group="Shared hosts",
     )
 
     python_version: str = flag(
-        "", "the version of Python for these packages, 3.12 (default: the hosts' own Python)", "VERSION"
+        "",
+        "the version of Python for these packages, 3.12 (default: the hosts' own Python)",
+        "VERSION",
+        group="Packages and container",
     )
-    system_torch: bool = flag(False, "use the torch installed on the hosts")
+    system_torch: bool = flag(False, "use the torch installed on the hosts", group="Packages and container")
     torch_backend: str = flag(
         "auto",
         "which wheels of torch: auto (default: by GPUs and NVIDIA's driver), none, cpu, cu128, ...",
         "NAME",
+        group="Packages and container",
     )
     engine: str = flag(
-        "", "docker, podman or apptainer starts the container (default: what each host has)", "NAME"
+        "",
+        "docker, podman or apptainer starts the container (default: what each host has)",
+        "NAME",
+        group="Packages and container",
     )
     mount: tuple[str, ...] = flag(
-        (), "a folder of the hosts for the container; may be repeated", "PATH[:INSIDE][:ro]"
+        (),
+        "a folder of the hosts for the container; may be repeated",
+        "PATH[:INSIDE][:ro]",
+        group="Packages and container",
     )
 
     min_hosts: int = flag(
@@ -171,17 +208,20 @@ class LaunchOptions(SlurmOptions):
         "N",
         least=1,
         also=("--min-np",),
+        group="Survive failures",
     )
     spares: int = flag(
         0,
         "connect, check and supply this many hosts beyond --np too, to replace hosts that fail (default: 0)",
         "N",
         least=1,
+        group="Survive failures",
     )
     preload: bool = flag(
         False,
         "keep the imports of the ranks ready on each host while the job runs, so that a restart needs "
         "none; takes the memory of one more rank for each host, with torchrun of two",
+        group="Survive failures",
     )
     grace: int = flag(
         30,
@@ -189,6 +229,7 @@ class LaunchOptions(SlurmOptions):
         "behind (default: 30)",
         "SECONDS",
         least=0,
+        group="Survive failures",
     )
     start_timeout: int = flag(
         0,
@@ -196,26 +237,24 @@ class LaunchOptions(SlurmOptions):
         "(default: no limit; a batch job waits as long as Slurm does)",
         "SECONDS",
         least=1,
+        group="Survive failures",
     )
 
-    rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all", "RANKS")
+    rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all", "RANKS", group="Look at it")
     no_record: bool = flag(
         False,
         "record no collectives and open no console in the ranks; then muster why has only their stacks, "
         "and eval does not work",
+        group="Look at it",
     )
     max_log: str = flag(
         "500M",
         "limit for each log of the run here: 200M, 4G (default: 500M; 0: none); a longer log keeps its "
         "beginning and its last lines, and its host has all of it",
         "BYTES",
+        group="Look at it",
     )
-    notify: str = flag(
-        "",
-        "at a stall and at the end, start this command with JSON on its standard input",
-        "COMMAND",
-    )
-    timings: bool = flag(False, "at the end, print how long each part of the start took")
+    timings: bool = flag(False, "at the end, print how long each part of the start took", group="Look at it")
 
     slurm: str = flag(
         "",
@@ -223,8 +262,11 @@ class LaunchOptions(SlurmOptions):
         "OPTIONS",
         alone=THIS_ALLOCATION,
         replaces=("hosts",),
+        group="Slurm and launchers",
     )
-    launcher: LauncherName | Literal[""] = flag("", LAUNCHER, "NAME", choices=LAUNCHERS)
+    launcher: LauncherName | Literal[""] = flag(
+        "", LAUNCHER, "NAME", choices=LAUNCHERS, group="Slurm and launchers"
+    )
 
     job: str = field(default="", kw_only=True)
     """The id of the job, if a program has chosen it (deploy/api). It is no flag, as the next one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from ..common.users import home, own_name
@@ -12,6 +12,8 @@ from ..console.progress import OnStage
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
+from ..jobs.feature_options import OPTIONS
+from ..plan.flags import Options, flags_of
 from ..plan.kept import project_key, with_kept
 from ..plan.leases import NO_GPUS, VARIABLES
 from ..plan.program import PYTHON
@@ -41,6 +43,10 @@ _INSTEAD = {
 def refuse(options: LaunchOptions) -> None:
     """`UsageError` for options that contradict each other."""
     require_one_source(options)
+    values = ((each, getattr(options, each.field)) for each in flags_of(options))
+    given = {each.field: value for each, value in values if value != each.default}
+    for part in parts_of(options):
+        part.check(given)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts; add --max-restarts N")
     for name in ("spares", "preload"):
@@ -139,10 +145,14 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         spares=options.spares,
         preload=options.preload,
         max_log=parse.size("--max-log", options.max_log),
-        notify=options.notify,
         record=not options.no_record,
         **container,
-    )
+    ).having(*parts_of(options))
+
+
+def parts_of(options: LaunchOptions) -> list[Options]:
+    """The options of each feature."""
+    return [kind(**{each.name: getattr(options, each.name) for each in fields(kind)}) for kind in OPTIONS]
 
 
 def _sources(options: LaunchOptions) -> tuple[str, ...]:
@@ -172,7 +182,7 @@ def _above(folder: Path, options: LaunchOptions) -> Path | None:
 def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage: OnStage) -> LaunchSpec:
     """Add the program and the tree, and import the modules of a launch, during the slower logins.
 
-    `UsageError` for a program, or `--notify` that is wrong on any host.
+    `UsageError` for a program that is wrong on any host.
     """
     folder = Path.cwd()
     on_stage(f"reading the files of {folder}")
@@ -192,7 +202,5 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
             tree, keep = with_kept(tree, options.keep)
             spec = replace(spec, tree=tree, keep=keep, project=project_key(tree.root))
     with clock.part("imports meanwhile"):
-        from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import launching  # noqa: F401, PLC0415
-    require_notify(options.notify, local=not options.detach)
     return spec

@@ -9,9 +9,10 @@ from itertools import islice, pairwise
 from pathlib import PurePosixPath
 
 from ..errors import UsageError
+from ..plan.flags import Flag
 from ..plan.program import Program
 from ..plan.source_tree import Tree
-from .command import Declaration, Flag
+from .command import Declaration
 from .launch_options import LaunchOptions
 
 REFUSED = {"dry_run", "hosts", "np", "include", "exclude"}

@@ -20,7 +20,8 @@ from ..errors import UsageError
 from ..hosts import hostfile, setup_record
 from ..hosts.hostfile import Host
 from ..hosts.name_patterns import InvalidValue, all_names
-from .command import Command, flag
+from ..plan.flags import flag
+from .command import Command
 from .shared import HOSTS, HOSTS_ALSO, MUSTER, hosts_file_of
 
 ANSIBLE = MUSTER / "ansible"

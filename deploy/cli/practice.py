@@ -20,13 +20,14 @@ from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import MAX_SLOTS
 from ..image.engine import LocalEngine
+from ..plan.flags import flag
 from ..plan.launcher import place_ranks
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package, scan
 from ..plan.spec import DEFAULT_LAUNCHER, STALL_NOTE_SECONDS, LauncherName, LaunchSpec
 from ..timings import Timings
 from . import options
-from .command import Command, Exit, flag
+from .command import Command, Exit
 from .inventory import of_file
 from .launch_options import LaunchOptions
 from .launch_program import DEFAULT_MODULE

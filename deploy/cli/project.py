@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .command import PROFILE, Declaration, Flag, Source
+from ..plan.flags import Flag
+from .command import PROFILE, Declaration, Source
 from .project_file import Layer, Setting, project_of
 
 COMMAND_LINE = "command line"

@@ -22,7 +22,8 @@ from ..common.users import expanded
 from ..connect.ownership import require_own, search_path
 from ..console.text import nearest
 from ..errors import UsageError
-from .command import PROFILE, Declaration, Flag
+from ..plan.flags import Flag
+from .command import PROFILE, Declaration
 from .removed import replacement
 
 NAMES = ("muster.toml", "pyproject.toml")

@@ -38,12 +38,6 @@ REMOVED: Mapping[str, str] = {
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 
 
-REMOVED_VALUES: Mapping[str, str] = {
-    "--launcher srun": "use mpirun or torchrun, which also start ranks in an allocation of Slurm",
-}
-"""Values of flags that are still there, of any command."""
-
-
 _JOBS = "status` lists the jobs, `muster top` shows one live"
 OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("ls", "list", "ps", "jobs", "queue", "squeue"), _JOBS),

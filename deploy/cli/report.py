@@ -12,8 +12,8 @@ from pathlib import Path
 from ..console.terminal import harmless
 from ..jobs.control import LocatedJob
 from ..jobs.fetch import fetch, snapshot
+from ..plan.flags import flag
 from ..view.page.render import write_report
-from .command import flag
 from .ending import PAGE
 from .job_lookup import locate, require_logs
 from .shared import NewestJobOptions

@@ -13,7 +13,8 @@ from ..connect.ownership import search_path
 from ..console.terminal import harmless
 from ..console.text import fitted
 from ..errors import UsageError
-from .command import Command, Declaration, flag
+from ..plan.flags import flag
+from .command import Command, Declaration
 from .project_file import Setting, project_of
 
 HOSTS_FILE = "hosts.txt"

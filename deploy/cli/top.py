@@ -20,12 +20,12 @@ from ..hosts import hostfile
 from ..jobs.control import LocatedJob, state_of
 from ..jobs.reconnect import reconnecting
 from ..launch.diagnosis import gather_stacks
+from ..plan.flags import flag
 from ..view.top.figures import as_json
 from ..view.top.head import Moment
 from ..view.top.history import TopHistory
 from ..view.top.screen import everything
 from ..view.top.sources import HostSource, JobSource, RecordSource
-from .command import flag
 from .job_lookup import JobSearch, look, require_logs
 from .running import job_hosts
 from .shared import EXCLUDE, HOSTS_ALSO, INCLUDE, JOB_HOSTS, RUNS_FOLDER, RunningJobOptions, write_json

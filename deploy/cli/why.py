@@ -13,13 +13,14 @@ from ..errors import UnfitError
 from ..jobs.kernel_log import kernel_messages
 from ..jobs.verdict import kernel_lines
 from ..launch.diagnosis import gather_stacks
+from ..plan.flags import flag
 from ..why.case import LONG_WITHOUT_HISTORY, Verdict
 from ..why.gather import gather, gather_stragglers, with_missing
 from ..why.positions import Rank
 from ..why.stall import stand_still
 from ..why.stragglers import lines
 from ..why.verdict import explain
-from .command import Exit, flag
+from .command import Exit
 from .running import exit_if_silent, no_rank, running
 from .shared import EXCLUDE, INCLUDE, JSON, RunningJobOptions, write_json
 

@@ -33,6 +33,7 @@ from ..launch.result import TERMINATED, LaunchResult
 from ..plan.source_tree import Tree, TreeFile
 from ..plan.spec import LaunchSpec
 from .feature import Attempt, Feature, Features
+from .feature_options import OPTIONS
 from .features import features_of
 from .run_folder import RunFolder
 from .runner import Attempts
@@ -75,7 +76,7 @@ def with_store(spec: LaunchSpec, store: Path) -> LaunchSpec:
 
 def main(folder_name: str) -> None:
     """Drive the job from stdin, in a process that outlives its parent and ends at SIGTERM alone."""
-    spec = LaunchSpec.of_json(json.load(sys.stdin))
+    spec = LaunchSpec.of_json(json.load(sys.stdin), OPTIONS)
     if os.fork():
         os._exit(0)
     end_at_sigterm_alone()

@@ -8,39 +8,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-import shutil
 import subprocess
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UsageError
 from ..launch.events import Event
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
 from ..why.stall import stall_text
 from .feature import Feature
+from .notify_options import NotifyOptions
 
 COMMAND_SECONDS = 30.0
 STALLS = frozenset({"steps.stopped", "steps.resumed"})
-
-
-def require_notify(command: str, *, local: bool = True) -> None:
-    """`UsageError` for a value of `--notify` that is not a command.
-
-    `local`: whether the driver runs on this machine, so that the program must exist here.
-    """
-    if command.lower().startswith(("http://", "https://")):  # it may be the secret of a chat: not shown
-        raise UsageError("--notify URL was removed: use --notify 'curl -d @- URL'")
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UsageError(f"--notify: {error}; quote the command as in a shell") from None
-    if command and not (words and words[0].strip()):
-        raise UsageError("--notify: write a command")
-    if command and local and not shutil.which(words[0]):
-        raise UsageError(f"--notify: no program {words[0]} here")
 
 
 def message(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +43,7 @@ class Notify(Feature):
     """Notifies of a stall and of its end while the job runs, and of the end of the job."""
 
     def __init__(self, spec: LaunchSpec) -> None:
-        self._spec = spec
+        self._spec, self._command = spec, spec.of(NotifyOptions).notify
         self._started: JobEvent | None = None
         self._last: threading.Thread | None = None
         self._problems = list[str]()
@@ -75,7 +57,7 @@ class Notify(Feature):
 
     def closed(self, result: LaunchResult) -> str:
         """Send the message about the end; returns why that failed."""
-        return send(self._spec.notify, message(result.as_json())) if self._spec.notify else ""
+        return send(self._command, message(result.as_json())) if self._command else ""
 
     def on_event(self, event: Event) -> None:
         """Send a message if the event is of a stall. The driver does not wait for it."""
@@ -83,7 +65,7 @@ class Notify(Feature):
             return
         if event.type == "attempt.started":
             self._started = event
-        elif event.type in STALLS and self._spec.notify:
+        elif event.type in STALLS and self._command:
             arguments = (self._message(event), self._last)
             self._last = threading.Thread(target=self._send, args=arguments, daemon=True)
             self._last.start()
@@ -111,7 +93,7 @@ class Notify(Feature):
     def _send(self, content: Mapping[str, Any], earlier: threading.Thread | None) -> None:
         if earlier:
             earlier.join()  # messages arrive in the order of their events
-        why = send(self._spec.notify, content)
+        why = send(self._command, content)
         if why and why not in self._problems:
             self._problems.append(why)
 

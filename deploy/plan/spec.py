@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..decode import from_json
 from ..hosts.hostfile import Host
+from .flags import Options
 from .program import Program
 from .source_tree import Tree
 
+T = TypeVar("T", bound=Options)
 LauncherName = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
@@ -118,8 +120,17 @@ class LaunchSpec:
     """Whether its hosts keep the imports of the ranks ready for the next attempt."""
     max_log: int = MAX_LOG
     """Bytes that each of its logs may take on the disk of its driver; 0 for no limit."""
-    notify: str = ""
-    """A command or a URL that gets a message at each stall and at the end."""
+    features: Mapping[str, Options] = field(default_factory=dict)
+    """The options of features, by the names of their classes; see `of`."""
+
+    def of(self, kind: type[T]) -> T:
+        """The options of a feature."""
+        part = self.features.get(kind.__name__)
+        return part if isinstance(part, kind) else kind()
+
+    def having(self, *parts: Options) -> LaunchSpec:
+        """The same request with these options of features."""
+        return replace(self, features={**self.features, **{type(part).__name__: part for part in parts}})
 
     def for_attempt(self, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
         """The request of an attempt. With fewer hosts there may be fewer ranks than before."""
@@ -134,10 +145,13 @@ class LaunchSpec:
         return plain
 
     @staticmethod
-    def of_json(value: Mapping[str, Any]) -> LaunchSpec:
-        """The request from the result of `as_json`."""
-        spec: LaunchSpec = from_json(LaunchSpec, value)
-        return spec
+    def of_json(value: Mapping[str, Any], kinds: Iterable[type[Options]]) -> LaunchSpec:
+        """The request from the result of `as_json`; `kinds`: of the options of features."""
+        core = {**value, "features": {}}
+        parts = value.get("features", {})
+        decoded = (from_json(kind, parts[kind.__name__]) for kind in kinds if kind.__name__ in parts)
+        spec: LaunchSpec = from_json(LaunchSpec, core)
+        return spec.having(*decoded)
 
 
 def is_secret(name: str, hidden: Container[str]) -> bool:

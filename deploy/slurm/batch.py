@@ -14,7 +14,7 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
 from ..jobs.job_record import record_without_hosts
+from ..plan.flags import Flag, Options, flags_of
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec, is_secret
 from .allocation import from_home
@@ -38,10 +39,8 @@ BATCH, LOG = "batch", "driver.log"
 # No --no-kill: with it Slurm 24.11 keeps the other nodes forever when the first one, the driver's, dies.
 OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60", "--export=ALL")
 REQUEUE = "--requeue"
-NOTIFY = "MUSTER_NOTIFY"
-"""The variable with the command of --notify, which may contain a URL that lets anyone post."""
 _HIDDEN = "***"
-"""Stands for the command of --notify in files."""
+"""Stands for the value of a secret option in files."""
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.slurm.batch_main import main; main()"
 )
@@ -132,24 +131,42 @@ def _submit(batch: Batch, environ: Mapping[str, str]) -> str:
 def secrets(spec: LaunchSpec) -> dict[str, str]:
     """The values that no file may have. Slurm passes them on with the environment of sbatch."""
     values = {name: value for name, value in spec.env if is_secret(name, spec.hidden)}
-    return {**values, NOTIFY: spec.notify} if spec.notify else values
+    return values | {_variable(flag): getattr(part, flag.field) for part, flag in _secret_options(spec)}
 
 
 def without_secrets(spec: LaunchSpec) -> LaunchSpec:
     """The job without its secrets, for a file."""
     env = tuple((name, "" if is_secret(name, spec.hidden) else value) for name, value in spec.env)
-    notify = _HIDDEN if spec.notify else ""
-    return dataclasses.replace(spec, notify=notify, env=env)
+    return _with_options(dataclasses.replace(spec, env=env), lambda flag: _HIDDEN)
 
 
 def with_secrets(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
     """The job with its secrets; `MusterError` if Slurm did not pass on a value."""
     if lacking := [name for name in secrets(spec) if name not in environ]:
-        option = "--notify" if lacking[0] == NOTIFY else f"--env {lacking[0]}"
+        options = {_variable(flag): flag.name for _, flag in _secret_options(spec)}
+        option = options.get(lacking[0], f"--env {lacking[0]}")
         raise MusterError(f"{option}: Slurm did not pass it on; leave --export out of --slurm")
     env = tuple((name, environ[name] if is_secret(name, spec.hidden) else value) for name, value in spec.env)
-    notify = environ.get(NOTIFY, "") if spec.notify else ""
-    return dataclasses.replace(spec, notify=notify, env=env)
+    return _with_options(dataclasses.replace(spec, env=env), lambda flag: environ[_variable(flag)])
+
+
+def _secret_options(spec: LaunchSpec) -> Iterator[tuple[Options, Flag]]:
+    """The options that are secret and have a value."""
+    for part in spec.features.values():
+        for flag in flags_of(part):
+            if flag.secret and getattr(part, flag.field):
+                yield part, flag
+
+
+def _variable(flag: Flag) -> str:
+    """The variable of a batch job that has the value of a secret option: MUSTER_NOTIFY."""
+    return f"MUSTER_{flag.field.upper()}"
+
+
+def _with_options(spec: LaunchSpec, value: Callable[[Flag], str]) -> LaunchSpec:
+    """The request with other values of its secret options."""
+    changed = (dataclasses.replace(part, **{flag.field: value(flag)}) for part, flag in _secret_options(spec))
+    return spec.having(*changed)
 
 
 def _prepare(spec: LaunchSpec, batch: Batch) -> None:

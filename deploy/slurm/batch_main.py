@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from ..errors import MusterError
 from ..jobs.detached_main import end_at_sigterm_alone, with_store
 from ..jobs.feature import Features
+from ..jobs.feature_options import OPTIONS
 from ..jobs.features import features_of
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
@@ -57,7 +58,8 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
     start = _Start(environ.get("SLURM_JOB_ID", ""), restarts_of(environ))
     features = Features()
     try:
-        spec = LaunchSpec.of_json(json.loads((folder / BATCH / "job.json").read_text()))
+        written = json.loads((folder / BATCH / "job.json").read_text())
+        spec = LaunchSpec.of_json(written, OPTIONS)
         spec = with_secrets(spec, environ)
         features = features_of(spec)
         allocation = own_allocation(environ)

@@ -24,6 +24,8 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import detached_main, runner
 from muster.deploy.jobs.detach import own_code
 from muster.deploy.jobs.detached_main import stored
+from muster.deploy.jobs.feature_options import OPTIONS
+from muster.deploy.jobs.notify_options import NotifyOptions
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import end_unstarted
 from muster.deploy.plan.launch_plan import LaunchPlan
@@ -46,7 +48,7 @@ def make_job() -> LaunchSpec:
 
 
 def test_a_job_arrives_as_it_left() -> None:
-    assert LaunchSpec.of_json(make_job().as_json()) == make_job()
+    assert LaunchSpec.of_json(make_job().as_json(), OPTIONS) == make_job()
 
 
 @pytest.mark.parametrize(
@@ -63,14 +65,14 @@ def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
     monkeypatch.setattr(detached_main, "LocalPipe", lambda python: python)
     monkeypatch.setattr(detached_main, "OpenSshPipe", lambda host, python, *, head: python)
     ways: list[object] = [
-        detached_main.opener_of(LaunchSpec.of_json(job.as_json()))(host) for host in job.hosts
+        detached_main.opener_of(LaunchSpec.of_json(job.as_json(), OPTIONS))(host) for host in job.hosts
     ]
     assert ways == started
 
 
 def test_a_job_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one of"):
-        LaunchSpec.of_json({**make_job().as_json(), "launcher": "sh"})
+        LaunchSpec.of_json({**make_job().as_json(), "launcher": "sh"}, OPTIONS)
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ def drive_with_image(folder: Path, monkeypatch: pytest.MonkeyPatch, notify: str 
     monkeypatch.setattr(runner, "Cluster", Connected)
     monkeypatch.setattr(runner, "make_plan", fetching)
     job = make_job()
-    detached_main.drive(replace(job, notify=notify, image="it"), folder)
+    detached_main.drive(replace(job, image="it").having(NotifyOptions(notify)), folder)
 
 
 def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(

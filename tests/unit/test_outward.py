@@ -11,7 +11,8 @@ import pytest
 
 from muster.deploy.errors import UsageError
 from muster.deploy.jobs import notify as notifying
-from muster.deploy.jobs.notify import Notify, require_notify
+from muster.deploy.jobs.notify import Notify
+from muster.deploy.jobs.notify_options import NotifyOptions
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.program import Program
@@ -30,7 +31,7 @@ STOPPED = dataclasses.replace(FAILED, failure=interruption(KeyboardInterrupt(2),
 
 def end(command: str, result: LaunchResult = DONE) -> str:
     """The end of a job with this value of --notify; returns the note for the user."""
-    return Notify(dataclasses.replace(PLAN.spec, notify=command)).closed(result)
+    return Notify(PLAN.spec.having(NotifyOptions(command))).closed(result)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def events_of_a_stall() -> list[JobEvent]:
 def test_a_command_gets_a_stall_and_its_end_in_the_fields_of_the_end(tmp_path: Path) -> None:
     target = tmp_path / "told"
     command = shlex.join(["tee", "-a", str(target)])
-    notify = Notify(dataclasses.replace(PLAN.spec, notify=command))
+    notify = Notify(PLAN.spec.having(NotifyOptions(command)))
     for event in events_of_a_stall():
         notify.on_event(event)
     assert notify.over(DONE) == DONE
@@ -86,7 +87,7 @@ def test_a_command_gets_a_stall_and_its_end_in_the_fields_of_the_end(tmp_path: P
 def test_a_receiver_that_is_gone_is_named_once_and_delays_nothing(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     held = shlex.join(["sh", "-c", f"until [ -e {shlex.quote(str(gate))} ]; do sleep 0.05; done; exit 7"])
-    notify = Notify(dataclasses.replace(PLAN.spec, notify=held))
+    notify = Notify(PLAN.spec.having(NotifyOptions(held)))
     for event in events_of_a_stall():
         notify.on_event(event)  # while the command is held
     gate.touch()
@@ -112,17 +113,17 @@ def test_a_command_that_fails_is_named_without_its_arguments(monkeypatch: pytest
 @pytest.mark.parametrize("command", ["'open", " ", "''", "no-such-program --now"])
 def test_what_is_no_command_is_refused_before_the_launch(command: str) -> None:
     with pytest.raises(UsageError, match="--notify: "):
-        require_notify(command)
+        NotifyOptions(command).check({})
 
 
 def test_a_command_is_accepted() -> None:
-    require_notify("tee --append now")
-    require_notify("no-such-program --now", local=False)
+    NotifyOptions("tee --append now").check({})
+    NotifyOptions("no-such-program --now").check({"detach": True})
 
 
 @pytest.mark.parametrize("url", ["https://chat.example/s3cret", "HTTP://chat.example/s3cret -x"])
 def test_a_url_in_place_of_a_command_names_curl(url: str) -> None:
-    for local in (True, False):
+    for given in ({}, {"detach": True}):
         with pytest.raises(UsageError) as refused:
-            require_notify(url, local=local)
+            NotifyOptions(url).check(given)
         assert str(refused.value) == "--notify URL was removed: use --notify 'curl -d @- URL'"

@@ -182,8 +182,7 @@ def test_a_command_is_written_without_its_defaults(written: str, shown: str | No
     declared = COMMANDS["launch"]
 
     def command(line: str) -> Command:
-        values = read(f"launch {line}").values
-        return declared.kind(**{declared.flags[name].field: value for name, value in values.items()})
+        return declared.made(read(f"launch {line}").values)
 
     arguments = shlex.join(declared.arguments_of(command(written)))
     assert sorted(arguments.split()) == sorted((shown or written).split())

@@ -144,9 +144,8 @@ def test_the_plan_has_the_place_of_each_value_and_no_secret(here: Path) -> None:
     text = TEXT.replace('hosts = "cluster.txt"', 'notify = "curl -d @- https://chat/secret"')
     (here / "muster.toml").write_text(text.replace('"TOKEN"', '"MY_TOKEN=abc"'))
     values, sources = read("launch big --np 2 train.py")
-    options = LaunchOptions(
-        sources=sources, **{COMMANDS["launch"].flags[name].field: value for name, value in values.items()}
-    )
+    options = COMMANDS["launch"].made(values, sources=sources)
+    assert isinstance(options, LaunchOptions)
     assert not read("status")[1]
     lines = spec_of(options, columns=None).sources
     assert {f"--{each}: command line" for each in ("profile big", "np 2", "script train.py")} <= {*lines}

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import muster
-from muster.deploy.api import flags, functions
+from muster.deploy.api import flags, functions, job
 from muster.deploy.api.functions import write_call
 from muster.deploy.api.process import LaunchError
 from muster.deploy.api.result import JobError, JobResult, RankEnd, RankError, read_result
@@ -55,7 +55,7 @@ def test_keywords_become_the_values_of_a_command_line() -> None:
         "--slurm": "here",
         "--detach": False,
     }
-    assert flags.values_of(LAUNCH, {**given, "image": None}) == expected
+    assert job.values_of(LAUNCH, {**given, "image": None}) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_keywords_become_the_values_of_a_command_line() -> None:
 )
 def test_a_wrong_keyword_is_refused_as_on_the_command_line(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        flags.values_of(LAUNCH, given)
+        job.values_of(LAUNCH, given)
     assert str(caught.value) == said
 
 

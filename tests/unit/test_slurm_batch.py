@@ -26,6 +26,8 @@ from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.jobs import control
 from muster.deploy.jobs.control import LocalRuns, LocatedJob
+from muster.deploy.jobs.feature_options import OPTIONS
+from muster.deploy.jobs.notify_options import NotifyOptions
 from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
@@ -39,6 +41,7 @@ from tests.slurm import SHOW_JOB, put_programs
 from tests.unit.test_attempts import DONE, FAILED
 
 NAME = "20261122-120000-abcd"
+NOTIFY = "MUSTER_NOTIFY"
 COMMAND = "curl -d @- https://chat.example.org/hook"
 TWO = Allocation("7", (Host("n1", slots=2), Host("n2", slots=1)))
 
@@ -152,13 +155,13 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
 ) -> None:
     slurm(sbatch=f'env > {tmp_path}/env; echo "7;cluster"')
-    job = dataclasses.replace(job, notify=COMMAND)
+    job = job.having(NotifyOptions(COMMAND))
     made = batch_of(job, ["-N", "2", "--requeue"], tmp_path / "runs")
     assert submit(job, made, {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) == "7"
     (tmp_path / "project" / "train.py").write_text("changed since")
     run, given = batch_main._begin(
         made.folder,
-        batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p", batch.NOTIFY: COMMAND}),
+        batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p", NOTIFY: COMMAND}),
         TWO,
         requeue=True,
     )
@@ -166,13 +169,13 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     assert (given.hosts, given.min_hosts, given.allocation) == (TWO.hosts, 2, "7")
     assert given.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
     assert given.may_restart
-    assert given.notify == COMMAND
+    assert given.of(NotifyOptions).notify == COMMAND
     assert run.detached
     written = b"".join(path.read_bytes() for path in made.folder.rglob("*") if path.is_file())
     assert b"s3cret" not in written
     assert b"hidden too" not in written
     assert b"chat.example.org" not in written
-    assert {"HF_TOKEN=s3cret", f"{batch.NOTIFY}={COMMAND}"} <= {*(tmp_path / "env").read_text().splitlines()}
+    assert {"HF_TOKEN=s3cret", f"{NOTIFY}={COMMAND}"} <= {*(tmp_path / "env").read_text().splitlines()}
     assert made.folder.stat().st_mode & 0o077 == 0
     mark = mark_of(made.folder)
     assert mark is not None
@@ -180,13 +183,13 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
 
 
 def _kept(made: Batch) -> LaunchSpec:
-    return LaunchSpec.of_json(json.loads((made.folder / "batch" / "job.json").read_text()))
+    return LaunchSpec.of_json(json.loads((made.folder / "batch" / "job.json").read_text()), OPTIONS)
 
 
 def test_a_value_that_slurm_did_not_pass_on_is_named(job: LaunchSpec) -> None:
     with pytest.raises(MusterError, match=r"--env HF_TOKEN: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {"PIN": ""})
-    job = dataclasses.replace(job, notify=COMMAND, env=())
+    job = dataclasses.replace(job, env=()).having(NotifyOptions(COMMAND))
     with pytest.raises(MusterError, match=r"--notify: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {})
 
@@ -460,9 +463,9 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
 ) -> None:
     slurm(sbatch="echo 7", scontrol='printf "n1\\n"', squeue="true")
     tell = shlex.join(["tee", str(tmp_path / "told")])
-    wants_more = dataclasses.replace(job, min_hosts=4, notify=tell)
+    wants_more = dataclasses.replace(job, min_hosts=4).having(NotifyOptions(tell))
     submit(wants_more, made := batch_of(job, [], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
-    environ = {**ON_N1, batch.NOTIFY: tell}
+    environ = {**ON_N1, NOTIFY: tell}
     assert batch_main.drive(made.folder, environ) == 2
     found = state(tmp_path / "runs")
     assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1 host")
@@ -511,9 +514,9 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
     monkeypatch.setattr(batch_main, "Attempts", lambda *_: SimpleNamespace(run=run))
     cases = f'"show hostnames") echo n1 ;; "show job") echo "JobId=7 {shown}" ;; requeue*) {requeued}'
     slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
-    job = dataclasses.replace(job, notify=command)
+    job = job.having(NotifyOptions(command))
     submit(job, made := batch_of(job, ["--requeue"], tmp_path / "runs"), {"PATH": os.environ["PATH"]})
-    batch_main.drive(made.folder, {**ON_N1, batch.NOTIFY: command})
+    batch_main.drive(made.folder, {**ON_N1, NOTIFY: command})
     assert told.exists() is not goes_on
     assert (made.folder / "batch").exists() is goes_on
 

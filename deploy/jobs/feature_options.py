@@ -1,0 +1,16 @@
+"""The options of the features of a job, in one place: a launch takes them, and its request has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..plan.flags import Options
+from .notify_options import NotifyOptions
+
+
+@dataclass(frozen=True)
+class FeatureOptions(NotifyOptions):
+    """The options of all features: a base for each."""
+
+
+OPTIONS: tuple[type[Options], ...] = FeatureOptions.__bases__
