@@ -126,7 +126,7 @@ def deliver_here() -> None:
     hosts_file = Path("hosts.txt")
     with Cluster(hostfile.load(hosts_file), access_beside(hosts_file, "").open) as cluster:
         placement = place_ranks(cluster.hosts, spec)
-        deliver(plan(spec, placement, cluster.survey(), tools=tools()), cluster)
+        deliver(plan(spec, placement, cluster.survey(), {}, tools()), cluster)
 
 
 def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], rounds: int) -> str:

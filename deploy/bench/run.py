@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ..connect.pipe import OpenPipe
 from ..hosts.hostfile import Host
-from ..jobs.feature import Feature, Features
+from ..jobs.feature import Feature
+from ..jobs.features import features_of
 from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts
+from ..jobs.runner import Job
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
 
@@ -47,7 +48,7 @@ def run(  # the parts of a job
 ) -> BenchmarkRun:
     """Run the job to its end. Its folder in `runs` is like that of any other job."""
     folder = RunFolder(runs, spec.job, max_log=spec.max_log)
-    result = Attempts(spec, open_pipe, folder, Features(features)).run()
+    result = Job(spec, open_pipe, folder, features_of(spec, *features)).run()
     placement = sorted((place.rank, host.host.name) for host in result.plan.hosts for place in host.ranks)
     printed = {rank: _head_of(folder.log_of(rank, host, "out")) for rank, host in placement}
     return BenchmarkRun(result, folder, tuple(host for _, host in placement), printed)

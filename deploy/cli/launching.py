@@ -17,16 +17,15 @@ from ..connect.cluster import Cluster
 from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
-from ..envs.present import Packages
+from ..envs.present import PackageSource
 from ..envs.wanted import Requirements
 from ..jobs.detach import detach
-from ..jobs.feature import Feature
-from ..jobs.features import features_of
+from ..jobs.feature import Feature, Features, Start
+from ..jobs.features import changing, features_of
 from ..jobs.hosts_record import HostsRecording, kept_if_taken
-from ..jobs.leases import Leasing
 from ..jobs.planning import make_plan
 from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts
+from ..jobs.runner import Job
 from ..jobs.verdict import verdict
 from ..launch.events import Event
 from ..launch.job_events import JobEvent
@@ -72,7 +71,7 @@ class PreparedLaunch:
             with kept_if_taken(self._runs, spec.job, record):
                 self._detach(self.placement)
         else:
-            self._run(self.placement)
+            self._run()
 
     def _submit(self) -> None:
         """Submit the batch job to Slurm, or print what would be submitted."""
@@ -93,7 +92,7 @@ class PreparedLaunch:
     def _runs(self) -> Path:
         return Path(self.options.runs)
 
-    def _packages(self) -> Packages | None:
+    def _packages(self) -> PackageSource | None:
         """The delivery of the packages, if there are any."""
         if self.wanted is None:
             return None
@@ -108,19 +107,11 @@ class PreparedLaunch:
     def _show_plan(self, placement: Placement) -> None:
         """Print the plan, and change nothing on the hosts."""
         open_pipe, network = self.inventory.open_pipe, self.spec.network
+        features = Features((OnProgressLine(self.progress), *changing(self.spec, self._packages())))
+        start = Start(self.spec, placement, features.on_event, self.timings, is_dry_run=True)
         self.progress.stage(with_hosts("connecting"))
         with Cluster(placement.connected, open_pipe, timings=self.timings, network=network) as cluster:
-            plan = make_plan(
-                self.spec,
-                placement,
-                cluster,
-                self.timings,
-                self._packages(),
-                leases=Leasing(self.spec, placement, cluster).look(),
-                pull=False,
-                on_stage=self.progress.stage,
-            )
-            sys.stdout.write(harmless_lines(str(plan)))
+            sys.stdout.write(harmless_lines(str(make_plan(start, cluster, features))))
 
     def _detach(self, placement: Placement) -> None:
         """Start its driver on its head, after this driver has delivered the packages."""
@@ -136,10 +127,10 @@ class PreparedLaunch:
         Progress.close_all()
         self.screen.say(_detached(spec.job, spec.hosts[0].name))
 
-    def _run(self, placement: Placement) -> None:
+    def _run(self) -> None:
         """Run the job to its verdict, with run folder and screen."""
         folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
-        screen, packages = self.screen, self._packages()
+        screen = self.screen
         features = features_of(
             self.spec,
             OnScreen(screen),
@@ -147,17 +138,10 @@ class PreparedLaunch:
             HostsRecording(self.inventory.record(self.spec)),
             _Decision(),
             *self.inventory.features,
+            packages=self._packages(),
         )
         try:
-            result = Attempts(
-                self.spec,
-                self.inventory.open_pipe,
-                folder,
-                features,
-                timings=self.timings,
-                packages=packages,
-                placement=placement,
-            ).run()
+            result = Job(self.spec, self.inventory.open_pipe, folder, features, self.timings).run()
         finally:
             Progress.close_all()
             screen.close()

@@ -94,6 +94,7 @@ LATE = (
         {
             "cannot look at the environments of packages": "envs",
             "cannot remove environments of packages": "env_remove",
+            "cannot use the environment of packages": "env_hold",
             "": "env_reach env_make",
         },
     ),

@@ -15,7 +15,7 @@ from ..hosts.facts import Facts, HostEnvironments, with_interpreter
 ENVIRONMENTS_SECONDS = 30.0
 
 
-class Packages(Protocol):
+class PackageSource(Protocol):
     """Brings the packages of a launch to its hosts."""
 
     key: str

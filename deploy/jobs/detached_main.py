@@ -25,7 +25,6 @@ from ..common.users import home
 from ..connect.pipe import OpenPipe, Pipe
 from ..connect.transports.openssh import OpenSshPipe
 from ..connect.transports.process import LocalPipe
-from ..envs.present import Present
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..launch.events import Event, Waiting
@@ -36,7 +35,7 @@ from .feature import Attempt, Feature, Features
 from .feature_options import OPTIONS
 from .features import features_of
 from .run_folder import RunFolder
-from .runner import Attempts
+from .runner import Job
 from .verdict import end_unstarted, why_unstarted
 
 END_SECONDS = 20.0
@@ -92,7 +91,7 @@ def drive(spec: LaunchSpec, folder: Path) -> None:
     report = _StartReport()
     features = features_of(spec, _Reporting(spec, run, report))
     try:
-        result = _attempts(spec, run, features).run()
+        result = Job(spec, opener_of(spec), run, features).run()
     except (MusterError, KeyboardInterrupt) as error:
         if report.is_sent and run.waits:
             _close(features, end_unstarted(run.path, *why_unstarted(error, run.path)))
@@ -103,17 +102,6 @@ def drive(spec: LaunchSpec, folder: Path) -> None:
         report.refused(error)
     else:
         _close(features, result)
-
-
-def _attempts(spec: LaunchSpec, run: RunFolder, features: Features) -> Attempts:
-    packages = Present(spec.environment, spec.packages) if spec.environment else None
-    return Attempts(
-        spec,
-        opener_of(spec),
-        run,
-        features,
-        packages=packages,
-    )
 
 
 def _close(features: Features, result: LaunchResult) -> None:

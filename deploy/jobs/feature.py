@@ -1,15 +1,16 @@
 """What adds to a job: one class with every point at which something optional may act.
 
 A feature leaves out the methods that it does not need. The job calls its features in the order of their
-tuple. They tap its course; what changes an attempt is a named step of `runner.py` instead. A feature that
-raises loses itself only: the verdict gets a note, and the folder of the run the traceback.
+tuple. `prepare` changes an attempt, by the values that it returns; the other methods tap its course. A
+feature that raises in `greet` or `prepare` refuses the attempt. In another method it loses itself only: the
+verdict gets a note, and the folder of the run the traceback.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -17,13 +18,30 @@ from typing import TYPE_CHECKING, TypeVar
 from ..errors import MusterError
 
 if TYPE_CHECKING:  # most commands have no job
+    from ..connect.channel import Channel
     from ..connect.cluster import Cluster
     from ..launch.events import Emit, Event
     from ..launch.result import LaunchResult
-    from ..plan.launch_plan import LaunchPlan
+    from ..plan.launch_plan import Contribution, LaunchPlan
+    from ..plan.placement import Placement
+    from ..plan.spec import LaunchSpec
+    from ..timings import Timings
     from .run_folder import RunFolder
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Start:
+    """An attempt before its plan is made."""
+
+    spec: LaunchSpec
+    placement: Placement
+    emit: Emit
+    """Passes an event on, to all features and to the folder of the run."""
+    timings: Timings
+    is_dry_run: bool = False
+    """Whether the plan is only shown: then nothing may change on a host."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +58,33 @@ class Attempt:
     is_last: bool = True
     """Whether no other attempt follows. It is known at the end."""
 
+    @property
+    def head(self) -> Channel:
+        """The first host."""
+        return self.cluster.channels[self.plan.hosts[0].host.name]
+
+    @property
+    def answering(self) -> dict[str, Channel]:
+        """The hosts that still answer."""
+        return {
+            name: channel
+            for name, channel in self.cluster.channels.items()
+            if name not in self.cluster.silent and not channel.ended
+        }
+
 
 class Feature:
     """Adds something optional to a job."""
+
+    def greet(self, channel: Channel) -> None:
+        """A host is connected while others still connect: post requests to it. Called by several threads."""
+
+    def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
+        """All hosts are connected: look, wait, install; returns what each host's plan gets from this.
+
+        `UnfitError` names hosts that cannot be used.
+        """
+        return {}
 
     def begins(self, attempt: Attempt) -> None:
         """An attempt is announced, and its ranks start next. A `MusterError` ends it."""
@@ -53,8 +95,12 @@ class Feature:
     def turn(self, attempt: Attempt) -> None:
         """The ranks run. The job calls it at least every 2 s, and waits for it."""
 
+    def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """The ranks have ended; returns the result with the cause of its failure. It decides on a restart."""
+        return result
+
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
-        """The ranks of an attempt have ended, and its hosts are connected; returns the result to keep."""
+        """The cause of the failure is known, and the hosts are connected; returns the result to keep."""
         return result
 
     def fetch(self, attempt: Attempt) -> None:
@@ -77,6 +123,16 @@ class Features:
         self._errors: dict[str, str] = {}
         """The traceback of each feature that raised, by its name. It is not called again."""
 
+    def greet(self, channel: Channel) -> None:
+        """See `Feature.greet`."""
+        for feature in self._features:
+            self._require(feature, partial(feature.greet, channel))
+
+    def prepare(self, start: Start, cluster: Cluster) -> Iterator[Mapping[str, Contribution]]:
+        """See `Feature.prepare`. The next feature is called when the values of this one are applied."""
+        for feature in self._features:
+            yield self._require(feature, partial(feature.prepare, start, cluster))
+
     def begins(self, attempt: Attempt) -> None:
         """See `Feature.begins`."""
         for feature in self._features:
@@ -91,6 +147,12 @@ class Features:
         """See `Feature.turn`."""
         for feature in self._features:
             self._call(feature, partial(feature.turn, attempt), None)
+
+    def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """See `Feature.cause`."""
+        for feature in self._features:
+            result = self._call(feature, partial(feature.cause, attempt, result), result)
+        return result
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """See `Feature.ended`."""
@@ -117,6 +179,18 @@ class Features:
         """See `Feature.closed`; the notes of all features."""
         notes = (self._call(feature, partial(feature.closed, result), "") for feature in self._features)
         return [note for note in notes if note]
+
+    def _require(self, feature: Feature, call: Callable[[], T]) -> T:
+        """The result of a call without which the attempt is refused."""
+        try:
+            return call()
+        except MusterError:
+            raise
+        except Exception as error:
+            name, place = type(feature).__name__, traceback.extract_tb(error.__traceback__)[-1]
+            self._errors[name] = traceback.format_exc()
+            text = f"Muster's own error in {name}: {type(error).__name__}: {error}"
+            raise MusterError(f"{text} ({place.filename}, line {place.lineno})") from error
 
     def _call(self, feature: Feature, call: Callable[[], T], otherwise: T) -> T:
         name = type(feature).__name__

@@ -22,7 +22,7 @@ from ..errors import UsageError
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
 from ..plan.git import git
-from ..plan.launch_plan import LaunchPlan
+from ..plan.launch_plan import Contribution, LaunchPlan
 from ..plan.source_tree import Tree
 
 _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b?'.*'|b?\".*\")\s*$")
@@ -114,10 +114,8 @@ def _explain_package(name: str, host: str, plan: LaunchPlan, *, has_torch: bool)
             f"the Python of {host} has no {name}, a part of Python's own library; "
             "name another one with --python"
         )
-    if plan.spec.image:
-        return f"the image {harmless(plan.spec.image)} has no {name}; add its package there"
-    if plan.spec.environment:
-        return f"the packages of this launch have no {name}; add its package to the requirements"
+    if advice := plan.added.get(host, Contribution()).if_module_is_missing:
+        return advice.replace("{name}", name)
     sent = {PurePosixPath(file.path) for file in plan.spec.tree.files}
     searched = (_folder_of_program(plan), PurePosixPath(plan.spec.tree.within), PurePosixPath("."))
     for listing in (folder / name for folder in searched for name in _REQUIREMENTS):

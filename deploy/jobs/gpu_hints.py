@@ -80,8 +80,8 @@ def _number(rank: FailedRank, device: int) -> str:
     """The number of a GPU on its host, for the number of a device among those that the rank sees."""
     visible = [number.strip() for number in (rank.variable(VISIBLE) or "").split(",")]
     numbers = visible if all(number.isdecimal() for number in visible) else []
-    if not numbers and (lease := rank.result.plan.leases.get(rank.host)):  # by UUID
-        numbers = [str(each.index) for each in lease.got]
+    if not numbers:  # by UUID
+        numbers = [str(number) for number in rank.result.plan.gpus.get(rank.host, ())]
     return numbers[device] if device < len(numbers) else str(device)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from ..common.files import read_regular
 from ..common.runs import identity
 from ..plan.launch_plan import LaunchPlan
-from ..plan.leases import numbers_of
 from ..plan.spec import LaunchSpec
 
 
@@ -53,7 +52,7 @@ def record_of(
         "ranks": len(plan.ranks),
         "placed": [len(host.ranks) for host in plan.hosts],
         "spares": list(plan.spares),
-        "gpus": numbers_of(plan.leases),
+        "gpus": plan.gpus,
         "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
         "attempt": plan.spec.attempt,
         "grace": plan.spec.grace,

@@ -41,7 +41,7 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
         "launcher": spec.launcher,
         "backend": spec.backend,
         "ranks": len(plan.ranks),
-        **({"image": spec.image} if spec.image else {}),
+        **{name: value for added in plan.added.values() for name, value in added.record.items()},
         "env": {name: HIDDEN if is_secret(name, spec.hidden) else value for name, value in spec.env},
         "options": {
             "grace": spec.grace,

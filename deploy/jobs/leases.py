@@ -9,19 +9,19 @@ other, and the first one in the queue gets everything as soon as those who have 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.requests.leases import LEASE, LEASE_END
-from ..console.progress import OnStage, show_no_stage
 from ..console.terminal import harmless
 from ..console.text import duration
 from ..errors import HostError, UnfitError, lines_of
 from ..hosts.leases import Lease
-from ..plan.leases import impossible, refused, wish
-from ..plan.placement import Placement
-from ..plan.spec import LaunchSpec
+from ..launch.events import Said, Stage, Waiting
+from ..plan.launch_plan import Contribution
+from ..plan.leases import contribution, impossible, refused, wish
+from .feature import Feature, Start
 
 PATIENCE_SECONDS = 3.0
 """For the processes of a job that has just ended, and its agents, to end too."""
@@ -32,23 +32,27 @@ ASK_SECONDS = 40.0
 SHARED = "other users lease GPUs there too, in /tmp: {}; let `muster setup` make a folder for that"
 
 
-class Leasing:
-    """Leases what a job wants on connected hosts. `on_wait` gets a line if it may have to wait for long."""
+class Leases(Feature):
+    """Leases the GPUs of each host for its ranks."""
 
-    def __init__(
-        self,
-        spec: LaunchSpec,
-        placement: Placement,
-        cluster: Cluster,
-        on_wait: Callable[[str], None] = lambda line: None,
-        on_stage: OnStage = show_no_stage,
-    ) -> None:
-        self._spec, self._cluster = spec, cluster
-        self._on_wait, self._on_stage = on_wait, on_stage
-        counts, facts = placement.counts, cluster.facts
+    def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
+        """Wait for them as long as the user wants."""
+        leasing = Leasing(start, cluster)
+        leases = leasing.look() if start.is_dry_run else leasing.take()
+        for note in () if start.spec.attempt else leasing.notes:
+            start.emit(Said(note))
+        return {host: contribution(start.spec, lease) for host, lease in leases.items()}
+
+
+class Leasing:
+    """Leases what an attempt wants on connected hosts."""
+
+    def __init__(self, start: Start, cluster: Cluster) -> None:
+        self._spec, self._cluster, self._emit = start.spec, cluster, start.emit
+        counts, facts = start.placement.counts, cluster.facts
         wishes = [  # of spares too, so that they can take the place of others
-            (host.name, wish(spec, host, counts.get(host.name, host.slots), facts[host.name]))
-            for host in placement.connected
+            (host.name, wish(start.spec, host, counts.get(host.name, host.slots), facts[host.name]))
+            for host in start.placement.connected
             if host.name in facts
         ]
         self._wishes = {name: each for name, each in wishes if each}
@@ -66,9 +70,9 @@ class Leasing:
             if waits is not None and time.monotonic() - began > max(waits, patience):
                 raise self._refusal()
             if not is_noted:
-                self._on_wait(self._line())
+                self._emit(Waiting(self._line()))
                 is_noted = True
-            self._on_stage(lambda: f"{self._line()} ({duration(time.monotonic() - began)})")
+            self._emit(Stage(lambda: f"{self._line()} ({duration(time.monotonic() - began)})"))
             time.sleep(pause)
             pause = min(pause * 1.5, SLOWEST_POLL)
         return leased

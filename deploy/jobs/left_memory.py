@@ -21,14 +21,9 @@ class LeftInMemory(Feature):
         """Ask the hosts that still answer."""
         if result.failure is None or not attempt.is_last:
             return result
-        channels = {
-            name: channel
-            for name, channel in attempt.cluster.channels.items()
-            if name not in attempt.cluster.silent and not channel.ended
-        }
         seconds = now() - attempt.began
-        answers = ask_every(channels, LEFT_MEMORY, ASK_SECONDS, lambda host: {"seconds": seconds}).results
-        left = ((host, text) for host, answer in answers.items() if (text := answer.described))
+        answers = ask_every(attempt.answering, LEFT_MEMORY, ASK_SECONDS, lambda host: {"seconds": seconds})
+        left = ((host, text) for host, answer in answers.results.items() if (text := answer.described))
         notes = [
             f"left in the memory of {fold_names(hosts)}: {text}; there: ls -l /dev/shm; ipcs -m"
             for hosts, text in fold(left)

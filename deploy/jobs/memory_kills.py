@@ -21,13 +21,8 @@ class MemoryKillsOfHosts(Feature):
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Ask the hosts that still answer."""
-        cluster, first = attempt.cluster, result.failure.host if result.failure else None
-        channels = {
-            name: channel
-            for name, channel in cluster.channels.items()
-            if name not in cluster.silent and not channel.ended
-        }
-        answers = ask_every(channels, MEMORY_KILLS, ASK_SECONDS).results
+        first = result.failure.host if result.failure else None
+        answers = ask_every(attempt.answering, MEMORY_KILLS, ASK_SECONDS).results
         kills = {
             name: answers[name]
             for name in sorted(answers, key=lambda name: name != first)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
 
 from ..common.paths import JobPaths
 from ..connect.channel import Channel
 from ..connect.requests.launch import FETCH, FETCHED, PING
 from ..errors import MusterError
+from ..launch.events import Stage
+from ..launch.result import LaunchResult
 from .bounded import value_of
+from .feature import Attempt, Feature
 
 METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
 """The files of metrics that a run keeps, and the key that numbers the lines of each."""
@@ -22,22 +25,24 @@ PART_SECONDS, METRICS_SECONDS = 10.0, 300.0
 LEAST_PART, QUICK_SECONDS = 1 << 16, 2.0
 
 
-class Metrics:
-    """The text of each file of METRICS, of all attempts so far. `kept`: gives that of an earlier driver."""
+class Metrics(Feature):
+    """Keeps each file of METRICS, of all attempts together."""
 
-    def __init__(self, kept: Callable[[str], str | None]) -> None:
-        self._texts = {name: kept(name) for name in METRICS}
+    def __init__(self) -> None:
+        self._texts: dict[str, str | None] = {}
         self._unfetched: dict[tuple[str, str], list[str]] = {}
         """The files that could not be fetched, by head and its folder."""
 
-    @property
-    def texts(self) -> dict[str, str]:
-        """The texts of the files that exist."""
-        return {name: text for name, text in self._texts.items() if text is not None}
+    def begins(self, attempt: Attempt) -> None:
+        """An earlier driver of the job may have kept its own."""
+        self._folder = attempt.folder
+        self._texts = self._texts or {name: self._folder.kept(name) for name in METRICS}
 
-    def fetch(self, head: Channel, folder: str) -> None:
+    def fetch(self, attempt: Attempt) -> None:
         """Fetch the files of an attempt from the job's folder on its head."""
-        lacking = self._unfetched[head.host, JobPaths(folder).out] = [*METRICS]  # an interrupt may come
+        attempt.emit(Stage("fetching the metrics"))
+        head, out = attempt.head, JobPaths(attempt.plan.hosts[0].folder).out
+        lacking = self._unfetched[head.host, out] = [*METRICS]  # an interrupt may come
         deadline = time.monotonic() + METRICS_SECONDS
         for name, key in METRICS.items():
             try:
@@ -47,15 +52,22 @@ class Metrics:
             self._texts[name] = joined(self._texts[name], text, key)
             lacking.remove(name)
 
-    def missing(self) -> list[str]:
+    def over(self, result: LaunchResult) -> LaunchResult:
+        """Write the files, and note what is missing."""
+        for name, text in self._texts.items():
+            if text is not None:
+                self._folder.keep(name, text)
+        return dataclasses.replace(result, notes=(*result.notes, *self._missing()))
+
+    def _missing(self) -> list[str]:
         """Notes about files that are missing or incomplete on this machine, with the location of the rest."""
         lines = []
         for (head, out), names in self._unfetched.items():
-            if partial := [name for name in names if name in self.texts]:
+            if partial := [name for name in names if self._texts[name] is not None]:
                 verb = "is" if len(partial) == 1 else "are"
                 rest = f"the rest could not be fetched from {head}, where it is in {out}"
                 lines.append(f"{' and '.join(partial)} {verb} incomplete: {rest}")
-            if missing := [name for name in names if name not in self.texts]:
+            if missing := [name for name in names if self._texts[name] is None]:
                 why = "could not be fetched; if the program wrote"
                 it = "it, it is" if len(missing) == 1 else "them, they are"
                 lines.append(f"{' and '.join(missing)} {why} {it} in {out} on {head}")

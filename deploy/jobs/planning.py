@@ -2,80 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..connect.cluster import Cluster
-from ..console.progress import OnStage, show_no_stage
-from ..envs.present import Packages
-from ..hosts.leases import Lease
-from ..launch.deliver import LaunchImages
+from ..launch.events import Stage
 from ..launch.stages import with_hosts
-from ..plan.container import found_inside
-from ..plan.launch_plan import LaunchPlan
-from ..plan.placement import Placement
+from ..plan.launch_plan import Contribution, LaunchPlan
 from ..plan.planner import Tools, plan
-from ..plan.spec import LaunchSpec
-from ..timings import Timings
+from .feature import Features, Start
 
-AGENT = Path(__file__).parents[1] / "agent"
+_JOB = Path(__file__).parents[1] / "agent" / "job"
 IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
 """The other files of in_rank/ are not for jobs with `--no-record`."""
-CONTAINER = ("container/keeper.py", "container/enter.py", "processes.py")
 
 
-def tools(*, inside: bool = False) -> Tools:
-    """The programs of the agent that a job's folder gets, as texts; `inside`: with those of containers."""
-    job, in_rank = AGENT / "job", AGENT / "job" / "in_rank"
+def tools() -> Tools:
+    """The programs of the agent that a job's folder gets, as texts."""
+    in_rank = _JOB / "in_rank"
     recorders = sorted({path.name for path in in_rank.glob("muster_*.py")} - {*IN_EVERY_RANK})
     return Tools(
-        rank=(job / "rank.py").read_text(),
-        rank_log=(job / "rank_log.py").read_text(),
-        rsh=(job / "rsh.py").read_text(),
+        rank=(_JOB / "rank.py").read_text(),
+        rank_log=(_JOB / "rank_log.py").read_text(),
+        rsh=(_JOB / "rsh.py").read_text(),
         in_rank=_texts(in_rank, IN_EVERY_RANK),
         recorder=_texts(in_rank, recorders),
-        container=_texts(AGENT, CONTAINER) if inside else {},
     )
 
 
 def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    return {Path(name).name: (folder / name).read_text() for name in names}
+    return {name: (folder / name).read_text() for name in names}
 
 
-def make_plan(  # noqa: PLR0917  # the parts of an attempt
-    spec: LaunchSpec,
-    placement: Placement,
-    cluster: Cluster,
-    timings: Timings,
-    packages: Packages | None = None,
-    images: LaunchImages | None = None,
-    *,
-    leases: Mapping[str, Lease] | None = None,
-    pull: bool = True,
-    on_stage: OnStage = show_no_stage,
-) -> LaunchPlan:
-    """The plan of one attempt, on hosts that are connected, after `packages` are installed on them.
-
-    `images`: if the hosts were asked before. `leases`: its GPUs on each host. `pull`: hosts without the image
-    fetch it.
-    """
-    if packages:
-        on_stage(with_hosts("preparing the packages"))
-        with timings.part("packages"):
-            cluster.facts.update(packages.provide(cluster))
-    containers = None
-    if spec.image:
-        on_stage(with_hosts(f"looking for the image {spec.image}"))
-        with timings.part("image"):
-            containers = (images or LaunchImages(spec, lambda line: None)).require(cluster, pull=pull)
-    on_stage(with_hosts("testing the network"))
+def make_plan(start: Start, cluster: Cluster, features: Features) -> LaunchPlan:
+    """The plan of an attempt on hosts that are connected, with what its features add."""
+    added = dict.fromkeys(cluster.channels, Contribution())
+    for contributions in features.prepare(start, cluster):
+        for host, more in contributions.items():
+            added[host] += more
+            cluster.facts[host] = more.facts or cluster.facts[host]
+    start.emit(Stage(with_hosts("testing the network")))
     facts = cluster.survey()
-    with timings.part("plan"):
-        if packages:
-            spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
-        texts = tools(inside=containers is not None)
-        made = plan(spec, placement, facts, tools=texts, containers=containers, leases=leases)
-    if containers:  # the records of the run describe the container
-        cluster.facts.update(found_inside(spec, facts.hosts, containers))
-    return made
+    with start.timings.part("plan"):
+        return plan(start.spec, start.placement, facts, added, tools())

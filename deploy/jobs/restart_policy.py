@@ -1,4 +1,4 @@
-"""Decides whether a failed job starts again, and on which hosts. Pure: `Attempts` executes the decision.
+"""Decides whether a failed job starts again, and on which hosts. Pure: `Job` executes the decision.
 
 A host leaves the job if it fails, if a process of the attempt cannot be ended there, or if ranks fail there
 twice in a row and on no other host. A lost host may be back: it is asked again before the job ends for too

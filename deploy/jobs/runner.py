@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ..common.clock import now
@@ -17,30 +17,24 @@ from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
 from ..console.progress import Text
 from ..console.text import count
-from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
-from ..launch.cause import explain_port_conflict
-from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
+from ..launch.deliver import Contents, deliver, prepare_for
 from ..launch.events import Event, Output, Paced, Said, Stage, Waiting
 from ..launch.job_events import JobEvent
 from ..launch.loop import LaunchLoop
-from ..launch.rank_io import outputs
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stages import with_hosts
 from ..plan.launch_plan import LaunchPlan, about_vanished
 from ..plan.launcher import place_ranks
-from ..plan.placement import Placement
 from ..plan.spec import LaunchSpec
 from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..why.stall import stall_text
 from . import restart_policy as restart
-from .feature import Attempt, Features
+from .feature import Attempt, Features, Start
 from .history import FirstLines, JobHistory
 from .job_record import grace_of_stop
 from .launched import launched
-from .leases import Leasing
-from .metrics import Metrics
 from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
@@ -48,7 +42,7 @@ from .spare_hosts import SpareHosts
 from .verdict import verdict
 
 
-class Attempts:
+class Job:
     """Runs the attempts of a job, shows its progress and keeps its records."""
 
     def __init__(
@@ -57,14 +51,9 @@ class Attempts:
         open_pipe: OpenPipe,
         folder: RunFolder,
         features: Features | None = None,
-        *,
         timings: Timings | None = None,
-        packages: Packages | None = None,
-        placement: Placement | None = None,
     ) -> None:
-        """`placement`: of the first attempt, if it is known."""
         self._timings = timings or Timings()
-        self._packages, self._placement = packages, placement
         self.spec, self.folder, self._open_pipe = spec, folder, open_pipe
         self.features = features or Features()
         self._history = JobHistory(spec.job, self._pass_on)
@@ -76,7 +65,6 @@ class Attempts:
         self._again = False
         self._head: Channel | None = None
         self._kept: KeptHosts | None = None
-        self._metrics = Metrics(folder.kept)
 
     def run(self) -> LaunchResult:
         """Returns the result of the last attempt; raises the error that kept the first one from starting.
@@ -102,55 +90,77 @@ class Attempts:
         """Make an attempt; returns the hosts of the next one, none for no attempt."""
         kept = self._kept
         try:
-            spec = self.spec.for_attempt(hosts, attempt)
-            placement = (None if attempt else self._placement) or place_ranks(hosts, spec)
-            timings = self._recovery(self._results[-1]) if attempt else self._timings
-            contents = (Contents(spec.tree), Contents(spec.library))
-            images = LaunchImages(spec, self._wait) if spec.image else None
-            asks_more = images or self._packages
-            greet = partial(prepare_for, contents, ask=asks_more.ask if asks_more else None)
-            connected, open_pipe, network = placement.connected, self._open_pipe, spec.network
-            self._stage(with_hosts("connecting"))
-            with Cluster(
-                connected, open_pipe, timings=timings, greet=greet, network=network, kept=kept
-            ) as cluster:
+            start = self._place(hosts, attempt)
+            code = (Contents(start.spec.tree), Contents(start.spec.library))
+            with self._connect(start, code) as cluster:
                 self._let_go()  # hosts that this attempt does not need
-                leasing = Leasing(spec, placement, cluster, self._wait, self._stage)
-                leases = leasing.take()
-                for note in leasing.notes if not attempt else ():
-                    self._say(note)
-                the_plan = make_plan(
-                    spec,
-                    placement,
-                    cluster,
-                    timings,
-                    self._packages,
-                    images,
-                    leases=leases,
-                    on_stage=self._stage,
-                )
-                for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
-                    self._say(line)
-                with timings.part("delivery"):
-                    deliver(the_plan, cluster, contents, self._stage)
-                if more := contents[0].tree.vanished[len(spec.tree.vanished) :]:
-                    self._say(f"note: {about_vanished(more)}")
-                self._spares.reserve = cluster.set_aside(host.name for host in placement.spares)
+                the_plan = self._plan(start, cluster)
+                self._deliver(the_plan, cluster, code, start.timings)
+                self._spares.reserve = cluster.set_aside(the_plan.spares)
                 if kept:
                     cluster.forget_reports()
-                self._execute(the_plan, cluster, timings, hosts)
+                self._execute(the_plan, cluster, start.timings, hosts)
                 self._keep(cluster)
         except UnfitError as error:
             if not attempt:
                 raise
-            unfit, failure = dict(error.reasons), self._results[-1].failure
-            if kept and not kept.taken.isdisjoint(unfit):
-                return hosts  # all of them are connected again now
-            if restart.awaits_network(failure, unfit, now()) or self._policy.awaits(hosts, unfit, now()):
-                self._say(f"{count(len(unfit), 'host')} cannot be reached; trying again")
-                time.sleep(restart.RETRY_SECONDS)
-                return hosts
-            return self._next(restart.without(unfit, hosts, attempt - 1, self._policy, now()), attempt - 1)
+            return self._without(dict(error.reasons), hosts, attempt, kept)
+        return self._after(hosts, attempt)
+
+    def _place(self, hosts: tuple[Host, ...], attempt: int) -> Start:
+        """Choose the host of each rank."""
+        spec = self.spec.for_attempt(hosts, attempt)
+        timings = self._recovery(self._results[-1]) if attempt else self._timings
+        return Start(spec, place_ranks(hosts, spec), self._emit, timings)
+
+    def _connect(self, start: Start, code: Sequence[Contents]) -> Cluster:
+        """Connect to the hosts, and ask each at once for what the next steps need."""
+
+        def greet(channel: Channel) -> None:
+            self.features.greet(channel)
+            prepare_for(code, channel)
+
+        self._stage(with_hosts("connecting"))
+        return Cluster(
+            start.placement.connected,
+            self._open_pipe,
+            timings=start.timings,
+            greet=greet,
+            network=start.spec.network,
+            kept=self._kept,
+        )
+
+    def _plan(self, start: Start, cluster: Cluster) -> LaunchPlan:
+        """Let the features prepare the hosts, make the plan, and say it."""
+        the_plan = make_plan(start, cluster, self.features)
+        for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
+            self._say(line)
+        return the_plan
+
+    def _deliver(
+        self, the_plan: LaunchPlan, cluster: Cluster, code: Sequence[Contents], timings: Timings
+    ) -> None:
+        """Send the code, and prepare the job's folder on every host."""
+        with timings.part("delivery"):
+            deliver(the_plan, cluster, code, self._stage)
+        if more := code[0].tree.vanished[len(the_plan.spec.tree.vanished) :]:
+            self._say(f"note: {about_vanished(more)}")
+
+    def _without(
+        self, unfit: Mapping[str, str], hosts: tuple[Host, ...], attempt: int, kept: KeptHosts | None
+    ) -> tuple[Host, ...]:
+        """The hosts of the next attempt, after these hosts could not be used for a restart."""
+        if kept and not kept.taken.isdisjoint(unfit):
+            return hosts  # all of them are connected again now
+        failure = self._results[-1].failure
+        if restart.awaits_network(failure, unfit, now()) or self._policy.awaits(hosts, unfit, now()):
+            self._say(f"{count(len(unfit), 'host')} cannot be reached; trying again")
+            time.sleep(restart.RETRY_SECONDS)
+            return hosts
+        return self._next(restart.without(unfit, hosts, attempt - 1, self._policy, now()), attempt - 1)
+
+    def _after(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
+        """The hosts of the next attempt, after the end of this one."""
         result = self._results[-1]
         if result.warned:
             return ()
@@ -215,18 +225,14 @@ class Attempts:
         ).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
-        result = explain_port_conflict(result, head)
+        result = self.features.cause(attempt, result)
         again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
         attempt = dataclasses.replace(attempt, is_last=result.warned or not again)
         result = self.features.ended(attempt, result)
-        if attempt.is_last:
-            result = dataclasses.replace(result, written=outputs(cluster))
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)
-        self._record(head, "result.json", result.as_json(), wait=True)  # first: the metrics may take minutes
-        self._stage("fetching the metrics")
-        self._metrics.fetch(head, the_plan.hosts[0].folder)
+        self._record(head, "result.json", result.as_json(), wait=True)  # first: files may take minutes
         self.features.fetch(attempt)
         self._stage("")
 
@@ -273,13 +279,11 @@ class Attempts:
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
         """Write the result. If that fails, it gets a note: the end of the ranks is still the result."""
-        for name, text in self._metrics.texts.items():
-            self.folder.keep(name, text)
-        notes = [*result.notes, *([self.folder.problem] if self.folder.problem else [])]
-        notes += self._metrics.missing()
         earlier, left_out = tuple(self._results[:-1]), self._policy.left_out
-        result = dataclasses.replace(result, notes=tuple(notes), earlier=earlier, left_out=left_out)
+        result = dataclasses.replace(result, earlier=earlier, left_out=left_out)
         result = self.features.over(result, self.folder.keep)
+        if self.folder.problem:
+            result = dataclasses.replace(result, notes=(*result.notes, self.folder.problem))
         self._history.verdict(result)
         if why := self.folder.finish(result, verdict(result, self.folder)):
             ended = "" if result.failure else "every rank ended with 0; "
@@ -293,7 +297,9 @@ class Attempts:
             if self._first_lines:
                 self._first_lines.output(event)
             self._history.output(event)
-        if not isinstance(event, JobEvent):
+        if isinstance(event, Waiting):
+            self._wait(event)
+        elif not isinstance(event, JobEvent):
             self._pass_on(event)
         else:
             self._history.add(event)
@@ -321,11 +327,11 @@ class Attempts:
         if self._head:
             self._record(self._head, "job.json", self.folder.record, wait=False)
 
-    def _wait(self, line: str) -> None:
+    def _wait(self, event: Waiting) -> None:
         """Print why the job waits. A job that starts again is already listed as running."""
         if not self._announced:
-            self._pass_on(Waiting(line))
-        self._say(line)
+            self._pass_on(event)
+        self._say(event.why)
 
     def _say(self, text: str) -> None:
         self._pass_on(Said(text))

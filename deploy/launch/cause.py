@@ -6,7 +6,6 @@ whose driver is silent (deploy/agent/job/attempt.py): the failures that they rep
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +13,12 @@ from dataclasses import replace
 
 from ..common.clock import now
 from ..common.runs import STOPS
-from ..connect.channel import Channel
 from ..connect.pipe import GONE, SilentError, why_lost
-from ..connect.requests.hosts import PORT_THIEF
 from ..connect.silence import SHARED, Clocks, Standstill, standstill
 from ..console.fold import fold
-from ..console.terminal import harmless
 from ..console.text import span
-from ..errors import HostError, MusterError
-from .result import Failure, LaunchResult, RankExit
+from ..errors import HostError
+from .result import Failure, RankExit
 from .state import SETTLE_SECONDS
 
 SIGTERM, SIGKILL = "SIGTERM (15)", "SIGKILL (9)"
@@ -225,31 +221,3 @@ class Suspension:
 
     def _advised(self, reason: str) -> str:
         return f"the driver on {self._head}: {reason}" if self.detached else f"{reason}{DETACH}"
-
-
-# Failures that a taken port may cause: rank 0 or the launcher ends, ranks meet a stranger, or all wait.
-POSSIBLE = frozenset({"rank", "launcher", "start", "stall"})
-ASK_SECONDS = 5.0
-
-
-def explain_port_conflict(result: LaunchResult, head: Channel) -> LaunchResult:
-    """The result with the taken port as its failure, if a process listens there after the job has ended.
-
-    The job's own processes are gone by then, and the agent keeps the port bound. So a process that listens
-    there took the port before rank 0 could.
-    """
-    failure = result.failure
-    if failure is None or failure.kind not in POSSIBLE or result.left:
-        return result
-    try:
-        thief = head.ask(PORT_THIEF, seconds=ASK_SECONDS)
-    except MusterError:
-        return result
-    if thief.user is None:
-        return result
-    host, user = result.plan.hosts[0].host.name, harmless(thief.user)
-    reason = f"a program of user {user} took the rendezvous port {thief.port} before rank 0 bound it"
-    tail = (f"{failure.headline}\n", *failure.tail)
-    return dataclasses.replace(
-        result, failure=Failure("port", reason, failure.exit_status, host=host, at=failure.at, tail=tail)
-    )

@@ -1,101 +1,28 @@
-"""Delivers a launch to the hosts: its code and files, and the image of its containers.
+"""Delivers a launch to the hosts: its code and files, and the start of their containers.
 
 A host gets only the contents that it lacks.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
 from functools import lru_cache, partial
-from pathlib import Path
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
-from ..connect.pipe import LostError
 from ..connect.requests.hosts import FREE_PORT, LOAD
-from ..connect.requests.launch import CONTAINER, CONTAINER_START, MISSING, PREPARE, STORE, Missing, Prepared
+from ..connect.requests.launch import CONTAINER_START, MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
 from ..console.progress import OnStage, show_no_stage
-from ..errors import MusterError, UnfitError
-from ..hosts.containers import EngineName, HostImage, push_commands, require_same
+from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
-from ..plan.spec import LaunchSpec
 from .stages import DeliveryStage
-
-# A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
-LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0
-# Messages of engines if a registry asks for a login; Docker's registry answers so for unknown names too.
-_REFUSED = re.compile(r"(?i)no basic auth credentials|unauthorized|denied|authentication required")
-_SURVEY = Path(__file__).parents[1] / "agent" / "container" / "survey.py"
-
-
-class LaunchImages:
-    """The image that a launch names, on each host. `say` gets a line for hosts that fetch it."""
-
-    def __init__(self, spec: LaunchSpec, say: Callable[[str], None]) -> None:
-        self._image, self._engine, self._say = spec.image, spec.engine, say
-        self._survey = _SURVEY.read_bytes()
-        self._answers: dict[str, Future[HostImage]] = {}
-
-    def ask(self, channel: Channel) -> None:
-        """Ask a host for the image while other hosts are still connecting."""
-        self._answers[channel.host] = self._post(channel, pull=False)
-
-    def require(self, cluster: Cluster, *, pull: bool) -> Mapping[str, HostImage]:
-        """The image of every host; `UnfitError` where it is missing or another. `pull`: fetch it."""
-        channels = cluster.channels
-        for host in channels.keys() - self._answers.keys():
-            self.ask(channels[host])
-
-        def look(host: str) -> HostImage:
-            return channels[host].wait(self._answers.pop(host), LOOK_SECONDS)
-
-        images = on_every(channels, look, interrupted=cluster.close).require_all()
-        if lacking := [host for host, image in images.items() if not image.id]:
-            if not pull or images[lacking[0]].engine == "apptainer":
-                raise UnfitError((host, self._lacks(images[host])) for host in lacking)
-            self._say(f"{', '.join(lacking)}: fetching {self._image}")
-            fetched = on_every(
-                lacking,
-                lambda host: self._fetch(channels[host], images[host].engine),
-                interrupted=cluster.close,
-            )
-            images |= fetched.require_all()
-        require_same(self._image, images)
-        return images
-
-    def _fetch(self, channel: Channel, engine: EngineName) -> HostImage:
-        try:
-            return channel.wait(self._post(channel, pull=True), PULL_SECONDS)
-        except LostError:
-            raise
-        except MusterError as error:
-            login = (
-                f"log in to its registry there ({engine} login), or " if _REFUSED.search(error.reason) else ""
-            )
-            bring = push_commands(self._image, engine)
-            raise MusterError(
-                f"{error.reason}; {login}bring it from here: {bring}", host=channel.host
-            ) from None
-
-    def _post(self, channel: Channel, *, pull: bool) -> Future[HostImage]:
-        return channel.post(CONTAINER, self._survey, image=self._image, engine=self._engine, pull=pull)
-
-    def _lacks(self, image: HostImage) -> str:
-        if image.engine == "apptainer":
-            return f"there is no {self._image}; bring it: {push_commands(self._image, image.engine)}"
-        return (
-            f"{image.engine} has no image {self._image}; a launch lets the host fetch it, a dry run "
-            f"does not; or bring it from here: {push_commands(self._image, image.engine)}"
-        )
-
 
 DELIVERY_SECONDS, MISSING_SECONDS, CONTAINER_SECONDS = 600.0, 30.0, 150.0
 # The time that a host has to make a job's folder from its store, and the extra time for each file and MiB.
@@ -128,12 +55,8 @@ def deliver(
     on_every(cluster.channels, act, interrupted=cluster.close).require_all()
 
 
-def prepare_for(
-    contents: Sequence[Contents], channel: Channel, ask: Callable[[Channel], None] | None = None
-) -> None:
-    """Ask a host which contents it lacks while other hosts still connect; `ask`: sends further requests."""
-    if ask:
-        ask(channel)
+def prepare_for(contents: Sequence[Contents], channel: Channel) -> None:
+    """Ask a host which contents it lacks while other hosts still connect."""
     for tree in contents:
         tree.ask(channel)
     channel.post(LOAD, words=["reach", "prepare"])
@@ -241,7 +164,6 @@ def _post_prepare(
         env=host.env,
         attempt=plan.spec.attempt,
         grace=plan.spec.grace,
-        environment=plan.spec.environment,
         code=code.listing(),
         library=library.listing(),
         kept=host.kept,

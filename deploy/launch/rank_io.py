@@ -1,16 +1,15 @@
-"""The driver's signals for every rank, and the output files of ranks."""
+"""The driver's signals for every rank."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from ..connect.cluster import Cluster
-from ..connect.fanout import ask_every
-from ..connect.requests.launch import OUTPUTS, SIGNAL, Written
+from ..connect.requests.launch import SIGNAL
 
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -52,23 +51,3 @@ class SignalRelay:
             self.names.append(name)
             for channel in self._cluster.channels.values():
                 channel.post(SIGNAL, name=name)
-
-
-OUTPUTS_SECONDS = 5.0
-
-
-def outputs(cluster: Cluster) -> Mapping[str, Written]:
-    """What the program has written on each host, if anything and if the host answers in time.
-
-    The verdict does not wait long for it. A folder that hosts share counts once.
-    """
-    channels = {
-        name: channel
-        for name, channel in cluster.channels.items()
-        if name not in cluster.silent and not channel.ended
-    }
-    by_folder: dict[str, tuple[str, Written]] = {}
-    for name, answer in ask_every(channels, OUTPUTS, OUTPUTS_SECONDS).results.items():
-        if any(files.files or files.more for files in (answer.beside, answer.out)):
-            by_folder.setdefault(answer.folder, (name, answer))
-    return dict(by_folder.values())

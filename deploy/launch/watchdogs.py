@@ -22,7 +22,6 @@ from ..connect.reports import Pulses
 from ..console.printed import figures_of
 from ..console.text import count, duration, span
 from ..hosts.samples import HostSample
-from ..plan.leases import likely_gpu
 from ..why.stall import IDLE_SHARE, MANY_COLLECTIVES, StallRule, gpus_compute, stall_text
 from .diagnosis import gather_waits
 from .result import Failure
@@ -118,8 +117,7 @@ class StallNotes:
     def __init__(self, state: LaunchState, cluster: Cluster, floor: float) -> None:
         self._state, self._cluster, self._floor = state, cluster, floor
         self._rule = StallRule(floor, now())
-        leases = state.plan.leases
-        self._gpus = {rank: likely_gpu(leases, placed) for rank, placed in state.placed.items()}
+        self._gpus = {rank: state.plan.gpu_of(placed) for rank, placed in state.placed.items()}
         self._begun: Mapping[int, int] = {}
         self._begun_is_old = False
         """Whether it may be of a time before the stall: then a larger number is no progress since."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ..common.paths import JobPaths, MusterPaths
+from ..console.terminal import harmless
 from ..errors import HostError, UnfitError
 from ..hosts.containers import SHOWN, HostImage, inside
 from ..hosts.facts import Facts
-from .launch_plan import ContainerPlan, HostPlan, RemoteFile
+from .launch_plan import ContainerPlan, Contribution, RemoteFile
 from .spec import LaunchSpec, Mount
 
 PRIVATE = "$MUSTER_AGENT"
@@ -167,11 +168,9 @@ def found_inside(
     spec: LaunchSpec, outside: Mapping[str, Facts], images: Mapping[str, HostImage]
 ) -> Mapping[str, Facts]:
     """The facts of each host inside of its container; `UnfitError` without a launcher."""
-    if not images:
-        return outside
     facts_inside = {
-        name: dataclasses.replace(inside(facts, images[name]), uid=inner_uid(facts, images[name]))
-        for name, facts in outside.items()
+        name: dataclasses.replace(inside(outside[name], image), uid=inner_uid(outside[name], image))
+        for name, image in images.items()
     }
     if spec.launcher == "torchrun":
         lacking = [name for name, facts in facts_inside.items() if facts.torch is None]
@@ -184,36 +183,34 @@ def found_inside(
     return facts_inside
 
 
-def contained(
-    spec: LaunchSpec,
-    plans: Sequence[HostPlan],
-    outside: Mapping[str, Facts],
-    images: Mapping[str, HostImage],
-    *,
-    programs: Mapping[str, str],
-) -> tuple[HostPlan, ...]:
-    """The plans of hosts with a container each; `UnfitError` with hosts whose engine cannot pass GPUs."""
-    plans_inside, reasons = [], []
-    for host in plans:
-        name = host.host.name
+def contributions(
+    spec: LaunchSpec, facts: Mapping[str, Facts], images: Mapping[str, HostImage], programs: Mapping[str, str]
+) -> Mapping[str, Contribution]:
+    """What the container of each host adds to its plan; `UnfitError` for hosts that cannot pass it GPUs."""
+    found, added, reasons = found_inside(spec, facts, images), {}, []
+    for name, image in images.items():
         try:
-            container = plan_container(spec, name, outside[name], images[name])
+            container = plan_container(spec, name, facts[name], image)
         except HostError as error:
             reasons.append((name, error.reason))
             continue
-        more = _container_files(host, container, outside[name], images[name], programs)
-        files = {file.path: file for file in (*host.files, *more)}  # a later file replaces an earlier one
-        plans_inside.append(dataclasses.replace(host, files=tuple(files.values()), container=container))
+        added[name] = Contribution(
+            facts=found[name],
+            files=tuple(_files(spec, container, facts[name], image, programs)),
+            container=container,
+            record={"image": spec.image},
+            if_module_is_missing=f"the image {harmless(spec.image)} has no {{name}}; add its package there",
+        )
     if reasons:
         raise UnfitError(reasons)
-    return tuple(plans_inside)
+    return added
 
 
-def _container_files(
-    host: HostPlan, container: ContainerPlan, facts: Facts, image: HostImage, texts: Mapping[str, str]
+def _files(
+    spec: LaunchSpec, container: ContainerPlan, facts: Facts, image: HostImage, texts: Mapping[str, str]
 ) -> Iterator[RemoteFile]:
     """The files of a container in the job's folder. mpirun outside starts a `muster-rank` that enters it."""
-    programs = JobPaths(host.folder).programs
+    programs = JobPaths.of(facts.home, spec.job).programs
     for name, text in texts.items():
         yield RemoteFile(f"{programs}/{name}", 0o600, text)
     if (users := passwd(facts, image)) is not None:

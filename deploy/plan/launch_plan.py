@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import Any
 
 from ..common.paths import JobPaths
 from ..console.text import count, size
+from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
-from ..hosts.leases import Lease
 from .placement import PlacedRank
 from .source_tree import Tree
 from .spec import LaunchSpec, is_secret
@@ -48,6 +49,42 @@ class ContainerPlan:
 
 
 @dataclass(frozen=True)
+class Contribution:
+    """What a feature adds to an attempt on a host."""
+
+    facts: Facts | None = None
+    """What its ranks find there, if that is not what the host has."""
+    gpus: tuple[int, ...] = ()
+    """The numbers of the GPUs of its ranks, in the order of their local ranks."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its ranks. Those of the plan and of the user override them."""
+    path: tuple[str, ...] = ()
+    """Folders on PATH, before that of mpirun."""
+    files: tuple[RemoteFile, ...] = ()
+    """Files in the job's folder. Each replaces one of the plan with the same path."""
+    container: ContainerPlan | None = None
+    about: tuple[str, ...] = ()
+    """Lines for the plan, which shows equal lines of several hosts once."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of launch.json."""
+    if_module_is_missing: str = ""
+    """The advice for a rank that lacks the module {name}."""
+
+    def __add__(self, more: Contribution) -> Contribution:
+        return Contribution(
+            facts=more.facts or self.facts,
+            gpus=more.gpus or self.gpus,
+            env={**self.env, **more.env},
+            path=(*self.path, *more.path),
+            files=(*self.files, *more.files),
+            container=more.container or self.container,
+            about=(*self.about, *more.about),
+            record={**self.record, **more.record},
+            if_module_is_missing=more.if_module_is_missing or self.if_module_is_missing,
+        )
+
+
+@dataclass(frozen=True)
 class HostPlan:
     """Everything that happens on a host. Without a `command`, its ranks are started from the head."""
 
@@ -77,13 +114,23 @@ class LaunchPlan:
     """A note for each other job on its hosts."""
     spares: tuple[str, ...] = ()
     """The hosts without ranks that are ready for the next attempt."""
-    leases: Mapping[str, Lease] = field(default_factory=dict)
-    """What it has leased, by host."""
+    added: Mapping[str, Contribution] = field(default_factory=dict)
+    """What its features have added, by host; also for spare hosts."""
 
     @cached_property
     def ranks(self) -> tuple[PlacedRank, ...]:
         """Every rank in order."""
         return tuple(rank for host in self.hosts for rank in host.ranks)
+
+    @property
+    def gpus(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of the GPUs of each host whose GPUs are chosen."""
+        return {host: added.gpus for host, added in self.added.items() if added.gpus}
+
+    def gpu_of(self, placed: PlacedRank) -> int:
+        """The number of the GPU of a rank that takes the one of its local rank, as most programs do."""
+        gpus = self.gpus.get(placed.host, ())
+        return gpus[placed.local_rank] if placed.local_rank < len(gpus) else placed.local_rank
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -96,10 +143,10 @@ class LaunchPlan:
     def __str__(self) -> str:
         described = (_describe_host(self.spec, host) for host in self.hosts)
         notes = (f"note: {note}" for note in self.notes)
-        packages = [f"packages: {self.spec.packages}"] if self.spec.packages else []
+        about = dict.fromkeys(line for added in self.added.values() for line in added.about)
         options = ["options:", *(f"  {source}" for source in self.spec.sources)] if self.spec.sources else []
         spares = [f"spare hosts: {', '.join(self.spares)}"] if self.spares else []
-        head = [self.title, *options, _describe_tree(self.spec.tree), *packages, *spares]
+        head = [self.title, *options, _describe_tree(self.spec.tree), *about, *spares]
         return "\n".join([*head, *notes, *described]) + "\n"
 
 

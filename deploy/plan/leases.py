@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..errors import HostError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.leases import Device, Lease
-from .placement import PlacedRank
+from .launch_plan import Contribution
 from .spec import ALL_GPUS, LaunchSpec
 
 VARIABLES = {
@@ -63,13 +63,18 @@ def own_choice(spec: LaunchSpec) -> str | None:
     return next((env[name] for name in VARIABLES.values() if name in env), None)
 
 
-def visible(spec: LaunchSpec, lease: Lease | None) -> dict[str, str]:
+def contribution(spec: LaunchSpec, lease: Lease) -> Contribution:
+    """What a lease adds to the plan of its host."""
+    return Contribution(gpus=tuple(device.index for device in lease.got), env=visible(spec, lease))
+
+
+def visible(spec: LaunchSpec, lease: Lease) -> dict[str, str]:
     """The variables that show the GPUs of a lease to the ranks, in the order of their local ranks.
 
     By numbers in the order of nvidia-smi, which programs expect. By UUID where a number may name another
     device: with MIG, or in an order that the user chose.
     """
-    if lease is None or not lease.got or own_choice(spec) is not None:
+    if not lease.got or own_choice(spec) is not None:
         return {}
     name, numbers = VARIABLES.get(lease.kind, ""), [str(device.index) for device in lease.got]
     if lease.kind != "nvidia":
@@ -112,15 +117,3 @@ def held_by(device: Device, now: float) -> str:
     of = f" of {device.user}" if device.user else ""
     since = f" for {duration(max(0.0, now - device.since))}" if device.since else ""
     return harmless(f"{who}{of}{since}")
-
-
-def likely_gpu(leases: Mapping[str, Lease], placed: PlacedRank) -> int:
-    """The number of the GPU of a rank that takes the one of its local rank, as most programs do."""
-    lease = leases.get(placed.host)
-    got = lease.got if lease else ()
-    return got[placed.local_rank].index if placed.local_rank < len(got) else placed.local_rank
-
-
-def numbers_of(leases: Mapping[str, Lease]) -> dict[str, tuple[int, ...]]:
-    """The numbers of the leased GPUs of each host that has some."""
-    return {host: tuple(device.index for device in lease.got) for host, lease in leases.items() if lease.got}

@@ -16,16 +16,12 @@ from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count, duration, ranges
 from ..errors import UnfitError
-from ..hosts.containers import HostImage
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
-from ..hosts.leases import Lease
 from ..hosts.rendezvous import ClusterFacts
 from . import openmpi
-from .container import contained, found_inside
-from .launch_plan import HostPlan, LaunchPlan, RemoteFile
+from .launch_plan import Contribution, HostPlan, LaunchPlan, RemoteFile
 from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require, require_python
-from .leases import visible
 from .placement import Layout, Placement
 from .spec import LaunchSpec
 
@@ -42,54 +38,53 @@ class Tools:
     """The files of in_rank/ that every rank loads."""
     recorder: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The other files of in_rank/ for a job with recorded ranks: texts by file name."""
-    container: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The programs of a job whose ranks run in containers: texts by file name."""
 
 
 def plan(
     spec: LaunchSpec,
     placement: Placement,
     facts: ClusterFacts,
-    *,
+    added: Mapping[str, Contribution],
     tools: Tools,
-    containers: Mapping[str, HostImage] | None = None,
-    leases: Mapping[str, Lease] | None = None,
 ) -> LaunchPlan:
     """The plan of a launch. `UsageError` for an impossible request, `UnfitError` for unfit hosts.
 
-    `containers`: for each host, the image in which its ranks run, if any. `leases`: its GPUs there.
+    `added`: what features add to the plan of each host.
     """
     refuse_long_arguments(spec)
     used = placement.hosts
     launcher = launcher_of(spec.launcher)
-    outside, images = facts.hosts, containers or {}
-    inside = found_inside(spec, outside, images)
-    require(placement.connected, inside, launcher=launcher)
-    require_python(spec.program.python, {host.name: inside[host.name] for host in placement.connected})
-    refuse_shared_gpus(spec.backend, placement, outside)
+    known = facts.hosts
+    require(placement.connected, known, launcher=launcher)
+    require_python(spec.program.python, {host.name: known[host.name] for host in placement.connected})
+    refuse_shared_gpus(spec.backend, placement, known)
     interfaces = {host.name: facts.rendezvous.interfaces.get(host.name) for host in used}
     rendezvous = replace(facts.rendezvous, interfaces=interfaces)
-    layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, rendezvous)
+    layout = Layout(spec, placement, {host.name: known[host.name] for host in used}, rendezvous)
     if launcher.uses_mpi and (unmet := openmpi.without_ipv4(rendezvous, layout.facts)):
         raise UnfitError((name, error.reason) for name, error in unmet.items())
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
-    leased = leases or {}
-    seen = {host.name: visible(spec, leased.get(host.name)) for host in used}
-    plans = tuple(_plan_host(host, layout, slots, tools, seen[host.name]) for host in used)
-    if images:
-        plans = contained(spec, plans, outside, images, programs=tools.container)
-    title = _title(launcher.title(inside[layout.head]), layout)
-    busy = tuple(_busy(spec.job, {host.name: outside[host.name] for host in placement.connected}))
-    return LaunchPlan(spec, plans, title, busy, tuple(host.name for host in placement.spares), leased)
+    plans = tuple(
+        _plan_host(host, layout, slots, tools, added.get(host.name, Contribution())) for host in used
+    )
+    title = _title(launcher.title(known[layout.head]), layout)
+    busy = tuple(_busy(spec.job, {host.name: known[host.name] for host in placement.connected}))
+    return LaunchPlan(spec, plans, title, busy, tuple(host.name for host in placement.spares), added)
 
 
-def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, seen: Mapping[str, str]) -> HostPlan:
+def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, added: Contribution) -> HostPlan:
     spec = layout.spec
     facts = layout.facts[host.name]
     paths = JobPaths.of(facts.home, spec.job)
     launcher = launcher_of(spec.launcher)
-    path = (paths.programs, *_programs(spec, facts))
+    programs = dict.fromkeys((*added.path, str(PurePosixPath(facts.mpirun or facts.executable).parent)))
+    path = (paths.programs, *programs)
+    files = (
+        *_tools(paths, facts.executable, tools, record=spec.record),
+        RemoteFile(paths.hostfile, 0o600, slots),
+        *added.files,
+    )
     kept = MusterPaths.of_home(facts.home).kept(spec.project)
     return HostPlan(
         host=host,
@@ -97,21 +92,12 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, seen: Mappi
         folder=paths.folder,
         cwd=str(PurePosixPath(paths.code, spec.tree.within)),
         path=path,
-        env={**seen, **_environment(host.name, layout, paths), **_own_path(spec, path)},
-        files=(
-            *_tools(paths, facts.executable, tools, record=spec.record),
-            RemoteFile(paths.hostfile, 0o600, slots),
-        ),
+        env={**added.env, **_environment(host.name, layout, paths), **_own_path(spec, path)},
+        files=tuple({file.path: file for file in files}.values()),
         command=launcher.command(host.name, layout),
         kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in spec.keep),
+        container=added.container,
     )
-
-
-def _programs(spec: LaunchSpec, facts: Facts) -> tuple[str, ...]:
-    """The folders of the programs that a job starts: of its environment, if it has one, and of mpirun."""
-    programs = [facts.executable] if spec.environment or not facts.mpirun else []
-    programs += [facts.mpirun] if facts.mpirun else []
-    return tuple(dict.fromkeys(str(PurePosixPath(program).parent) for program in programs))
 
 
 def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:

@@ -25,7 +25,7 @@ from ..jobs.feature import Features
 from ..jobs.feature_options import OPTIONS
 from ..jobs.features import features_of
 from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts
+from ..jobs.runner import Job
 from ..jobs.verdict import end_unstarted, why_unstarted
 from ..launch.result import Failure, LaunchResult
 from ..plan.spec import LaunchSpec
@@ -68,7 +68,7 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
         requeue = mark is not None and mark.requeue
         run, spec = _begin(folder, spec, allocation, requeue=requeue)
         open_pipe = steps(spec.python, allocation, look=ending)
-        result = Attempts(spec, open_pipe, run, features).run()
+        result = Job(spec, open_pipe, run, features).run()
     except (MusterError, KeyboardInterrupt) as error:
         kind, reason, status = why_unstarted(error, folder)
         sys.stderr.write(f"{reason}\n")

@@ -25,7 +25,7 @@ class AllocationEnd(Feature):
         """`blame`: `blame_slurm` or `blame_own_end`, with the number of the allocation."""
         self._blame = blame
 
-    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+    def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """The first one to end is not the cause, because Slurm ends all ranks at once."""
         return self._blame(result)
 

@@ -24,9 +24,12 @@ from muster.deploy.connect.transports.process import LocalPipe, ProcessPipe
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.hosts.leases import Lease
+from muster.deploy.jobs.feature import Start
 from muster.deploy.jobs.leases import Leasing
+from muster.deploy.launch.events import drop
 from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.timings import Timings
 from tests import fake_gpus
 
 if TYPE_CHECKING:
@@ -131,7 +134,7 @@ class Racer:
 
     def lease(self, job: str, spec: LaunchSpec) -> tuple[float, Leases]:
         """Lease what a job wants; returns since when it has waited too."""
-        leasing = Leasing(spec, place_ranks(spec.hosts, spec), self.connected())
+        leasing = Leasing(Start(spec, place_ranks(spec.hosts, spec), drop, Timings()), self.connected())
         return time.time(), leasing.take()
 
     def run(self, jobs: int) -> None:
@@ -217,7 +220,7 @@ def _starved(cluster: Cluster, ledger: Ledger) -> tuple[float, int]:
     """A job that wants everything while others race; its waiting time, and how many came before it."""
     racer = Racer(cluster, ledger, 900_000)
     spec = LaunchSpec(job="20261126-900000-0000", hosts=racer.hosts, gpus=GPUS, lease_wait=None)
-    leasing = Leasing(spec, place_ranks(spec.hosts, spec), racer.connected())
+    leasing = Leasing(Start(spec, place_ranks(spec.hosts, spec), drop, Timings()), racer.connected())
     began = time.monotonic()
     leases = leasing._try()
     leases = leases or leasing._try()  # now every host has the date that counts

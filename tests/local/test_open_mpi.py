@@ -58,7 +58,7 @@ def launch(
     code: dict[str, Any] = {"tree": scan(project.path), "start_timeout": 120.0, **spec}
     request = LaunchSpec(job=new_job(), program=program, **code)
     with Cluster(hosts, lambda host: LocalPipe(pythons[host.name])) as cluster:
-        made = plan(request, place_ranks(hosts, request), cluster.survey(), tools=tools())
+        made = plan(request, place_ranks(hosts, request), cluster.survey(), {}, tools())
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
         deliver(made, cluster)

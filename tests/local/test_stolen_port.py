@@ -14,9 +14,10 @@ import pytest
 from muster.deploy.cli.shared import TRAIN
 from muster.deploy.connect.opener import access_with
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.feature import Attempt, Feature, Features
+from muster.deploy.jobs.feature import Attempt, Feature
+from muster.deploy.jobs.features import features_of
 from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.runner import Attempts
+from muster.deploy.jobs.runner import Job
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.events import Event, Said
 from muster.deploy.launch.result import LaunchResult
@@ -78,7 +79,7 @@ def launch(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
                 start_timeout=120.0,
             )
             folder, listener = RunFolder(Path(project.path, "runs"), spec.job), Listener(steal)
-            result = Attempts(spec, access_with(None, "").open, folder, Features((listener,))).run()
+            result = Job(spec, access_with(None, "").open, folder, features_of(spec, listener)).run()
             return result, [*listener.said, verdict(result, folder)]
 
         yield carry_out

@@ -23,10 +23,13 @@ from muster.deploy.connect.requests.launch import CONTAINER, CONTAINER_START, PR
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.hosts.containers import HostImage
-from muster.deploy.jobs.planning import AGENT, tools
-from muster.deploy.launch.deliver import LaunchImages
+from muster.deploy.jobs import containers
+from muster.deploy.jobs.feature import Start
+from muster.deploy.launch.events import Event, Waiting
+from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.timings import Timings
 from tests import fake_docker
 from tests.ending import end
 from tests.hosts_here import HostsHere
@@ -36,7 +39,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow  # several processes a test
 
 Kind = TypeVar("Kind")
-SURVEY = (AGENT / "container" / "survey.py").read_bytes()
+SURVEY = (containers.AGENT / "container" / "survey.py").read_bytes()
 PYTHON = sys.executable
 # Leaves its session and parent, and ignores SIGTERM: only a keeper that adopts it can find it.
 DAEMON = (
@@ -151,17 +154,24 @@ def test_containers_of_jobs_that_nobody_holds_are_removed(
 # -- what the driver makes of it --
 
 
-def images(tmp_path: Path, image: str, *, pull: bool = True) -> tuple[dict[str, str], list[str]]:
+def images(tmp_path: Path, image: str, *, pull: bool = True) -> list[str]:
     said: list[str] = []
     spec = LaunchSpec(job="x", program=Program(), image=image)
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Waiting):
+            said.append(event.why)
+
     with HostsHere(tmp_path / "hosts", 2).cluster() as cluster:
-        there = LaunchImages(spec, said.append).require(cluster, pull=pull)
-    return {host: known.id for host, known in there.items()}, said
+        placement = place_ranks(cluster.hosts, spec)
+        containers.Containers(spec).prepare(
+            Start(spec, placement, emit, Timings(), is_dry_run=not pull), cluster
+        )
+    return said
 
 
 def test_hosts_that_lack_the_image_fetch_it_and_the_user_is_told(engine: Path, tmp_path: Path) -> None:
-    ids, said = images(tmp_path, "absent")
-    assert ids == {"node1": "ef" * 32, "node2": "ef" * 32}
+    said = images(tmp_path, "absent")
     assert said == ["node1, node2: fetching absent"]
 
 
@@ -201,7 +211,7 @@ class Host:
 
     def prepare(self) -> None:
         """Prepare an attempt of the job."""
-        folder, programs = self.folder, {**tools(inside=True).container}
+        folder, texts = self.folder, containers.programs()
         self.channel.ask(
             PREPARE,
             host="here",
@@ -212,7 +222,7 @@ class Host:
             grace=60.0,
             code=[],
             library=[],
-            files=[[f"{folder}/bin/{name}", 0o600, text] for name, text in programs.items()],
+            files=[[f"{folder}/bin/{name}", 0o600, text] for name, text in texts.items()],
         )
 
     def begin(self, image: str = "ab" * 32, *, inside: bool = True) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.containers import HostImage
 from muster.deploy.hosts.facts import Facts
+from muster.deploy.hosts.leases import Lease
 from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
-from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.plan.container import contributions
+from muster.deploy.plan.launch_plan import Contribution, LaunchPlan
 from muster.deploy.plan.launcher import place_ranks
+from muster.deploy.plan.leases import contribution
 from muster.deploy.plan.planner import Tools, plan
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree, TreeFile
@@ -23,8 +26,9 @@ TOOLS = Tools(
     rsh="# rsh.py\n",
     rank_log="# rank_log.py\n",
     in_rank={"sitecustomize.py": "# sitecustomize.py\n", "muster_over.py": "# muster_over.py\n"},
-    container={"keeper.py": "# keeper.py\n", "enter.py": "# enter.py\n"},
 )
+INSIDE = {"keeper.py": "# keeper.py\n", "enter.py": "# enter.py\n"}
+NOTHING = Contribution()
 LIBRARY = Tree(Path("/opt/muster"), ".", (), "muster")
 TREE = Tree(Path("/work/digits"), ".", (TreeFile("train/__main__.py", False, "ab" * 32, size=2500),))
 NODE = Facts(
@@ -54,8 +58,9 @@ def make_plan(
     text: str,
     *,
     facts: Mapping[str, Mapping[str, Any]] | None = None,
-    containers: Any = None,
-    leases: Any = None,
+    containers: Mapping[str, HostImage] | None = None,
+    leases: Mapping[str, Lease] | None = None,
+    added: Contribution = NOTHING,
     head: str = "10.0.0.1",
     **spec: object,
 ) -> LaunchPlan:
@@ -77,6 +82,10 @@ def make_plan(
         20123,
         {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )
-    there: Mapping[str, HostImage] | None = containers
-    known = ClusterFacts(by_host, rendezvous)
-    return plan(request, placement, known, tools=TOOLS, containers=there, leases=leases)
+    more = dict.fromkeys(by_host, added)
+    for host, lease in (leases or {}).items():
+        more[host] += contribution(request, lease)
+    for host, each in contributions(request, by_host, containers or {}, INSIDE).items():
+        more[host] += each
+        by_host[host] = each.facts or by_host[host]
+    return plan(request, placement, ClusterFacts(by_host, rendezvous), more, TOOLS)

@@ -36,11 +36,13 @@ from muster.deploy.hosts.facts import Facts
 from muster.deploy.hosts.stuck import StuckProcesses
 from muster.deploy.jobs import restart_policy
 from muster.deploy.jobs import runner as attempts
-from muster.deploy.jobs.feature import Feature, Features
+from muster.deploy.jobs.feature import Feature, Features, Start
+from muster.deploy.jobs.features import features_of
 from muster.deploy.jobs.metrics import joined
+from muster.deploy.jobs.port_conflict import PortConflict
 from muster.deploy.jobs.restart_policy import Policy
 from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.runner import Attempts
+from muster.deploy.jobs.runner import Job
 from muster.deploy.jobs.verdict import end_unstarted, verdict
 from muster.deploy.launch import loop as run
 from muster.deploy.launch.events import Event, Output, Waiting
@@ -152,18 +154,17 @@ class Connected:
         return Reserve()
 
 
-def attempts_in(folder: RunFolder, max_restarts: int = 0, image: str = "") -> Attempts:
+def attempts_in(folder: RunFolder, max_restarts: int = 0) -> Job:
     spec = LaunchSpec(
         job="j",
         program=Program(module="train"),
-        image=image,
         hosts=hostfile.parse("node[1-2] slots=2"),
         tree=TREE,
         library=TREE,
         start_timeout=1.0,
         max_restarts=max_restarts,
     )
-    return Attempts(spec, lambda host: pytest.fail("no way there"), folder)
+    return Job(spec, lambda host: pytest.fail("no way there"), folder, features_of(spec))
 
 
 @pytest.fixture
@@ -233,10 +234,10 @@ def test_an_interrupt_as_soon_as_others_can_see_the_job_leaves_a_result(
 def test_an_interrupt_while_the_end_of_a_job_is_explained_changes_nothing(
     carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(result: LaunchResult, head: Head) -> LaunchResult:
+    def interrupted(*ignored: object) -> LaunchResult:
         raise KeyboardInterrupt(2)
 
-    monkeypatch.setattr(attempts, "explain_port_conflict", interrupted)
+    monkeypatch.setattr(PortConflict, "cause", interrupted)
     assert carry_out(FAILED)["exit_status"] == 5
 
 
@@ -329,8 +330,8 @@ def test_a_job_waits_for_its_image_before_its_first_start_alone(
     carry_out(DONE)  # its stand-ins hold for this test
     ends = iter([FAILED, DONE])
 
-    def make_plan(*given: Any, **options: Any) -> LaunchPlan:
-        given[-1]._say("node2: fetching it")
+    def make_plan(start: Start, *ignored: object) -> LaunchPlan:
+        start.emit(Waiting("node2: fetching it"))
         return PLAN
 
     monkeypatch.setattr(attempts, "make_plan", make_plan)
@@ -344,8 +345,8 @@ def test_a_job_waits_for_its_image_before_its_first_start_alone(
                 waits.append(event.why)
 
     folder = RunFolder(tmp_path / "other", "j", detached=True)
-    given = attempts_in(folder, max_restarts=1, image="it").spec
-    Attempts(given, lambda host: pytest.fail("no way"), folder, Features((Waits(),))).run()
+    given = attempts_in(folder, max_restarts=1).spec
+    Job(given, lambda host: pytest.fail("no way"), folder, Features((Waits(),))).run()
     assert waits == ["node2: fetching it"]
     assert (folder.logs / "driver.log").read_text().count("node2: fetching it") == 2
 

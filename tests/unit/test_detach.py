@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -24,10 +23,12 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import detached_main, runner
 from muster.deploy.jobs.detach import own_code
 from muster.deploy.jobs.detached_main import stored
+from muster.deploy.jobs.feature import Start
 from muster.deploy.jobs.feature_options import OPTIONS
 from muster.deploy.jobs.notify_options import NotifyOptions
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import end_unstarted
+from muster.deploy.launch.events import Waiting
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree, TreeFile, scan
@@ -88,18 +89,18 @@ def word(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         os.close(reader)
 
 
-def fetching(*given: Any, **options: Any) -> LaunchPlan:
+def fetching(start: Start, *given: object) -> LaunchPlan:
     """Hosts that lack the image, and cannot fetch it."""
-    given[-1]._say("node2: fetching it")
+    start.emit(Waiting("node2: fetching it"))
     raise MusterError("docker pull: manifest unknown", host="node2")
 
 
-def drive_with_image(folder: Path, monkeypatch: pytest.MonkeyPatch, notify: str = "") -> None:
+def drive_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, notify: str = "") -> None:
     (folder / "run").mkdir(parents=True)
     monkeypatch.setattr(runner, "Cluster", Connected)
     monkeypatch.setattr(runner, "make_plan", fetching)
     job = make_job()
-    detached_main.drive(replace(job, image="it").having(NotifyOptions(notify)), folder)
+    detached_main.drive(job.having(NotifyOptions(notify)), folder)
 
 
 def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
@@ -107,7 +108,7 @@ def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
 ) -> None:
     why = "node2: docker pull: manifest unknown"
     told = tmp_path / "told"
-    drive_with_image(tmp_path / "j", monkeypatch, notify=shlex.join(["tee", str(told)]))
+    drive_waiting(tmp_path / "j", monkeypatch, notify=shlex.join(["tee", str(told)]))
     assert "node2: fetching it" in json.loads(os.read(word, 1 << 16))["title"]
     result = json.loads((tmp_path / "j" / "run" / "result.json").read_text())
     assert result["first_failure"]["reason"] == why
@@ -128,7 +129,7 @@ def test_a_job_whose_launcher_is_gone_before_its_first_word_leaves_nothing(
     word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     os.close(word)
-    drive_with_image(tmp_path / "j", monkeypatch)
+    drive_waiting(tmp_path / "j", monkeypatch)
     assert not (tmp_path / "j").exists()
 
 

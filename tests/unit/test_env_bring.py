@@ -27,6 +27,7 @@ from muster.deploy.envs.wanted import Requirements
 from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Environment, HostEnvironments, minor
+from muster.deploy.plan.launch_plan import Contribution
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE, make_plan
 
@@ -205,8 +206,8 @@ def test_a_restart_says_which_host_has_lost_the_environment(asked: Requirements)
 
 def test_programs_of_the_environment_come_before_those_of_the_host() -> None:
     inside = {"node1": {"executable": MADE.executable}}
-    named = {"environment": "0123456789abcdef0123", "packages": "12 packages"}
-    plan = make_plan("node1 slots=2", facts=inside, **named)
+    added = Contribution(path=("/home/ml/.muster/envs/x/bin",), about=("packages: 12 packages",))
+    plan = make_plan("node1 slots=2", facts=inside, added=added)
     (host,) = plan.hosts
     assert host.path[1:] == ("/home/ml/.muster/envs/x/bin", "/usr/bin")
     assert "\npackages: 12 packages\n" in str(plan)

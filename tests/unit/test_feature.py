@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from muster.deploy.connect.cluster import Cluster
 from muster.deploy.errors import MusterError
-from muster.deploy.jobs.feature import Feature, Features
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
+from muster.deploy.jobs.feature import Feature, Features, Start
+from muster.deploy.jobs.planning import make_plan
 from muster.deploy.launch.events import Event
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import LaunchResult
-from tests.unit.plans import make_plan
+from muster.deploy.plan.launch_plan import Contribution
+from muster.deploy.plan.launcher import place_ranks
+from muster.deploy.timings import Timings
+from tests.unit.plans import NODE
+from tests.unit.plans import make_plan as imagined
 
-DONE = LaunchResult(plan=make_plan("node1"), started=1.0, ended=2.0, failure=None, ends={})
+DONE = LaunchResult(plan=imagined("node1"), started=1.0, ended=2.0, failure=None, ends={})
 EVENT = JobEvent(at=1.0, type="rank.printed", job="j", attempt=0)
 
 
@@ -55,6 +66,38 @@ def test_an_error_that_is_for_the_user_ends_the_job() -> None:
 
     with pytest.raises(MusterError, match="not so"):
         Features((Refusing(),)).on_event(EVENT)
+
+
+def test_a_feature_that_raises_before_the_start_refuses_the_attempt() -> None:
+    class Unprepared(Feature):
+        def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
+            raise LookupError("no such thing")
+
+    with pytest.raises(MusterError, match=r"Muster's own error in Unprepared: LookupError.*test_feature.py"):
+        list(Features((Noting(), Unprepared())).prepare(cast(Any, None), cast(Any, None)))
+
+
+def test_the_plan_has_what_features_add_and_each_sees_the_facts_of_those_before_it() -> None:
+    class Python(Feature):
+        def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
+            facts = dataclasses.replace(cluster.facts["node1"], executable="/opt/python3")
+            return {"node1": Contribution(facts=facts, env={"A": "1", "B": "1"})}
+
+    class Variable(Feature):
+        def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
+            found = cluster.facts["node1"].executable
+            return {"node1": Contribution(env={"B": found, "PYTHONUNBUFFERED": "0"}, about=("about: B",))}
+
+    hosts, spec = hostfile.parse("node1"), DONE.plan.spec
+    facts = {"node1": NODE}
+    cluster: Any = SimpleNamespace(channels={"node1": None}, facts=facts)
+    cluster.survey = lambda: ClusterFacts(facts, Rendezvous("127.0.0.1", 20123, {"node1": "lo"}))
+    said = list[Event]()
+    start = Start(spec, place_ranks(hosts, spec), said.append, Timings())
+    plan = make_plan(start, cluster, Features((Python(), Variable())))
+    assert {name: plan.hosts[0].env[name] for name in ("A", "B")} == {"A": "1", "B": "/opt/python3"}
+    assert plan.hosts[0].env["PYTHONUNBUFFERED"] == "1", "the plan's own variables win"
+    assert "\nabout: B\n" in str(plan)
 
 
 def test_a_feature_has_only_the_methods_that_the_class_declares() -> None:

@@ -15,9 +15,10 @@ from muster.deploy.jobs.file_hints import left_behind, missing_module, sent_else
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.plan.launch_plan import Contribution
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree, TreeFile
-from tests.unit.plans import NODE, make_plan
+from tests.unit.plans import NODE, NOTHING, make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
 CODE = f"{PLAN.hosts[0].folder}/code"
@@ -81,12 +82,14 @@ def test_nothing_is_said_of_other_files(root: Path, line: str) -> None:
     assert hint(root, line) == ""
 
 
-def module_hint(module: str, *files: str, within: str = ".", script: str = "train.py", **others: str) -> str:
+def module_hint(
+    module: str, *files: str, within: str = ".", script: str = "train.py", added: Contribution = NOTHING
+) -> str:
     tree = Tree(Path("/work"), within, tuple(TreeFile(name, False, "ab" * 32) for name in files))
     line = f"ModuleNotFoundError: No module named '{module}'\n"
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line))
-    spec: dict[str, Any] = {"program": Program(script=script), "tree": tree, **others}
-    plan = make_plan("node[1-3] slots=2", **spec)
+    spec: dict[str, Any] = {"program": Program(script=script), "tree": tree}
+    plan = make_plan("node[1-3] slots=2", added=added, **spec)
     return missing_module(dataclasses.replace(DONE, plan=plan, failure=failure), {}, here=False)
 
 
@@ -263,13 +266,9 @@ def test_a_missing_package_that_nothing_here_lists_names_the_option(files: tuple
 
 
 def test_a_package_that_the_requirements_lack_is_added_to_them() -> None:
-    said = module_hint("torchvision", "requirements.txt", environment="0123456789abcdef0123")
-    assert said == "the packages of this launch have no torchvision; add its package to the requirements"
-
-
-def test_a_package_that_an_image_lacks_is_added_there() -> None:
-    said = module_hint("torchvision", "requirements.txt", image="site/torch:7")
-    assert said == "the image site/torch:7 has no torchvision; add its package there"
+    advice = "the packages of this launch have no {name}; add its package to the requirements"
+    said = module_hint("torchvision", "requirements.txt", added=Contribution(if_module_is_missing=advice))
+    assert said == advice.replace("{name}", "torchvision")
 
 
 def test_a_module_of_pythons_own_library_is_no_package() -> None:

@@ -20,11 +20,13 @@ from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.leases import Device, HostLeases, Lease
 from muster.deploy.jobs import leases as leasing
+from muster.deploy.jobs.feature import Start
 from muster.deploy.jobs.free import free_table
+from muster.deploy.launch.events import drop
 from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.leases import NO_GPUS, Wish, likely_gpu, visible, wish
-from muster.deploy.plan.placement import PlacedRank
+from muster.deploy.plan.leases import NO_GPUS, Wish, visible, wish
 from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.timings import Timings
 from tests.unit.plans import NODE, make_plan
 
 GPUS = replace(NODE, gpus=8, devices=8)
@@ -71,11 +73,10 @@ def test_a_host_without_gpus_is_asked_for_none() -> None:
         ((), lease(4, kind="ascend"), {"ASCEND_RT_VISIBLE_DEVICES": "4"}),
         ((("CUDA_VISIBLE_DEVICES", "1"),), lease(1), {}),
         ((), lease(), {}),
-        ((), None, {}),
     ],
 )
 def test_ranks_see_the_leased_gpus_in_the_order_of_their_local_ranks(
-    env: tuple[tuple[str, str], ...], leased: Lease | None, expected: dict[str, str]
+    env: tuple[tuple[str, str], ...], leased: Lease, expected: dict[str, str]
 ) -> None:
     assert visible(spec(env=env), leased) == expected
 
@@ -87,9 +88,9 @@ def test_the_plan_has_the_variables_and_the_users_own_win() -> None:
 
 
 def test_the_likely_gpu_of_a_rank_is_the_leased_one_of_its_local_rank() -> None:
-    placed = [PlacedRank(rank, local, "node1") for rank, local in ((4, 0), (5, 1), (6, 2))]
-    assert [likely_gpu({"node1": lease(2, 5)}, each) for each in placed] == [2, 5, 2]
-    assert [likely_gpu({}, each) for each in placed] == [0, 1, 2]
+    plan, chosen = make_plan("node1 slots=3"), make_plan("node1 slots=3", leases={"node1": lease(2, 5)})
+    assert list(map(chosen.gpu_of, plan.ranks)) == [2, 5, 2]
+    assert list(map(plan.gpu_of, plan.ranks)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("text", ["-1", "four", "8@node1", "99999", "٤"])
@@ -145,7 +146,7 @@ class Hosts:
             channels[host.name] = Host(agent, host.name, self._folder / host.name, self._patch)
         cluster: Any = type("Cluster", (), {})()
         cluster.channels, cluster.facts = channels, dict.fromkeys(channels, replace(GPUS, devices=4))
-        waiting = leasing.Leasing(made, place_ranks(made.hosts, made), cluster)
+        waiting = leasing.Leasing(Start(made, place_ranks(made.hosts, made), drop, Timings()), cluster)
         waiting.channels = channels  # type: ignore[attr-defined]
         return waiting
 

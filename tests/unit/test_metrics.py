@@ -18,6 +18,8 @@ from muster.deploy.connect.requests.request import Payload, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs import metrics
 from muster.deploy.jobs.metrics import LEAST_PART, Metrics
+from muster.deploy.launch.events import drop
+from tests.unit.test_feature import DONE
 
 FOLDER = "/home/ml/.muster/jobs/j"
 
@@ -67,48 +69,52 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Head], None]:
     return follow
 
 
-def fetched(*heads: Any) -> Metrics:
-    """The metrics after an attempt on each of these heads."""
-    found = Metrics(lambda name: None)
+def fetched(*heads: Any) -> tuple[dict[str, str], list[str]]:
+    """The files that are kept after an attempt on each of these heads, and the notes."""
+    found, plan = Metrics(), SimpleNamespace(hosts=[SimpleNamespace(folder=FOLDER)])
+    texts = dict[str, str]()
+    folder = SimpleNamespace(kept=lambda name: None, keep=texts.__setitem__)
     for head in heads:
-        found.fetch(head, FOLDER)
-    return found
+        attempt: Any = SimpleNamespace(head=head, plan=plan, folder=folder, emit=drop)
+        found.begins(attempt)
+        found.fetch(attempt)
+    return texts, [*found.over(DONE).notes]
 
 
 def test_a_file_that_could_not_be_fetched_is_named_with_its_place() -> None:
-    found = fetched(Head("node1", metrics=b'{"epoch": 1}\n'))
-    assert found.texts == {"metrics.jsonl": '{"epoch": 1}\n'}
-    assert found.missing() == [
+    texts, notes = fetched(Head("node1", metrics=b'{"epoch": 1}\n'))
+    assert texts == {"metrics.jsonl": '{"epoch": 1}\n'}
+    assert notes == [
         f"steps.jsonl could not be fetched; if the program wrote it, it is in {FOLDER}/out on node1"
     ]
 
 
 def test_files_of_which_nothing_came_are_named_with_their_place() -> None:
-    found = fetched(Head("node1"))
-    assert found.texts == {}
-    assert found.missing() == [
+    texts, notes = fetched(Head("node1"))
+    assert texts == {}
+    assert notes == [
         f"metrics.jsonl and steps.jsonl could not be fetched; if the program wrote them, they are in "
         f"{FOLDER}/out on node1"
     ]
 
 
 def test_a_file_that_lacks_the_part_of_an_earlier_head_says_where_that_is() -> None:
-    found = fetched(Head("node1", steps=b""), Head("node2", metrics=b'{"epoch": 2}\n', steps=b""))
-    assert found.missing() == [
+    _, notes = fetched(Head("node1", steps=b""), Head("node2", metrics=b'{"epoch": 2}\n', steps=b""))
+    assert notes == [
         f"metrics.jsonl is incomplete: the rest could not be fetched from node1, where it is in {FOLDER}/out"
     ]
 
 
 def test_what_the_same_head_gives_later_is_missing_no_more() -> None:
-    assert fetched(Head("node1"), Head("node1", metrics=b"", steps=b"")).missing() == []
+    assert fetched(Head("node1"), Head("node1", metrics=b"", steps=b""))[1] == []
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"epoch": [' + "{}," * (1 << 20) + "0]}", "9" * 10_000])
 def test_a_line_that_a_host_made_to_cost_memory_or_the_stack_is_passed_over(line: str) -> None:
-    found = fetched(
+    texts, _ = fetched(
         Head("node1", metrics=b'{"epoch": 1}\n'), Head("node1", metrics=line.encode() + b'\n{"epoch": 2}')
     )
-    assert found.texts["metrics.jsonl"] == '{"epoch": 1}\n' + line + '\n{"epoch": 2}'
+    assert texts["metrics.jsonl"] == '{"epoch": 1}\n' + line + '\n{"epoch": 2}'
 
 
 def test_an_agent_gives_any_part_of_a_file(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_a_file_comes_whole_in_parts(clock: Callable[[Head], None], size: int) -
     content = " ".join(map(str, range(size // 4 + 1)))[:size]
     head = Head("node1", metrics=content.encode(), steps=b"")
     clock(head)
-    assert fetched(head).texts.get("metrics.jsonl", "") == content
+    assert fetched(head)[0].get("metrics.jsonl", "") == content
 
 
 @pytest.mark.parametrize(
@@ -155,15 +161,15 @@ def test_a_slow_link_brings_the_metrics_in_time(
 ) -> None:
     head = Head("node1", delay=delay, speed=speed, metrics=b"x" * size, steps=b"")
     clock(head)
-    found = fetched(head)
-    assert (len(found.texts["metrics.jsonl"]), found.missing()) == (size, [])
+    texts, notes = fetched(head)
+    assert (len(texts["metrics.jsonl"]), notes) == (size, [])
     assert head.now - 1000 < seconds
 
 
 def test_no_host_holds_the_end_of_a_job_for_ever(clock: Callable[[Head], None]) -> None:
     head = Head("node1", delay=9.0, metrics=b"x" * (1 << 26), steps=b"x")
     clock(head)
-    found = fetched(head)
+    _, notes = fetched(head)
     assert head.now - 1000 == metrics.METRICS_SECONDS
     assert set(head.asked) == {"out/metrics.jsonl"}
-    assert [why.partition(" could")[0] for why in found.missing()] == ["metrics.jsonl and steps.jsonl"]
+    assert [why.partition(" could")[0] for why in notes] == ["metrics.jsonl and steps.jsonl"]

@@ -16,11 +16,11 @@ from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.jobs import restart_policy, runner
+from muster.deploy.jobs.feature import Start
 from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.runner import Attempts
+from muster.deploy.jobs.runner import Job
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.placement import Placement
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
 from tests.unit.plans import TREE, make_plan
@@ -31,7 +31,7 @@ LOST = Failure("host", "the SSH connection to its agent is gone", 3, host="node2
 FAILED = Failure("rank", "exit status 1", 1, host="node1", rank=0)
 
 
-class Job:
+class JobHere:
     """A job with agents of this machine: node2 is lost, and answers again in the second attempt."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -44,10 +44,10 @@ class Job:
             raise HostError("ssh.unreachable", "no route to it")
         return LocalPipe(None)
 
-    def plan(self, spec: LaunchSpec, placement: Placement, *given: Any, **options: Any) -> LaunchPlan:
-        names = [host.name for host in placement.hosts]
+    def plan(self, start: Start, *given: Any) -> LaunchPlan:
+        names = [host.name for host in start.placement.hosts]
         self.hosts.append(names)
-        return make_plan("\n".join(f"{name} slots=2" for name in names), attempt=spec.attempt)
+        return make_plan("\n".join(f"{name} slots=2" for name in names), attempt=start.spec.attempt)
 
     def loop(self, plan: LaunchPlan, *given: Any, on_turn: Callable[[], None], **options: Any) -> Any:
         return SimpleNamespace(run=lambda: self.end(plan, on_turn))
@@ -69,8 +69,8 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    made = Job(RunFolder(tmp_path, "20261120-120000-abcd", detached=True))
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobHere:
+    made = JobHere(RunFolder(tmp_path, "20261120-120000-abcd", detached=True))
     monkeypatch.setattr(reserve, "PAUSES", (0.01,))
     monkeypatch.setattr(restart_policy, "BACKOFF_SECONDS", (0.0,))
     monkeypatch.setattr(runner, "make_plan", made.plan)
@@ -79,7 +79,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return made
 
 
-def test_a_lost_host_that_answers_again_takes_part_in_the_next_attempt(job: Job) -> None:
+def test_a_lost_host_that_answers_again_takes_part_in_the_next_attempt(job: JobHere) -> None:
     spec = LaunchSpec(
         job=job.folder.path.name,
         program=Program(module="train"),
@@ -89,6 +89,6 @@ def test_a_lost_host_that_answers_again_takes_part_in_the_next_attempt(job: Job)
         may_restart=True,
         max_restarts=2,
     )
-    result = Attempts(spec, job.open_pipe, job.folder).run()
+    result = Job(spec, job.open_pipe, job.folder).run()
     assert job.hosts == [["node1", "node2"], ["node1"], ["node1", "node2"]]
     assert (result.failure, result.left_out) == (None, {})

@@ -511,7 +511,7 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
 
     told = tmp_path / "told"
     command = shlex.join(["tee", str(told)])
-    monkeypatch.setattr(batch_main, "Attempts", lambda *_: SimpleNamespace(run=run))
+    monkeypatch.setattr(batch_main, "Job", lambda *_: SimpleNamespace(run=run))
     cases = f'"show hostnames") echo n1 ;; "show job") echo "JobId=7 {shown}" ;; requeue*) {requeued}'
     slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
     job = job.having(NotifyOptions(command))

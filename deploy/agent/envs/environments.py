@@ -12,7 +12,7 @@ from ...common.folders import identity_of_folder, make_private
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
 from ..host.facts import glibc_version
-from .folders import complete_in, is_key, remove
+from .folders import complete_in, hold, is_key, remove
 
 _DRIVERS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
 
@@ -23,6 +23,7 @@ class Environments:
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
         self._home, self._send = home, send
         self._root = Path(MusterPaths(str(home)).environments)
+        self._held = set[str]()
 
     def do_envs(self, request: Frame, payload: bytes) -> Frame:
         """The environments that are complete, and the facts that decide which wheels run here."""
@@ -46,6 +47,13 @@ class Environments:
         from .build import make_in_thread  # noqa: PLC0415  # most launches make none
 
         make_in_thread(self._home, request, payload.decode(), self._send)
+        return {}
+
+    def do_env_hold(self, request: Frame, payload: bytes) -> Frame:
+        """Keep an environment that ranks use from being removed, as long as this process lives."""
+        if request["key"] not in self._held:
+            hold(self._home, request["key"])
+            self._held.add(request["key"])
         return {}
 
     def do_env_remove(self, request: Frame, payload: bytes) -> Frame:

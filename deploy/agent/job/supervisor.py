@@ -57,7 +57,6 @@ class JobSupervisor:
         self.ranks = Ranks()
         self.local_socket: LocalSocket | None = None
         self._job_lock: int | None = None
-        self._environment_lock: int | None = None
         self._heartbeat = Heartbeat()
         self._stopped = False
         self._ending: Ending | None = None
@@ -86,7 +85,7 @@ class JobSupervisor:
         folder = Path(paths.folder)
         make_private(self.home, folder.parent, folder, Path(paths.logs), Path(paths.out))
         require_fit(paths.folder, tempfile.gettempdir())
-        self._hold(paths.lock(request["host"]), request.get("environment", ""))
+        self._hold(paths.lock(request["host"]))
         require_targets(request.get("links", ()))
         damaged: list[str] = []
         for files, target in ((request["code"], paths.code), (request["library"], paths.library)):
@@ -133,15 +132,11 @@ class JobSupervisor:
         self.send, self._heartbeat = Reports(self._to_driver), Heartbeat()
         self.ranks, self._stopped, self._ending = Ranks(), False, None
 
-    def _hold(self, lock: str, environment: str) -> None:
-        """Note that the job's folder and its environment are in use, as long as this process lives."""
+    def _hold(self, lock: str) -> None:
+        """Note that the job's folder is in use, as long as this process lives."""
         if self._job_lock is None:
             self._job_lock = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._job_lock, fcntl.LOCK_SH)
-        if environment and self._environment_lock is None:
-            from ..envs.folders import hold  # noqa: PLC0415  # 0.7 ms, only with packages
-
-            self._environment_lock = hold(self.home, environment)
 
     def do_container_start(self, request: Frame, payload: bytes) -> Frame:
         """Start the container in which the ranks run."""

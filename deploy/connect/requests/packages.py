@@ -30,4 +30,5 @@ class EnvironmentsRemoved:
 ENVIRONMENTS = Request("envs", HostEnvironments)
 ENVIRONMENT_REACH = Request("env_reach", IndexRefusal)
 ENVIRONMENT_MAKE = Request("env_make", Nothing)
+ENVIRONMENT_HOLD = Request("env_hold", Nothing)
 ENVIRONMENT_REMOVE = Request("env_remove", EnvironmentsRemoved)
