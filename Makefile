@@ -8,17 +8,19 @@ BIN := .venv/bin
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-# PyTorch is a large download and a slow installation: from 25.1 on pip shows the progress of both.
+# PyTorch is a large download and a slow installation: from 25.1 on pip shows the progress of both. From 26 on it
+# also shows warnings of setuptools, which warns of every editable installation.
+INSTALL := PYTHONWARNINGS=ignore::UserWarning $(BIN)/pip install --constraint docker/constraints.txt --editable
 .venv/train-installed: pyproject.toml docker/constraints.txt tests/pip.txt
 	@echo "==> Python environment in .venv (the first time, this downloads PyTorch)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes --requirement tests/pip.txt
-	$(BIN)/pip install --constraint docker/constraints.txt --editable '.[train]'
+	$(INSTALL) '.[train]'
 	@touch $@
 
 .venv/installed: .venv/train-installed
 	@echo "==> linters and test tools"
-	$(BIN)/pip install --constraint docker/constraints.txt --editable '.[train,dev]'
+	$(INSTALL) '.[train,dev]'
 	@touch $@
 
 demo: .venv/train-installed ## train on this machine: 2 ranks, a minute after the installation
@@ -106,7 +108,7 @@ gpu-wheels: .venv/installed ## the wheels for benchmarks/gpu/offline.sh, for a m
 .PHONY: docs reference format release-check
 
 .venv/docs-installed: .venv/installed
-	$(BIN)/pip install --quiet --constraint docker/constraints.txt --editable '.[docs]'
+	$(INSTALL) '.[docs]' --quiet
 	@touch $@
 
 docs: .venv/docs-installed ## the site of docs/, in build/site; every link is checked
@@ -123,7 +125,7 @@ format: .venv/installed ## put the Python files into the form that `make lint` a
 	$(BIN)/ruff format .
 
 .venv/release-installed: .venv/installed
-	$(BIN)/pip install --quiet --constraint docker/constraints.txt --editable '.[release]'
+	$(INSTALL) '.[release]' --quiet
 	@touch $@
 
 release-check: .venv/release-installed ## what .github/RELEASING.md asks for: versions, changelog, wheel and sdist

@@ -62,6 +62,7 @@ def _backend(source: Path, hook: str, out: Path) -> Path:
     command = [sys.executable, "-c", script, str(out)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "Warning:" not in done.stderr, done.stderr[:4000]  # pip shows them to whoever installs Muster
     return out / done.stdout.splitlines()[-1]
 
 
