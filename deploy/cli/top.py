@@ -18,8 +18,8 @@ from ..console.progress import Progress
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs.control import LocatedJob, state_of
+from ..jobs.diagnosis import gather_stacks
 from ..jobs.reconnect import reconnecting
-from ..launch.diagnosis import gather_stacks
 from ..plan.flags import flag
 from ..view.top.figures import as_json
 from ..view.top.head import Moment

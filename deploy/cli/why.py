@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from ..connect.channel import Channel
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
+from ..jobs.diagnosis import gather_stacks
 from ..jobs.kernel_log import kernel_messages
 from ..jobs.verdict import kernel_lines
-from ..launch.diagnosis import gather_stacks
 from ..plan.flags import flag
 from ..why.case import LONG_WITHOUT_HISTORY, Verdict
 from ..why.gather import gather, gather_stragglers, with_missing

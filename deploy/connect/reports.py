@@ -6,20 +6,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
 from ..common.frames import Frame
-from ..decode import MALFORMED, AtMost, Between, Like, message
+from ..decode import MALFORMED, AtMost, Between, message
 from ..errors import HostError
 from ..hosts import samples
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
 from ..hosts.facts import Environment
 from ..hosts.samples import HostSample
 from ..hosts.stuck import StuckProcesses
-
-_RankName = Annotated[str, Like(r"\d{1,7}")]
 
 
 class Report:
@@ -110,21 +107,6 @@ class ProgramOver(Report, event="program-over"):
 
 
 @message(frozen=True)
-class Pulse:
-    """The activity of a rank: seconds of processor time of all its processes, and its state in proc(5)."""
-
-    cpu: Seconds
-    state: Annotated[str, AtMost(1)]
-
-
-@message(frozen=True)
-class Pulses(Report, event="pulse"):
-    """The pulse of each rank of a host."""
-
-    ranks: Annotated[Mapping[_RankName, Pulse], AtMost(1 << 16)]
-
-
-@message(frozen=True)
 class Sampled(Report):
     """A sample of a host and its ranks; None for a malformed one: the host loses only this sample."""
 
@@ -134,7 +116,7 @@ class Sampled(Report):
     def of(cls, frame: Frame) -> Sampled:
         """The sample in a frame: JSON in a text, so that no value in it is a protocol error.
 
-        The driver adds its time and host (deploy/launch/measurements.py).
+        The driver adds its time and host (deploy/jobs/sampling.py).
         """
         try:
             sample = json.loads(frame["sample"])

@@ -20,8 +20,10 @@ from ..errors import MusterError
 if TYPE_CHECKING:  # most commands have no job
     from ..connect.channel import Channel
     from ..connect.cluster import Cluster
+    from ..connect.reports import Report
     from ..launch.events import Emit, Event
-    from ..launch.result import LaunchResult
+    from ..launch.result import Failure, LaunchResult
+    from ..launch.state import LaunchState
     from ..plan.launch_plan import Contribution, LaunchPlan
     from ..plan.placement import Placement
     from ..plan.spec import LaunchSpec
@@ -53,6 +55,9 @@ class Attempt:
     folder: RunFolder
     emit: Emit
     """Passes an event on, to all features and to the folder of the run."""
+    state: LaunchState
+    """Which ranks have started, ended or failed so far."""
+    timings: Timings
     began: float
     """When the first attempt of the job began, in seconds since the epoch."""
     is_last: bool = True
@@ -72,9 +77,16 @@ class Attempt:
             if name not in self.cluster.silent and not channel.ended
         }
 
+    def fail(self, failure: Failure) -> None:
+        """End the attempt. Of several failures, the first one counts."""
+        self.state.fail(failure)
+
 
 class Feature:
     """Adds something optional to a job."""
+
+    hears: tuple[type[Report], ...] = ()
+    """The kinds of reports that it asks the hosts for. They come as `Reported` events."""
 
     def greet(self, channel: Channel) -> None:
         """A host is connected while others still connect: post requests to it. Called by several threads."""
@@ -94,6 +106,13 @@ class Feature:
 
     def turn(self, attempt: Attempt) -> None:
         """The ranks run. The job calls it at least every 2 s, and waits for it."""
+
+    def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """All ranks have ended, or one has failed, and the job is ended next; returns the result to keep.
+
+        The other ranks still exist. The call runs in a thread, while the job listens to its hosts.
+        """
+        return result
 
     def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """The ranks have ended; returns the result with the cause of its failure. It decides on a restart."""
@@ -123,6 +142,15 @@ class Features:
         self._errors: dict[str, str] = {}
         """The traceback of each feature that raised, by its name. It is not called again."""
 
+    def add(self, feature: Feature) -> None:
+        """Add one that acts after the others."""
+        self._features.append(feature)
+
+    @property
+    def hears(self) -> frozenset[type[Report]]:
+        """See `Feature.hears`."""
+        return frozenset(kind for feature in self._features for kind in feature.hears)
+
     def greet(self, channel: Channel) -> None:
         """See `Feature.greet`."""
         for feature in self._features:
@@ -147,6 +175,12 @@ class Features:
         """See `Feature.turn`."""
         for feature in self._features:
             self._call(feature, partial(feature.turn, attempt), None)
+
+    def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """See `Feature.explain`."""
+        for feature in self._features:
+            result = self._call(feature, partial(feature.explain, attempt, result), result)
+        return result
 
     def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """See `Feature.cause`."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..envs.present import PackageSource, Present
+from ..plan.program import CALL
 from ..plan.spec import LaunchSpec
 from .feature import Feature, Features
 from .leases import Leases
@@ -29,7 +32,13 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
 
 def features_of(spec: LaunchSpec, *others: Feature, packages: PackageSource | None = None) -> Features:
     """The features of a job with this request. `others` act before them."""
-    from .hints import Hints  # noqa: PLC0415  # a dry run needs none of these
+    return Features((*others, *changing(spec, packages), *_tapping(spec)))
+
+
+def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
+    """The features that tap the course of a job. A dry run loads none of them."""
+    from .diagnosis import Diagnosis  # noqa: PLC0415
+    from .hints import Hints  # noqa: PLC0415
     from .kernel_log import KernelMessages  # noqa: PLC0415
     from .left_memory import LeftInMemory  # noqa: PLC0415
     from .memory_kills import MemoryKillsOfHosts  # noqa: PLC0415
@@ -37,24 +46,37 @@ def features_of(spec: LaunchSpec, *others: Feature, packages: PackageSource | No
     from .nested import NestedLaunchers  # noqa: PLC0415
     from .notify import Notify  # noqa: PLC0415
     from .port_conflict import PortConflict  # noqa: PLC0415
-    from .preload import Preload  # noqa: PLC0415
-    from .returned import ReturnedValues  # noqa: PLC0415
+    from .sampling import Sampling  # noqa: PLC0415
+    from .stall_notes import StallNotes  # noqa: PLC0415
+    from .starting import Starting  # noqa: PLC0415
     from .written_files import WrittenFiles  # noqa: PLC0415
 
-    return Features(
-        (
-            *others,
-            *changing(spec, packages),
-            PortConflict(),
-            Preload(),
-            Hints(),
-            NestedLaunchers(),
-            MemoryKillsOfHosts(),
-            LeftInMemory(),
-            KernelMessages(),
-            WrittenFiles(),
-            Metrics(),
-            ReturnedValues(),
-            Notify(spec),
-        )
-    )
+    yield Sampling()
+    yield Starting()
+    if spec.stall_timeout:
+        from .stall_timeout import StallTimeout  # noqa: PLC0415
+
+        yield StallTimeout()
+    yield StallNotes()
+    if spec.record:
+        from .pace_watch import PaceWatch  # noqa: PLC0415
+
+        yield PaceWatch()
+    yield Diagnosis()
+    yield PortConflict()
+    if spec.preload:
+        from .preload import Preload  # noqa: PLC0415
+
+        yield Preload()
+    yield Hints()
+    yield NestedLaunchers()
+    yield MemoryKillsOfHosts()
+    yield LeftInMemory()
+    yield KernelMessages()
+    yield WrittenFiles()
+    yield Metrics()
+    if spec.program.module == CALL:
+        from .returned import ReturnedValues  # noqa: PLC0415
+
+        yield ReturnedValues()
+    yield Notify(spec)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..common.clock import now
 from ..launch.events import Output
-from ..launch.job_events import LONGEST_TEXT, EventType, JobEvent, OnEvent, of_failure
+from ..launch.job_events import LONGEST_TEXT, EventType, JobEvent, of_failure
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
@@ -38,7 +38,7 @@ MOST_FAILURES = 64
 class JobHistory:
     """Completes the events of a job and passes them on."""
 
-    def __init__(self, job: str, pass_on: OnEvent) -> None:
+    def __init__(self, job: str, pass_on: Callable[[JobEvent], None]) -> None:
         self._job, self._pass_on = job, pass_on
         self._attempt, self._over = 0, False
         self._printed: dict[int, float] = {}

@@ -79,7 +79,7 @@ def fetched(head: Channel, name: str, seconds: float, largest: int = MOST_METRIC
     content, most = bytearray(), LEAST_PART
     deadline = time.monotonic() + seconds
     while len(content) < largest:
-        head.post(PING, pulse=False)
+        head.post(PING)
         began = time.monotonic()
         seconds = min(PART_SECONDS, deadline - began)
         if seconds <= 0:

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from ..common.clock import now
 from ..connect.channel import Channel
@@ -22,9 +21,9 @@ from ..hosts.hostfile import Host
 from ..launch.deliver import Contents, deliver, prepare_for
 from ..launch.events import Event, Output, Paced, Said, Stage, Waiting
 from ..launch.job_events import JobEvent
-from ..launch.loop import LaunchLoop
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stages import with_hosts
+from ..launch.state import LaunchState
 from ..plan.launch_plan import LaunchPlan, about_vanished
 from ..plan.launcher import place_ranks
 from ..plan.spec import LaunchSpec
@@ -33,12 +32,12 @@ from ..why.stall import stall_text
 from . import restart_policy as restart
 from .feature import Attempt, Features, Start
 from .history import FirstLines, JobHistory
-from .job_record import grace_of_stop
 from .launched import launched
+from .loop import LaunchLoop
 from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
-from .spare_hosts import SpareHosts
+from .spare_hosts import SpareHosts, TurnsOfSpareHosts
 from .verdict import verdict
 
 
@@ -60,6 +59,7 @@ class Job:
         self._first_lines: FirstLines | None = None
         self._policy = Policy(spec.max_restarts, spec.min_hosts, hosts=spec.hosts)
         self._spares = SpareHosts(open_pipe, self._say)
+        self.features.add(TurnsOfSpareHosts(self._spares))
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
@@ -200,7 +200,8 @@ class Job:
         head = self._head = cluster.channels[the_plan.hosts[0].host.name]
         self._stage(f"starting {the_plan.spec.launcher}")
         began = self._results[0].started if self._results else now()
-        attempt = Attempt(the_plan, cluster, self.folder, self._emit, began)
+        state = LaunchState(the_plan, self._emit)
+        attempt = Attempt(the_plan, cluster, self.folder, self._emit, state, timings, began)
         # Whoever has seen job.json may stop the job, and expects a result.
         announced, self._announced = self._announced, the_plan
         try:
@@ -214,15 +215,7 @@ class Job:
         self.folder.keep_launched(launched(the_plan, cluster.facts))
         self._spares.begin(self.spec, hosts, self._policy)
         self._first_lines = FirstLines(timings, len(the_plan.ranks))
-        result = LaunchLoop(
-            the_plan,
-            cluster,
-            self._emit,
-            timings=timings,
-            detached=self.folder.detached,
-            on_turn=partial(self._turn, attempt),
-            asked_grace=lambda: grace_of_stop(self.folder.path),
-        ).run()
+        result = LaunchLoop(attempt, self.features).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self.features.cause(attempt, result)
@@ -309,10 +302,6 @@ class Job:
                 self._stalled(event, event.since)
         if isinstance(event, Paced) and self.folder.note_late(event.late) and self._head:
             self._record(self._head, "job.json", self.folder.record, wait=False)
-
-    def _turn(self, attempt: Attempt) -> None:
-        self._spares.turn()
-        self.features.turn(attempt)
 
     def _pass_on(self, event: Event) -> None:
         self.folder.on_event(event)

@@ -9,6 +9,7 @@ from ..connect.pipe import OpenPipe
 from ..connect.reserve import Reserve
 from ..hosts.hostfile import Host
 from ..plan.spec import LaunchSpec
+from .feature import Attempt, Feature
 from .restart_policy import Policy
 
 
@@ -47,3 +48,14 @@ class SpareHosts:
 
     def _host(self, name: str) -> Host:
         return next(host for host in self._spec.hosts if host.name == name)
+
+
+class TurnsOfSpareHosts(Feature):
+    """Looks after the hosts of a job without ranks while an attempt runs."""
+
+    def __init__(self, spares: SpareHosts) -> None:
+        self._spares = spares
+
+    def turn(self, attempt: Attempt) -> None:
+        """Look after them."""
+        self._spares.turn()

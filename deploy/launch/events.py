@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..connect.reports import Report
 from ..connect.requests.why import Straggler
 from ..console.progress import Text
 from ..hosts.samples import HostSample
@@ -55,6 +56,21 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """A report of a host for the features that hear its kind (`Feature.hears`). It is not verified."""
+
+    host: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How many collectives each rank of a recorded job has begun."""
+
+    collectives: Mapping[int, int]
+
+
+@dataclass(frozen=True)
 class Paced:
     """The pace of the ranks of a recorded job, and the ranks that are late."""
 
@@ -63,8 +79,17 @@ class Paced:
     late: Sequence[Straggler]
 
 
-Event: TypeAlias = JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Paced | HostSample
+Event: TypeAlias = (
+    JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Reported | HostSample | Begun | Paced
+)
 Emit: TypeAlias = Callable[[Event], None]
+
+
+def printed_by_program(event: Event) -> str:
+    """The output of a rank, or of a process that it has spawned; empty for any other event."""
+    if isinstance(event, Output) or (isinstance(event, LauncherOutput) and event.spawned):
+        return event.text
+    return ""
 
 
 def drop(event: Event) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -85,13 +85,6 @@ class JobEvent:
 
     def line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
-
-
-OnEvent = Callable[[JobEvent], None]
-
-
-def ignore(event: JobEvent) -> None:
-    """Drop an event."""
 
 
 def of_failure(failure: Failure, plan: LaunchPlan) -> JobEvent:

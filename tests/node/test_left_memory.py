@@ -16,12 +16,10 @@ from muster.deploy.adhoc.run import clean
 from muster.deploy.agent.host.left_memory import left_in_memory
 from muster.deploy.common.clock import now
 from muster.deploy.connect.requests.left_memory import LeftMemory
-from muster.deploy.jobs.feature import Attempt
 from muster.deploy.jobs.left_memory import LeftInMemory
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch.events import Event
 from muster.deploy.launch.result import Failure, LaunchResult
 from tests.hosts_here import HostsHere
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 
 FAILED = LaunchResult(
@@ -67,7 +65,7 @@ def test_a_file_counts_when_no_process_has_it_open_or_mapped(file: Path) -> None
 
 def test_the_verdict_of_a_failed_job_and_clean_name_them(tmp_path: Path, file: Path, segment: int) -> None:
     with HostsHere(tmp_path, 1).cluster() as cluster:
-        attempt = Attempt(FAILED.plan, cluster, RunFolder(tmp_path, "job"), list[Event]().append, now() - 60)
+        attempt = dataclasses.replace(attempt_of(FAILED.plan, cluster), began=now() - 60)
         (note,) = LeftInMemory().ended(attempt, FAILED).notes
         assert note.startswith("left in the memory of node1: ")
         assert f"(largest: {file.name})" in note

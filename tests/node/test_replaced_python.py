@@ -9,7 +9,7 @@ import pytest
 
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.reports import LauncherLine, Pulses, Sampled
+from muster.deploy.connect.reports import LauncherLine, Sampled
 from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STORE, WATCH
 from muster.deploy.connect.requests.why import ARRIVALS, WHY
 from muster.deploy.connect.transports.process import LocalPipe
@@ -46,8 +46,7 @@ def test_an_agent_carries_a_job_to_its_end_though_its_python_was_replaced(tmp_pa
         line = next_event(LauncherLine)
         next_event(Sampled)
         python.replace()
-        channel.ask(PING, pulse=True)
-        next_event(Pulses)
+        channel.ask(PING)
         next_event(Sampled)
         job: dict[str, Any] = {"job": "job", "host": "here", "digest": None}
         channel.ask(ARRIVALS, **job)

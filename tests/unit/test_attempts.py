@@ -34,6 +34,7 @@ from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Facts
 from muster.deploy.hosts.stuck import StuckProcesses
+from muster.deploy.jobs import loop as run
 from muster.deploy.jobs import restart_policy
 from muster.deploy.jobs import runner as attempts
 from muster.deploy.jobs.feature import Feature, Features, Start
@@ -44,7 +45,6 @@ from muster.deploy.jobs.restart_policy import Policy
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Job
 from muster.deploy.jobs.verdict import end_unstarted, verdict
-from muster.deploy.launch import loop as run
 from muster.deploy.launch.events import Event, Output, Waiting
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect.requests.launch import MemoryKills
+from muster.deploy.jobs.diagnosis import needed
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.cause import ended_early
-from muster.deploy.launch.diagnosis import needed
 from muster.deploy.launch.result import Failure, KernelLine, Kind, LaunchResult, RankExit
 from muster.deploy.why.verdict import Verdict
 from tests.unit.plans import make_plan
@@ -131,7 +131,6 @@ def test_only_a_rank_that_failed_in_a_collective_has_its_record_read() -> None:
     assert needed(failed(LATE), recorded)
     assert not needed(failed(OWN), recorded)
     assert not needed(failed(GLOO), dataclasses.replace(PLAN.spec, record=False))
-    assert not needed(None, recorded)
 
 
 def test_the_verdict_names_the_launchers_log_where_only_that_says_why(tmp_path: Path) -> None:

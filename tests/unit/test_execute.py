@@ -20,18 +20,21 @@ from muster.deploy.connect.requests.launch import EndedProcess, Stopping
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.connect.silence import SILENCE_SECONDS
 from muster.deploy.errors import MusterError
+from muster.deploy.jobs import diagnosis
+from muster.deploy.jobs.diagnosis import Explanation, RankStacks
+from muster.deploy.jobs.features import features_of
+from muster.deploy.jobs.loop import STOP_SECONDS, LaunchLoop
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch import events, state
-from muster.deploy.launch import loop as run
 from muster.deploy.launch import report_handlers as reports
 from muster.deploy.launch.cause import first_of
-from muster.deploy.launch.diagnosis import Explanation, RankStacks
 from muster.deploy.launch.events import Emit, LauncherOutput, Output, drop
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.openmpi import SpawnedLines
 from muster.deploy.why.verdict import explain
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 
 DAEMON = 'prted --prtemca ess "env"'
@@ -112,7 +115,10 @@ class Hosts:
         cluster: Any = Listener(self.events, channels)
         limits: dict[str, Any] = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         spec = dataclasses.replace(self.plan.spec, **limits)
-        return run.LaunchLoop(dataclasses.replace(self.plan, spec=spec), cluster, emit).run()
+        features = features_of(spec)
+        attempt = attempt_of(dataclasses.replace(self.plan, spec=spec), cluster, emit, features)
+        features.begins(attempt)
+        return features.ended(attempt, LaunchLoop(attempt, features).run())
 
 
 @pytest.fixture
@@ -194,7 +200,7 @@ def test_a_host_that_is_silent_while_the_launcher_ends_the_job_is_the_failure(ho
     assert result.failure is not None
     assert result.failure.headline == "node2: silent for 10 s: frozen, or cut off from the network"
     assert result.failure.tail == ("ended with it: rank 1 on node1: SIGTERM (15)\n",)
-    assert time.monotonic() - began < run.STOP_SECONDS
+    assert time.monotonic() - began < STOP_SECONDS
     assert lost.asked[-1] == ("give up", {})
 
 
@@ -354,11 +360,12 @@ def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
 ) -> None:
     stacks = RankStacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
     found = Explanation(stacks, explain([], stalled=True))
-    monkeypatch.setattr(run, "gather_explanation", lambda *words: found)
+    monkeypatch.setattr(diagnosis, "gather_explanation", lambda *words: found)
     hosts.start_all()
-    for name, ranks in (("node1", "01"), ("node2", "23")):
+    for name, ranks in (("node1", (0, 1)), ("node2", (2, 3))):
         for _ in range(3):
-            hosts.tell(name, "pulse", ranks={rank: {"cpu": 0.0, "state": "S"} for rank in ranks})
+            entries = [{"rank": rank, "cpu": 0.0, "state": "S"} for rank in ranks]
+            hosts.tell(name, "sample", sample=json.dumps({"ranks": entries}))
     result = hosts.run(stall_timeout=1e-9)
     assert result.failure is not None
     assert (result.failure.kind, result.exit_status) == ("stall", 3)
@@ -366,7 +373,6 @@ def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
     assert result.stacks == str(stacks)
     assert result.why == found.why
     assert result.as_json()["why"]["headline"] == "no rank of the job is running"
-    assert ("ping", {"pulse": True}) in hosts.channels["node1"].asked
 
 
 def test_after_the_first_failure_every_host_is_told_to_stop(hosts: Hosts) -> None:
@@ -471,7 +477,6 @@ def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: H
         {"event": "rank-end", "rank": 0, "code": 1, "time": 0, "tail": []},
         {"event": "command-end", "code": 1, "time": 0},
         {"event": "shell-end", "code": 0, "time": 0},
-        {"event": "pulse", "ranks": {"0": {"cpu": 0.0, "state": "T"}}},
         {"event": "ran", "code": 0, "cut": 0, "timed_out": False},
     ],
 )

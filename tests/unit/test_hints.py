@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from muster.deploy.hosts.samples import HostSample
-from muster.deploy.jobs.feature import Attempt
 from muster.deploy.jobs.hints import Hints, failed_children, hint
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch.events import Event
 from muster.deploy.launch.result import Failure, LaunchResult, RankExit
 from muster.deploy.plan.placement import PlacedRank
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import NODE, make_plan
 
 DONE = LaunchResult(plan=make_plan("node[1-3] slots=2"), started=1.0, ended=2.0, failure=None, ends={})
@@ -252,8 +250,7 @@ def test_a_full_disk_is_named_with_the_command_that_shows_it(line: str, said: st
 )
 def test_a_bus_error_names_shared_memory_if_samples_have_seen_it_full(used: int | None, said: str) -> None:
     failure = Failure("rank", "SIGBUS (7)", 135, host="node1", rank=0)
-    unused: Any = None
-    attempt = Attempt(DONE.plan, unused, RunFolder(Path("runs"), "job"), list[Event]().append, 1.0)
+    attempt = attempt_of(DONE.plan)
     feature = Hints()
     feature.begins(attempt)
     for shm in (0, used, 0) if used is not None else ():

@@ -11,14 +11,16 @@ from typing import Any, get_args
 import pytest
 
 from muster.deploy.connect.listener import Listener
+from muster.deploy.jobs.feature import Features
 from muster.deploy.jobs.history import MOST_FAILURES, JobHistory
+from muster.deploy.jobs.loop import LaunchLoop
 from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch import loop as run
 from muster.deploy.launch import state
 from muster.deploy.launch.events import Event, Output
 from muster.deploy.launch.job_events import FAILURES, EventType, JobEvent, of_failure
 from muster.deploy.launch.result import Failure, Kind, LaunchResult
 from muster.deploy.why.verdict import Verdict
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts
 
@@ -44,7 +46,7 @@ def execute(hosts: Hosts, history: JobHistory) -> None:
         elif isinstance(event, JobEvent):
             history.add(event)
 
-    result = run.LaunchLoop(hosts.plan, cluster, emit).run()
+    result = LaunchLoop(attempt_of(hosts.plan, cluster, emit), Features()).run()
     history.ended(result)
     history.verdict(result)
 

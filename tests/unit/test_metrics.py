@@ -38,8 +38,8 @@ class Head:
         self.now = 1000.0
         self._delay, self._speed = delay, speed
 
-    def post(self, request: Request[Any], *, pulse: bool) -> None:
-        assert (request, pulse) == (PING, False)
+    def post(self, request: Request[Any]) -> None:
+        assert request is PING
         self.pings.append(self.now)
 
     def ask(self, request: Request[Any], *, path: str, start: int, most: int, seconds: float) -> Payload:

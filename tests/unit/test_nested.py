@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from muster.deploy.hosts.samples import HostSample, RankSample
-from muster.deploy.jobs.feature import Attempt
 from muster.deploy.jobs.nested import NestedLaunchers, nested
-from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.launch.events import Event, Said
 from muster.deploy.launch.result import LaunchResult
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 
 
@@ -44,8 +42,7 @@ def test_the_note_says_what_to_launch(hosts: str, started: dict[int, str], said:
 
 def test_it_is_said_once_while_the_ranks_run_and_in_the_verdict(tmp_path: Path) -> None:
     plan, feature, said = make_plan("node1 slots=2"), NestedLaunchers(), list[Event]()
-    unused: Any = None
-    attempt = Attempt(plan, unused, RunFolder(tmp_path, "job"), said.append, 1.0)
+    attempt = attempt_of(plan, emit=said.append)
     feature.begins(attempt)
     for number in (0, 1):
         rank = RankSample(number, launcher="torchrun train.py")

@@ -9,7 +9,7 @@ from typing import Any
 from muster.deploy.connect.requests.hosts import OPEN_PORT, HostsReached, OpenPort, Reached
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
-from muster.deploy.launch.diagnosis import Explanation, RankStacks, explained, unreached_pairs
+from muster.deploy.jobs.diagnosis import Explanation, RankStacks, explained, unreached_pairs
 from muster.deploy.launch.result import Failure
 from tests.unit.plans import make_plan
 

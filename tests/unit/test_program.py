@@ -295,7 +295,7 @@ def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path
         "import sys\n"
         "from muster.deploy.cli.program import run\n"
         "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
-        "assert 'muster.deploy.launch.loop' in sys.modules\n"
+        "assert 'muster.deploy.jobs.loop' in sys.modules\n"
         "late = ('muster.deploy.why.verdict', 'muster.deploy.why.waits', 'muster.deploy.view')\n"
         "sys.stderr.write(repr([name for name in sys.modules if name.startswith(late)]))\n"
     )

@@ -18,7 +18,7 @@ from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Facts
 from muster.deploy.hosts.rendezvous import ClusterFacts
-from muster.deploy.launch.diagnosis import unreached_pairs
+from muster.deploy.jobs.diagnosis import unreached_pairs
 from muster.deploy.plan.launch_plan import LaunchPlan
 from tests.unit.plans import NODE, make_plan
 from tests.unit.test_check import HEALTHY

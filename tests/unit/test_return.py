@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.jobs import restart_policy, runner
-from muster.deploy.jobs.feature import Start
+from muster.deploy.jobs.feature import Attempt, Features, Start
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Job
 from muster.deploy.launch.result import Failure, LaunchResult
@@ -49,22 +48,22 @@ class JobHere:
         self.hosts.append(names)
         return make_plan("\n".join(f"{name} slots=2" for name in names), attempt=start.spec.attempt)
 
-    def loop(self, plan: LaunchPlan, *given: Any, on_turn: Callable[[], None], **options: Any) -> Any:
-        return SimpleNamespace(run=lambda: self.end(plan, on_turn))
+    def loop(self, attempt: Attempt, features: Features) -> Any:
+        return SimpleNamespace(run=lambda: self.end(attempt, features))
 
-    def end(self, plan: LaunchPlan, on_turn: Callable[[], None]) -> LaunchResult:
+    def end(self, begun: Attempt, features: Features) -> LaunchResult:
         """The end of each attempt."""
         attempt, failure = len(self.hosts), None
         if attempt == 1:
             self.down, failure = {"node2"}, LOST
         if attempt == 2:
             self.down, failure = set(), FAILED
-            wait_until(lambda: self.turned(on_turn), "node2")
-        return LaunchResult(plan, 1.0, 2.0, failure, {}, cleared=frozenset({"node1"}))
+            wait_until(lambda: self.turned(begun, features), "node2")
+        return LaunchResult(begun.plan, 1.0, 2.0, failure, {}, cleared=frozenset({"node1"}))
 
-    def turned(self, on_turn: Callable[[], None]) -> bool:
+    def turned(self, begun: Attempt, features: Features) -> bool:
         """Make a turn; returns whether node2 has answered."""
-        on_turn()
+        features.turn(begun)
         return "node2 answers again" in (self.folder.logs / "driver.log").read_text()
 
 

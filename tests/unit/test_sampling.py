@@ -14,15 +14,16 @@ from muster.deploy.connect.report_frames import of_frame
 from muster.deploy.connect.reports import Sampled
 from muster.deploy.connect.requests.why import Straggler
 from muster.deploy.hosts.samples import HostSample
+from muster.deploy.jobs import sampling
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.sample_file import SampleFile
-from muster.deploy.launch import measurements
-from muster.deploy.launch.events import Event
+from muster.deploy.jobs.sampling import Sampling
+from muster.deploy.launch.events import Event, Reported
 from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.launch.measurements import SampleCollector
-from muster.deploy.launch.state import LaunchState
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import FakeChannel
+from tests.unit.test_feature import DONE
 
 PLAN = make_plan("node[1-2] slots=2")
 MALFORMED: tuple[Any, ...] = (
@@ -39,22 +40,24 @@ class Kept:
         self.time = 1000.0
         self.channels = {name: FakeChannel() for name in ("node1", "node2")}
         cluster: Any = SimpleNamespace(channels=self.channels)
-        self._sampling = SampleCollector(LaunchState(PLAN), cluster, self._take)
-        self._sampling.begin()
-        monkeypatch.setattr(measurements, "now", lambda: self.time)
+        self._sampling, self._attempt = Sampling(), attempt_of(PLAN, cluster, self._take)
+        self._sampling.begins(self._attempt)
+        for _ in range(2):
+            self._sampling.turn(self._attempt)
+        monkeypatch.setattr(sampling, "now", lambda: self.time)
 
     def _take(self, event: Event) -> None:
         assert isinstance(event, HostSample)
         self.samples.append(event)
 
     @property
-    def notes(self) -> list[str]:
-        return self._sampling.notes
+    def notes(self) -> tuple[str, ...]:
+        return self._sampling.ended(self._attempt, DONE).notes
 
     def hear(self, host: str, sample: Any) -> None:
         report = of_frame({"event": "sample", "sample": json.dumps(sample)})
         assert isinstance(report, Sampled)
-        self._sampling.take(host, report)
+        self._sampling.on_event(Reported(host, report))
 
 
 @pytest.mark.parametrize("malformed", MALFORMED, ids=str)
@@ -70,7 +73,7 @@ def test_the_verdict_notes_a_host_whose_samples_make_no_sense(monkeypatch: pytes
     for malformed in MALFORMED[:3]:
         kept.hear("node1", malformed)
     kept.hear("node2", {"cpu": 0.5})
-    assert kept.notes == ["node1: 3 malformed samples dropped"]
+    assert kept.notes == ("node1: 3 malformed samples dropped",)
 
 
 def test_the_verdict_notes_a_host_that_floods_and_none_whose_samples_come_late_at_once(
@@ -82,7 +85,7 @@ def test_the_verdict_notes_a_host_that_floods_and_none_whose_samples_come_late_a
     for _ in range(15):
         kept.hear("node2", {"cpu": 0.5})
     assert len(kept.samples) == 2
-    assert kept.notes == ["node1: 10000 samples more than requested; dropped"]
+    assert kept.notes == ("node1: 10000 samples more than requested; dropped",)
 
 
 def test_no_sample_ends_a_connection() -> None:

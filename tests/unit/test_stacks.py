@@ -11,7 +11,7 @@ from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.requests.launch import MISSING, STORE, Missing
 from muster.deploy.connect.requests.request import Nothing, Request
 from muster.deploy.console.fold import fold
-from muster.deploy.launch.diagnosis import RankStacks, gather_stacks
+from muster.deploy.jobs.diagnosis import RankStacks, gather_stacks
 from muster.deploy.why import gather as evidence
 
 WAITS = [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.connect.reports import ProgramOver, Pulse, Pulses
+from muster.deploy.connect.reports import ProgramOver
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
+from muster.deploy.jobs.stall_timeout import StallTimeout
+from muster.deploy.launch.events import Output
 from muster.deploy.launch.result import Failure, RankExit
-from muster.deploy.launch.state import ImpossibleReport, LaunchState, Lingering
-from muster.deploy.launch.watchdogs import StallWatchdog
+from muster.deploy.launch.state import Lingering
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 
 
@@ -17,18 +19,20 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("muster.deploy.launch.watchdogs.time.monotonic", lambda: self.now)
-        self.state = LaunchState(make_plan("node[1-2] slots=2"))
+        monkeypatch.setattr("muster.deploy.jobs.stall_timeout.time.monotonic", lambda: self.now)
+        attempt = attempt_of(make_plan("node[1-2] slots=2", stall_timeout=10.0))
+        self.state = attempt.state
         self.state.started = {0, 1, 2, 3}
-        self.stall = StallWatchdog(self.state, 10.0)
+        self.stall = StallTimeout()
+        self.stall.begins(attempt)
 
     def pass_time(self, seconds: float, *, busy: float = 0.0, states: str = "SSSS") -> None:
-        """Pulses every two seconds; `busy`: the share of a core that rank 3 uses, and only it."""
+        """Samples every two seconds; `busy`: the share of a core that rank 3 uses, and only it."""
         for _ in range(int(seconds / 2)):
             self.now += 2.0
             for host, ranks in (("node1", (0, 1)), ("node2", (2, 3))):
-                pulse = {str(r): Pulse(self.now * busy * (r == 3), states[r]) for r in ranks}
-                self.stall.pulse(host, Pulses(pulse))
+                entries = (RankSample(r, busy * (r == 3), state=states[r]) for r in ranks)
+                self.stall.on_event(HostSample(self.now, host, ranks=tuple(entries)))
 
     @property
     def failure(self) -> Failure | None:
@@ -69,15 +73,15 @@ def test_a_gpu_that_a_rank_uses_and_that_computes_is_work(
     on_host = (GpuSample(0, utilisation=0.0), GpuSample(1, utilisation=busy))
     for _ in range(7):
         job.pass_time(2)
-        ranks = (RankSample(2), RankSample(3, gpus=gpus), RankSample(9, gpus=(1,)))
-        job.stall.sampled(HostSample(1.0, "node2", gpus=on_host, ranks=ranks))
+        ranks = (RankSample(2, 0.0, state="S"), RankSample(3, 0.0, state="S", gpus=gpus))
+        job.stall.on_event(HostSample(1.0, "node2", gpus=on_host, ranks=ranks))
     assert bool(job.failure) is stalled
 
 
 def test_what_is_printed_is_work(job: Job) -> None:
     for _ in range(6):
         job.pass_time(8)
-        job.stall.printed()
+        job.stall.on_event(Output(0, "node1", "out", "step 1\n"))
     assert job.failure is None
 
 
@@ -120,8 +124,3 @@ def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -
     assert (job.failure.rank, job.failure.host) == (2, "node2")
     alive = "its process lives: thread 'writer' in save (train.py:3), and no rank has printed anything"
     assert alive in job.failure.reason
-
-
-def test_a_host_speaks_for_its_own_ranks(job: Job) -> None:
-    with pytest.raises(ImpossibleReport, match="rank 3, which the plan does not have there"):
-        job.stall.pulse("node1", Pulses({"3": Pulse(0.0, "T")}))

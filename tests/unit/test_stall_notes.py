@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from muster.deploy.connect.requests.why import SETUP, Arrivals, GroupArrivals, RecordedCall
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
-from muster.deploy.launch import watchdogs
+from muster.deploy.jobs import stall_notes
+from muster.deploy.jobs.stall_notes import StallNotes
+from muster.deploy.launch.events import Begun, Event
 from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.launch.state import LaunchState
-from muster.deploy.launch.watchdogs import StallNotes
 from muster.deploy.why.gather import begun
 from muster.deploy.why.positions import Positions, Rank
 from muster.deploy.why.stall import StallRule, at_work, stall_text
 from muster.deploy.why.verdict import explain
 from muster.deploy.why.waits import waited
 from tests.hangs.capture import RECORDS, records_of
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_why import GOLDEN
 
@@ -175,22 +176,22 @@ def test_a_step_in_steps_jsonl_is_progress() -> None:
 
 def test_collectives_from_before_a_stall_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of a long job are asked rarely: the last numbers may be much older than the stall."""
-    events: list[JobEvent] = []
-    watch = StallNotes(LaunchState(make_plan("node1 slots=3"), events.append), cast(Any, None), FLOOR)
+    events, watch = list[Event](), StallNotes()
+    watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR), emit=events.append))
     clock = {"now": time.time()}
-    monkeypatch.setattr(watchdogs, "now", lambda: clock["now"])
+    monkeypatch.setattr(stall_notes, "now", lambda: clock["now"])
 
     def after(seconds: float, collectives: int) -> list[str]:
         """The notes, once each rank has slept for so long and has then begun so many collectives."""
         for _ in range(int(seconds)):
             clock["now"] += 1
-            watch.sampled(_sample(int(clock["now"]), Phase(0)))
-        if not watch.stalled:
+            watch.on_event(_sample(int(clock["now"]), Phase(0)))
+        if not events:
             answer = Future[Any]()
             answer.set_result(({0: FLOOR}, explain([], stalled=True)))
             watch._judge(answer, clock["now"])
-        watch.begun(dict.fromkeys(RANKS, collectives))
-        return [event.type for event in events]
+        watch.on_event(Begun(dict.fromkeys(RANKS, collectives)))
+        return [event.type for event in events if isinstance(event, JobEvent)]
 
     assert after(0, 40) == []
     assert after(2 * FLOOR, 90) == ["steps.stopped"]

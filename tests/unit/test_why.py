@@ -20,7 +20,7 @@ from muster.deploy.connect.requests.why import (
     StackLine,
 )
 from muster.deploy.hosts.samples import GpuSample
-from muster.deploy.launch.diagnosis import without_victims
+from muster.deploy.jobs.diagnosis import without_victims
 from muster.deploy.launch.result import RankExit
 from muster.deploy.plan.placement import PlacedRank
 from muster.deploy.why.gather import with_missing

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import interrupts
 from ..common.clock import now
-from ..connect.channel import Channel
-from ..connect.cluster import Cluster, expect_ranks
+from ..connect.cluster import expect_ranks
 from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
-from ..connect.reports import Sampled
 from ..connect.requests.launch import PING, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
 from ..errors import MusterError
-from ..hosts.samples import HostSample
 from ..hosts.stuck import StuckProcesses
-from ..plan.launch_plan import LaunchPlan
-from ..timings import IMPORTS, RENDEZVOUS, Timings
-from ..why.gather import gather_begun
-from ..why.stall import MANY_COLLECTIVES
-from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
-from .diagnosis import Explanation, explained, gather_explanation, needed
-from .events import Emit, Event, LauncherOutput, Output, Stage, drop
-from .measurements import PaceWatch, SampleCollector
-from .rank_io import SignalRelay
-from .report_handlers import ReportHandlers
-from .result import Failure, LaunchResult, interruption
-from .stages import EndStage, StartStage
-from .state import LaunchState
-from .watchdogs import StallNotes, StallWatchdog, StartWatchdog
+from ..launch.cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
+from ..launch.events import Stage
+from ..launch.rank_io import SignalRelay
+from ..launch.report_handlers import ReportHandlers
+from ..launch.result import Failure, LaunchResult, interruption
+from ..launch.stages import EndStage
+from .feature import Attempt, Features
+from .job_record import grace_of_stop
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
@@ -45,88 +34,45 @@ STOP_SECONDS = 15.0
 HURRIED_SECONDS = 1.0
 """The grace after a second signal: the whole end has 5 s then (interrupts.py)."""
 TURN_SECONDS = 2.0
-UNSEEN_SECONDS = 60.0
-"""A program without a record of collectives may have made a step by then."""
-Answer = TypeVar("Answer")
 
 
 class LaunchLoop:
-    """The loop of a launch whose plan was delivered, and its end on every host."""
+    """The loop of an attempt whose files were delivered, and its end on every host."""
 
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        cluster: Cluster,
-        emit: Emit = drop,
-        *,
-        timings: Timings | None = None,
-        detached: bool = False,
-        on_turn: Callable[[], object] = lambda: None,
-        asked_grace: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        """`detached`: whether the driver runs on the head. `on_turn`: called at least every 2 s.
-
-        `asked_grace`: the grace of a `muster stop` on this machine, if it has given one.
-        """
-        self._on_turn, self._pass_on, self._asked_grace = on_turn, emit, asked_grace
-        self._timings = timings or Timings()
-        self.plan, self.cluster = plan, cluster
-        self.state = LaunchState(plan, emit)
-        expect_ranks(cluster.channels, {placed.rank: placed.host for placed in plan.ranks})
-        self._stall = StallWatchdog(self.state, plan.spec.stall_timeout or math.inf)
-        self._stalls = StallNotes(self.state, cluster, plan.spec.stall_note)
-        self.handlers = ReportHandlers(self.state, cluster, self._emit, self._stall)
-        self.suspension = Suspension(plan.hosts[0].host.name, detached=detached)
-        self.signals = SignalRelay(cluster)
+    def __init__(self, attempt: Attempt, features: Features) -> None:
+        self.attempt, self.features = attempt, features
+        self.plan, self.cluster, self.state = attempt.plan, attempt.cluster, attempt.state
+        expect_ranks(self.cluster.channels, {placed.rank: placed.host for placed in self.plan.ranks})
+        self.handlers = ReportHandlers(self.state, self.cluster, attempt.emit, features.hears)
+        self.suspension = Suspension(self.plan.hosts[0].host.name, detached=attempt.folder.detached)
+        self.signals = SignalRelay(self.cluster)
         self.began = self._over = now()
-        self._pulse = plan.spec.stall_timeout > 0
         self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
         self._cleared: frozenset[str] = frozenset()
         self._ended: dict[str, tuple[EndedProcess, ...]] = {}
         self._end_stage: EndStage | None = None
         self._is_hurried = False
-        self._samples = SampleCollector(self.state, cluster, self._emit)
-        self.handlers.also(Sampled, self._samples.take)
-        self._pace = (
-            PaceWatch(self.state, cluster, self._samples.newest, self._stalls, emit, on_set_up=self._set_up)
-            if plan.spec.record
-            else None
-        )
-
-    def _emit(self, event: Event) -> None:
-        """Pass an event on, after the watchdogs of stalls have seen it."""
-        if isinstance(event, Output) or (isinstance(event, LauncherOutput) and event.spawned):
-            self._stalls.printed(event.text)
-        elif isinstance(event, HostSample):
-            self._stalls.sampled(event)
-            self._stall.sampled(event)
-        self._pass_on(event)
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end. Returns its result, also after an interrupt."""
-        state, explanation, stepped = self.state, None, True
+        before, explained = None, None
         try:
             with self.signals.listening():
                 self._start()
-                while not state.over:
-                    self._judge()
-                    if not state.over:
-                        self._take(min(state.deadlines.seconds_left(), TURN_SECONDS))
-            self._over = now()
-            if self._pace and not self.state.failures:
-                self._pace.end()
-            failure = self._first_failure
-            if failure and needed(failure, self.plan.spec):
-                explanation = self._look(failure)
-            if failure and self.plan.spec.may_restart:
-                stepped = self._stepped(failure)
+                self._hear()
+            self._over, before = now(), self._first_failure
+            explained = self._explain(before)
         except KeyboardInterrupt as interrupt:
             interrupts.taken()
             self._interrupted(interrupt)
         except MusterError as error:
-            state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=now()))
-        return dataclasses.replace(self._result(explanation, self._stop_once()), stepped=stepped)
+            self.state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=now()))
+        left, failure = self._stop_once(), self._first_failure
+        if explained and failure == before:
+            failure = explained.failure
+        failure = prefer_silent_host(failure, self._silent_at_end)
+        return self._result(explained or self._of(failure), failure, left)
 
     @property
     def _first_failure(self) -> Failure | None:
@@ -135,39 +81,27 @@ class LaunchLoop:
         remote = {name: channel.lost for name, channel in channels if channel.remote}
         return self.suspension.explain(prefer_lost_network(first, remote))
 
-    def _result(self, explanation: Explanation | None, left: dict[str, StuckProcesses]) -> LaunchResult:
-        failure = prefer_silent_host(self._first_failure, self._silent_at_end)
-        notes = (
-            *self.state.all_notes,
-            *self._also_lost(failure),
-            *self._passed_on(),
-            *self._samples.notes,
-            *self._stalled(failure),
-        )
-        return LaunchResult(
-            plan=self.plan,
-            started=self.began,
+    def _of(self, failure: Failure | None) -> LaunchResult:
+        return LaunchResult(self.plan, self.began, now(), failure, self.state.ends)
+
+    def _result(
+        self, explained: LaunchResult, failure: Failure | None, left: dict[str, StuckProcesses]
+    ) -> LaunchResult:
+        state = self.state
+        return dataclasses.replace(
+            explained,
             ended=now(),
             over=self._over,
-            failure=explained(failure, explanation, self.state) if failure and explanation else failure,
-            ends=self.state.ends,
+            failure=failure,
             left=left,
             cleared=self._cleared,
             killed={host: ended for host, ended in self._ended.items() if ended},
-            last_line=self.state.last_line,
-            notes=notes,
+            last_line=state.last_line,
+            notes=(*explained.notes, *state.all_notes, *self._also_lost(failure), *self._passed_on()),
             warned=bool(self.signals.names),
-            stacks=str(explanation.stacks) if explanation else "",
-            why=explanation.why if explanation else None,
-            launcher_printed=bool(self.state.launcher_tail),
-            early=ended_early(failure, self.state.ends, self.state.launcher_tail),
-            late=tuple(self._pace.summary.late) if self._pace else (),
+            launcher_printed=bool(state.launcher_tail),
+            early=ended_early(failure, state.ends, state.launcher_tail),
         )
-
-    def _stalled(self, failure: Failure | None) -> list[str]:
-        """The stall in which the job ended, unless that is the failure itself."""
-        note = "" if failure is None or failure.kind == "stall" else self._stalls.note
-        return [note] if note else []
 
     def _passed_on(self) -> list[str]:
         return [f"{name} was passed on to every rank that handles it" for name in self.signals.names]
@@ -184,11 +118,10 @@ class LaunchLoop:
 
     def _start(self) -> None:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
-        began = self._timings.now()
-        self._emit(Stage(StartStage(self.state, self._samples.newest)))
-        StartWatchdog(self.state, self.plan.spec.start_timeout, self._samples.newest)
-        # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
-        self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)
+        began = self.attempt.timings.now()
+        self.state.deadlines.after(self.plan.spec.start_timeout, self._start_is_late)
+        # A heartbeat: agents end a job whose driver is silent.
+        self.cluster.ping = lambda channel: channel.post(PING)
         self.cluster.ping_all()
         starts = {
             host.host.name: self.cluster.channels[host.host.name].post(START, argv=host.command)
@@ -205,18 +138,20 @@ class LaunchLoop:
                 raise LostError(f"no answer within {START_SECONDS:.0f} s", FROZEN, host=name)
             future.result()
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
-        self._timings.note("start of the launcher", began)
-        self._samples.begin()
-        self._stalls.begin()
-        if self._pace:
-            self._pace.begin()
+        self.attempt.timings.note("start of the launcher", began)
 
-    def _set_up(self, times: Mapping[int, tuple[float, float]]) -> None:
-        """Note how long the ranks took until they had met, by the last one."""
-        last, met = (max(ends) for ends in zip(*times.values(), strict=True))
-        if self.state.began is not None:
-            self._timings.note_at(IMPORTS, self.state.began, last)
-        self._timings.note_at(RENDEZVOUS, last, met)
+    def _start_is_late(self) -> None:
+        state, seconds = self.state, self.plan.spec.start_timeout
+        if not state.all_started and not state.failures:
+            reason = f"{state.unstarted} had not started after {seconds:.0f} s"
+            state.fail(Failure("start", reason, 3, at=now(), tail=tuple(state.launcher_tail)))
+
+    def _hear(self) -> None:
+        """Handle the reports of the hosts until the attempt is over."""
+        while not self.state.over:
+            self._judge()
+            if not self.state.over:
+                self._take(min(self.state.deadlines.seconds_left(), TURN_SECONDS))
 
     def _await(self, future: Future[Any], deadline: float) -> None:
         """Wait until a host has answered, and meanwhile exchange reports and heartbeats with all hosts."""
@@ -227,7 +162,8 @@ class LaunchLoop:
     def _judge(self) -> None:
         """Do the actions that are due, after handling all reports that have arrived."""
         self.suspension.look()
-        self._on_turn()
+        if not self.state.over:
+            self.features.turn(self.attempt)
         self.signals.pass_on()
         if self.state.deadlines.are_due():
             self.handlers.catch_up()
@@ -242,30 +178,10 @@ class LaunchLoop:
         self.handlers.take(event.host, event.report)
         return True
 
-    def _look(self, failure: Failure) -> Explanation:
-        """Ask where all ranks are, before the job is ended."""
-        self._emit(Stage("asking every rank where it is"))
-        answering = self._answering
-        return self._meanwhile(lambda: gather_explanation(failure, self.state, self.cluster, answering))
-
-    def _stepped(self, failure: Failure) -> bool:
-        """Whether the program may have made a step. Where no collective is recorded, only time tells."""
-        if self._stalls.stepped or failure.kind not in {"rank", "launcher"}:
-            return True
-        channels, job = self._answering, self.plan.spec.job
-        begun = self._meanwhile(lambda: gather_begun(job, channels))
-        return max(begun.values(), default=0) >= MANY_COLLECTIVES or (
-            not begun and now() - self.began > UNSEEN_SECONDS
-        )
-
-    @property
-    def _answering(self) -> dict[str, Channel]:
-        silent = self.cluster.silent
-        return {name: channel for name, channel in self.cluster.channels.items() if name not in silent}
-
-    def _meanwhile(self, ask: Callable[[], Answer]) -> Answer:
-        """The result of this call in a thread, while heartbeats continue."""
-        future = in_thread(ask)
+    def _explain(self, failure: Failure | None) -> LaunchResult:
+        """The result so far, with what features know of it before the job is ended; heartbeats continue."""
+        result = self._of(failure)
+        future = in_thread(lambda: self.features.explain(self.attempt, result))
         while not future.done():
             self._judge()
             self._drain(0.01)
@@ -301,7 +217,7 @@ class LaunchLoop:
         patient = not self.state.failures
         channels, silent, began = self.cluster.channels, self.cluster.silent, time.monotonic()
         stage = self._end_stage = self._end_stage or EndStage(self.state, len(channels))
-        self._emit(Stage(stage))
+        self.attempt.emit(Stage(stage))
         last: dict[str, Stopping | None] = {}
         # A silent agent ends everything on its own, when it can.
         asked = {name: self._ask_to_stop(name, patient) for name in channels if name not in silent}
@@ -337,7 +253,7 @@ class LaunchLoop:
     @property
     def _grace(self) -> float:
         """Seconds that a rank has for SIGTERM."""
-        asked = [self._asked_grace(), self.state.asked_grace, self.plan.spec.grace]
+        asked = [grace_of_stop(self.attempt.folder.path), self.state.asked_grace, self.plan.spec.grace]
         grace = next(seconds for seconds in asked if seconds is not None)
         return min(grace, HURRIED_SECONDS) if self._has_to_hurry else grace
 

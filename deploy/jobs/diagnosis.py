@@ -23,13 +23,15 @@ from ..console.terminal import harmless
 from ..console.text import span
 from ..errors import lines_of
 from ..hosts.rendezvous import Rendezvous, peers
+from ..launch.cause import ended_with, in_collective
+from ..launch.events import Stage
+from ..launch.result import Failure, LaunchResult, RankExit
+from ..launch.state import LaunchState
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why.gather import gather, own_py_spy, send_py_spy, with_missing
 from ..why.positions import Positions, Rank
-from .cause import ended_with, in_collective
-from .result import Failure, RankExit
-from .state import LaunchState
+from .feature import Attempt, Feature
 
 if TYPE_CHECKING:
     from ..why.verdict import Verdict
@@ -134,10 +136,8 @@ class Explanation:
     unreached: tuple[str, ...] = ()
 
 
-def needed(failure: Failure | None, spec: LaunchSpec) -> bool:
+def needed(failure: Failure, spec: LaunchSpec) -> bool:
     """Whether a job stalls, or a rank of a recorded job failed in a collective."""
-    if failure is None:
-        return False
     return failure.kind in STUCK or (
         failure.kind == "rank" and spec.record and (_timed_out(failure) or in_collective(failure.tail))
     )
@@ -147,15 +147,27 @@ def _timed_out(failure: Failure) -> bool:
     return any(map(_TIMED_OUT.search, failure.tail))
 
 
-def gather_explanation(
-    failure: Failure, state: LaunchState, cluster: Cluster, channels: Mapping[str, Channel]
-) -> Explanation:
-    """Ask the hosts of `channels`, before the job is ended."""
+class Diagnosis(Feature):
+    """Explains a job that stalls or does not start, and a rank that failed in a collective."""
+
+    def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Ask all ranks where they are."""
+        failure = result.failure
+        if failure is None or not needed(failure, attempt.plan.spec):
+            return result
+        attempt.emit(Stage("asking every rank where it is"))
+        found = gather_explanation(failure, attempt)
+        failure = explained(failure, found, attempt.state)
+        return replace(result, failure=failure, stacks=str(found.stacks), why=found.why)
+
+
+def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
+    """Ask the hosts that still answer, before the job is ended."""
     from ..why.verdict import explain, explain_crash  # noqa: PLC0415  # 6 ms, only for these failures
 
-    plan = state.plan
+    plan, cluster, channels = attempt.plan, attempt.cluster, attempt.answering
     ranks, problems = gather(plan.spec.job, channels)
-    every = without_victims(_every(ranks, problems, plan, channels), failure, state.ends)
+    every = without_victims(_every(ranks, problems, plan, channels), failure, attempt.state.ends)
     stands_still = failure.kind == "stall" and failure.rank is None
     why = None
     if failure.kind == "rank" and not _timed_out(failure):

@@ -1,0 +1,31 @@
+"""Attempts on imagined hosts, for tests of the loop and of features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from muster.deploy.jobs.feature import Attempt, Features
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.events import Emit, Event, drop
+from muster.deploy.launch.state import LaunchState
+from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.timings import Timings
+
+
+def attempt_of(
+    plan: LaunchPlan,
+    cluster: Any = None,
+    emit: Emit = drop,
+    features: Features | None = None,
+    folder: RunFolder | None = None,
+) -> Attempt:
+    """An attempt. Its events go to the features, and then to `emit`."""
+
+    def pass_on(event: Event) -> None:
+        if features:
+            features.on_event(event)
+        emit(event)
+
+    folder = folder or RunFolder(Path("/nowhere"), plan.spec.job)
+    return Attempt(plan, cluster, folder, pass_on, LaunchState(plan, pass_on), Timings(), began=1.0)
