@@ -318,7 +318,7 @@ def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None
             what = b'"op":"all_reduce","where":"%s","dtype":"float32","elements":1000000,"bytes":4000000'
             ring.begin(group, what % (b"x" * 40))
     known: Any = SimpleNamespace(
-        pulse=dict, programs=dict, ends={number: {"code": 1} for number in range(ranks)}
+        processor_seconds=dict, programs=dict, ends={number: {"code": 1} for number in range(ranks)}
     )
     line = json.dumps(collect("", known, str(tmp_path), "", recorded=True, gpus={}))
     assert len(line) < MOST_LINE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -188,6 +189,9 @@ def test_a_rank_has_the_figures_of_all_its_processes(
 
     sample = of_json({"at": 1, "host": "a", "ranks": wait_until(busy, "processor time")})
     assert sample.ranks[0].rank == 3 and sample.ranks[0].memory and sample.ranks[0].threads
+    assert sample.ranks[0].state != "T"
+    os.killpg(wrapper.pid, signal.SIGSTOP)
+    wait_until(lambda: meter.read({3: wrapper.pid}, steady())[0]["state"] == "T", "a stopped program")
 
 
 def test_a_rank_that_has_ended_is_left_out() -> None:

@@ -16,7 +16,6 @@ from ..processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_tabl
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
 UNKNOWN = -1  # in place of the rank of a process whose program has changed RANK
-STOPPED = "T"  # proc(5); t, stopped by a tracer, does not last
 
 
 class Ranks:
@@ -89,23 +88,14 @@ class Ranks:
             for pid in [pid for pid, stat in table.items() if stat.parent == wrapper][:1]
         }
 
-    def pulse(self) -> Frame:
-        """For each rank: seconds of processor time of all its processes, and S, R, D or T."""
+    def processor_seconds(self) -> dict[int, float]:
+        """The processor time of all processes of each rank."""
         table = process_table()
         return {
-            str(rank): {
-                "cpu": sum(stat.ticks + stat.child_ticks for stat in stats) * SECONDS_PER_TICK,
-                "state": _state(stats),
-            }
+            rank: sum(stat.ticks + stat.child_ticks for stat in stats) * SECONDS_PER_TICK
             for rank, wrapper in list(self._wrappers.items())
             if (stats := [table[pid] for pid in [wrapper, *below(wrapper, table)] if pid in table])
         }
-
-
-def _state(stats: list[ProcessStat]) -> str:
-    """Stopped, if the wrapper or its program (its first child) is; else the program's own."""
-    states = [stat.state for stat in stats[:2]]
-    return STOPPED if STOPPED in states else states[-1]
 
 
 # -- memory groups --

@@ -197,8 +197,6 @@ class JobSupervisor:
     def do_ping(self, request: Frame, payload: bytes) -> Frame:
         """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
         self._heartbeat.hear()
-        if request.get("pulse"):
-            self.send({"event": "pulse", "ranks": self.ranks.pulse()})
         return {}
 
     def do_watch(self, request: Frame, payload: bytes) -> Frame:
