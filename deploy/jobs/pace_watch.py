@@ -69,12 +69,12 @@ class PaceWatch(Feature):
                 fewer = 0.0 if self._stalls else (time.monotonic() - self._began) / FEWER
                 pause = max(pause, look.result().pause, fewer)
             self._next = time.monotonic() + pause
-        elif self._look is None and attempt.plan.spec.record and time.monotonic() >= self._next:
+        elif self._look is None and time.monotonic() >= self._next:
             self._look = in_thread(self._take)
 
     def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """A last look: the last collectives of ranks that are gone can still be read."""
-        if attempt.plan.spec.record and not result.failure:
+        if not result.failure:
             self._look = self._look or in_thread(self._take)
             wait([self._look], LAST_SECONDS)
         return result

@@ -30,7 +30,7 @@ class Preload(Feature):
 
     def begins(self, attempt: Attempt) -> None:
         """Its hosts may have preloaded imports for this attempt, and will for the next one."""
-        self._channels = dict(attempt.cluster.channels) if attempt.plan.spec.preload else {}
+        self._channels = dict(attempt.cluster.channels)
         self._asked, self._answers = time.monotonic(), {}
 
     def turn(self, attempt: Attempt) -> None:

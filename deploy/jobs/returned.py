@@ -8,7 +8,6 @@ from collections import defaultdict
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
 from ..errors import MusterError
-from ..plan.program import CALL
 from .feature import Attempt, Feature
 from .metrics import METRICS_SECONDS, fetched
 from .run_folder import RunFolder
@@ -25,10 +24,8 @@ class ReturnedValues(Feature):
     """Fetches the files of an attempt into the folder of its run. A missing one is an error of its reader."""
 
     def fetch(self, attempt: Attempt) -> None:
-        """Fetch them, if the job is a call of the Python API."""
+        """Fetch them from all hosts at once."""
         ranks, cluster = defaultdict[str, list[int]](list), attempt.cluster
-        if attempt.plan.spec.program.module != CALL:
-            return
         for placed in attempt.plan.ranks:
             ranks[placed.host].append(placed.rank)
 

@@ -43,7 +43,7 @@ class StallTimeout(Feature):
         """Output is a sign of life, and a sample may be one."""
         if printed_by_program(event):
             self._printed = time.monotonic()
-        elif isinstance(event, HostSample) and self._seconds:
+        elif isinstance(event, HostSample):
             self._take(event, time.monotonic())
             self._judge(time.monotonic())
 
