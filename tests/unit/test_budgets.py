@@ -23,7 +23,7 @@ MOST = {
     "deploy/envs": 1_030,
     "deploy/hosts": 1_440,
     "deploy/image": 1_030,
-    "deploy/jobs": 6_080,
+    "deploy/jobs": 6_120,
     "deploy/launch": 1_630,
     "deploy/plan": 2_670,
     "deploy/slurm": 1_410,
