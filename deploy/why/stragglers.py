@@ -59,10 +59,8 @@ def _lines(ranks: Sequence[Straggler], now: float, *, ended: bool) -> list[str]:
     are = ("was" if ended else "is") if len(ranks) == 1 else ("were" if ended else "are")
     wait = f"the others {'waited' if ended else 'wait'} {duration(first.late)} of {step}"
     since = f"for at least {duration(max(0.0, now - min(rank.since for rank in ranks)))}"
-    return [
-        f"{who} {are} late: {wait}, {when}, in {first.to}, {since}",
-        f"likely cause: {first.cause or 'unknown'}",
-    ]
+    late = f"{who} {are} late: {wait}, {when}, in {first.to}, {since}"
+    return [late, f"likely cause: {first.cause}"] if first.cause else [late]
 
 
 def _site(site: CallSite, group: str) -> str:
