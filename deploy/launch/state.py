@@ -71,19 +71,19 @@ class Lingering:
 
     @property
     def sentence(self) -> str:
-        """`rank 1 (node2): ValueError: boom; thread 'writer' in save (a.py:3) keeps its process alive`."""
+        """`rank 1 (node2): ValueError: boom; its process is kept alive by thread 'writer' ...`."""
         report, alive = self.report, self._alive
         who, seconds = f"rank {self.placed.rank} ({self.placed.host})", f"{self.report.ends_in:.0f} s"
         if not self.failed:
             return f"{who}: {self.reason}"
         if report.ended:
-            return f"{who}: its process lived for {seconds} after the exception, and was ended: {alive}"
-        return f"{who}: {self.error}; its process lives, and is ended in {seconds}: {alive}"
+            return f"{who}: its process was kept alive by {alive}, and ended {seconds} after the exception"
+        return f"{who}: {self.error}; its process is kept alive by {alive}, and ended after {seconds}"
 
     @property
     def reason(self) -> str:
         """The same without the rank, for a stalled job."""
-        return f"its program is over, but its process lives: {self._alive}"
+        return f"its program is over, but its process is kept alive by {self._alive}"
 
     @property
     def _alive(self) -> str:

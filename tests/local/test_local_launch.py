@@ -384,7 +384,7 @@ def test_an_exception_that_a_live_thread_hides_is_said_while_the_thread_works(
 ) -> None:
     (project.path / "lives.py").write_text(LIVES_ON)
     done = project.launch("--launcher", launcher, "--script", "lives.py")
-    said = "rank 1 (localhost): ValueError: boom; its process lives, and is ended in 60 s: thread 'writer'"
+    said = "rank 1 (localhost): ValueError: boom; its process is kept alive by thread 'writer'"
     assert said in done.output
     assert done.output.index(said) < done.output.index("[1 localhost] saved")
     assert "FAILED  rank 1 on localhost: exit status 1" in done.output

@@ -628,7 +628,7 @@ def test_an_exception_that_a_live_thread_hides_is_the_cause_of_what_follows(host
     assert result.failure
     assert result.failure.headline == "rank 3 on node2: ValueError: boom"
     assert result.failure.tail == ("ValueError: boom\n",)
-    assert any("rank 3 (node2): ValueError: boom; its process lives" in note for note in result.notes)
+    assert any("ValueError: boom; its process is kept alive by " in note for note in result.notes)
 
 
 def test_a_rank_that_ends_by_itself_after_its_exception_is_like_any_other(hosts: Hosts) -> None:
@@ -646,7 +646,7 @@ def test_a_rank_that_was_ended_after_its_exception_is_explained(hosts: Hosts) ->
     lingers(hosts, 3, ended=True)
     hosts.end(3, code=1)
     (note,) = hosts.run().notes
-    assert note.endswith("lived for 60 s after the exception, and was ended: thread 'w' in f (a.py:3)")
+    assert note.endswith("kept alive by thread 'w' in f (a.py:3), and ended 60 s after the exception")
 
 
 def test_a_rank_that_cannot_end_itself_after_its_exception_is_ended(

@@ -122,5 +122,5 @@ def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -
     job.pass_time(14)
     assert job.failure
     assert (job.failure.rank, job.failure.host) == (2, "node2")
-    alive = "its process lives: thread 'writer' in save (train.py:3), and no rank has printed anything"
+    alive = "is kept alive by thread 'writer' in save (train.py:3), and no rank has printed anything"
     assert alive in job.failure.reason
