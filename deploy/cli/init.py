@@ -55,8 +55,8 @@ class Init(Command):
 
 NEXT = """
 next, with your hosts in hosts.txt:
-    muster check                # is every host fit, and if not, which one and what fixes it
-    muster launch SCRIPT.py     # your program on every host; without SCRIPT.py, Muster's own
+    muster check                # which hosts are fit, and what fixes the others
+    muster launch SCRIPT.py     # your program, on every host
 """
 
 
