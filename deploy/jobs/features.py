@@ -9,6 +9,7 @@ from ..plan.program import CALL
 from ..plan.spec import LaunchSpec
 from .feature import Feature, Features
 from .leases import Leases
+from .recorder import Recorder
 
 
 def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[Feature, ...]:
@@ -27,6 +28,12 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
         from .containers import Containers  # noqa: PLC0415  # most jobs have none
 
         found.append(Containers(spec))
+    if spec.record:
+        found.append(Recorder())
+    if spec.preload:
+        from .preload import Preload  # noqa: PLC0415  # most jobs have none
+
+        found.append(Preload())
     return tuple(found)
 
 
@@ -64,10 +71,6 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
         yield PaceWatch()
     yield Diagnosis()
     yield PortConflict()
-    if spec.preload:
-        from .preload import Preload  # noqa: PLC0415
-
-        yield Preload()
     yield Hints()
     yield NestedLaunchers()
     yield MemoryKillsOfHosts()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from ..connect.cluster import Cluster
@@ -13,25 +12,19 @@ from ..plan.planner import Tools, plan
 from .feature import Features, Start
 
 _JOB = Path(__file__).parents[1] / "agent" / "job"
+IN_RANK = _JOB / "in_rank"
 IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
 """The other files of in_rank/ are not for jobs with `--no-record`."""
 
 
 def tools() -> Tools:
     """The programs of the agent that a job's folder gets, as texts."""
-    in_rank = _JOB / "in_rank"
-    recorders = sorted({path.name for path in in_rank.glob("muster_*.py")} - {*IN_EVERY_RANK})
     return Tools(
         rank=(_JOB / "rank.py").read_text(),
         rank_log=(_JOB / "rank_log.py").read_text(),
         rsh=(_JOB / "rsh.py").read_text(),
-        in_rank=_texts(in_rank, IN_EVERY_RANK),
-        recorder=_texts(in_rank, recorders),
+        in_rank={name: (IN_RANK / name).read_text() for name in IN_EVERY_RANK},
     )
-
-
-def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    return {name: (folder / name).read_text() for name in names}
 
 
 def make_plan(start: Start, cluster: Cluster, features: Features) -> LaunchPlan:

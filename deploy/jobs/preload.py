@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 from ..common.clock import now
 from ..connect.channel import Channel
+from ..connect.cluster import Cluster
 from ..connect.requests.launch import PRELOAD, Preloaded
 from ..console.text import size
 from ..errors import MusterError
 from ..launch.job_events import LONGEST_TEXT, JobEvent
-from .feature import Attempt, Feature
+from ..plan.launch_plan import Contribution
+from .feature import Attempt, Feature, Start
 
 EVERY_SECONDS = 1.0
 """A host begins when the modules of a rank have not changed from one time to the next."""
@@ -27,6 +30,10 @@ class Preload(Feature):
         """The hosts that are not ready yet."""
         self._asked = 0.0
         self._answers: dict[str, Future[Preloaded]] = {}
+
+    def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
+        """Let the ranks say which modules they import."""
+        return dict.fromkeys(cluster.channels, Contribution(env={"MUSTER_PRELOAD": "1"}))
 
     def begins(self, attempt: Attempt) -> None:
         """Its hosts may have preloaded imports for this attempt, and will for the next one."""

@@ -36,8 +36,6 @@ class Tools:
     rsh: str = field(repr=False)
     in_rank: Mapping[str, str] = field(repr=False)
     """The files of in_rank/ that every rank loads."""
-    recorder: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The other files of in_rank/ for a job with recorded ranks: texts by file name."""
 
 
 def plan(
@@ -81,7 +79,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, added: Cont
     programs = dict.fromkeys((*added.path, str(PurePosixPath(facts.mpirun or facts.executable).parent)))
     path = (paths.programs, *programs)
     files = (
-        *_tools(paths, facts.executable, tools, record=spec.record),
+        *_tools(paths, facts.executable, tools),
         RemoteFile(paths.hostfile, 0o600, slots),
         *added.files,
     )
@@ -129,10 +127,6 @@ def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
     if (spec.program.module or "").startswith("muster."):
         # Our own program imports nothing of the project, which may have a torch.py (from Python 3.11 on).
         env["PYTHONSAFEPATH"] = "1"
-    if spec.record:
-        env["MUSTER_RECORD"] = "1"
-        if spec.preload:
-            env["MUSTER_PRELOAD"] = "1"
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)
     return {**env, **dict(spec.env)}
@@ -144,7 +138,7 @@ def _own_path(spec: LaunchSpec, path: tuple[str, ...]) -> dict[str, str]:
     return {"PATH": ":".join(filter(None, (*path, own["PATH"])))} if "PATH" in own else {}
 
 
-def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Iterator[RemoteFile]:
+def _tools(paths: JobPaths, python: str, tools: Tools) -> Iterator[RemoteFile]:
     """`muster-rank` and `muster-rsh` for a host: commands on PATH that run a script with the host's Python.
 
     Also the sitecustomize.py that runs inside each rank: `rank.py` puts its folder on PYTHONPATH.
@@ -155,7 +149,7 @@ def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Itera
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
     yield RemoteFile(f"{paths.programs}/rank_log.py", 0o600, tools.rank_log)
-    for name, text in {**tools.in_rank, **(tools.recorder if record else {})}.items():
+    for name, text in tools.in_rank.items():
         yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
 
 
