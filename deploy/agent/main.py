@@ -27,7 +27,7 @@ from ..common.clock import steady
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..common.os_errors import explain
 from ..common.paths import MusterPaths
-from ..common.protocol import ERRORS, PARTS
+from ..common.protocol import EARLY, ERRORS, LATE, PARTS, WORDS, Part
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (deploy/connect/channel.py).
@@ -153,14 +153,28 @@ class Parts:
     def __init__(self, home: str, agent: Agent) -> None:
         self._home, self._send = home, agent.send
         self._loaded: dict[str, Any] = {"Agent": agent}
+        self._loading = threading.RLock()
 
     def of(self, request: str) -> Any:
         """The part that answers a request; KeyError if there is none."""
-        part = PARTS[request]
-        if part.kind not in self._loaded:
-            module = importlib.import_module(f"muster.deploy.{part.module}")
-            self._loaded[part.kind] = getattr(module, part.kind)(*map(self._argument, part.needs.split()))
-        return self._loaded[part.kind]
+        return self._load(PARTS[request])
+
+    def of_word(self, word: str) -> Any:
+        """The part of the job that answers a word of the local socket; KeyError if there is none."""
+        return self._load(WORDS[word])
+
+    def of_job(self) -> list[Any]:
+        """The parts of the job that are loaded, in the order of the table."""
+        kinds = (part.kind for part in (*EARLY, *LATE) if part.needs == "job")
+        return [self._loaded[kind] for kind in kinds if kind in self._loaded]
+
+    def _load(self, part: Part) -> Any:
+        with self._loading:
+            if part.kind not in self._loaded:
+                module = importlib.import_module(f"muster.deploy.{part.module}")
+                arguments = map(self._argument, part.needs.split())
+                self._loaded[part.kind] = getattr(module, part.kind)(*arguments)
+            return self._loaded[part.kind]
 
     def loaded(self, kind: str) -> Any:
         """A part, if one of its requests has come."""
@@ -180,8 +194,10 @@ class Parts:
     def _argument(self, name: str) -> object:
         if name == "send":
             return self._send
-        if name == "transfers":
-            return self.of("blob_serve")
+        if name == "parts":
+            return self
+        if request := {"transfers": "blob_serve", "job": "prepare"}.get(name):
+            return self.of(request)
         from pathlib import Path  # noqa: PLC0415  # 3 ms, not for facts
 
         return Path(self._home) if name == "home" else Path(self._home, name)

@@ -15,10 +15,12 @@ class Part(NamedTuple):
     module: str
     kind: str
     needs: str
-    """The arguments of its constructor: `send`, the part `transfers`, the agent's folder `home`, or a folder
-    in `home`."""
+    """The arguments of its constructor: `send`, the part `transfers` or `job`, all `parts`, the agent's
+    folder `home`, or a folder in `home`."""
     requests: Mapping[str, str]
     """The names of its requests, by the text in front of the error of a failed one."""
+    words: str = ""
+    """The words with which processes of this host call it (deploy/agent/job/local_socket.py)."""
 
     @property
     def names(self) -> list[str]:
@@ -32,16 +34,17 @@ EARLY = (
     Part("agent.host.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
     Part("common.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Part(
-        *("agent.job.supervisor", "JobSupervisor", "home send"),
+        *("agent.job.supervisor", "JobSupervisor", "home send parts"),
         {
             "cannot make the job's folder": "prepare",
             "cannot start the launcher": "start",
             "cannot start mpirun's daemon": "shell",
-            "cannot start the container": "container_start",
             "cannot read the job's run": "fetch",
-            "": "shell_end ping watch signal stop outputs memory_kills preload",
+            "": "shell_end ping signal stop outputs memory_kills",
         },
     ),
+    Part("agent.job.sampler", "Sampling", "job", {"": "watch"}),
+    Part("agent.job.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
     Part(
         *("common.runs", "JobFolders", "jobs"),
         {
@@ -58,23 +61,23 @@ EARLY = (
 """The parts that travel at the agent's start."""
 LATE = (
     Part("agent.host.health", "HealthHandler", "", {"cannot examine the host": "health"}),
-    Part(
-        *("agent.host.kernel_log", "KernelLog", ""),
-        {"cannot read the kernel's messages": "kernel_messages"},
-    ),
+    Part("agent.host.kernel_log", "KernelLog", "", {"cannot read the kernel's messages": "kernel_messages"}),
     Part("agent.host.left_memory", "LeftMemory", "", {"cannot look at shared memory": "left_memory"}),
     Part("agent.host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}),
     Part("agent.host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}),
-    Part(
-        *("agent.job.consoles", "Consoles", "home"),
-        {"cannot ask the ranks": "console_eval"},
-    ),
+    Part("agent.job.consoles", "Consoles", "home", {"cannot ask the ranks": "console_eval"}),
     Part(
         *("agent.job.streams", "Streams", "home send"),
         {"cannot connect": "stream_open", "": "stream_part stream_taken stream_close"},
     ),
     Part("agent.job.arrivals", "ArrivalMeter", "home", {"cannot read where the ranks are": "arrivals"}),
     Part("agent.job.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
+    Part("agent.job.preload", "Preload", "job", {"": "preload"}, "preload"),
+    Part(
+        *("agent.container.container", "Container", "job"),
+        {"cannot start the container": "container_start"},
+        "container",
+    ),
     Part("agent.container.look", "Containers", "home", {"cannot use the image": "container"}),
     Part("agent.image.images", "ImageLoader", "images send", {"": "image image_load"}),
     Part(
@@ -100,9 +103,8 @@ LATE = (
     ),
 )
 """The parts that most commands do not need: they travel before the first request to one of them."""
-LATE_IMPORTS = {"container_start": "agent.container.container", "preload": "agent.job.preload"}
-"""Requests to early parts, each with a module that it imports and that travels late."""
 PARTS = {name: part for part in (*EARLY, *LATE) for name in part.names}
+WORDS = {word: part for part in (*EARLY, *LATE) for word in part.words.split()}
 ERRORS = {
     name: text for part in PARTS.values() for text, names in part.requests.items() for name in names.split()
 }

@@ -7,18 +7,17 @@ import json
 import re
 import shlex
 import zlib
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from ..common.frames import Readable
-from ..common.protocol import EARLY, LATE, LATE_IMPORTS
+from ..common.protocol import EARLY, LATE
 
 DEPLOY = Path(__file__).parents[1]
-_LATE = [*(part.module for part in LATE), *LATE_IMPORTS.values()]
 # The requests that need late modules.
-NEED_LATE = {request for part in LATE for request in part.names} | LATE_IMPORTS.keys()
+NEED_LATE = {request for part in LATE for request in part.names}
 _IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import ([\w, ]*)", re.MULTILINE)
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
@@ -54,7 +53,7 @@ class Noise(NamedTuple):
     endless: bool
 
 
-def _with_imports(modules: Iterable[str], without: Container[str] = ()) -> dict[str, str]:
+def _with_imports(modules: Iterable[str]) -> dict[str, str]:
     """The sources of these modules and of all modules of Muster that they import, by full name.
 
     No part imports the programs that a job starts: a launch writes them into its folder.
@@ -63,7 +62,7 @@ def _with_imports(modules: Iterable[str], without: Container[str] = ()) -> dict[
     names = [*modules]
     for name in names:  # the list grows
         path = DEPLOY.joinpath(*name.split(".")).with_suffix(".py")
-        if name in sources or name in without or not path.is_file():
+        if name in sources or not path.is_file():
             continue
         sources[name] = path.read_text()
         for dots, module, members in _IMPORT.findall(sources[name]):
@@ -76,14 +75,14 @@ def _with_imports(modules: Iterable[str], without: Container[str] = ()) -> dict[
 @cache
 def early_modules() -> dict[str, str]:
     """The modules that an agent starts with: their source must fit into a pipe (transports/process.py)."""
-    return _with_imports(["agent.importer", *(part.module for part in EARLY)], _LATE)
+    return _with_imports(["agent.importer", *(part.module for part in EARLY)])
 
 
 @cache
 def late_modules() -> dict[str, str]:
     """The further modules, which an agent gets before the first request that needs one of them."""
-    early = early_modules()
-    return {name: text for name, text in _with_imports(_LATE).items() if name not in early}
+    early, all_late = early_modules(), _with_imports(part.module for part in LATE)
+    return {name: text for name, text in all_late.items() if name not in early}
 
 
 @cache

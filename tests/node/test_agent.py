@@ -23,7 +23,6 @@ from muster.deploy.agent.job import attempt
 from muster.deploy.agent.job.ending import Ending
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
-from muster.deploy.agent.job.supervisor import JobSupervisor
 from muster.deploy.common import limits as limits_of_hosts
 from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR
@@ -38,6 +37,7 @@ from muster.deploy.connect.requests.launch import PREPARE, START
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
+from tests.agents import job_in
 from tests.ending import end
 from tests.processes import is_alive, trees, wait_until_gone
 from tests.waiting import PATIENCE, wait_until
@@ -275,7 +275,7 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: object) -> 
     """What a job's start says where a limit is another."""
     for name, value in limits.items():
         monkeypatch.setattr(limits_of_hosts, name, value)
-    work = JobSupervisor(folder, lambda frame: None)
+    work = job_in(folder)
     with pytest.raises(ValueError, match="; ") as error:  # what to do comes after it
         work.do_prepare({"folder": str(folder / "jobs" / "job"), "host": "here"}, b"")
     return str(error.value)
@@ -293,7 +293,7 @@ def test_the_longest_temporary_folder_that_is_allowed_has_room_for_the_socket(tm
     longest = tmp_path / ("x" * (LONGEST_TMPDIR - len(str(tmp_path)) - 1))
     longest.mkdir()
     folder = tempfile.mkdtemp(prefix="muster-", dir=longest)
-    LocalSocket(folder, {}, Ranks(), lambda frame: None)
+    LocalSocket(folder, {}, Ranks(), lambda frame: None, None)
     assert Path(folder, "agent").is_socket()
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job import gpu_users
-from muster.deploy.agent.job.gpu_users import others_on_gpu
+from muster.deploy.agent.job import sampler
+from muster.deploy.agent.job.sampler import others_on_gpu
 from muster.deploy.common.users import name_of
 from tests.waiting import wait_until
 
@@ -34,7 +34,7 @@ def full(*pids: int) -> str:
 def test_each_process_that_lives_is_named_with_its_rank_user_and_program(
     wrapper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_users, "INITIAL", Path("/proc/self/ns/pid").stat().st_ino)
+    monkeypatch.setattr(sampler, "INITIAL", Path("/proc/self/ns/pid").stat().st_ino)
     children = Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children")
     program = int(wait_until(lambda: children.read_text().split(), "the program")[0])
     found = others_on_gpu([full(program, os.getpid(), 4_000_000), "\n"], {3: wrapper.pid})
@@ -44,10 +44,10 @@ def test_each_process_that_lives_is_named_with_its_rank_user_and_program(
 
 
 def test_without_the_numbers_of_the_host_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_users, "INITIAL", 1)
+    monkeypatch.setattr(sampler, "INITIAL", 1)
     assert others_on_gpu([full(os.getpid())], {}) == []
 
 
 def test_a_message_about_no_other_process_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_users, "INITIAL", Path("/proc/self/ns/pid").stat().st_ino)
+    monkeypatch.setattr(sampler, "INITIAL", Path("/proc/self/ns/pid").stat().st_ino)
     assert others_on_gpu([full(), f"Process {os.getpid()} has 1 GiB memory in use"], {}) == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import muster.deploy.agent.job
-from muster.deploy.agent.job.holders import children, file_lock
+from muster.deploy.agent.job.evidence import children, file_lock
 from tests.waiting import wait_until
 
 FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")

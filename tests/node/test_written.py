@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.job.supervisor import JobSupervisor
 from muster.deploy.common import written
 from muster.deploy.common.files import Files
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.store import Store
+from tests.agents import job_in
 
 SENT = {"train.py": b"print(1)", "results.csv": b"a,b\n", "sub/model.py": b"x = 1\n", "best.pt": b"weights"}
 NONE = {"files": 0, "bytes": 0, "more": False, "largest": ""}
@@ -40,7 +40,7 @@ def write(path: Path, content: bytes = b"12345") -> None:
 
 
 def outputs(folder: Path) -> Frame:
-    work = JobSupervisor(folder.parents[1], lambda frame: None)
+    work = job_in(folder.parents[1])
     work.job = {"folder": str(folder)}
     return work.do_outputs({}, b"")
 

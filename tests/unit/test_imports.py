@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.protocol import LATE_IMPORTS
+from muster.deploy.common.protocol import EARLY, LATE
 from muster.deploy.connect.bootstrap import early_modules, late_modules
 
 ROOT = Path(__file__).parents[2]
@@ -139,14 +139,27 @@ def test_what_runs_on_a_host_needs_the_standard_library_alone(driver: Imported) 
 
 
 def test_an_agent_has_every_module_that_its_parts_import(driver: Imported) -> None:
-    """And it imports none of the late ones at its start. bootstrap.py reads imports without `ast`."""
+    """bootstrap.py reads imports without `ast`."""
     early = {name.removeprefix("muster.") for name in early_modules()}
     late = {name.removeprefix("muster.") for name in late_modules()}
     own = {name for name, path in DRIVER.items() if path.name != "__init__.py"}
     needed_early = set.union(*(driver[name] & own for name in early))
     needed_late = set.union(*(driver[name] & own for name in late))
-    assert needed_early - early == {f"deploy.{module}" for module in LATE_IMPORTS.values()}
+    assert needed_early <= early
     assert needed_late <= early | late
+
+
+def test_the_core_of_an_agent_imports_no_part_of_a_job(driver: Imported) -> None:
+    """They are loaded by the table of common/protocol.py, when a request or a word needs one."""
+    parts = {f"deploy.{part.module}" for part in (*EARLY, *LATE) if part.needs == "job"}
+    core = {f"deploy.agent.{name}" for name in ("main", "processes", "job.supervisor", "job.local_socket")}
+    for _ in range(len(driver)):
+        core |= {one for name in core for one in driver[name] if one in driver}
+    assert {name.rpartition(".")[0] for name in core} <= {
+        *("deploy.agent", "deploy.agent.job", "deploy.agent.host", "deploy.common"),
+        "deploy.agent.envs",  # the lock of the packages of a job
+    }
+    assert not core & parts
 
 
 def test_the_driver_never_imports_the_agent(driver: Imported) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent.job.attempt import SILENCE_SECONDS
-from muster.deploy.agent.job.supervisor import JobSupervisor
 from muster.deploy.connect.requests.launch import FETCH, FETCHED, PING
 from muster.deploy.connect.requests.request import Payload, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs import metrics
 from muster.deploy.jobs.metrics import LEAST_PART, Metrics
 from muster.deploy.launch.events import drop
+from tests.agents import job_in
 from tests.unit.test_feature import DONE
 
 FOLDER = "/home/ml/.muster/jobs/j"
@@ -118,7 +118,7 @@ def test_a_line_that_a_host_made_to_cost_memory_or_the_stack_is_passed_over(line
 
 
 def test_an_agent_gives_any_part_of_a_file(tmp_path: Path) -> None:
-    work = JobSupervisor(tmp_path, lambda frame: None)
+    work = job_in(tmp_path)
     work.job = {"folder": str(tmp_path)}
     (tmp_path / "metrics.jsonl").write_bytes(b"0123456789")
     asked = {"path": "metrics.jsonl", "start": 4, "most": 3}

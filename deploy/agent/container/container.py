@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from ...common.folders import make_private
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import JobPaths, MusterPaths
-from ..processes import Reaper, below, descendants, die_with_agent, end_descendants, process_table
+from ..job.supervisor import JobPart, JobSupervisor
+from ..processes import below, die_with_agent, end_descendants, process_table
 from .engines import last_line
 
 START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 120.0, 5.0, 4.0
@@ -23,19 +23,16 @@ PRIVATE = "$MUSTER_AGENT"
 """Stands for the agent's private folder in the engine's argv: the plan is made before that folder."""
 
 
-class Container:
-    """A container that stays as long as the job. Its first process is `keeper.py`."""
+class Container(JobPart):
+    """A container that stays as long as an attempt of the job. Its first process is `keeper.py`."""
 
-    def __init__(
-        self,
-        home: Path,
-        private: Path,
-        job: Frame,
-        request: Frame,
-        on_adopted_killed: Callable[[str, int], None],
-    ) -> None:
-        self._on_adopted_killed = on_adopted_killed
-        self._home, self._private, self._job, self._request = home, str(private), job, request
+    def __init__(self, job: JobSupervisor) -> None:
+        super().__init__(job)
+        self.attempt_began()
+
+    def attempt_began(self) -> None:
+        """Forget the container of an earlier attempt, which is gone."""
+        self._request: Frame = {}
         self._lines: collections.deque[str] = collections.deque(maxlen=20)
         self._decided = threading.Event()
         """Set when the keeper has connected, or the engine's command has ended."""
@@ -47,22 +44,20 @@ class Container:
         """The process of the keeper; 0 before its start and after its end."""
         self._stream: Any = None
 
-    @property
-    def keeper(self) -> int:
-        """The process below which everything in the container runs; 0 without one."""
-        return self._keeper
-
-    @property
     def is_over(self) -> bool:
         """Whether it has ended, and will report nothing more."""
-        return self._ended.is_set() and self._heard_out.is_set()
+        return not self._request or (self._ended.is_set() and self._heard_out.is_set())
 
-    def start(self, reaper: Reaper) -> None:
-        """Start the container; OSError with the engine's message if it does not start."""
-        make_private(Path(MusterPaths(str(self._home)).container_home))
-        Path(MusterPaths(str(self._home)).data).mkdir(mode=0o700, exist_ok=True)
-        argv = [argument.replace(PRIVATE, self._private) for argument in self._request["argv"]]
-        self._client = reaper.start(
+    def do_container_start(self, request: Frame, payload: bytes) -> Frame:
+        """Start it; OSError with the engine's message if it does not start."""
+        job, self._request = self.job, request
+        if not job.reaper:
+            raise ValueError("prepare comes before container_start")
+        paths = MusterPaths(str(job.home))
+        make_private(Path(paths.container_home))
+        Path(paths.data).mkdir(mode=0o700, exist_ok=True)
+        argv = [argument.replace(PRIVATE, str(job.private)) for argument in request["argv"]]
+        self._client = job.reaper.start(
             argv,
             self._client_ended,
             cwd="/",
@@ -80,37 +75,36 @@ class Container:
             if not self._ended.is_set():
                 raise OSError(f"it did not start within {START_SECONDS:.0f} s")
             raise OSError(last_line("".join(self._lines)) or "it ended at once, without output")
+        job.ranks.memory_of(self._keeper)
+        return {}
 
-    def converse(self, hello: Frame, stream: Any) -> None:
+    def hello(self, hello: Frame, stream: Any, connection: object) -> None:
         """Serve the keeper until its end."""
-        job = self._request["environment"] | {"TMPDIR": self._private, "MUSTER_AGENT": self._private}
-        environment = {**job, **self._job["env"], "PATH": os.pathsep.join(self._job["path"])}
+        private, job = str(self.job.private), self.job.job
+        own = self._request["environment"] | {"TMPDIR": private, "MUSTER_AGENT": private}
+        environment = {**own, **job["env"], "PATH": os.pathsep.join(job["path"])}
         write_frame(stream, {"env": environment})
         self._keeper, self._stream = hello["pid"], stream
         self._decided.set()
         with contextlib.suppress(OSError, ValueError):
             while received := read_frame(stream):
                 frame, _ = received
-                self._on_adopted_killed(frame["adopted"], frame["code"])
+                self.job.adopted_killed(frame["adopted"], frame["code"])
         self._keeper = 0
         self._heard_out.set()
 
     def entered(self, argv: list[str]) -> list[str]:
         """The command that runs a command in the container."""
-        program = os.path.join(JobPaths(self._job["folder"]).programs, "enter.py")
-        return [sys.executable, "-IS", program, *argv] if self._request["launcher_inside"] else argv
+        program = os.path.join(JobPaths(self.job.job["folder"]).programs, "enter.py")
+        return [sys.executable, "-IS", program, *argv] if self._request.get("launcher_inside") else argv
 
-    def leave(self) -> list[int]:
-        """Let the keeper end, and wait until the engine has removed the container, which is empty.
-
-        Returns the processes that could not be ended.
-        """
-        self._leave()
-        return end_descendants()
+    def ended(self) -> list[int]:
+        """Let the keeper end, and wait until the engine has removed the container, which is empty."""
+        if self._client:
+            self._leave()
+        return end_descendants() if self._request else []
 
     def _leave(self) -> None:
-        if self._client is None:
-            return
         if self._stream and self._keeper:
             with contextlib.suppress(OSError, ValueError):
                 write_frame(self._stream, {"end": True})
@@ -123,8 +117,10 @@ class Container:
             self._heard_out.wait(1.0)
         self._client = None
 
-    def living(self) -> list[int]:
-        """The job's processes: all below the agent and the keeper, without the keeper and the engine's."""
+    def processes(self, found: list[int]) -> list[int]:
+        """All below the agent and the keeper, without the keeper and the engine's."""
+        if not self._request:
+            return found
         table = process_table()
         inside = below(self._keeper, table) if self._keeper in table else []
         spared, pid = {self._keeper}, self._keeper
@@ -133,7 +129,7 @@ class Container:
             spared.add(pid)
         if self._client:
             spared |= {self._client.pid, *below(self._client.pid, table)}
-        outside = [pid for pid in descendants() if pid not in spared]
+        outside = [pid for pid in found if pid not in spared]
         return list(dict.fromkeys((*outside, *inside)))
 
     def _client_ended(self, code: int) -> None:

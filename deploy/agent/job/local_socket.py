@@ -7,13 +7,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ...common.clock import steady
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.os_errors import explain
-from ...common.paths import JobPaths
 from ...common.rank_logs import rank_stem
 from ..host.disks import disk_of, unanswered
 from .ranks import Ranks
@@ -22,14 +21,11 @@ from .ranks import Ranks
 class LocalSocket:
     """Listens in a folder that only this user can enter."""
 
-    def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
-        self.job, self.ranks, self._send, self._folder = job, ranks, send, folder
-        self.keeper: Callable[[Frame, Any], object] = lambda hello, stream: None
-        """Talks to the first process of the job's container, if there is one."""
-        self.gpus: Callable[[], Mapping[int, list[Frame]]] = dict
-        """The GPUs that each rank uses, as far as they are known."""
-        self.preload: Callable[[Frame, socket.socket], object] = _not_ready
-        """Forks ranks from a process that has done their imports, if there is one."""
+    def __init__(
+        self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None], parts: Any
+    ) -> None:
+        """`parts`: those of deploy/agent/main.py, for words that are not the job's own."""
+        self.job, self.ranks, self._send, self._parts = job, ranks, send, parts
         self._shells: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(os.path.join(folder, "agent"))
@@ -61,17 +57,12 @@ class LocalSocket:
         try:
             if received := read_frame(stream):
                 hello, _ = received
-                answers = {
-                    "rank": self._rank,
-                    "preload": lambda hello, stream: self.preload(hello, connection),
-                    "shell": self._shell,
-                    "stacks": self._stacks,
-                    "why": self._why,
-                    "stop": self._stop,
-                    "over": self._over,
-                    "container": self.keeper,
-                }
-                answers[hello["hello"]](hello, stream)
+                own = {"rank": self._rank, "shell": self._shell, "stop": self._stop, "over": self._over}
+                word = hello["hello"]
+                if word in own:
+                    own[word](hello, stream)
+                else:
+                    self._parts.of_word(word).hello(hello, stream, connection)
         except (OSError, ImportError, ValueError, KeyError, TypeError):
             with contextlib.suppress(OSError):  # the client must not wait for an answer
                 connection.shutdown(socket.SHUT_RDWR)
@@ -97,16 +88,11 @@ class LocalSocket:
 
     def _ended(self, rank: int, end: Frame) -> None:
         at = end["time"] or steady()  # now: consequences of this end must not seem earlier
-        self._send({**self.ranks.ended(rank, end), **self._gpu_users(end), "rank": rank, "time": at})
-
-    def _gpu_users(self, end: Frame) -> Frame:
-        """The other processes on the GPU of a rank that had no memory there."""
-        with contextlib.suppress(Exception):  # the end itself must be reported
-            if end["code"] and any("CUDA out of memory" in line for line in end["tail"]):
-                from .gpu_users import others_on_gpu  # noqa: PLC0415  # only for this failure
-
-                return {"gpu_users": others_on_gpu(end["tail"], self.ranks.wrappers())}
-        return {}
+        ended = self.ranks.ended(rank, end)
+        for part in self._parts.of_job():
+            with contextlib.suppress(Exception):  # the end itself must be reported
+                ended.update(part.rank_ended(end))
+        self._send({**ended, "rank": rank, "time": at})
 
     def _over(self, hello: Frame, stream: Any) -> None:
         """The program of a rank is over, and its process may live on (in_rank/muster_over.py)."""
@@ -118,27 +104,9 @@ class LocalSocket:
         self._shells[number] = stream
         self._send({"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]})
 
-    def _stacks(self, hello: Frame, stream: Any) -> None:
-        from .evidence import take_stacks  # noqa: PLC0415  # 60 ms, only for muster stacks and why
-
-        write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})
-
-    def _why(self, hello: Frame, stream: Any) -> None:
-        from .evidence import collect  # noqa: PLC0415  # 60 ms, only for muster stacks and why
-
-        code = JobPaths(self.job["folder"]).code
-        recorded = self.job.get("env", {}).get("MUSTER_RECORD") == "1"
-        evidence = collect(hello["tool"], self.ranks, self._folder, code, recorded=recorded, gpus=self.gpus())
-        write_frame(stream, {"ranks": evidence})
-
     def _stop(self, hello: Frame, stream: Any) -> None:
         self._send({"event": "stop-asked", "by": hello["by"], "grace": hello.get("grace")})
         write_frame(stream, {})
-
-
-def _not_ready(hello: Frame, connection: socket.socket) -> None:
-    """Let the wrapper start its program itself."""
-    connection.sendall(b"{}\n")
 
 
 def _explained(frame: Frame) -> Frame:

@@ -11,17 +11,22 @@ import importlib
 import json
 import math
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...common.clock import steady
 from ...common.frames import Frame
+from ...common.paths import JobPaths
+from ...common.users import name_of
 from ..host.gpu_meter import GpuMeter
 from ..host.meter import HostMeter
 from ..host.running_jobs import gpu_users
+from ..processes import below, peek, process_table
 from .rank_meter import RankMeter
+from .supervisor import JobPart, JobSupervisor
 
 # Modules of the standard library that explain a stalled job. They are loaded while the ranks start:
 # Python may be replaced while they run.
@@ -33,7 +38,43 @@ MOST_BYTES = 1 << 19  # of a sample, which has about 150 for each rank
 MOST_SHARE = 0.005  # of a core
 GPU_USERS_SECONDS = 10.0  # between two looks at the processes on the GPUs; each starts nvidia-smi
 GPU_USERS_SHARE = 0.05  # of the time, for these looks; nvidia-smi mostly waits for the driver
+INITIAL = 0xEFFFFFFC
+"""The inode of the host's own PID namespace (PROC_PID_INIT_INO in Linux's proc_ns.h)."""
+MOST_USERS = 64
+_USER = re.compile(r"Process (\d{1,7}) has [\d.]+ \w+ memory in use")
 MOST_SECONDS = 8.0  # between two samples: a longer gap would look like a lost host
+
+
+class Sampling(JobPart):
+    """The samples of each attempt."""
+
+    def __init__(self, job: JobSupervisor) -> None:
+        super().__init__(job)
+        self._sampler: Sampler | None = None
+
+    def do_watch(self, request: Frame, payload: bytes) -> Frame:
+        """Send a sample of this host and its ranks every so many seconds, until the job ends."""
+        job = self.job
+        self.ending()
+        if job.job:
+            out = JobPaths(job.job["folder"]).out
+            self._sampler = Sampler(job.ranks.wrappers, out, request["every"], job.send, self._preloaded)
+            job.shared["gpus"] = self._sampler.gpus
+        return {}
+
+    def _preloaded(self) -> Any:
+        return self.job.shared.get("preloaded", lambda: None)()
+
+    def rank_ended(self, end: Frame) -> Frame:
+        """The other processes on the GPU of a rank that had no memory there."""
+        if end["code"] and any("CUDA out of memory" in line for line in end["tail"]):
+            return {"gpu_users": others_on_gpu(end["tail"], self.job.ranks.wrappers())}
+        return {}
+
+    def ending(self) -> None:
+        """Send no more."""
+        if self._sampler:
+            self._sampler.close()
 
 
 class Sampler:
@@ -174,3 +215,30 @@ def _tail(path: str, size: int) -> bytes:
     with open(path, "rb") as file:
         file.seek(max(0, size - MOST_TAIL))
         return file.read(MOST_TAIL)
+
+
+# -- the other users of a GPU --
+
+
+def others_on_gpu(tail: Sequence[str], wrappers: Mapping[int, int]) -> list[Frame]:
+    """The fields of `GpuUser` (deploy/connect/reports.py) of the processes that these lines name.
+
+    `wrappers`: the process of each rank's wrapper. The driver counts processes as the host does, so none is
+    named in a container with numbers of its own.
+    """
+    full = [line for line in tail if "CUDA out of memory" in line]
+    pids = [int(pid) for line in full[-1:] for pid in _USER.findall(line)][:MOST_USERS]
+    if not pids or os.stat("/proc/self/ns/pid").st_ino != INITIAL:
+        return []
+    table = process_table()
+    ranks = {pid: rank for rank, wrapper in wrappers.items() for pid in below(wrapper, table)}
+    return [_described(pid, ranks) for pid in dict.fromkeys(pids) if pid in table]
+
+
+def _described(pid: int, ranks: Mapping[int, int]) -> Frame:
+    try:
+        user = name_of(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:  # it has ended
+        user = ""
+    rank = {"rank": ranks[pid]} if pid in ranks else {}
+    return {"pid": pid, "user": user, "program": peek(f"/proc/{pid}/comm", 64).strip(), **rank}

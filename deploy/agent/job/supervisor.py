@@ -24,13 +24,7 @@ from ...common.paths import JobPaths, MusterPaths
 from ...common.store import DamagedError, Store, sweep_old_jobs
 from ...common.variables import is_foreign
 from ...common.written import Search, counted
-from ..processes import (
-    PR_SET_CHILD_SUBREAPER,
-    Reaper,
-    descendants,
-    die_with_agent,
-    prctl,
-)
+from ..processes import PR_SET_CHILD_SUBREAPER, Reaper, descendants, die_with_agent, prctl
 from .attempt import Heartbeat, Reports
 from .ending import Ending
 from .folders import link_kept, make_private_folder, require_targets, sweep_in_thread
@@ -42,11 +36,51 @@ OPEN_MPI_DAEMONS = {"orted", "prted"}
 STEP_SECONDS = 0.5  # of the end, after which the driver asks again
 
 
+class JobPart:
+    """Something optional of a job on this host: a part with `needs="job"` in common/protocol.py.
+
+    It answers requests as any part. From the first one on, the job calls its methods below; each may be left
+    out. `hello(hello, stream, connection)` answers its words. Parts act in the order of the table.
+    """
+
+    def __init__(self, job: JobSupervisor) -> None:
+        self.job = job
+
+    def attempt_began(self) -> None:
+        """An attempt is prepared: the job has new ranks, and a new private folder."""
+
+    def launched(self, argv: list[str], on_end: Callable[[int], None]) -> subprocess.Popen[bytes] | None:
+        """A process that runs this command already; else the job starts one."""
+
+    def entered(self, argv: list[str]) -> list[str]:
+        """The command that runs a command where the ranks are."""
+        return argv
+
+    def processes(self, found: list[int]) -> list[int]:
+        """The processes of the attempt, of those that were found below the agent."""
+        return found
+
+    def rank_ended(self, end: Frame) -> Frame:
+        """Fields to add to the end of a rank."""
+        return {}
+
+    def ending(self) -> None:
+        """The attempt is ended; its processes still run."""
+
+    def ended(self) -> list[int]:
+        """Remove what the ended processes used; returns the processes that could not be ended."""
+        return []
+
+    def is_over(self) -> bool:
+        """Whether it has nothing left of the attempt."""
+        return True
+
+
 class JobSupervisor:
     """Answers the requests of a launch, from `prepare` on, and of further attempts of the same job."""
 
-    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
-        self.home, self._to_driver = home, send
+    def __init__(self, home: Path, send: Callable[[Frame], None], parts: Any) -> None:
+        self.home, self._to_driver, self._parts = home, send, parts
         self.send = Reports(send)
         self.store = Store(Path(MusterPaths(str(home)).store))
         self.job: Frame = {}
@@ -60,18 +94,15 @@ class JobSupervisor:
         self._heartbeat = Heartbeat()
         self._stopped = False
         self._ending: Ending | None = None
-        self._sampler: Any = None
-        self._container: Any = None
-        self._preload: Any = None
-        self._argv: list[str] = []
+        self.shared: dict[str, Callable[[], Any]] = {}
+        """What parts tell each other, by its name."""
+        self.argv: list[str] = []
         """The command of this host."""
 
     def close(self) -> None:
         """End all processes of the job, with its grace, and remove the private folders."""
         if self.job:
             self._conclude(self._begin_end(self.job["grace"]).finish())
-        if self._preload:
-            self._preload.close()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -108,22 +139,20 @@ class JobSupervisor:
         self._folders.append(self.private)
         sweep_in_thread()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.reaper = self.reaper or Reaper(self._adopted_killed)
-        self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send)
-        if self._preload:
-            self._preload.job = request
-            self.local_socket.preload = self._preload.release
+        self.reaper = self.reaper or Reaper(self.adopted_killed)
+        self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send, self._parts)
+        for part in self._parts.of_job():
+            part.attempt_began()
         write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), durable=False)
         return {}
 
     def _leave_attempt(self) -> None:
-        """Forget an earlier attempt of the job, of which no process and no container may be left."""
+        """Forget an earlier attempt of the job, of which nothing may be left."""
         if not self.reaper or not self.local_socket:
             return
-        contained = self._container and not self._container.is_over
-        if contained or not self._stopped or self._processes():
+        is_over = self._stopped and all(part.is_over() for part in self._parts.of_job())
+        if not is_over or self._processes():
             raise ValueError("an earlier attempt is not over here")
-        self._container = None
         self.reaper.settle()
         self.local_socket.close()
         self.send.end()
@@ -138,35 +167,6 @@ class JobSupervisor:
             self._job_lock = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._job_lock, fcntl.LOCK_SH)
 
-    def do_container_start(self, request: Frame, payload: bytes) -> Frame:
-        """Start the container in which the ranks run."""
-        from ..container.container import Container  # noqa: PLC0415  # it travels late
-
-        if not self.reaper or not self.local_socket or not self.private:
-            raise ValueError("prepare comes before container_start")
-        self._container = Container(self.home, self.private, self.job, request, self._adopted_killed)
-        self.local_socket.keeper = self._container.converse
-        self._container.start(self.reaper)
-        self.ranks.memory_of(self._container.keeper)
-        return {}
-
-    def do_preload(self, request: Frame, payload: bytes) -> Frame:
-        """Keep the imports of ranks and torchrun ready for the next attempt; answers how far they are.
-
-        `last`: there will be no next attempt.
-        """
-        from .preload import Preload  # noqa: PLC0415  # it travels late
-
-        if not self.reaper or not self.private:
-            raise ValueError("prepare comes before preload")
-        self._preload = self._preload or Preload(self.reaper, self.ranks)
-        answer: Frame = self._preload.look(self.job, self.ranks, self.private)
-        if answer["state"] == "ready" and not request["last"]:
-            programs = JobPaths(self.job["folder"]).programs
-            self._preload.launcher.prepare(self._argv, self._environment(), programs, **self._options)
-            answer = self._preload.look(self.job, self.ranks, self.private)
-        return answer
-
     def do_start(self, request: Frame, payload: bytes) -> Frame:
         """Start the job's command of this host."""
         send, ranks = self.send, self.ranks
@@ -175,8 +175,8 @@ class JobSupervisor:
             end = {"event": "command-end", "code": code, "time": steady()}  # before it is explained
             send(ranks.explained(end))
 
-        self._argv = request["argv"]
-        self._spawn(self._argv, on_end)
+        self.argv = request["argv"]
+        self._spawn(self.argv, on_end)
         return {}
 
     def do_shell(self, request: Frame, payload: bytes) -> Frame:
@@ -198,25 +198,6 @@ class JobSupervisor:
         """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
         self._heartbeat.hear()
         return {}
-
-    def do_watch(self, request: Frame, payload: bytes) -> Frame:
-        """Send a sample of this host and its ranks every so many seconds, until the job ends."""
-        from .sampler import Sampler  # noqa: PLC0415  # 6 ms, not while a job starts
-
-        self._end_sampling()
-        if self.job:
-            out = JobPaths(self.job["folder"]).out
-            self._sampler = Sampler(self.ranks.wrappers, out, request["every"], self.send, self._preloaded)
-            if self.local_socket:
-                self.local_socket.gpus = self._sampler.gpus
-        return {}
-
-    def _preloaded(self) -> int | None:
-        return self._preload.resident() if self._preload else None
-
-    def _end_sampling(self) -> None:
-        if self._sampler:
-            self._sampler.close()
 
     def do_signal(self, request: Frame, payload: bytes) -> Frame:
         """Send SIGUSR1 or SIGUSR2 to every rank here: its wrapper passes it on to the program."""
@@ -255,20 +236,22 @@ class JobSupervisor:
 
     def _begin_end(self, grace: float) -> Ending:
         if self._ending is None:
-            self._end_sampling()
-            find = self._container.living if self._container else self._processes
-            self._ending = Ending(find, self.ranks, grace)
+            for part in self._parts.of_job():
+                part.ending()
+            self._ending = Ending(self._processes, self.ranks, grace)
         return self._ending
 
     def _conclude(self, left: list[int]) -> list[int]:
-        """Remove what the ended processes used; returns the processes that could not be ended."""
-        more: list[int] = self._container.leave() if self._container else []
+        """Have the parts remove what the ended processes used; returns those that could not be ended."""
+        more = [pid for part in self._parts.of_job() for pid in part.ended()]
         return left or more
 
     def _processes(self) -> list[int]:
-        """Every living process of the attempt. Those with imports for the next one do not count."""
-        kept = {self._preload.pid, self._preload.launcher.pid} if self._preload else {0}
-        return [pid for pid in descendants() if pid not in kept]
+        """Every living process of the attempt."""
+        found = descendants()
+        for part in self._parts.of_job():
+            found = part.processes(found)
+        return found
 
     def do_memory_kills(self, request: Frame, payload: bytes) -> Frame:
         """How many processes below the ranks the kernel has killed for lack of memory, and the limit."""
@@ -298,7 +281,7 @@ class JobSupervisor:
 
     # -- processes --
 
-    def _adopted_killed(self, name: str, code: int) -> None:
+    def adopted_killed(self, name: str, code: int) -> None:
         """Report the end of Open MPI's daemon, which is adopted because it leaves its parent."""
         if name in OPEN_MPI_DAEMONS:
             self.send({"event": "daemon-end", "name": name, "code": code, "time": steady()})
@@ -306,16 +289,17 @@ class JobSupervisor:
     def _spawn(self, argv: list[str], on_end: Callable[[int], None]) -> None:
         if not self.reaper:
             raise ValueError("prepare comes before start")
-        options, env = self._options, self._environment()
-        process = self._preload.launcher.release(argv, env, options["cwd"], on_end) if self._preload else None
-        process = process or self.reaper.start(
-            self._container.entered(argv) if self._container else argv, on_end, env=env, **options
-        )
+        parts = self._parts.of_job()
+        process = next(filter(None, (part.launched(argv, on_end) for part in parts)), None)
+        if process is None:
+            for part in parts:
+                argv = part.entered(argv)
+            process = self.reaper.start(argv, on_end, env=self.environment(), **self.options)
         for name, stream in (("out", process.stdout), ("err", process.stderr)):
             threading.Thread(target=self.send.pump, args=(name, stream), daemon=True).start()
 
     @property
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """How launchers are started here."""
         return {
             "cwd": self.job["folder"],  # not the project's: `python -m` would load its torch.py for torchrun
@@ -326,7 +310,7 @@ class JobSupervisor:
             "preexec_fn": _prepare_launcher,  # the child only calls prctl and sigaction
         }
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
         environment = {name: value for name, value in os.environ.items() if not is_foreign(name)}
         environment["PATH"] = os.pathsep.join(self.job["path"] + [environment.get("PATH", os.defpath)])

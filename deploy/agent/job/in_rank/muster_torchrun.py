@@ -1,7 +1,7 @@
 """Waits as the torchrun of the next attempt, with its imports done (`--preload`).
 
 The agent starts it, and sends the arguments and the environment when the attempt begins
-(deploy/agent/job/preload_launcher.py). Until then only imports have run, in a thread of the lowest priority:
+(deploy/agent/job/preload.py). Until then only imports have run, in a thread of the lowest priority:
 only a thread can have one that the process does not keep. Standard library only, Python 3.9.
 """
 

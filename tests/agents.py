@@ -1,0 +1,16 @@
+"""The part of an agent that has a job, in the process of a test."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+from muster.deploy.agent.job.supervisor import JobSupervisor
+from muster.deploy.agent.main import Agent, Parts
+
+
+def job_in(home: Path) -> JobSupervisor:
+    """A job of an agent whose folder is `home`."""
+    part = Parts(str(home), Agent(BytesIO(), BytesIO())).of("prepare")
+    assert isinstance(part, JobSupervisor)
+    return part
