@@ -67,7 +67,8 @@ class Why(RunningJobOptions):
             verdict = explain(ranks)
             if verdict.kind == "stacks" and not verdict.hang:
                 verdict = _seen_twice(name, channels, ranks) or verdict
-            late = [] if verdict.hang else list(state.late) or gather_stragglers(name, channels)
+            right = not verdict.hang and verdict.kind != "different"
+            late = (list(state.late) or gather_stragglers(name, channels)) if right else []
             kernel, unread = kernel_messages(channels, state.started) if verdict.hang else ([], {})
             silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if self.json:

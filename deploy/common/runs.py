@@ -136,7 +136,7 @@ def describe(run: Path) -> Frame:
     waits = str(record.pop("waiting", "")) if not result else ""
     stall, late = record.pop("stall", None), record.pop("late", ())
     unfinished = "waiting" if waits else "running"
-    failure = result.get("first_failure") or {}
+    failure, found = result.get("first_failure") or {}, result.get("why") or {}
     ended = end_state(result["exit_status"], failure.get("kind")) if result else ""
     state = ended or (unfinished if alive else "lost")
     why = waits if state == "waiting" else _why_lost(run, record) if state == "lost" else _why_failed(failure)
@@ -150,6 +150,7 @@ def describe(run: Path) -> Frame:
         "ended": result.get("ended"),
         "exit_status": result.get("exit_status"),
         "why": why[:LAST_BYTES],
+        "cause": "; ".join(str(found[part]) for part in ("headline", "cause") if part in found)[:LAST_BYTES],
         "last_line": _last_line(run),
         "stall": stall if state == "running" else None,
         "late": late if state == "running" else (),

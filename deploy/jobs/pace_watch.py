@@ -52,6 +52,8 @@ class PaceWatch(Feature):
         self._look: Future[_Look] | None = None
         self._unsent: deque[Mapping[str, float]] = deque(maxlen=UNSENT_LOOKS)
         self._summary = Summary()
+        self._departed: dict[str, str] = {}
+        """For each group of which ranks left the order of the others, a line about them."""
 
     def on_event(self, event: Event) -> None:
         """Samples explain why a rank is late. Of a job that stalls, looks stay frequent."""
@@ -80,10 +82,11 @@ class PaceWatch(Feature):
         return result
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
-        """Name the late ranks."""
+        """Name the late ranks, and those that called other collectives."""
         if self._look and self._look.done() and self._look.exception() is None:
             self._note(self._look.result())
-        return replace(result, late=tuple(self._summary.late))
+        notes = (*result.notes, *self._departed.values())
+        return replace(result, late=tuple(self._summary.late), notes=notes)
 
     def _note(self, look: _Look) -> None:
         attempt, set_up = self._attempt, look.gathered.set_up
@@ -94,6 +97,13 @@ class PaceWatch(Feature):
             if attempt.state.began is not None:
                 attempt.timings.note_at(IMPORTS, attempt.state.began, last)
             attempt.timings.note_at(RENDEZVOUS, last, met)
+        for departure in look.gathered.departures:
+            if departure.group not in self._departed:
+                spec, text = attempt.plan.spec, str(departure)
+                self._departed[departure.group] = text
+                attempt.emit(
+                    JobEvent(at=look.at, type="order.left", job=spec.job, attempt=spec.attempt, text=text)
+                )
         if look.pace:
             attempt.emit(Paced(look.at, look.pace, look.late))
 

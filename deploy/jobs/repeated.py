@@ -1,8 +1,8 @@
-"""Recognises a failure that repeats itself: in the program before its first step, or on one host. Pure.
+"""Recognises a failure that repeats itself: in the program, or on one host. Pure.
 
 A failure before the first step recurs at every start: a module that is missing, an argument that is wrong. A
-failure after the first step may recur too, but the attempt made progress. A rank whose peer is gone, or that
-a user killed, is no evidence about the program.
+failure after the first step may recur too, but the attempt made progress, unless it comes at the same step. A
+rank whose peer is gone, or that a user killed, is no evidence about the program.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..console.printed import figures_of
 from ..launch.cause import misses_a_peer
 from ..launch.result import LaunchResult, RankExit
 
@@ -63,6 +64,15 @@ def early_failure(result: LaunchResult) -> EarlyFailure | None:
     others = {other.placed.host for other in result.ends.values() if _is_own(other)}
     mark = _exception(failure.tail) or (failure.reason, *_last_line(failure.tail))
     return EarlyFailure(mark, frozenset({str(failure.host), *others}))
+
+
+def failed_step(result: LaunchResult) -> tuple[int, tuple[str, ...]] | None:
+    """The step that rank 0 printed last, and the exception that ended a rank after it; None if unknown."""
+    failure, step = result.failure, figures_of(result.last_line).step
+    if failure is None or failure.kind != "rank" or step is None or misses_a_peer(failure.tail):
+        return None
+    mark = _exception(failure.tail)
+    return (step, mark) if result.stepped and mark else None
 
 
 def first_alike(result: LaunchResult, earlier: Sequence[LaunchResult]) -> LaunchResult | None:

@@ -16,7 +16,7 @@ from ..console.text import count
 from ..hosts.hostfile import Host
 from ..hosts.stuck import not_ended
 from ..launch.result import Failure, LaunchResult
-from .repeated import EarlyFailure, early_failure, failed_host
+from .repeated import EarlyFailure, early_failure, failed_host, failed_step
 
 # Failures that another attempt would not change: a user ended the job, Slurm ended the allocation, or the
 # launcher places ranks wrongly or cannot start this program.
@@ -31,6 +31,8 @@ ASK_SECONDS = 15.0
 """How long lost hosts are asked again before the job ends for too few hosts."""
 ALONE = "ranks failed there twice in a row, and on no other host"
 TWICE = "it failed twice in the same way before its first step"
+AT_A_STEP = 3
+"""The job ends when it has failed so often at the same step with the same exception."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Policy:
     """All hosts of the job, in their order."""
     early: tuple[EarlyFailure, ...] = ()
     """The failures before the first step, since the last attempt that made one."""
+    at_steps: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """The steps at which an exception ended an attempt, each with that exception."""
     alone: str | None = None
     """The host on which alone ranks failed when they failed last."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +92,12 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
     left = result.left.items()
     stuck = {host: Stuck(not_ended(some), all(process.ends_soon for process in some)) for host, some in left}
     early, alone = early_failure(result), failed_host(result)
+    if at_step := failed_step(result):
+        policy = replace(policy, at_steps=(*policy.at_steps, at_step))
+        if policy.max_restarts and policy.at_steps.count(at_step) >= AT_A_STEP:
+            step, (kind, *_) = at_step
+            often = f"{kind or 'the same failure'} at step {step} for the {AT_A_STEP}rd time"
+            return Decision((), f"no restart: {often}", policy)
     return decide(result.failure, hosts, attempt, policy, early=early, alone=alone, stuck=stuck, at=at)
 
 

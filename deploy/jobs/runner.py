@@ -298,6 +298,8 @@ class Job:
             self._history.add(event)
             if event.type in {"rank.lingers", "steps.resumed"}:  # they cannot wait for the verdict
                 self._say(event.text)
+            if event.type == "order.left":
+                self._say(f"note: {event.text}")
             if event.since is not None:
                 self._stalled(event, event.since)
         if isinstance(event, Paced) and self.folder.note_late(event.late) and self._head:

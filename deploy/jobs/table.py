@@ -43,6 +43,7 @@ def details(state: JobState, width: int | None = None) -> str:
         "left out": "; ".join(f"{each.host}: {each.why}" for each in state.left_out),
         "attempt": f"{state.attempt} (restarted)" if state.attempt else "",
         "outcome": "" if state.running else outcome(state),
+        "why": state.cause,
         "rank 0": state.last_line,
         "left": _left(state),
     }

@@ -17,6 +17,7 @@ EventType = Literal[
     "rank.lingers",
     "steps.stopped",
     "steps.resumed",
+    "order.left",
     "rank.ended",
     "rank.cut-off",
     "rank.failed",

@@ -11,7 +11,7 @@ from ..connect.requests.why import Evidence, Pressure
 from ..console.terminal import harmless
 from ..console.text import percent
 from ..hosts.samples import GpuSample, HostSample
-from .descriptions import doing, own_line
+from .descriptions import SAVES, doing, own_line
 from .lateness import RankPace
 from .positions import Rank
 from .stall import IDLE_GPU
@@ -50,6 +50,8 @@ def likely_cause(rank: RankPace, late: set[int], surroundings: Surroundings) -> 
     `late`: the ranks that are late, which are not compared with each other.
     """
     location = usual_location(surroundings.looks, rank.rank, late)
+    if SAVES in location:  # the rank that saves has more to do than the others
+        return f"it {location}"
     cause = (
         _kept_from_running(rank, late, surroundings)
         or _heat(rank, surroundings.samples)

@@ -16,11 +16,12 @@ from .stall import IDLE_GPU
 BUSY = 0.5  # cores
 BUSY_GPU = 0.5  # of the time
 SWAPPING = 20.0  # pages a second that come from the disk
+SAVES = "saves or loads a checkpoint"
 # The activity of a rank, by a file in the stack above the user's own line.
 _ACTIVITIES = (
     ("torch/utils/data", "reads data"),
-    ("torch/serialization", "saves or loads a checkpoint"),
-    ("torch/distributed/checkpoint", "saves or loads a checkpoint"),
+    ("torch/serialization", SAVES),
+    ("torch/distributed/checkpoint", SAVES),
     ("subprocess.py", "waits for a program that it started"),
     ("multiprocessing/", "waits for another of its processes"),
     ("concurrent/futures", "waits for another thread"),

@@ -20,7 +20,7 @@ from ..connect.requests.why import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pre
 from ..hosts.samples import HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .lateness import Pace, paces
-from .meetings import Arriving, HostClock
+from .meetings import Arriving, Departure, HostClock, departures
 from .positions import Rank
 from .stragglers import stragglers
 from .sums import Sums, latest
@@ -103,6 +103,7 @@ class GatheredPace:
     cost: float = 0.0
     begun: Mapping[int, int] = field(default_factory=dict)
     set_up: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    departures: Sequence[Departure] = ()
 
     @property
     def pace(self) -> Pace | None:
@@ -134,6 +135,7 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
         max((answer.cost for answer in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
         {rank.number: times for rank in arriving if (times := _set_up(rank, answers[rank.host].clock))},
+        departures(arriving),
     )
 
 

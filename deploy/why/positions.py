@@ -11,7 +11,10 @@ from typing import TypeVar
 from ..connect.requests.why import SETUP, Evidence, GroupArrivals, GroupCount, RecordedCall
 
 OMITTED = "?"  # muster_ring.OMITTED
-
+UNEVEN = frozenset(
+    {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier"}
+)
+"""To these, ranks may pass tensors of different sizes or types."""
 
 _BACKENDS = ("torch", "work")
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other

@@ -44,9 +44,12 @@ class _Explanation(Case):
         """The kind that fits first: what is certain comes before what is likely."""
         if not self.ranks:
             return Verdict("nothing", "no rank of the job is running", "nothing to explain", hang=False)
+        differences = waiting.differences(self.positions)
+        if past := next(filter(None, map(self._departed, differences)), None):
+            return past
         if not self.waits:
             return self._unmet() or self._without_waits()
-        for difference in waiting.differences(self.positions):
+        for difference in differences:
             if self.age(difference.group, difference.seq) >= SURE_SECONDS or self.stalled:
                 return self._different(difference)
         if culprits := self.culprits():
@@ -89,6 +92,25 @@ class _Explanation(Case):
         return self.make(
             "different", "; ".join(parts), cause, odd if clear else sorted(mismatch.entries),
             operation=operation(mismatch.entries[most[0]]), where=where, certain=True,
+        )  # fmt: skip
+
+    def _departed(self, mismatch: Mismatch) -> Verdict | None:
+        """Ranks that called another collective than the others, and went on, as MPI lets them."""
+        entries = mismatch.entries
+        if any(entry.state != "d" for entry in entries.values()):
+            return None
+        sides = fold((rank, mismatch.meaning(entry)) for rank, entry in sorted(entries.items()))
+        odd = sorted(rank for numbers, _ in sides[1:] for rank in numbers)
+        who, entry = named([self.ranks[rank] for rank in odd]), entries[odd[0]]
+        where = f" ({harmless(entry.where)})" if entry.where else ""
+        at = f"#{mismatch.seq} of group {harmless(mismatch.group)}"
+        called = f"{'it' if len(odd) == 1 else 'each'} called {operation(entry)}"
+        others = f"the others {operation(entries[sides[0][0][0]])}"
+        return self.make(
+            "different", f"{who} left the order of the others at {at}{where}",
+            f"{called}, {others}; what they have exchanged since then is wrong", odd,
+            operation=operation(entries[sides[0][0][0]]), where=(entry.where,),
+            certain=self.age(mismatch.group, mismatch.seq) >= SURE_SECONDS,
         )  # fmt: skip
 
     def _absent(self, culprits: list[int]) -> Verdict:

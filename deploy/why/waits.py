@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..connect.requests.why import SETUP, Evidence, RecordedCall
 from .descriptions import BUSY, own_line, stack_line
-from .positions import Positions
-
-# To these, ranks may pass tensors of different sizes or types.
-_UNEVEN = frozenset({"all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier"})
+from .positions import UNEVEN, Positions
 
 
 @dataclass(frozen=True)
@@ -168,18 +165,20 @@ def _other_side(positions: Positions, rank: int, entry: RecordedCall) -> tuple[i
 
 
 def differences(positions: Positions) -> list[Mismatch]:
-    """The collectives in which ranks differ, the first of each group with a rank that waits in it."""
+    """The collectives in which ranks differ, the first of each group.
+
+    Where no rank waits in a collective, the last one of a rank does not count: it may be half written.
+    """
     mismatches = []
     for group, by_rank in positions.collectives.items():
         stuck = [entry.seq for entries in by_rank.values() for entry in entries if entry.state in "iaf"]
-        if not stuck:
-            continue
-        first = min(stuck)
+        begun = [max((entry.seq for entry in entries), default=0) for entries in by_rank.values()]
+        first, end = (min(stuck), max(begun) + 1) if stuck else (min(begun), min(begun))
         rows: dict[int, dict[int, RecordedCall]] = {}
         for rank, entries in by_rank.items():
             for entry in entries:
                 rows.setdefault(entry.seq, {})[rank] = entry
-        for seq in sorted(rows):
+        for seq in sorted(seq for seq in rows if seq < end):
             what = _difference(list(rows[seq].values()), strict=seq >= first)
             if what:
                 mismatches.append(Mismatch(group, seq, rows[seq], what))
@@ -193,7 +192,7 @@ def _difference(entries: list[RecordedCall], *, strict: bool) -> str:
         return "operation"
     if len({entry.root for entry in entries if entry.root is not None}) > 1:
         return "root"
-    if not strict or entries[0].op in _UNEVEN:
+    if not strict or entries[0].op in UNEVEN:
         return ""
     if len({entry.elements for entry in entries}) > 1:
         return "size"

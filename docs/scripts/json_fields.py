@@ -28,6 +28,7 @@ follows it. The types:
   ranks of this one have started with them (`--preload`); `text` has the reason why not.
 - `steps.stopped`: no rank makes progress ([stalls](../why.md#stalls)), with the cause in `text` and the time
   of the last progress in `since`; `steps.resumed`: the job continues.
+- `order.left`: a rank calls other collectives than the others ([muster why](../why.md)), with both in `text`.
 - `job.explained`: why a recorded job stalled, or failed in a collective ([muster why](../why.md)), in two
   lines.
 
@@ -442,6 +443,7 @@ MEANINGS = {
     "JobState.last_line": "the last line of rank 0",
     "JobState.folder": "the folder of the run, on the machine with the record",
     "JobState.driver": "its driver process",
+    "JobState.cause": "why its ranks waited, or failed in a collective ([why](../why.md)); empty if unknown",
     "JobState.stall": "a running job makes no progress ([why](../why.md#stalls)); null if it does",
     "JobStall.since": "the time of the last progress, by the driver's clock",
     "JobStall.why": "the cause, in one line",

@@ -8,7 +8,7 @@ import pytest
 
 from muster.deploy.connect.requests.why import CallSite
 from muster.deploy.why.lateness import Pace
-from muster.deploy.why.meetings import Arriving, HostClock
+from muster.deploy.why.meetings import Arriving, HostClock, departures
 from muster.deploy.why.sums import pace
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run
 
@@ -239,3 +239,49 @@ def test_lists_of_different_lengths_from_a_host_are_no_error() -> None:
 
 def test_a_thousand_ranks_are_judged_as_three_are() -> None:
     assert late(Run(1000, 30, lambda rank, step, part: 0.05 * (rank == 700), per_host=8)) == [700]
+
+
+def called(*sites_of_ranks: list[CallSite]) -> list[Arriving]:
+    """Ranks that have called these collectives, one after the other."""
+    of_ranks = []
+    for rank, sites in enumerate(sites_of_ranks):
+        (whole,) = Run(1, len(sites)).arriving()
+        (track,) = whole.arrivals.tracks
+        track = replace(track, sites=tuple(range(len(sites))))
+        of_ranks.append(Arriving(rank, "node1", replace(whole.arrivals, sites=tuple(sites), tracks=(track,))))
+    return of_ranks
+
+
+WEIGHTS = CallSite("broadcast", "train.py:12", 4000, waits=True)
+STEPS_OF_TWO = [WEIGHTS, GRADIENTS] * 5
+
+
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        (
+            [*STEPS_OF_TWO[:4], *STEPS_OF_TWO[5:]],  # it misses one broadcast
+            "rank 2 left the order of the others at #5 of group 0 (train.py:88): "
+            "it called all_reduce of 3.9 KiB, the others broadcast of 3.9 KiB (train.py:12)",
+        ),
+        (
+            [*STEPS_OF_TWO[:7], GRADIENTS._replace(bytes=8), *STEPS_OF_TWO[8:]],
+            "rank 2 left the order of the others at #8 of group 0 (train.py:88): "
+            "it called all_reduce of 8 B, the others all_reduce of 3.9 KiB (train.py:88)",
+        ),
+        ([site._replace(where="other.py:1") for site in STEPS_OF_TWO], ""),
+        ([*STEPS_OF_TWO[:9], WEIGHTS], ""),  # the last may be half written
+        (STEPS_OF_TWO[:6], ""),
+    ],
+    ids=["a missed broadcast", "another size", "other lines", "the last one", "a rank that is behind"],
+)
+def test_a_rank_that_calls_other_collectives_is_named_with_the_first_one(
+    odd: list[CallSite], says: str
+) -> None:
+    found = departures(called(STEPS_OF_TWO, STEPS_OF_TWO, odd))
+    assert [str(departure) for departure in found] == ([says] if says else [])
+
+
+def test_parts_of_unlike_sizes_are_no_other_order() -> None:
+    parts = [CallSite("all_gather", "train.py:5", size, waits=True) for size in (8, 4000)]
+    assert departures(called(*([part] * 4 for part in parts))) == []

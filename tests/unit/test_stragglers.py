@@ -120,6 +120,14 @@ def test_the_line_where_only_the_late_rank_is_so_often_is_the_cause() -> None:
     assert cause(looks=looks[1:]) == ""  # where all are, none is late
 
 
+def test_a_checkpoint_that_a_rank_saves_again_and_again_is_the_cause_and_not_what_it_takes() -> None:
+    saves = (StackLine("save", "torch/serialization.py", 850, False), StackLine("main", "train.py", 30, True))
+    looks = [look(FORWARD, FORWARD, saves, FORWARD)] * 3
+    said = "it saves or loads a checkpoint, in main (train.py:30)"
+    assert cause(replace(QUIET, queued=0.5), looks=looks) == said
+    assert cause(replace(QUIET, throttled=0.5), looks=looks) == said
+
+
 def test_frames_of_torch_distributed_outside_of_the_line_of_the_user_are_no_wait() -> None:
     record = StackLine("wrapper", "torch/distributed/elastic/multiprocessing/errors/__init__.py", 362, False)
     fsdp = StackLine("forward", "torch/distributed/fsdp/fully_sharded_data_parallel.py", 849, False)

@@ -197,6 +197,22 @@ def test_the_rank_that_makes_something_else_of_a_collective_is_the_odd_one(
     assert "; rank 3 on node4 is in " in verdict.headline
 
 
+@pytest.mark.parametrize("waited", [0.2, 41.0])
+def test_a_rank_that_left_the_order_and_went_on_is_named_with_the_first_other_call(waited: float) -> None:
+    """As under MPI: the collective was complete, with wrong data."""
+    ranks = [rank(number, waited=waited) for number in range(4)]
+    odd = ranks[1].evidence
+    assert odd
+    entries = tuple(
+        replace(each, op="broadcast", where="train.py:14") if each.seq == 6 else each for each in odd.entries
+    )
+    ranks[1] = replace(ranks[1], evidence=replace(odd, entries=entries))
+    verdict = explain(ranks)
+    assert verdict.headline == "rank 1 on node2 left the order of the others at #6 of group 0 (train.py:14)"
+    assert verdict.cause.startswith("it called broadcast #6 of group 0 (23.8 MiB, train.py:14), the others")
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("different", (1,), waited > 1)
+
+
 def crashed(**changes: Any) -> list[Rank]:
     """Ranks that have ended in all_reduce #9, which the last one called otherwise."""
     ranks = []

@@ -74,6 +74,8 @@ class JobState:
     """The hosts that have left the job, each with the reason."""
     grace: Seconds = 0.0
     """Seconds that its ranks have for SIGTERM at a stop."""
+    cause: Text = ""
+    """Why its ranks waited, or failed in a collective, if the record of its result explains that."""
     stall: JobStall | None = None
     late: Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)] = ()
     """The ranks of a running job that the others wait for, by the sums of its driver."""
