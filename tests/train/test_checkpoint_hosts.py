@@ -137,12 +137,12 @@ def test_a_shared_folder_has_one_writer_and_others_one_each(tmp_path: Path) -> N
     (tmp_path / "host0").mkdir()
     (tmp_path / "host1").symlink_to(tmp_path / "host0")
 
-    def run(group: Group) -> tuple[bool, tuple[int, ...]]:
+    def run(group: Group) -> tuple[bool, list[int]]:
         checkpoints = Checkpoints(group, tmp_path / f"host{group.rank}", keep=KEEP, say=lambda _: None)
         checkpoints.save(1, _state(1))
-        return checkpoints.writes, checkpoints.writers
+        return checkpoints.leads, checkpoints.disks.every
 
-    assert on_hosts(tmp_path, 3, run) == [(True, (0, 2)), (False, (0, 2)), (True, (0, 2))]
+    assert on_hosts(tmp_path, 3, run) == [(True, [0, 2]), (False, [0, 2]), (True, [0, 2])]
     assert sorted(path.name for path in tmp_path.glob("host*/checkpoints/*")) == ["step-00000001"] * 3
     shutil.rmtree(tmp_path / "host0" / "checkpoints")
     assert _restart(tmp_path, 3)[0] == 1

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from muster.train import Checkpoints, ShardedCheckpoints
-from muster.train.checkpoint.plain import refuse_unreadable
+from muster.train.checkpoint.state import refuse_unreadable
 from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 

@@ -17,7 +17,8 @@ import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from muster.train.checkpoint import files
-from muster.train.checkpoint.checkpoints import FOLDER, Checkpoints
+from muster.train.checkpoint.checkpoints import Checkpoints
+from muster.train.checkpoint.core import FOLDER
 from muster.train.demo.config import TrainConfig
 from muster.train.demo.main import train
 from muster.train.job import lock

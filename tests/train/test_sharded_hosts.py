@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from muster.train import ShardedCheckpoints
 from muster.train.checkpoint import files, shards
-from muster.train.checkpoint.disks import Disks
+from muster.train.checkpoint.core import Disks
 from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 

@@ -34,7 +34,7 @@ from muster.train import (
     synchronise,
 )
 from muster.train.checkpoint import files, shards
-from muster.train.checkpoint.checkpoints import FOLDER
+from muster.train.checkpoint.core import FOLDER
 from muster.train.checkpoint.of_each_rank import decoded, encoded
 from muster.train.data.on_device import OnDevice
 from muster.train.job import lock

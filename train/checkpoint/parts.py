@@ -1,17 +1,15 @@
-"""Which part of each tensor of a state this rank holds, and what two parts have in common."""
+"""The tensors of a state, a tree of dicts and lists: which part of each this rank holds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-from .tree import mapped
 
 SMALL = 4096  # bytes
 
@@ -145,3 +143,22 @@ def copied(tree: Any, rank: int) -> tuple[list[Part], dict[str, Any]]:
 
     shape = mapped(tree, without_data)
     return parts, {"tensors": tensors, "tree": shape}
+
+
+def mapped(tree: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
+    """Return `tree` in new dicts, lists and tuples, with the result of change(name, leaf) for each leaf.
+
+    The name of a leaf is its path, /model/0.weight.
+    """
+    if isinstance(tree, Mapping):
+        return {key: mapped(value, change, f"{name}/{key}") for key, value in tree.items()}
+    if type(tree) in {list, tuple}:
+        return type(tree)(mapped(value, change, f"{name}/{number}") for number, value in enumerate(tree))
+    return change(name, tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves of `tree`."""
+    found: list[Any] = []
+    mapped(tree, lambda _, leaf: found.append(leaf))
+    return found

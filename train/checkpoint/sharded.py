@@ -12,11 +12,13 @@ and its `.metadata` is one: a compromised host would run code on all.
 
 from __future__ import annotations
 
-import os
+import io
+import math
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,19 +29,14 @@ import torch.distributed as dist
 from ..job.failure import TrainError
 from ..job.group import Group
 from ..job.long_work import others_wait
-from ..reporting.terminal import Terminal
 from . import files, shards
-from .assembled import Assembled, shape_of
-from .checkpoints import FOLDER, SAME, lowest_rank_that_sees, refuse_none, refuse_other_options, take
-from .copies import Copies
-from .disks import Disks
-from .found import Found, newest_complete
-from .parts import copied
-from .spread import Lane, along
+from .core import SAME, BaseCheckpoints, Finding, Found, Good
+from .parts import Box, Stored, copied, mapped, stored
+from .spread import Copies, Lane, along
 from .state import put_back, refuse_other, taken, wanted, weights_of
 
 
-class ShardedCheckpoints:
+class ShardedCheckpoints(BaseCheckpoints):
     """The newest `keep` checkpoints of a sharded model, in `out` of every host.
 
     The methods are those of Checkpoints. Every one must be called on every rank.
@@ -55,19 +52,11 @@ class ShardedCheckpoints:
         same: Mapping[str, Any] | None = None,
     ) -> None:
         """Take the arguments of Checkpoints."""
-        self.group, self.folder, self.keep, self.same = group, out / FOLDER, keep, dict(same or {})
-        self.say = say or Terminal(group.ranks, os.environ).line
-        self.disks = Disks(group.all_gather(lowest_rank_that_sees(self.folder, group), int))
-        take(self.folder, group, leads=self.leads)
+        super().__init__(group, out, keep=keep, say=say, same=same)
         self.copies = Copies.of(group, self.disks)
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.written: Future[None] | None = None
         self.step = -1
-
-    @property
-    def leads(self) -> bool:
-        """Whether this rank removes and moves checkpoints on its disk."""
-        return self.group.rank in self.disks.every
 
     def save(self, step: int, states: Mapping[str, Any]) -> None:
         """Begin to write the checkpoint of `step`: returns as soon as this rank's shards are copied.
@@ -112,31 +101,32 @@ class ShardedCheckpoints:
             files.set_aside(self.folder, after=self.step)  # what an earlier run left
             files.prune(self.folder, self.keep)
 
-    def load(
-        self, states: MutableMapping[str, Any], path: Path | None = None, *, required: bool = False
-    ) -> int | None:
-        """Load the newest complete checkpoint of all hosts into `states`; returns its step, None without one.
-
-        Parts with `load_state_dict` are loaded in place, plain data is replaced in `states`. Raises
-        TrainError, with nothing changed, if one is `required` and there is none, if it is of another network
-        or of other options, or if a `path` is given: the checkpoints of another folder may be on other hosts.
-        """
-        if path is not None:
+    def _newest(self, path: Path | None, say: Callable[[str], None]) -> Found | None:
+        if path is not None:  # the checkpoints of another folder may be on other hosts
             raise TrainError(f"sharded checkpoints resume in their own folder, {self.folder}: not {path}")
         self.finish()
-        lines: list[str] = []
-        found, any_there = newest_complete(self.group, self.folder, self.disks, lines.append)
-        for line in lines:
-            self.say(f"{line}; looking for another")
-        if found is None:
-            refuse_none(self.folder, lines, self.say, required=required)
-            if any_there:
-                self.begin()
-            return None
+        here = [files.step_of(stored) for stored in files.stored(self.folder)] if self.leads else []
+        return self._newest_of(here, self._verified, say)
+
+    def _verified(self, step: int) -> Finding:
+        """Verify this rank's share of the files of a step: the ranks of a disk share the work."""
+        folder, sharing = (
+            files.path_of(self.folder, step),
+            self.disks.ranks(self.disks.of_rank[self.group.rank]),
+        )
+        good, damage = [], []
+        for name in shards.names(folder)[sharing.index(self.group.rank) :: len(sharing)]:
+            try:
+                good.append(Good(name, shards.verified(folder / name).save))
+            except shards.Unfit as unfit:
+                damage.append(f"step {step}: {folder}: {unfit}")
+        return Finding(good, damage)
+
+    def _continue(self, found: Found, states: MutableMapping[str, Any], path: Path | None) -> None:
         folder, why = files.path_of(self.folder, found.step), ""
         assembled = Assembled(folder, self._indices(found, folder))
         tree = self._tree(found, assembled)
-        refuse_other_options(self.same, tree.get(SAME, {}))
+        self._refuse_other_options(tree.get(SAME, {}))
         refuse_other(states, tree)
         self._fetch(found, assembled, set(self._needed(states, tree, assembled)))
         with others_wait(self.group):
@@ -145,16 +135,8 @@ class ShardedCheckpoints:
             except shards.Unfit as unfit:
                 why = str(unfit)
         self._raise_together(f"{folder} cannot be continued", why)
-        if self.leads:
-            files.set_aside(self.folder, after=found.step)
-        self.say(f"resumed from step {found.step}, which {found.ranks} ranks saved")
-        return found.step
-
-    def begin(self) -> None:
-        """Begin a new run: set the checkpoints of an earlier run aside."""
-        if self.leads:
-            files.set_aside(self.folder, after=-1)
-        self.group.barrier()
+        self._set_aside(after=found.step)
+        self.say(f"resumed from step {found.step}, which {len(found.holders)} ranks saved")
 
     def _indices(self, found: Found, path: Path) -> list[shards.Index]:
         """Return what the files of each rank have: one holder of each tells the others."""
@@ -162,7 +144,7 @@ class ShardedCheckpoints:
         for file, holders in enumerate(found.holders):
             if holders[0] == self.group.rank:
                 try:
-                    index = shards.read_index(path / shards.name_of(file, found.ranks))
+                    index = shards.read_index(path / shards.name_of(file, len(found.holders)))
                     mine.append(shards.encoded(index).decode())
                 except shards.Unfit as unfit:
                     why = str(unfit)
@@ -170,7 +152,7 @@ class ShardedCheckpoints:
         told = [iter(texts) for texts in self.group.all_gather(mine, list[str], at_most=shards.INDEX_AT_MOST)]
         indices = []
         for file, holders in enumerate(found.holders):
-            name = f"{shards.name_of(file, found.ranks)} of {self.group.hosts[holders[0]]}"
+            name = f"{shards.name_of(file, len(found.holders))} of {self.group.hosts[holders[0]]}"
             try:
                 indices.append(shards.checked_index(next(told[holders[0]], "").encode(), name))
             except shards.Unfit as unfit:
@@ -198,8 +180,8 @@ class ShardedCheckpoints:
 
     def _needed(self, states: Mapping[str, Any], tree: dict[str, Any], assembled: Assembled) -> Iterator[int]:
         """Yield the files that have parts of what this rank needs."""
-        for stored, box in wanted(states, tree):
-            yield from assembled.files_with(stored.name, box)
+        for there, box in wanted(states, tree):
+            yield from assembled.files_with(there.name, box)
 
     def _fetch(self, found: Found, assembled: Assembled, mine: set[int]) -> None:
         """Fetch the files that a disk lacks and its ranks need, each along a chain from one that has them."""
@@ -210,7 +192,7 @@ class ShardedCheckpoints:
         lane, fetched, why = Lane(self.group.device), dict.fromkeys(self.disks.every, 0), ""
         with others_wait(self.group):
             for file, index in enumerate(assembled.indices):
-                there = found.disks_with(file, self.disks)
+                there = {self.disks.of_rank[holder] for holder in found.holders[file]}
                 chain = [
                     found.holders[file][0],
                     *(disk for disk in self.disks.every if file in of_disk[disk] and disk not in there),
@@ -221,25 +203,84 @@ class ShardedCheckpoints:
                     path = assembled.path(file)
                     pieces = along(lane, chain, self.group.rank, path.with_suffix(".pt"), index.size)
                     try:
-                        self._pass(path, index, pieces, first=self.group.rank == chain[0])
+                        if self.group.rank == chain[0]:
+                            deque(pieces, maxlen=0)  # sends them
+                        else:
+                            shards.write_received(path, index, pieces)
                     except (OSError, shards.Unfit) as error:
                         why = str(error)
         self._raise_together(f"cannot fetch a checkpoint to {self.folder}", why)
         for disk, number in fetched.items():
             if number:
-                self.say(
-                    f"{self.group.hosts[disk]}: got {number} of {found.ranks} files of step {found.step}"
-                )
+                of_all = f"{number} of {len(found.holders)} files"
+                self.say(f"{self.group.hosts[disk]}: got {of_all} of step {found.step}")
 
-    def _pass(self, path: Path, index: shards.Index, pieces: Iterator[torch.Tensor], *, first: bool) -> None:
-        if first:
-            for _ in pieces:
-                pass
-        else:
-            shards.write_received(path, index, pieces)
 
-    def _raise_together(self, what: str, why: str) -> None:
-        """Raise TrainError on every rank if one has a reason `why`; that of the lowest is shown."""
-        for rank, reason in enumerate(self.group.all_gather(why, str)):
-            if reason:
-                raise TrainError(f"{what}: rank {rank} ({self.group.hosts[rank]}): {reason}")
+class Assembled:
+    """The files of a checkpoint in `folder`, by the indices of all ranks of its save."""
+
+    def __init__(self, folder: Path, indices: Sequence[shards.Index]) -> None:
+        self.folder, self.indices = folder, indices
+        self.places: dict[str, list[tuple[int, int, Box]]] = {}
+        self.open: dict[int, list[torch.Tensor]] = {}
+        for file, index in enumerate(self.indices):
+            for number, part in enumerate(index.parts):
+                self.places.setdefault(part.name, []).append((file, number, part.box))
+
+    def path(self, file: int) -> Path:
+        """Return the path of the files of a rank, without suffix."""
+        return self.folder / shards.name_of(file, len(self.indices))
+
+    def tree(self, shape: Any) -> Any:
+        """Return the tree of this `shape`, with tensors to read. Raises Unfit if a part is missing."""
+        return mapped(
+            shape, lambda name, leaf: self._stored(name, leaf) if isinstance(leaf, torch.Tensor) else leaf
+        )
+
+    def _stored(self, name: str, leaf: torch.Tensor) -> Stored:
+        if not leaf.is_meta:
+            return stored(leaf)
+        whole, there = list(leaf.shape), self.places.get(name, [])
+        if other := [box.whole for *_, box in there if box.whole != whole]:
+            raise shards.Unfit(f"{name} has the size {other[0]} in one file and {whole} in another")
+        if sum(box.size for *_, box in there) != math.prod(whole):
+            raise shards.Unfit(f"{name} is not there as a whole")
+        return Stored(whole, lambda box: self._read(name, box, leaf.dtype), name)
+
+    def files_with(self, name: str, box: Box) -> Iterator[int]:
+        """Yield the files that have a part of this part of a tensor."""
+        for file, _, part in self.places.get(name, []):
+            if box.common(part) is not None:
+                yield file
+
+    def _read(self, name: str, box: Box, dtype: torch.dtype) -> torch.Tensor:
+        made, found = None, 0
+        for file, number, part in self.places.get(name, []):
+            if (both := box.common(part)) is None:
+                continue
+            tensor = self._tensors(file)[number]
+            if part == box and tensor.dtype == dtype:
+                return tensor  # nothing is copied
+            made = torch.empty(box.shape, dtype=dtype) if made is None else made
+            made[both[0]].copy_(tensor[both[1]])
+            found += made[both[0]].numel()
+        if found != box.size:
+            raise shards.Unfit(f"{name} is not there as a whole")
+        return torch.empty(box.shape, dtype=dtype) if made is None else made
+
+    def _tensors(self, file: int) -> list[torch.Tensor]:
+        if file not in self.open:
+            self.open[file], _ = shards.read(self.path(file), self.indices[file])
+        return self.open[file]
+
+    def shape(self) -> bytes:
+        """Return the tree without data, as rank 0 wrote it, as it travels."""
+        _, tree = shards.read(self.path(0), self.indices[0])
+        buffer = io.BytesIO()
+        torch.save(tree, buffer)
+        return buffer.getvalue()
+
+
+def shape_of(data: bytes) -> Any:
+    """Return the tree that `Assembled.shape` has put into `data`; raises Unfit, and runs no code of it."""
+    return shards.data_of(io.BytesIO(data), "the list of tensors")

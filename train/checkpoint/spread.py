@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -16,10 +18,15 @@ import torch.distributed as dist
 
 from ..job.failure import TrainError
 from ..job.group import Group
-from .agree import Agreement
+from . import shards
+from .core import Disks, Found
 from .files import STATE, new_checkpoint
 
 PIECE = 16 << 20  # bytes; a host holds one piece in memory
+FAILED = -1
+"""The size that a rank announces that could not write its files."""
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for a piece: the sender's disk may be slow, and a dead rank breaks its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +47,24 @@ class Lane:
         return data.cpu()
 
 
-def spread(group: Group, agreement: Agreement, chain: Sequence[int], path: Path | None, folder: Path) -> None:
+def spread(group: Group, found: Found, chain: Sequence[int], path: Path | None, folder: Path) -> None:
     """Copy the checkpoint at `path` of the first rank of `chain` into `folder` of the others.
 
     Ranks that are not in `chain` need not call it. Raises TrainError if what arrives is not what was sent.
     """
     file_there = path / STATE if path else None
-    pieces = along(Lane(group.device), chain, group.rank, file_there, agreement.size)
+    pieces = along(Lane(group.device), chain, group.rank, file_there, found.size)
     if group.rank == chain[0]:
         for _ in pieces:
             pass
         return
-    with new_checkpoint(folder, agreement.step) as file:
+    with new_checkpoint(folder, found.step) as file:
         for piece in pieces:
             file.write(piece.numpy().tobytes())
-        if file.digest != agreement.digest:
-            raise TrainError(f"the checkpoint of step {agreement.step} arrived damaged on {_host(group)}")
+        if file.digest != found.save:
+            raise TrainError(
+                f"the checkpoint of step {found.step} arrived damaged on {group.hosts[group.rank]}"
+            )
 
 
 def along(
@@ -108,5 +117,68 @@ def lengths(size: int) -> Iterator[int]:
         yield min(PIECE, size - start)
 
 
-def _host(group: Group) -> str:
-    return group.hosts[group.rank]
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Sends this rank's files to its neighbour, and takes those of the ranks whose neighbour it is."""
+
+    disks: Disks
+    rank: int
+    lane: Lane
+
+    @classmethod
+    def of(cls, group: Group, disks: Disks) -> Copies:
+        """Open a lane beside the training's own collectives; every rank must call it."""
+        if len(disks.every) == 1:
+            return cls(disks, group.rank, Lane(group.device))
+        backend = "gloo" if group.device.type != "cpu" else None  # None: that of the job
+        beside = dist.new_group(backend=backend, timeout=PATIENCE)
+        return cls(disks, group.rank, Lane(torch.device("cpu"), beside))
+
+    def exchange(self, path: Path | None, folder: Path) -> None:
+        """Copy the files at `path`, None if they could not be written, and take those of others to `folder`.
+
+        Sending and taking happen at once, in threads, so that no ring of ranks waits for itself. Raises
+        OSError, Unfit, or what torch raises where another rank is gone.
+        """
+        neighbour, senders = self.disks.neighbour(self.rank), self.disks.senders(self.rank)
+        if neighbour is None:
+            return
+        with ThreadPoolExecutor(2, "copies") as threads:
+            sending = threads.submit(self._send, path, neighbour)
+            taking = threads.submit(self._take, senders, folder)
+        sending.result()
+        taking.result()
+
+    def _send(self, path: Path | None, to: int) -> None:
+        index, text = None, b""
+        try:
+            if path is not None:
+                index = shards.read_index(path)
+                text = shards.encoded(index)
+        finally:  # the neighbour would wait for as much as a malformed list announces
+            self.lane.send(torch.tensor([len(text) or FAILED]).view(torch.uint8), to)
+        if path is None or index is None:
+            return
+        self.lane.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), to)
+        for piece in from_disk(path.with_suffix(".pt"), index.size):
+            self.lane.send(piece, to)
+
+    def _take(self, senders: list[int], folder: Path) -> None:
+        ranks, wrong = len(self.disks.of_rank), list[Exception]()
+        for sender in senders:
+            try:
+                self._take_from(sender, folder / shards.name_of(sender, ranks))
+            except (OSError, shards.Unfit) as error:  # the files of the others are taken all the same
+                wrong.append(error)
+        if wrong:
+            raise wrong[0]
+
+    def _take_from(self, sender: int, path: Path) -> None:
+        size = int(self.lane.receive(8, sender).view(torch.int64))
+        if size == FAILED:
+            return
+        if not 0 < size <= shards.INDEX_AT_MOST:
+            raise shards.Unfit(f"rank {sender} announces a list of {size} bytes")
+        text = self.lane.receive(size, sender).numpy().tobytes()
+        index = shards.checked_index(text, f"rank {sender}")
+        shards.write_received(path, index, received(self.lane, index.size, sender))

@@ -7,20 +7,29 @@ however a model is wrapped and split. So a checkpoint fits any number of ranks a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..job.failure import TrainError
-from .names import of_groups, parameter_names, plain_name
-from .parts import Box, Stored, box_of, sharded_like, stored
-from .plain import refuse_unreadable
-from .tree import leaves, mapped
+from .parts import Box, Stored, box_of, leaves, mapped, sharded_like, stored
+
+COMPILED = "_orig_mod"
+"""What torch.compile calls the module that it wraps."""
+
+# What torch.load(weights_only=True) reads. By type, not isinstance: np.float64 is a float and cannot be read.
+LEAVES = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.dtype, torch.device}
+)
+CONTAINERS = frozenset({dict, OrderedDict, Counter, list, tuple, set})
+TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor})
 
 
 def taken(states: Mapping[str, Any], writers: Sequence[int]) -> dict[str, Any]:
@@ -238,3 +247,61 @@ def _copied(tree: Any) -> Any:
 def as_stored(tree: Any) -> Any:
     """Return the tree of a checkpoint that is one file, as put_back needs it."""
     return mapped(tree, lambda _, leaf: stored(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def plain_name(name: str, model: nn.Module) -> str:
+    """Return the name that a parameter or buffer has in `model` without torch.compile and DDP.
+
+    torch.compile may wrap a whole model or modules inside it, and DistributedDataParallel may be inside or
+    outside of it.
+    """
+    parts = [part for part in name.split(".") if part != COMPILED]
+    if isinstance(getattr(model, COMPILED, model), DistributedDataParallel):
+        parts = parts[1:]  # it calls the model module
+    return ".".join(parts)
+
+
+def parameter_names(states: Mapping[str, Any], optimizer: Optimizer) -> dict[nn.Parameter, str] | None:
+    """Return the names of the optimizer's parameters, by the models among `states`.
+
+    Parameters of several models have the names of these before their own. None if a parameter is of no model.
+    """
+    wanted = list(of_groups(optimizer))
+    models = {name: value for name, value in states.items() if isinstance(value, nn.Module)}
+    by_model = {name: _names(model) for name, model in models.items()}
+    for names in by_model.values():
+        if all(parameter in names for parameter in wanted):
+            return {parameter: names[parameter] for parameter in wanted}
+    every = {
+        parameter: f"{model}.{name}" for model, names in by_model.items() for parameter, name in names.items()
+    }
+    return every if all(parameter in every for parameter in wanted) else None
+
+
+def of_groups(optimizer: Optimizer) -> Iterable[nn.Parameter]:
+    """Return the parameters of an optimizer, in the order of their numbers in its state_dict."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _names(model: nn.Module) -> dict[nn.Parameter, str]:
+    return {parameter: plain_name(name, model) for name, parameter in model.named_parameters()}
+
+
+def refuse_unreadable(value: Any, name: str) -> None:
+    """Raise TrainError if a part of `value`, which is called `name`, could be saved but not read back."""
+    kind = type(value)
+    if kind in LEAVES or kind in TENSORS or kind in torch.serialization.get_safe_globals():
+        return
+    if kind not in CONTAINERS:
+        raise TrainError(
+            f"a checkpoint cannot hold {name}, a {kind.__module__}.{kind.__qualname__}: only numbers, text, "
+            "lists, dicts and tensors are read back without running code of the file\n"
+            "convert it, as with float(), list(), str(), vars() or torch.from_numpy()"
+        )
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            refuse_unreadable(key, f"the key {key!r} of {name}")
+            refuse_unreadable(each, f"{name}[{key!r}]")
+        return
+    for number, each in enumerate(value):
+        refuse_unreadable(each, f"{name}[{number}]")
