@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .job.group import Job, process_group
     from .job.preemption import Preemption
     from .job.run import run
-    from .mpi_backend.register import register as register_mpi
+    from .mpi_backend import register as register_mpi
     from .reporting.outputs import profile_steps
     from .reporting.steps import StepLog, StepMetrics
     from .sync.ddp import synchronise
@@ -59,7 +59,7 @@ _PLACES = {
     "TrainingLoop": ("training_loop", "TrainingLoop"),
     "profile_steps": ("reporting.outputs", "profile_steps"),
     "process_group": ("job.group", "process_group"),
-    "register_mpi": ("mpi_backend.register", "register"),
+    "register_mpi": ("mpi_backend", "register"),
     "run": ("job.run", "run"),
     "synchronise": ("sync.ddp", "synchronise"),
 }

@@ -142,7 +142,7 @@ def _own_mpi(facts: Facts, launcher: str) -> str:
 
 
 def _may_be_named_mpi(torch: str) -> bool:
-    """Whether this version of torch lets a backend take the name (train/mpi_backend/register.py)."""
+    """Whether this version of torch lets a backend take the name (train/mpi_backend/__init__.py)."""
     match = re.match(r"(\d+)\.(\d+)", torch)
     return match is not None and (int(match[1]), int(match[2])) >= (2, 14)
 

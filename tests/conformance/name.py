@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from muster.train.mpi_backend.register import create, register
+from muster.train.mpi_backend import create, register
 
 
 class BuiltIn:

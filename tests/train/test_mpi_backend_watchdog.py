@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.train.mpi_backend.presence import Presence
-from muster.train.mpi_backend.watched import LOOK, PATIENCE, VISITS, Watched
+from muster.train.mpi_backend.watchdog import LOOK, PATIENCE, VISITS, Presence, Watched
 from muster.train.mpi_backend.work_queue import Running
 
 TIMEOUT = 600.0  # seconds

@@ -3,38 +3,64 @@
 It imports nothing else of Muster. Other code imports this module, which does not initialise MPI, or
 direct.py, which does. Each file imports only from those below it:
 
-    register.py         the names of the backend in torch
-    create.py           a new group and its communicator
     process_group.py    the process group: every method that torch.distributed calls
-    base_group.py       its identity, how a collective starts, and its end
     direct.py           all_reduce and broadcast on an mpi4py communicator, without a process group
-    sparse.py           all_reduce of sparse tensors
-    dense.py            the other collectives, in calls of MPI
-    plain.py            the same where MPI can use the tensors as they are: the short way of most calls
-    large.py            reductions of large tensors on one host, in which a rank that waits sleeps
-    exchange.py         gather, scatter and all_to_all, as messages between pairs
-    messages.py         send and recv: the messages under way; point_to_point.py: each of them
-    reduction.py        torch's reduce operations as MPI's; half.py: those that MPI lacks
-    arguments.py        what a caller may pass
-    buffers.py          tensors as MPI needs them: stage in, stage out
-    order.py            compares at intervals which collectives the ranks have called
-    agreement.py        TORCH_DISTRIBUTED_DEBUG=DETAIL: do all ranks call the same collective
-    watchdog.py         ends the job when a collective waits too long; watched.py: one group, as it sees it
-    presence.py         which ranks wait and which have left, in the key-value store
+    plain.py            collectives where MPI can use the tensors as they are: the short way of most calls
+    collectives.py      the same for any tensors
     monitored.py        monitored_barrier, by the key-value store
-    uncompiled.py       keeps torch.compile out of the methods
-    work_queue.py       the collectives of a group in order, run by a caller that blocks or by a thread
-    work.py             work handles
-    streams.py          the streams and devices of tensors on a GPU
-    caller.py           does the caller block
-    profiling.py        collectives as events in torch's profiler
-    recording.py        collectives in the record of a rank
-    waiting.py          waiting for MPI without occupying a core
-    library.py          mpi4py, with Open MPI's settings
+    watchdog.py         ends the job when a collective waits too long
+    order.py            compares which collectives the ranks have called
+    work_queue.py       the collectives of a group in order, and their work handles
+    point_to_point.py   send and recv
+    reduction.py        torch's reduce operations as MPI's
+    arguments.py        what a caller may pass
+    buffers.py          tensors as MPI needs them
+    recording.py        collectives in torch's profiler and in the record of a rank
+    caller.py           does the caller block; keeps torch.compile out
+    library.py          mpi4py, with Open MPI's settings, and waiting for it
     exceptions.py       the errors
 """
 
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
 from .exceptions import MismatchError, MpiBackendError, TimedOutError
-from .register import NAME, register
 
 __all__ = ["NAME", "MismatchError", "MpiBackendError", "TimedOutError", "register"]
+
+NAME = "muster_mpi"
+# The versions that the tests run on; on 2.11 they ran once. torch renamed methods between them, and may do so
+# again.
+TESTED = ((2, 6), (2, 11), (2, 13), (2, 14), (2, 15))
+
+
+def register() -> str:
+    """Make `init_process_group("muster_mpi")` work, and "mpi" where torch allows it; returns "muster_mpi".
+
+    From torch 2.14 on, the entry point in pyproject.toml calls this without an import, and "mpi" can be
+    registered. Before, torch itself refuses that name unless it was built with MPI.
+    """
+    if hasattr(dist.Backend, NAME.upper()):  # torch 2.6 takes a name once
+        return NAME
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version not in TESTED:
+        tested = ", ".join(f"{major}.{minor}" for major, minor in TESTED)
+        warnings.warn(f"{NAME} was tested with torch {tested}, not {torch.__version__}", stacklevel=2)
+    # torch gathers a ShardedTensor on the GPU of a backend for GPUs, also where there is none.
+    devices = ["cpu", "cuda"] if torch.cuda.device_count() else ["cpu"]
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=devices)
+    if version >= (2, 14) and not dist.is_mpi_available():
+        dist.Backend.register_backend("mpi", create, extended_api=True, devices=devices)
+    return NAME
+
+
+def create(options: Any, _: Any = None) -> dist.ProcessGroup:
+    """Return the group of `options.global_ranks_in_group`, or of all ranks; only its members call this."""
+    from .process_group import create_group  # noqa: PLC0415 - initialises MPI, so only when it is needed
+
+    return create_group(options)

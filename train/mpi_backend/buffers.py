@@ -1,4 +1,4 @@
-"""Tensors as MPI needs them: an address, a count of elements and a datatype."""
+"""Tensors as MPI needs them: an address, a count of elements, a datatype, and the streams of a GPU."""
 
 from __future__ import annotations
 
@@ -92,3 +92,17 @@ def mpi_is_cuda_aware() -> bool:
     """Return what MPIX_Query_cuda_support says, which Open MPI and its relatives have; else False."""
     query = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)
     return query is not None and query() == 1
+
+
+def stream_event(device: torch.device) -> torch.cuda.Event:
+    """Return an event of this thread's stream on `device`: complete when all that is queued there is."""
+    with torch.cuda.device(device):
+        event = torch.cuda.Event()
+        event.record()
+    return event
+
+
+def gpus_of(tensors: Sequence[Any]) -> list[int | str | torch.device]:
+    """Return the GPUs of the tensors in a list, or in lists in it."""
+    flat = [each for one in tensors for each in (one if isinstance(one, list) else [one])]
+    return [*dict.fromkeys(each.device for each in flat if each.device.type == "cuda")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from . import arguments, dense
+from . import arguments, collectives
 from .library import MPI
 from .reduction import Reduction
 
@@ -21,7 +21,7 @@ def all_reduce_sum(comm: MPI.Intracomm, tensor: torch.Tensor) -> None:
     Raises ValueError, before anything is sent, for a tensor that cannot be sent or added.
     """
     arguments.written(tensor)
-    dense.all_reduce(comm, tensor, Reduction.plain("SUM", tensor.dtype))
+    collectives.all_reduce(comm, tensor, Reduction.plain("SUM", tensor.dtype))
 
 
 def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int = 0) -> None:
@@ -31,4 +31,4 @@ def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int = 0) -> None:
     """
     arguments.written(tensor)
     arguments.root(root, comm.size)
-    dense.broadcast(comm, tensor, root)
+    collectives.broadcast(comm, tensor, root)

@@ -2,7 +2,8 @@
 
 A rank notes each collective as a number: its operation, reduction, root and size. After every 128 of them,
 and when they leave the group, the ranks exchange a checksum of what they noted, without waiting for each
-other. To compare each collective would take longer than a small collective itself.
+other. To compare each collective would take longer than a small collective itself; that is only done under
+TORCH_DISTRIBUTED_DEBUG=DETAIL, because torch's own check does not apply to process groups in Python.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter, deque
+from hashlib import blake2b
+from itertools import zip_longest
 from typing import NamedTuple
 from zlib import crc32
 
+from .exceptions import MismatchError
 from .library import MPI
 from .reduction import FIRST_BIT, reduction_named
 from .work_queue import EVERY
@@ -107,3 +111,44 @@ def _text(call: int) -> str:
     words += [f"from rank {root}" if name in FROM_ROOT else f"to rank {root}"] if name in ROOTED else []
     words += [f"of {size} bytes"] if size else []
     return " ".join(filter(None, words))
+
+
+_DIGEST = 16  # bytes
+_WIDTH = 4  # bytes that have the size of a description
+_LONGEST = 1 << 16  # bytes of a description that travel
+_SHOWN = 300  # characters of a description in the error
+
+
+def check_agreement(comm: MPI.Intracomm, description: str) -> None:
+    """Raise MismatchError on every rank, with every rank's description, unless all are equal."""
+    digest = blake2b(description.encode(), digest_size=_DIGEST).digest()
+    digests = bytearray(_DIGEST * comm.size)
+    comm.Allgather(digest, digests)
+    if digests == digest * comm.size:
+        return
+    descriptions = _exchanged(comm, description)
+    places = (at for at, letters in enumerate(zip_longest(*descriptions)) if len(set(letters)) > 1)
+    same = next(places, len(descriptions[0]))  # the difference may lie behind what travels
+    each = (f"rank {rank}: {_excerpt(text, same)}" for rank, text in enumerate(descriptions))
+    raise MismatchError("the ranks differ: " + "; ".join(each))
+
+
+def _exchanged(comm: MPI.Intracomm, description: str) -> list[str]:
+    """Return every rank's description, up to a length. As bytes: mpi4py's `allgather` would unpickle them."""
+    text = description.encode()[:_LONGEST]
+    sizes = bytearray(_WIDTH * comm.size)
+    comm.Allgather(len(text).to_bytes(_WIDTH, "big"), sizes)
+    each = [int.from_bytes(sizes[at : at + _WIDTH], "big") for at in range(0, len(sizes), _WIDTH)]
+    longest = min(max(each), _LONGEST)
+    texts = bytearray(longest * comm.size)
+    comm.Allgather(text.ljust(longest), texts)
+    rows = (texts[at : at + longest] for at in range(0, len(texts), longest))
+    return [row[:size].decode(errors="replace") for row, size in zip(rows, each, strict=True)]
+
+
+def _excerpt(text: str, same: int) -> str:
+    """Return `text`; where it is long, its beginning and what surrounds the first difference, at `same`."""
+    if len(text) <= _SHOWN:
+        return text
+    start, end = max(40, same - _SHOWN // 4), same + _SHOWN // 2
+    return f"{text[:40]} ... {text[start:end]}" + (" ..." if end < len(text) else "")

@@ -1,8 +1,8 @@
 """Collectives of tensors that MPI can use as they are, called by a thread that blocks: nearly every call.
 
 A function returns the note of order.py, the function to call and its arguments, or None if a tensor needs
-more: a copy, a GPU's stream, several pieces, or an error that says what is wrong with it. dense.py and
-exchange.py do that; their messages are the same, because other ranks may need them for the same collective.
+more: a copy, a GPU's stream, several pieces, or an error that says what is wrong with it. collectives.py does
+that; its messages are the same, because other ranks may need them for the same collective.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from . import buffers
 from .arguments import PLAIN
 from .buffers import BY_SIZE
-from .exchange import TAG, check_size
+from .collectives import TAG, check_size
 from .library import MPI
 from .order import OF_NAME
 from .reduction import done_by_mpi

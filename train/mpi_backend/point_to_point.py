@@ -5,27 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from .buffers import bytes_received, message, pieces, stage_in, stage_out
+from . import recording
+from .buffers import bytes_received, gpus_of, message, pieces, stage_in, stage_out, stream_event
+from .caller import uncompiled
 from .exceptions import MpiBackendError, TimedOutError
-from .library import MPI
-from .streams import gpus_of, stream_event
-from .uncompiled import uncompiled
-from .waiting import wait_until
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """What the messages of a group share; `resolve_later` polls a message and resolves its future."""
-
-    comm: MPI.Intracomm
-    resolve_later: Callable[[MessageWork], None]
+from .library import MPI, wait_until
 
 
 @uncompiled
@@ -33,14 +24,14 @@ class MessageWork(Work):
     """A message under way; `what` names it in errors, such as "recv from rank 1"."""
 
     def __init__(
-        self, route: Route, what: str, tensor: torch.Tensor, flat: torch.Tensor, seconds: float
+        self, group: Messages, what: str, tensor: torch.Tensor, flat: torch.Tensor, seconds: float
     ) -> None:
         super().__init__()
         self.what, self.tensor, self.seconds = what, tensor, seconds
         self.when_done: Callable[[], None] | None = None
         self.settled = False  # whether the waiting caller has received the result or error
         self.deadline = time.monotonic() + seconds  # for the future
-        self._route = route
+        self._group = group
         self._flat = flat
         self._parts = list(pieces(flat))
         self._requests: list[MPI.Request] = []
@@ -97,7 +88,7 @@ class MessageWork(Work):
         if self.poll():
             self.resolve()
         else:
-            self._route.resolve_later(self)
+            self._group.resolve_later(self)
         return self._future
 
     def resolve(self, error: BaseException | None = None) -> None:
@@ -131,19 +122,19 @@ class MessageWork(Work):
 class Sending(MessageWork):
     """`send` and `isend`."""
 
-    def __init__(self, route: Route, tensor: torch.Tensor, to: int, tag: int, seconds: float) -> None:
-        super().__init__(route, f"send to rank {to}", tensor, stage_in(tensor), seconds)
-        self._requests = [route.comm.Isend(message(part), to, tag) for part in self._parts]
+    def __init__(self, group: Messages, tensor: torch.Tensor, to: int, tag: int, seconds: float) -> None:
+        super().__init__(group, f"send to rank {to}", tensor, stage_in(tensor), seconds)
+        self._requests = [group.comm.Isend(message(part), to, tag) for part in self._parts]
 
 
 class Receiving(MessageWork):
     """`recv` and `irecv`; with `source` None, from whichever rank sends first."""
 
     def __init__(
-        self, route: Route, tensor: torch.Tensor, source: int | None, tag: int, seconds: float
+        self, group: Messages, tensor: torch.Tensor, source: int | None, tag: int, seconds: float
     ) -> None:
         where = "any rank" if source is None else f"rank {source}"
-        super().__init__(route, f"recv from {where}", tensor, stage_in(tensor, filled=False), seconds)
+        super().__init__(group, f"recv from {where}", tensor, stage_in(tensor, filled=False), seconds)
         self._source, self._tag = source, tag
         self._status = MPI.Status()
         self._complete = 0  # parts
@@ -154,7 +145,7 @@ class Receiving(MessageWork):
 
     def _post(self, parts: list[torch.Tensor]) -> None:
         source = MPI.ANY_SOURCE if self._source is None else self._source
-        self._requests += [self._route.comm.Irecv(message(part), source, self._tag) for part in parts]
+        self._requests += [self._group.comm.Irecv(message(part), source, self._tag) for part in parts]
 
     def _progress(self) -> bool:
         while self._complete < len(self._parts):
@@ -190,3 +181,80 @@ class Receiving(MessageWork):
         return -1 if self._source is None else self._source
 
     _source_rank = source_rank
+
+
+_NAP = 0.001  # seconds between two looks at the messages whose futures are not resolved
+
+
+class Messages:
+    """Keeps each message until it is complete: MPI uses its memory even if its work handle is dropped."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
+        """Also that of order.py, whose collectives cannot meet one of the group here."""
+        self._under_way: dict[MessageWork, None] = {}  # in the order in which they began
+        self._prune_at = 64
+        self._unresolved: list[MessageWork] = []
+        self._lock = threading.Lock()
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int, seconds: float) -> MessageWork:
+        """Start to send `tensor` to rank `to`; `seconds` is the time-out of the work handle."""
+        return self._keep(Sending(self, tensor, to, tag, seconds), "send")
+
+    def receive(self, tensor: torch.Tensor, source: int | None, tag: int, seconds: float) -> MessageWork:
+        """Start to receive into `tensor` from rank `source`; None: from whichever rank sends first."""
+        name = "recv" if source is not None else "recvAnySource"
+        return self._keep(Receiving(self, tensor, source, tag, seconds), name)
+
+    def free(self) -> None:
+        """Free the communicator, when nothing is under way on it."""
+        self.comm.Free()
+
+    def finish(self) -> None:
+        """Complete what is under way; raises TimedOutError.
+
+        What else went wrong with a message is raised by its own work handle.
+        """
+        for work in list(self._under_way):
+            with suppress(MpiBackendError):
+                work.wait()
+            if not work.poll():
+                raise TimedOutError(f"{work.what} is still under way")
+
+    def _keep(self, work: MessageWork, name: str) -> MessageWork:
+        end_event = recording.event(name, [work.tensor])
+
+        def when_done() -> None:
+            self._under_way.pop(work, None)
+            if end_event is not None:
+                end_event()
+
+        work.when_done = when_done
+        self._under_way[work] = None
+        if len(self._under_way) >= self._prune_at:  # some may be done, but nobody has asked for them
+            for each in list(self._under_way):
+                each.poll()
+            self._prune_at = max(64, 2 * len(self._under_way))
+        return work
+
+    def resolve_later(self, work: MessageWork) -> None:
+        """Have a thread poll `work` and resolve its future; the thread ends with the last such message."""
+        with self._lock:
+            self._unresolved.append(work)
+            if len(self._unresolved) == 1:
+                threading.Thread(target=self._resolve, name="mpi messages", daemon=True).start()
+
+    def _resolve(self) -> None:
+        while True:
+            for work in list(self._unresolved):
+                if work.poll():
+                    work.resolve()
+                elif time.monotonic() > work.deadline:
+                    work.time_out()
+                else:
+                    continue
+                with self._lock:
+                    self._unresolved.remove(work)
+                    if not self._unresolved:
+                        return
+            time.sleep(_NAP)

@@ -1,11 +1,13 @@
 """The process group: every method that torch.distributed calls, under the names of torch 2.6 to 2.15.
 
 The signatures are those of torch/csrc/distributed/c10d/ProcessGroup.hpp: lists of lists, because a process
-once had several GPUs. A method only describes the collective; base_group.py and work_queue.py run it.
+once had several GPUs. A method only describes the collective; BaseGroup and work_queue.py run it.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -13,15 +15,231 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Work
+from torch._C._distributed_c10d import DebugLevel, PrefixStore, ProcessGroup, Work, get_debug_level
 
-from . import arguments, dense, exchange, plain, sparse
-from .base_group import BaseGroup, Tensors
-from .library import MPI
+from . import arguments, caller, collectives, order, plain, recording
+from .buffers import stream_event
+from .caller import uncompiled
+from .exceptions import MpiBackendError
+from .library import MPI, complete
+from .monitored import MonitoredBarrier
+from .plain import Ranks
+from .point_to_point import Messages, MessageWork
 from .reduction import Reduction
-from .uncompiled import uncompiled
-from .waiting import complete
-from .work import Coalesced
+from .watchdog import Presence, Watched, watchdog
+from .work_queue import Coalesced, CollectiveWork, Finished, WorkQueue
+
+Tensors = Sequence[torch.Tensor]
+Kept = CollectiveWork | MessageWork | Coalesced
+
+_NONE = timedelta()
+
+
+class BaseGroup(ProcessGroup):
+    """The ranks of `comm`, which the group frees at its end; `timeout` is of each collective and message."""
+
+    supports_splitting = False  # torch reads these from _get_backend()
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(self, comm: MPI.Intracomm, store: Any, timeout: timedelta, name: str) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._comm = comm
+        self.set_timeout(timeout)
+        self._rank, self._size = comm.rank, comm.size  # torch's own methods take a microsecond
+        self._ranks = Ranks(comm, comm.rank, comm.size)
+        self._name, self._description = name, ""
+        self._messages = Messages(comm.Dup())
+        self._queue = WorkQueue(name)
+        self._coalescing: list[Work] | None = None
+        self._finished = Finished()
+        self._checks_agreement = get_debug_level() == DebugLevel.DETAIL  # read now, as torch's own groups do
+        # torch 2.6 drops the Python part of a Work that C++ still waits for; later versions keep it
+        # themselves.
+        self._kept: deque[Kept] = deque(maxlen=1024 if torch.__version__ < "2.7" else 0)
+        self._store = store
+        incarnation = bytearray(secrets.token_bytes(4))
+        comm.Bcast(incarnation)  # not `bcast`, which unpickles
+        prefix = f"muster_mpi/{incarnation.hex()}"
+        self._monitored = MonitoredBarrier(store, f"{prefix}/monitored", comm.rank, comm.size)
+        presence = Presence.create(store, prefix, comm.rank, comm.size)
+        kept = order.Order(self._messages.comm)
+        if comm.size > 1 and not self._checks_agreement:  # which checks each collective, and may go on
+            self._queue.notes, self._queue.compare = kept.notes, kept.compare
+        watchdog.watch(Watched(self._queue, comm.rank, comm.size, presence, kept))
+
+    # --- identity
+
+    def getBackendName(self) -> str:
+        return "mpi"
+
+    def getRank(self) -> int:
+        return self._comm.rank
+
+    def getSize(self) -> int:
+        return self._comm.size
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = self._queue.name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def _get_backend(self, device: torch.device) -> BaseGroup:
+        return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]  # that torch uses for what is not a tensor: objects, checkpoints
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout, self._default_seconds = timeout, timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # --- the end
+
+    def abort(self) -> None:
+        """Start no further collective; those that wait get an error, except one that is inside MPI."""
+        self._queue.abort(MpiBackendError("the process group was aborted"))
+        watchdog.forget(self._queue)
+
+    def shutdown(self) -> None:
+        """Finish what is under way and free the communicators. MPI itself stays initialised."""
+        closed = self._queue.close(self._timeout.total_seconds())
+        all_leave = watchdog.forget(self._queue)
+        if closed and self._queue.broken is None:
+            self._messages.finish()
+            if all_leave:  # else the comparison that shows it is still under way
+                self._messages.free()
+                self._comm.Free()
+
+    _shutdown = shutdown
+
+    # --- how a collective starts
+
+    def _ran(
+        self,
+        name: str,
+        inputs: Tensors,
+        opts: Any,
+        call: Callable[..., tuple[Any, ...] | None],
+        *arguments: Any,
+    ) -> bool:
+        """Run what plain.py makes of a collective, and return True; False if it needs `_start`.
+
+        That is so if the caller does not block, tensors need more, or someone checks or profiles collectives.
+        """
+        if self._coalescing is not None or self._checks_agreement or not caller.blocks(opts):
+            return False
+        if recording.enabled() or (made := call(self._ranks, *arguments)) is None:
+            return False
+        if notes := recording.recorder():
+            made = (made[0], recording.run_recorded, notes, self, name, inputs, *made[1:])
+        return self._queue.run_now(name, self._seconds(opts), *made)
+
+    def _start(
+        self,
+        name: str,
+        run: Callable[[], None],
+        inputs: Tensors,
+        result: Sequence[Any],
+        opts: Any,
+        *,
+        root: int = -1,
+        reduction: Reduction | None = None,
+        same_size: Tensors = (),
+        same_type: Tensors = (),
+    ) -> Work:
+        """Run a collective if its caller blocks, else queue it.
+
+        All ranks must pass the same `reduction` and `root`, tensors `same_size` of the same dtype and
+        shape, and `same_type` of the same dtype. One of these two says which device the collective uses.
+        """
+        described = (*same_size, *same_type)
+        if described and described[0].is_cuda:
+            run = _after_stream(run, described[0].device)
+        if torch.is_inference_mode_enabled() or any(map(_is_inference, (*described, *result))):
+            run = partial(_in_inference_mode, run)
+        if self._checks_agreement:
+            run = partial(_agreed, run, self._comm, _describe(name, root, reduction, same_size, same_type))
+        run = recording.recorded(run, self, name, inputs)
+        end, seconds = recording.event(name, inputs), self._seconds(opts)
+        blocks = self._coalescing is None and caller.blocks(opts)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in same_size)
+        number = order.note(name, size, max(root, 0), reduction.number if reduction else 0)
+        if blocks and end is None and self._queue.run_now(name, seconds, number, run):
+            return self._finished
+        work = CollectiveWork(self._queue.finish, name, run, result, seconds, number, end)
+        self._queue.add(work, blocks=blocks)
+        return self._keep(work)
+
+    def _seconds(self, opts: Any) -> float:
+        given = getattr(opts, "timeout", None)
+        # torch writes "not given" as -1 ms.
+        return self._default_seconds if given is None or given <= _NONE else given.total_seconds()
+
+    def _keep(self, work: Kept) -> Work:
+        while self._kept and self._kept[0].settled:  # else its tensors would live for 1024 collectives
+            self._kept.popleft()
+        self._kept.append(work)
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+
+def _describe(
+    name: str, root: int, reduction: Reduction | None, same_size: Tensors, same_type: Tensors
+) -> str:
+    """Return the text that must be equal on all ranks: "all_reduce SUM float32[6, 5]"."""
+    tensors = [f"{_type(tensor)}{list(tensor.shape)}" for tensor in same_size]
+    tensors += [_type(tensor) for tensor in same_type]
+    words = [name, reduction.name if reduction else "", f"root {root}" if root >= 0 else ""]
+    return " ".join(filter(None, [*words, ", ".join(tensors)]))
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _is_inference(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.is_inference()
+
+
+def _in_inference_mode(run: Callable[[], None]) -> None:
+    """Run in any thread: each has its own mode, and tensors made in inference mode change only there."""
+    with torch.inference_mode():
+        run()
+
+
+def _agreed(run: Callable[[], None], comm: MPI.Intracomm, description: str) -> None:
+    order.check_agreement(comm, description)
+    run()
+
+
+def _after_stream(run: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """Return `run`, to be called in any thread: it waits for the caller's stream, and completes its own.
+
+    Another thread has another current device and stream, so it takes the caller's device first.
+    """
+    ready = stream_event(device)
+
+    def run_on_device() -> None:
+        with torch.cuda.device(device):
+            ready.synchronize()
+            run()
+            torch.cuda.current_stream(device).synchronize()
+
+    return run_on_device
 
 
 @uncompiled
@@ -35,7 +253,7 @@ class MpiProcessGroup(BaseGroup):
             return self._finished
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
-        run = partial(_each, tensors, partial(dense.broadcast, self._comm, root=opts.rootRank))
+        run = partial(_each, tensors, partial(collectives.broadcast, self._comm, root=opts.rootRank))
         return self._start("broadcast", run, tensors, tensors, opts, root=opts.rootRank, same_size=tensors)
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
@@ -50,7 +268,7 @@ class MpiProcessGroup(BaseGroup):
 
         def run() -> None:
             for tensor in tensors:
-                dense.all_reduce(comm, tensor, reduction)
+                collectives.all_reduce(comm, tensor, reduction)
 
         return self._start("all_reduce", run, tensors, tensors, opts, reduction=reduction, same_size=tensors)
 
@@ -59,7 +277,7 @@ class MpiProcessGroup(BaseGroup):
         operation = opts.reduceOp.op.name
         if operation != "SUM":
             raise ValueError(f"all_reduce of sparse tensors has only SUM, not {operation}; use to_dense()")
-        run = partial(_each, tensors, partial(sparse.all_reduce, self._comm))
+        run = partial(_each, tensors, partial(collectives.all_reduce_sparse, self._comm))
         return self._start("sparse_all_reduce", run, (), tensors, opts, same_size=tensors)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
@@ -69,7 +287,7 @@ class MpiProcessGroup(BaseGroup):
 
         def run() -> None:
             for tensor, reduction in zip(tensors, reductions, strict=True):
-                dense.all_reduce(self._comm, tensor, reduction)
+                collectives.all_reduce(self._comm, tensor, reduction)
 
         return self._start(
             "all_reduce", run, tensors, tensors, opts, reduction=reductions[0], same_size=tensors
@@ -81,7 +299,7 @@ class MpiProcessGroup(BaseGroup):
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
         reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
-        reduce_tensor = partial(dense.reduce, self._comm, reduction=reduction, root=opts.rootRank)
+        reduce_tensor = partial(collectives.reduce, self._comm, reduction=reduction, root=opts.rootRank)
         run, root = partial(_each, tensors, reduce_tensor), opts.rootRank
         return self._start(
             "reduce", run, tensors, tensors, opts, root=root, reduction=reduction, same_size=tensors
@@ -89,7 +307,7 @@ class MpiProcessGroup(BaseGroup):
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
         arguments.gathered(outputs[0], tensors[0], self._size)
-        run = partial(dense.all_gather, self._comm, outputs[0], tensors[0])
+        run = partial(collectives.all_gather, self._comm, outputs[0], tensors[0])
         return self._start("all_gather", run, tensors, list(outputs[0]), opts, same_type=tensors)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
@@ -101,7 +319,7 @@ class MpiProcessGroup(BaseGroup):
 
         def run() -> None:
             for number, tensor in enumerate(tensors):
-                dense.all_gather(self._comm, [of_rank[number] for of_rank in outputs], tensor)
+                collectives.all_gather(self._comm, [of_rank[number] for of_rank in outputs], tensor)
 
         result = [list(each) for each in outputs]
         return self._start("all_gather", run, tensors, result, opts, same_type=tensors)
@@ -110,12 +328,12 @@ class MpiProcessGroup(BaseGroup):
         if self._ran("all_gather_into_tensor", [tensor], opts, plain.all_gather_single, output, tensor):
             return self._finished
         arguments.whole_from_parts([output], [tensor], self._size)
-        run = partial(dense.all_gather_single, self._comm, output, tensor)
+        run = partial(collectives.all_gather_single, self._comm, output, tensor)
         return self._start("all_gather_into_tensor", run, [tensor], [output], opts, same_size=[tensor])
 
     def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Work:
         arguments.whole_from_parts(outputs, tensors, self._size)
-        run = partial(_pairs, outputs, tensors, partial(dense.all_gather_single, self._comm))
+        run = partial(_pairs, outputs, tensors, partial(collectives.all_gather_single, self._comm))
         return self._start("all_gather_into_tensor", run, tensors, list(outputs), opts, same_size=tensors)
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Work:
@@ -126,7 +344,7 @@ class MpiProcessGroup(BaseGroup):
         if self._rank == opts.rootRank:
             arguments.gathered(mine, tensors[0], self._size)
         arguments.read(tensors[0])
-        run = partial(exchange.gather, self._comm, mine, tensors[0], opts.rootRank)
+        run = partial(collectives.gather, self._comm, mine, tensors[0], opts.rootRank)
         return self._start("gather", run, tensors, mine, opts, root=opts.rootRank, same_type=tensors)
 
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Work:
@@ -144,7 +362,7 @@ class MpiProcessGroup(BaseGroup):
         if self._rank == opts.rootRank:
             arguments.scattered(parts, outputs[0], self._size)
         arguments.written(outputs[0])
-        run = partial(exchange.scatter, self._comm, outputs[0], parts, opts.rootRank)
+        run = partial(collectives.scatter, self._comm, outputs[0], parts, opts.rootRank)
         # Every rank has an output, but only the root has inputs.
         return self._start(
             "scatter", run, parts, [outputs[0]], opts, root=opts.rootRank, same_type=[outputs[0]]
@@ -153,7 +371,7 @@ class MpiProcessGroup(BaseGroup):
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         arguments.reduced(inputs[0], outputs[0], self._rank, self._size)
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
-        run = partial(dense.reduce_scatter, self._comm, outputs[0], inputs[0], reduction)
+        run = partial(collectives.reduce_scatter, self._comm, outputs[0], inputs[0], reduction)
         return self._start(
             "reduce_scatter", run, inputs[0], [outputs[0]], opts, reduction=reduction, same_size=inputs[0]
         )
@@ -177,7 +395,7 @@ class MpiProcessGroup(BaseGroup):
             return self._finished
         arguments.parts_of_whole(outputs, tensors, self._size)
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
-        reduce_scatter_pair = partial(dense.reduce_scatter_single, self._comm, reduction=reduction)
+        reduce_scatter_pair = partial(collectives.reduce_scatter_single, self._comm, reduction=reduction)
         run = partial(_pairs, outputs, tensors, reduce_scatter_pair)
         return self._start(
             "reduce_scatter_tensor",
@@ -188,7 +406,7 @@ class MpiProcessGroup(BaseGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         arguments.exchanged(outputs, inputs, self._size)
-        run = partial(exchange.exchange, self._comm, inputs, outputs)
+        run = partial(collectives.exchange, self._comm, inputs, outputs)
         return self._start("all_to_all", run, inputs, list(outputs), opts, same_type=outputs[:1])
 
     def all_to_all_single(
@@ -203,7 +421,7 @@ class MpiProcessGroup(BaseGroup):
         if equal and self._ran("all_to_all", [tensor], opts, plain.all_to_all_single, output, tensor):
             return self._finished
         arguments.rows_exchanged(output, tensor, output_sizes, input_sizes, self._size)
-        run = partial(exchange.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)
+        run = partial(collectives.all_to_all_single, self._comm, output, tensor, output_sizes, input_sizes)
         if not equal:
             return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
         return self._start("all_to_all", run, [tensor], [output], opts, same_size=[output])
@@ -290,3 +508,35 @@ def _pairs(
 ) -> None:
     for output, tensor in zip(outputs, inputs, strict=True):
         collective(output, tensor)
+
+
+def create_group(options: Any) -> MpiProcessGroup:
+    """Make the group that `options` (c10d's DistributedBackendOptions) describes.
+
+    Raises MpiBackendError if MPI lacks MPI_THREAD_MULTIPLE, or numbers the ranks differently from torch.
+    """
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise MpiBackendError(f"needs an MPI with MPI_THREAD_MULTIPLE, not {MPI.Get_library_version()}")
+    ranks = list(options.global_ranks_in_group)
+    comm = _of(ranks) if ranks else _of_all(options.group_rank, options.group_size)
+    return MpiProcessGroup(comm, options.store, options.timeout, options.group_id or "default_pg")
+
+
+def _of_all(rank: int, size: int) -> MPI.Intracomm:
+    world = MPI.COMM_WORLD
+    # For a backend named "mpi", torch 2.14 and later pass -1 for both.
+    if (rank, size) not in {(world.rank, world.size), (-1, -1)}:
+        raise MpiBackendError(
+            f"torch says rank {rank} of {size}, but MPI says rank {world.rank} of {world.size}; "
+            "start the ranks with the mpirun of the MPI that mpi4py loads"
+        )
+    return world.Dup()
+
+
+def _of(ranks: list[int]) -> MPI.Intracomm:
+    """Make a communicator of some ranks; only they call this, where Comm.Create would need all."""
+    members = MPI.COMM_WORLD.group.Incl(ranks)
+    try:
+        return MPI.COMM_WORLD.Create_group(members)
+    finally:
+        members.Free()

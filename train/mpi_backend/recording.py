@@ -1,4 +1,4 @@
-"""Notes collectives in the record of this rank, if the rank was launched with `--record`.
+"""Collectives as others see them: torch's profiler, and the recorder of a rank launched with `--record`.
 
 The recorder is a module that the launcher has loaded into the rank (deploy/agent/job/in_rank). It sees calls
 of torch.distributed, but not those that torch's C++ makes, such as DDP's.
@@ -7,11 +7,31 @@ of torch.distributed, but not those that torch's C++ makes, such as DDP's.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch._C import _autograd
+
+enabled = _autograd._profiler_enabled
+
+
+def event(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
+    """Begin an event, if a profiler records; returns the function that ends it."""
+    if not enabled():
+        return None
+    shown = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+    handle = _autograd._record_function_with_args_enter(f"mpi:{name}", *shown)
+
+    def end() -> None:
+        # torch records an event as asynchronous, which this one is, only if another thread ends it.
+        ending = threading.Thread(target=_autograd._record_function_with_args_exit, args=(handle,))
+        ending.start()
+        ending.join()
+
+    return end
 
 
 def recorder() -> Any:

@@ -79,8 +79,7 @@ def gpu(*, aware: bool) -> Iterator[Record]:
         patch.multiple(torch.cuda, Event=Event, device=device, current_stream=lambda _=None: Stream()),
         patch.object(buffers, "mpi_is_cuda_aware", lambda: aware),
         patch.object(torch, "empty", unpinned),
-        patch("muster.train.mpi_backend.exchange.message", given),
-        patch("muster.train.mpi_backend.dense.message", given),
+        patch("muster.train.mpi_backend.collectives.message", given),
         patch("muster.train.mpi_backend.point_to_point.message", given),
     ):
         yield record

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from muster.train.mpi_backend import base_group, dense, exchange
+from muster.train.mpi_backend import collectives, process_group
 from tests.train.mpi_checks.values import fold, me, of_all, of_rank, same, world
 
 SIZES = (5, 40_000, 1_200_000)  # numbers in a column: in one message, in a large one, in several
@@ -98,8 +98,7 @@ def check_a_call_of_plain_tensors_is_one_of_mpi() -> None:
 def short_way_only() -> Iterator[None]:
     long_way = AssertionError("the long way")
     with (
-        patch.object(base_group.BaseGroup, "_start", side_effect=long_way),
-        patch.object(dense, "stage_in", side_effect=long_way),
-        patch.object(exchange, "stage_in", side_effect=long_way),
+        patch.object(process_group.BaseGroup, "_start", side_effect=long_way),
+        patch.object(collectives, "stage_in", side_effect=long_way),
     ):
         yield

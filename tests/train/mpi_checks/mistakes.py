@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from muster.train.mpi_backend import MismatchError, MpiBackendError, half, reduction
+from muster.train.mpi_backend import MismatchError, MpiBackendError, reduction
 from tests.train.mpi_checks.values import me, of_rank, same, world
 
 
@@ -214,23 +214,23 @@ def check_ranks_and_tags_that_do_not_exist_are_refused() -> None:
 
 def check_an_exception_in_a_callback_of_mpi_ends_its_collective_and_not_the_job() -> None:
     """Ctrl-C comes at any time. A group of its own, because this one cannot be used any more."""
-    group, add = dist.new_group(), half._COMBINE["SUM"]
+    group, add = dist.new_group(), reduction._COMBINE["SUM"]
 
     def interrupted(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
         if me() == 1 and tensors[0].numel() > 1:
             raise KeyboardInterrupt
         return add(*tensors, **options)
 
-    half.callback.cache_clear()
+    reduction.callback.cache_clear()
     reduction._plain.cache_clear()
     tensor = torch.ones(4, dtype=torch.bfloat16)
-    with patch.dict(half._COMBINE, SUM=interrupted):
+    with patch.dict(reduction._COMBINE, SUM=interrupted):
         try:
             dist.all_reduce(tensor, group=group)
         except KeyboardInterrupt:
             assert me() == 1
             fails(lambda: dist.all_reduce(tensor, group=group), MpiBackendError, "unusable")
-    half.callback.cache_clear()
+    reduction.callback.cache_clear()
     reduction._plain.cache_clear()
     # The rank that raised has no result, unless MPI worked in the memory of the tensor, as it does on a CPU.
     assert me() == 1 or tensor.isnan().any(), tensor

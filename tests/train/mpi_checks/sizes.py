@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from muster.train.mpi_backend import buffers, dense, large
+from muster.train.mpi_backend import buffers, collectives
 from tests.train.mpi_checks.values import fold, me, mean, of_all, of_rank, same, world
 
 COUNT = 2**17 + 5  # elements
@@ -24,7 +24,7 @@ SUMS = (torch.float32, torch.bfloat16, torch.int8, torch.complex64)
 @contextmanager
 def less_is_large() -> Iterator[None]:
     few = patch.object(buffers, "REDUCED_AT_ONCE", 2**15)  # plain.py's way ends there
-    with few, patch.multiple(large, LARGE=2**16, AT_ONCE=2**17):
+    with few, patch.multiple(collectives, LARGE=2**16, AT_ONCE=2**17):
         yield
 
 
@@ -79,13 +79,13 @@ def check_groups_that_share_a_rank_have_memory_of_their_own() -> None:
 def check_ranks_of_one_host_reduce_large_tensors_by_messages() -> None:
     names: list[str] = [""] * world()
     dist.all_gather_object(names, platform.node())
-    with patch.object(dense, "wait_for_all_ranks") as before_mpi:
+    with patch.object(collectives, "wait_for_all_ranks") as before_mpi:
         dist.all_reduce(of_rank(me(), torch.float32, COUNT))
         dist.reduce_scatter_tensor(torch.empty(COUNT), of_rank(me(), torch.float32, COUNT * world()))
     assert before_mpi.called == (len(set(names)) > 1), names
 
 
 def check_ranks_of_several_hosts_leave_large_tensors_to_mpi() -> None:
-    with patch.object(large, "suits", return_value=False):
+    with patch.object(collectives, "_suits_messages", return_value=False):
         check_large_sums()
         check_large_sums_of_which_each_rank_keeps_a_part()

@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from muster.train.mpi_backend.direct import MPI, all_reduce_sum
 from muster.train.mpi_backend.process_group import MpiProcessGroup
-from muster.train.mpi_backend.watchdog import watchdog
-from muster.train.mpi_backend.watched import Watched
+from muster.train.mpi_backend.watchdog import Watched, watchdog
 from tests.train.mpi_checks.values import fold, me, of_all, of_rank, same, world
 
 
