@@ -20,13 +20,16 @@ class RunFlags(TypedDict, total=False):
     exclude: str
     python: str
     slurm: str | Literal[True]
+    image: str
+    engine: Literal["docker", "podman", "apptainer"]
+    mount: str | Sequence[str]
+    gpus: str | int
+    wait: str | int | Literal[True]
     notify: str
     np: int
     per_host: int
-    gpus: str | int
     env: Mapping[str, str] | Sequence[str]
     requirements: Path
-    image: str
     detach: bool
     max_restarts: int
     stall_timeout: int
@@ -36,12 +39,9 @@ class RunFlags(TypedDict, total=False):
     network: str
     runs: Path
     slots: str | int
-    wait: str | int | Literal[True]
     python_version: str
     system_torch: bool
     torch_backend: str
-    engine: str
-    mount: str | Sequence[str]
     min_hosts: int
     spares: int
     preload: bool

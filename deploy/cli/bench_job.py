@@ -31,9 +31,10 @@ from ..jobs.hosts_record import HostsRecording
 from ..jobs.verdict import verdict
 from ..launch.events import Event, Output, Stage
 from ..plan.flags import flag
+from ..plan.leases import ALL_GPUS, LeaseOptions
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package
-from ..plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
+from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory, inventory_of, require_one_source
@@ -147,8 +148,7 @@ def spec_of(
         pythons=inventory.pythons,
         network=network(options.network),
         backend=options.backend,
-        gpus=ALL_GPUS if tool == HOSTS else None,  # its one rank on each host measures all of them
-    )
+    ).having(LeaseOptions(ALL_GPUS if tool == HOSTS else None))  # its one rank on each host measures all
 
 
 def run_benchmark(

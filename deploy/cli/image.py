@@ -18,10 +18,10 @@ from ..image.archive import Archive
 from ..image.engine import LocalEngine
 from ..image.push import ImageTransfer, prepare, survey
 from ..image.versions import load
+from ..plan.container_options import require_image
 from ..plan.flags import flag
 from ..waits import waiting
 from .command import Command, Exit
-from .options import require_image
 from .run_program import run_program
 from .shared import JSON, HostOptions, cache_folder
 

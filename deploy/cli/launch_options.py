@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from ..jobs.feature_options import FeatureOptions
 from ..plan.flags import flag
 from ..plan.spec import LAUNCHERS, LauncherName
-from .options import BACKENDS, WITHOUT_LIMIT
+from .options import BACKENDS
 from .shared import (
     EXCLUDE,
     HOSTS,
@@ -22,8 +22,6 @@ from .shared import (
     THIS_ALLOCATION,
     SlurmOptions,
 )
-
-PACKAGES = ("requirements", "python_version", "system_torch", "torch_backend")
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         also=("-N", "--ppn", "--npernode", "--nproc-per-node", "--ntasks-per-node", "--num-gpus"),
         group="How many ranks",
     )
-    gpus: str = flag(
-        "",
-        "lease this number of GPUs on each host, with a rank for each; 0: none (default: one for each rank)",
-        "N",
-        group="Most used",
-    )
     env: tuple[str, ...] = flag(
         (),
         "for every rank; NAME alone takes its value from this machine; may be repeated",
@@ -75,13 +67,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
         "FILE",
         replaces=("image", "engine", "mount"),
-        group="Most used",
-    )
-    image: str = flag(
-        "",
-        "run the ranks in a container of this image on every host",
-        "IMAGE",
-        replaces=PACKAGES,
         group="Most used",
     )
     detach: bool = flag(
@@ -167,15 +152,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
 
     slots: str = flag("", SLOTS, "SLOTS", group="How many ranks")
 
-    wait: str = flag(
-        "",
-        "wait for GPUs that others have leased, in the order of arrival; with SECONDS, no longer",
-        "SECONDS",
-        alone=WITHOUT_LIMIT,
-        values=r"\d+",
-        group="Shared hosts",
-    )
-
     python_version: str = flag(
         "",
         "the version of Python for these packages, 3.12 (default: the hosts' own Python)",
@@ -189,19 +165,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         "NAME",
         group="Packages and container",
     )
-    engine: str = flag(
-        "",
-        "docker, podman or apptainer starts the container (default: what each host has)",
-        "NAME",
-        group="Packages and container",
-    )
-    mount: tuple[str, ...] = flag(
-        (),
-        "a folder of the hosts for the container; may be repeated",
-        "PATH[:INSIDE][:ro]",
-        group="Packages and container",
-    )
-
     min_hosts: int = flag(
         0,
         "start again only if at least this many hosts are fit (default: all of them)",

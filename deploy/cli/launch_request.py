@@ -15,7 +15,6 @@ from ..hosts.slots import slot_rule
 from ..jobs.feature_options import OPTIONS
 from ..plan.flags import Options, flags_of
 from ..plan.kept import project_key, with_kept
-from ..plan.leases import NO_GPUS, VARIABLES
 from ..plan.program import PYTHON
 from ..plan.source_tree import of_package, scan, with_files
 from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
@@ -59,20 +58,8 @@ def refuse(options: LaunchOptions) -> None:
     parse.require_attached(detach=options.detach, timings=options.timings, rank=options.rank)
     if options.slots:
         slot_rule(options.slots)
-    _refuse_leases(options)
     if options.np:  # else the number of ranks follows from the hosts
         parse.require_ranks(options.rank, options.np)
-
-
-def _refuse_leases(options: LaunchOptions) -> None:
-    """`UsageError` for options about leases that contradict others."""
-    for name in ("gpus", "wait"):
-        if getattr(options, name) and options.slurm:
-            raise UsageError(f'--{name}: Slurm assigns GPUs and hosts; its options: --slurm "--gpus 4"')
-    number = parse.gpus(options.gpus)
-    parse.lease_wait(options.wait)
-    if number is not None and any(setting.partition("=")[0] in VARIABLES.values() for setting in options.env):
-        raise UsageError("--gpus and a variable such as CUDA_VISIBLE_DEVICES exclude each other; give one")
 
 
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
@@ -97,7 +84,7 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
 def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
     """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
     rule = options.np or options.per_host or (slot_rule(options.slots) if options.slots else None)
-    rule = rule or parse.gpus(options.gpus)
+    rule = rule or options.gpus
     brings_mpi = options.requirements or options.image
     launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
     return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "leave out")
@@ -115,11 +102,8 @@ def packages_of(options: LaunchOptions) -> Requirements | None:
 
 def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     """The request without its code and hosts. `columns`: of the terminal that shows the ranks."""
-    container = parse.container(
-        options.image, options.engine, options.mount, requirements=options.requirements
-    )
     restarts = options.max_restarts > 0
-    number = parse.gpus(options.gpus)
+    parts = parts_of(options)
     env = parse.environment(options.env, os.environ)
     return LaunchSpec(
         job=options.job or parse.new_job(),
@@ -128,12 +112,10 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         sources=_sources(options),
         launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
         np=options.np or None,
-        gpus=number,
-        lease_wait=parse.lease_wait(options.wait),
         python=options.python,
         network=parse.network(options.network),
         backend=parse.one_of("--backend", options.backend, parse.BACKENDS),
-        env=(*env, *(NO_GPUS if number == 0 else ())),
+        env=(*env, *(variable for part in parts for variable in part.variables)),
         hidden=parse.taken_from_here(options.env),
         columns=None if options.detach else columns,
         start_timeout=float(options.start_timeout or START_SECONDS),
@@ -146,8 +128,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         preload=options.preload,
         max_log=parse.size("--max-log", options.max_log),
         record=not options.no_record,
-        **container,
-    ).having(*parts_of(options))
+    ).having(*parts)
 
 
 def parts_of(options: LaunchOptions) -> list[Options]:

@@ -12,24 +12,20 @@ import termios
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..common.variables import is_of_ranks
 from ..console.text import clip, count
 from ..errors import UsageError
 from ..hosts.bounds import MOST_RANKS
-from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
 from ..plan.placement import Placement
-from ..plan.spec import STALL_NOTE_SECONDS, Mount
+from ..plan.spec import STALL_NOTE_SECONDS
 from .shared import require_rank
 
 STDIN = 0  # file descriptor
 UNREAD_INPUT = "note: ranks do not read standard input; put the data in a file of the project"
-WITHOUT_LIMIT = "without limit"
-"""The value of --wait that stands alone."""
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
-APPTAINER = "apptainer starts a file, docker and podman an image by its name: --image /PATH/OF/IMAGE.sif"
 _INSTEAD = {
     "rank": "muster logs JOB --rank shows one rank of it",
     "timings": "its runs/JOB/result.json has them, and comes with muster attach",
@@ -129,63 +125,9 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
 
 
-def gpus(text: str) -> int | None:
-    """The number of `--gpus`; None without the option."""
-    if re.fullmatch(r"\d+@any", text):
-        raise UsageError(f"--gpus {text}: @any was removed: use the number of GPUs for each host, --gpus 4")
-    if text and not re.fullmatch(r"[0-9]{1,4}", text):
-        raise UsageError(f"--gpus {text}: write a number of GPUs for each host: 4")
-    return int(text) if text else None
-
-
-def with_gpus(hosts: Sequence[Host], text: str) -> tuple[Host, ...]:
+def with_gpus(hosts: Sequence[Host], number: int | None) -> tuple[Host, ...]:
     """The hosts with a slot for each GPU of `--gpus`; without any GPU, with those of the hosts file."""
-    number = gpus(text)
     return tuple(replace(host, slots=number, slots_by_default=False) if number else host for host in hosts)
-
-
-def lease_wait(text: str) -> float | None:
-    """The seconds of `--wait`: 0 without the option, None without a limit."""
-    if text == WITHOUT_LIMIT:
-        return None
-    if not re.fullmatch(r"\d{0,9}", text):
-        raise UsageError(f"--wait {text}: write a whole number of seconds, or no value to wait without limit")
-    return float(text or 0)
-
-
-def container(image: str, engine: str, mounts: Iterable[str], *, requirements: str) -> dict[str, Any]:
-    """The fields of `LaunchSpec` for the container of the ranks; none without an image."""
-    mounts = tuple(mounts)
-    if not image:
-        for option, value in (("--engine", engine), ("--mount", "".join(mounts))):
-            if value:
-                raise UsageError(f"{option} is for containers; name their image too: --image REF")
-        return {}
-    if requirements:
-        raise UsageError("--requirements with --image: the image has the packages; install them in it")
-    require_image(image, "or the path of a .sif file")
-    if engine:
-        one_of("--engine", engine, ENGINES)
-    is_file = image.startswith("/")
-    if engine and is_file != (engine == "apptainer"):
-        raise UsageError(f"--image {image}: {APPTAINER}")
-    return {"image": image, "engine": engine, "mounts": tuple(map(_mount, mounts))}
-
-
-def require_image(image: str, other: str = "") -> None:
-    """`UsageError` for an invalid reference of an image. `other`: another valid form, for the message."""
-    if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
-        raise UsageError(f"--image {image!r}: write NAME:TAG or NAME@sha256:...{other and f', {other}'}")
-
-
-def _mount(text: str) -> Mount:
-    """`/data`, `/data:/inside`, `/data:ro` or `/data:/inside:ro`."""
-    source, *others = text.split(":")
-    mode = others.pop() if others and others[-1] in {"ro", "rw"} else "rw"
-    at = others[0] if others else ""
-    if len(others) > 1 or not source.startswith("/") or (at and not at.startswith("/")):
-        raise UsageError(f"--mount {text}: write /PATH, /PATH:/INSIDE or /PATH:/INSIDE:ro")
-    return Mount(source, at, read_only=mode == "ro")
 
 
 def require_attached(*, detach: bool, **options: object) -> None:

@@ -17,6 +17,7 @@ from ..hosts.containers import EngineName, HostImage, push_commands, require_sam
 from ..launch.events import Emit, Stage, Waiting
 from ..launch.stages import with_hosts
 from ..plan.container import contributions
+from ..plan.container_options import ContainerOptions
 from ..plan.launch_plan import Contribution
 from ..plan.spec import LaunchSpec
 from .feature import Feature, Start
@@ -33,7 +34,8 @@ class Containers(Feature):
     """The image that a launch names, on each host."""
 
     def __init__(self, spec: LaunchSpec) -> None:
-        self._image, self._engine = spec.image, spec.engine
+        options = spec.of(ContainerOptions)
+        self._image, self._engine = options.image, options.engine
         self._survey = (AGENT / "container" / "survey.py").read_bytes()
         self._answers: dict[str, Future[HostImage]] = {}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..plan.container_options import ContainerOptions
 from ..plan.flags import Options
+from ..plan.leases import LeaseOptions
 from .notify_options import NotifyOptions
 
 
 @dataclass(frozen=True)
-class FeatureOptions(NotifyOptions):
+class FeatureOptions(NotifyOptions, LeaseOptions, ContainerOptions):
     """The options of all features: a base for each."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..envs.present import PackageSource, Present
+from ..plan.container_options import ContainerOptions
 from ..plan.program import CALL
 from ..plan.spec import LaunchSpec
 from .feature import Feature, Features
@@ -24,7 +25,7 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
         from .packages import Packages  # noqa: PLC0415  # most jobs have none
 
         found.append(Packages(packages))
-    if spec.image:
+    if spec.of(ContainerOptions).image:
         from .containers import Containers  # noqa: PLC0415  # most jobs have none
 
         found.append(Containers(spec))

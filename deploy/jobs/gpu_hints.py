@@ -15,6 +15,7 @@ from ..console.terminal import harmless
 from ..console.text import clip, count
 from ..hosts.facts import Facts
 from ..launch.result import LaunchResult
+from ..plan.leases import LeaseOptions
 from .file_hints import last_lines
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -167,7 +168,7 @@ def _hidden(rank: FailedRank, line: str) -> str:
     if "not compiled with CUDA" in line:
         return f"{sees}: its torch is built for CPUs; muster check compares versions"
     spec = rank.result.plan.spec
-    if spec.gpus == 0:
+    if spec.of(LeaseOptions).gpus == 0:
         return f"{sees}: the launch has --gpus 0"
     if (visible := dict(spec.env).get(VISIBLE)) is not None:
         return f"{sees}: the launch has --env {VISIBLE}={visible}"

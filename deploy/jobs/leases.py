@@ -20,7 +20,7 @@ from ..errors import HostError, UnfitError, lines_of
 from ..hosts.leases import Lease
 from ..launch.events import Said, Stage, Waiting
 from ..plan.launch_plan import Contribution
-from ..plan.leases import contribution, impossible, refused, wish
+from ..plan.leases import LeaseOptions, contribution, impossible, refused, wish
 from .feature import Feature, Start
 
 PATIENCE_SECONDS = 3.0
@@ -63,7 +63,7 @@ class Leasing:
 
     def take(self) -> Mapping[str, Lease]:
         """Lease everything; `UnfitError` that names the holders if it is not free in time."""
-        began, pause, waits = time.monotonic(), POLL_SECONDS, self._spec.lease_wait
+        began, pause, waits = time.monotonic(), POLL_SECONDS, self._spec.of(LeaseOptions).wait
         patience = AGAIN_SECONDS if self._spec.attempt else PATIENCE_SECONDS
         is_noted = waits == 0
         while (leased := self._try()) is None:

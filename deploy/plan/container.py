@@ -17,8 +17,9 @@ from ..console.terminal import harmless
 from ..errors import HostError, UnfitError
 from ..hosts.containers import SHOWN, HostImage, inside
 from ..hosts.facts import Facts
+from .container_options import ContainerOptions, Mount
 from .launch_plan import ContainerPlan, Contribution, RemoteFile
-from .spec import LaunchSpec, Mount
+from .spec import LaunchSpec
 
 PRIVATE = "$MUSTER_AGENT"
 """The agent's private folder in the engine's argv: the agent puts in its own (deploy/agent/container)."""
@@ -29,13 +30,14 @@ def plan_container(spec: LaunchSpec, host: str, facts: Facts, image: HostImage) 
     paths, muster = JobPaths.of(facts.home, spec.job), MusterPaths.of_home(facts.home)
     apptainer = image.engine == "apptainer"
     name = container_name(spec, host)
-    reference = spec.image if apptainer else image.id
+    name_of_image = spec.of(ContainerOptions).image
+    reference = name_of_image if apptainer else image.id
     keeper = ("-IS", f"{paths.programs}/keeper.py")
     python = image.inside.executable if image.inside else "python3"
     options = _apptainer(spec, facts, image) if apptainer else _engine(spec, name, facts, image)
     command = (reference, python, *keeper) if apptainer else ("--entrypoint", python, reference, *keeper)
     return ContainerPlan(
-        image=f"{spec.image} ({image.engine}, {image.id[:SHOWN]})",
+        image=f"{name_of_image} ({image.engine}, {image.id[:SHOWN]})",
         argv=(image.program, *options, *command),
         remove=() if apptainer else (image.program, "rm", "--force", name),
         launcher_inside=spec.launcher != "mpirun" or bool(image.inside and image.inside.mpirun),
@@ -131,7 +133,7 @@ def _mounts(spec: LaunchSpec, facts: Facts) -> tuple[Mount, ...]:
         Mount(muster.data, read_only=True),
         Mount(PRIVATE),
         *([Mount(muster.kept(spec.project))] if spec.keep else []),
-        *spec.mounts,
+        *spec.of(ContainerOptions).mount,
     )
 
 
@@ -172,12 +174,13 @@ def found_inside(
         name: dataclasses.replace(inside(outside[name], image), uid=inner_uid(outside[name], image))
         for name, image in images.items()
     }
+    name_of_image = spec.of(ContainerOptions).image
     if spec.launcher == "torchrun":
         lacking = [name for name, facts in facts_inside.items() if facts.torch is None]
-        why = f"{spec.image} has no torch, and so no torchrun"
+        why = f"{name_of_image} has no torch, and so no torchrun"
     else:
         lacking = [name for name, facts in facts_inside.items() if facts.mpirun is None]
-        why = f"neither {spec.image} nor the host has mpirun; --launcher torchrun needs none"
+        why = f"neither {name_of_image} nor the host has mpirun; --launcher torchrun needs none"
     if lacking:
         raise UnfitError((name, why) for name in lacking)
     return facts_inside
@@ -188,6 +191,7 @@ def contributions(
 ) -> Mapping[str, Contribution]:
     """What the container of each host adds to its plan; `UnfitError` for hosts that cannot pass it GPUs."""
     found, added, reasons = found_inside(spec, facts, images), {}, []
+    reference = spec.of(ContainerOptions).image
     for name, image in images.items():
         try:
             container = plan_container(spec, name, facts[name], image)
@@ -198,8 +202,8 @@ def contributions(
             facts=found[name],
             files=tuple(_files(spec, container, facts[name], image, programs)),
             container=container,
-            record={"image": spec.image},
-            if_module_is_missing=f"the image {harmless(spec.image)} has no {{name}}; add its package there",
+            record={"image": reference},
+            if_module_is_missing=f"the image {harmless(reference)} has no {{name}}; add its package there",
         )
     if reasons:
         raise UnfitError(reasons)

@@ -169,6 +169,11 @@ class Options:
     They travel with the request, as `LaunchSpec.of(NotifyOptions)`. Fields that are no flags travel too.
     """
 
+    @property
+    def variables(self) -> Sequence[tuple[str, str]]:
+        """Variables of every rank."""
+        return ()
+
     def check(self, given: Mapping[str, Any]) -> None:
         """`UsageError` for options that exclude each other, before any host is asked.
 

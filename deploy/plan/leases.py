@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..console.terminal import harmless
 from ..console.text import count, duration, ranges
-from ..errors import HostError
+from ..errors import HostError, UsageError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.leases import Device, Lease
+from .flags import Options, flag
 from .launch_plan import Contribution
-from .spec import ALL_GPUS, LaunchSpec
+from .spec import LaunchSpec
 
 VARIABLES = {
     "nvidia": "CUDA_VISIBLE_DEVICES",
@@ -23,7 +25,68 @@ VARIABLES = {
 ORDER, BY_BUS = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 NO_GPUS = tuple((name, "") for name in VARIABLES.values())
 """The variables of a job with `--gpus 0`."""
+ALL_GPUS = -1
+"""In place of a number of GPUs: all of each host."""
+WITHOUT_LIMIT = "without limit"
+"""The value of --wait that stands alone."""
 MOST_HOLDERS = 4
+
+
+def _number(text: str) -> int:
+    """The value of `--gpus`."""
+    if re.fullmatch(r"\d+@any", text):
+        raise UsageError(f"--gpus {text}: @any was removed: use the number of GPUs for each host, --gpus 4")
+    if not re.fullmatch(r"[0-9]{1,4}", text):
+        raise UsageError(f"--gpus {text}: write a number of GPUs for each host: 4")
+    return int(text)
+
+
+def _seconds(text: str) -> float | None:
+    """The value of `--wait`; None without a limit."""
+    if text == WITHOUT_LIMIT:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise UsageError(f"--wait {text}: write a whole number of seconds, or no value to wait without limit")
+    return float(text)
+
+
+@dataclass(frozen=True)
+class LeaseOptions(Options):
+    """The GPUs that a job leases."""
+
+    gpus: int | None = flag(
+        None,
+        "lease this number of GPUs on each host, with a rank for each; 0: none (default: one for each rank)",
+        "N",
+        group="Most used",
+        parse=_number,
+    )
+    """None for one for each rank, or all if the program starts its own."""
+    wait: float | None = flag(
+        0.0,
+        "wait for GPUs that others have leased, in the order of arrival; with SECONDS, no longer",
+        "SECONDS",
+        alone=WITHOUT_LIMIT,
+        values=r"\d+",
+        group="Shared hosts",
+        parse=_seconds,
+    )
+
+    @property
+    def variables(self) -> Sequence[tuple[str, str]]:
+        """No GPU is visible with `--gpus 0`."""
+        return NO_GPUS if self.gpus == 0 else ()
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """`UsageError` beside another source of GPUs."""
+        for name in ("gpus", "wait"):
+            if name in given and "slurm" in given:
+                raise UsageError(f'--{name}: Slurm assigns GPUs and hosts; its options: --slurm "--gpus 4"')
+        own = any(setting.partition("=")[0] in VARIABLES.values() for setting in given.get("env", ()))
+        if own and self.gpus is not None:
+            raise UsageError(
+                "--gpus and a variable such as CUDA_VISIBLE_DEVICES exclude each other; give one"
+            )
 
 
 @dataclass(frozen=True)
@@ -51,7 +114,8 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
         gpus, chosen = 0, chosen if chosen.strip() not in {"", "-1"} and facts.devices else None
     else:
         named = {None: min(ranks, facts.devices), ALL_GPUS: facts.devices}
-        gpus = named.get(spec.gpus, spec.gpus) or 0
+        asked = spec.of(LeaseOptions).gpus
+        gpus = named.get(asked, asked) or 0
     if not (gpus or chosen):
         return None
     return Wish(gpus, chosen)

@@ -21,26 +21,10 @@ DEFAULT_LAUNCHER: LauncherName = "mpirun"
 START_SECONDS, STALL_NOTE_SECONDS, GRACE_SECONDS = 60.0, 60.0, 30.0
 MAX_LOG = 500 << 20
 """Bytes that each log of a run may take on the driver's disk, unless --max-log gives another number."""
-ALL_GPUS = -1
-"""In place of a number of GPUs: all of each host."""
 NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
 
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A folder or file of a host, and its path in the container; by default the same."""
-
-    source: str
-    at: str = ""
-    read_only: bool = False
-
-    @property
-    def target(self) -> str:
-        """Its path in the container."""
-        return self.at or self.source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +54,6 @@ class LaunchSpec:
     allocation: str = ""
     """Slurm's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
     np: int | None = None
-    gpus: int | None = None
-    """GPUs that it leases on each host; None for one for each rank, or all if the program starts its own."""
-    lease_wait: float | None = 0.0
-    """Seconds that it waits for GPUs that others have; None for no limit."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)
@@ -94,12 +74,6 @@ class LaunchSpec:
     """A line about the packages of that environment."""
     record: bool = False
     """Whether each rank records its collectives, so that a hang can be explained (deploy/why)."""
-    image: str = ""
-    """The container image in which the ranks run; empty for the hosts themselves."""
-    engine: str = ""
-    """The engine that starts its container: docker, podman or apptainer; empty for what each host has."""
-    mounts: tuple[Mount, ...] = ()
-    """Folders and files of the hosts in the container, besides those of the job."""
 
     # How it runs, and when it starts again
     start_timeout: float = START_SECONDS

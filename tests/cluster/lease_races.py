@@ -28,6 +28,7 @@ from muster.deploy.jobs.feature import Start
 from muster.deploy.jobs.leases import Leasing
 from muster.deploy.launch.events import drop
 from muster.deploy.plan.launcher import place_ranks
+from muster.deploy.plan.leases import LeaseOptions
 from muster.deploy.plan.spec import LaunchSpec
 from muster.deploy.timings import Timings
 from tests import fake_gpus
@@ -154,7 +155,7 @@ class Racer:
         chance = self._chance
         hosts = tuple(chance.sample(self.hosts, chance.choice((1, 1, 2, 3))))
         wait = chance.choice((None, 0.0, 0.0, 2.0))
-        return LaunchSpec(job=job, hosts=hosts, gpus=chance.choice((1, 2, 4, 8)), lease_wait=wait)
+        return LaunchSpec(job=job, hosts=hosts).having(LeaseOptions(chance.choice((1, 2, 4, 8)), wait))
 
     def _hold(self, job: str, queued: float, leases: Leases) -> None:
         gpus = self._ledger.take(job, queued, leases)
@@ -219,7 +220,7 @@ def race(cluster: Cluster, racers: int, jobs: int) -> Race:
 def _starved(cluster: Cluster, ledger: Ledger) -> tuple[float, int]:
     """A job that wants everything while others race; its waiting time, and how many came before it."""
     racer = Racer(cluster, ledger, 900_000)
-    spec = LaunchSpec(job="20261126-900000-0000", hosts=racer.hosts, gpus=GPUS, lease_wait=None)
+    spec = LaunchSpec(job="20261126-900000-0000", hosts=racer.hosts).having(LeaseOptions(GPUS, None))
     leasing = Leasing(Start(spec, place_ranks(spec.hosts, spec), drop, Timings()), racer.connected())
     began = time.monotonic()
     leases = leasing._try()

@@ -16,6 +16,7 @@ from muster.deploy.common.users import own_name
 from muster.deploy.connect.fanout import ask_every
 from muster.deploy.connect.requests.leases import LEASES
 from muster.deploy.jobs import leases as leasing
+from muster.deploy.plan.leases import LeaseOptions
 from muster.deploy.plan.spec import LaunchSpec
 from tests.cluster import lease_races as races
 from tests.launching import Project
@@ -88,7 +89,7 @@ def test_a_thousand_jobs_race(gpus: Cluster) -> None:
 def test_a_host_that_is_killed_keeps_no_lease(gpus: Cluster) -> None:
     hosts = "node1", "node2", "node3"
     with races.agents(gpus) as racer:
-        spec = LaunchSpec(job="20261126-080000-0001", hosts=racer.hosts, gpus=races.GPUS)
+        spec = LaunchSpec(job="20261126-080000-0001", hosts=racer.hosts).having(LeaseOptions(races.GPUS))
         racer.lease(spec.job, spec)
         gpus.kill("node2")
         gpus.start("node2")
@@ -133,7 +134,7 @@ def test_after_kill_9_of_a_part_of_a_job_its_gpus_are_free(
 def test_a_restart_keeps_its_gpus(holding: Project, gpus: Cluster) -> None:
     (holding.path / "fails.py").write_text(HOLDS + FAILS_ONCE)
     with races.agents(gpus) as racer:
-        spec = LaunchSpec(job="20261126-080000-0001", hosts=racer.hosts, gpus=5)
+        spec = LaunchSpec(job="20261126-080000-0001", hosts=racer.hosts).having(LeaseOptions(5))
         racer.lease(spec.job, spec)
         words = ("--gpus", "2", "--max-restarts", "1", "--script", "fails.py", "--args=0")
         ran = holding.launch(*words)

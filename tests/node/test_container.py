@@ -26,6 +26,7 @@ from muster.deploy.hosts.containers import HostImage
 from muster.deploy.jobs import containers
 from muster.deploy.jobs.feature import Start
 from muster.deploy.launch.events import Event, Waiting
+from muster.deploy.plan.container_options import ContainerOptions
 from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec
@@ -156,7 +157,7 @@ def test_containers_of_jobs_that_nobody_holds_are_removed(
 
 def images(tmp_path: Path, image: str, *, pull: bool = True) -> list[str]:
     said: list[str] = []
-    spec = LaunchSpec(job="x", program=Program(), image=image)
+    spec = LaunchSpec(job="x", program=Program()).having(ContainerOptions(image))
 
     def emit(event: Event) -> None:
         if isinstance(event, Waiting):

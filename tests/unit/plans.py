@@ -12,6 +12,7 @@ from muster.deploy.hosts.containers import HostImage
 from muster.deploy.hosts.facts import Facts
 from muster.deploy.hosts.leases import Lease
 from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
+from muster.deploy.jobs.feature_options import OPTIONS
 from muster.deploy.plan.container import contributions
 from muster.deploy.plan.launch_plan import Contribution, LaunchPlan
 from muster.deploy.plan.launcher import place_ranks
@@ -54,6 +55,15 @@ OWN_HOME: dict[str, Any] = {
 }
 
 
+def request_of(**given: Any) -> LaunchSpec:
+    """A request; fields of the options of a feature go there."""
+    parts = []
+    for kind in OPTIONS:
+        own = {each.name: given.pop(each.name) for each in dataclasses.fields(kind) if each.name in given}
+        parts += [kind(**own)] if own else []
+    return LaunchSpec(**given).having(*parts)
+
+
 def make_plan(
     text: str,
     *,
@@ -71,7 +81,7 @@ def make_plan(
         "tree": TREE,
         "library": LIBRARY,
     }
-    request = LaunchSpec(**{**defaults, **spec})
+    request = request_of(**{**defaults, **spec})
     placement = place_ranks(hosts, request)
     chosen = placement.connected
     changes = facts or {}

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.options import container
-from muster.deploy.errors import UnfitError, UsageError
+from muster.deploy.cli.commands import load
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.program import run
+from muster.deploy.errors import UnfitError
 from muster.deploy.hosts.containers import EngineName, HostImage, ImageContents, require_same
+from muster.deploy.plan.container_options import Mount
 from muster.deploy.plan.launch_plan import ContainerPlan, HostPlan, LaunchPlan
-from muster.deploy.plan.spec import Mount
 from tests.unit.plans import make_plan
 
 REF, ID = "nvcr.io/nvidia/pytorch:25.01-py3", "ab" * 32
@@ -216,7 +218,7 @@ def test_gpus_that_cannot_come_in_are_an_error_unless_the_ranks_want_none(engine
 
 def test_devices_for_rdma_and_the_users_own_folders_come_in() -> None:
     mounts = (Mount("/scratch"), Mount("/nfs/a,b", "/data", read_only=True))
-    words = argv(devices=("/dev/infiniband",), spec={"mounts": mounts})
+    words = argv(devices=("/dev/infiniband",), spec={"mount": mounts})
     assert has(words, "--device", "/dev/infiniband")
     assert has(words, "--mount", "type=bind,source=/scratch,target=/scratch")
     assert has(words, "--mount", 'type=bind,"source=/nfs/a,b",target=/data,readonly')
@@ -289,14 +291,14 @@ def test_an_image_with_too_old_a_python_is_refused() -> None:
 
 
 def test_mounts_are_read_as_docker_reads_volumes() -> None:
-    given = container("a:1", "", ["/a", "/a:/b", "/a:ro", "/a:/b:ro"], requirements="")
-    assert given["mounts"] == (
+    made = load("launch").made({"--mount": ("/a", "/a:/b", "/a:ro", "/a:/b:ro")})
+    assert isinstance(made, LaunchOptions)
+    assert made.mount == (
         Mount("/a"),
         Mount("/a", "/b"),
         Mount("/a", read_only=True),
         Mount("/a", "/b", read_only=True),
     )
-    assert container("", "", [], requirements="") == {}
 
 
 @pytest.mark.parametrize(
@@ -316,8 +318,14 @@ def test_mounts_are_read_as_docker_reads_volumes() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_before_any_host_is_asked(
-    image: str, engine: str, mounts: list[str], requirements: str, why: str
+    image: str,
+    engine: str,
+    mounts: list[str],
+    requirements: str,
+    why: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(UsageError) as caught:
-        container(image, engine, mounts, requirements=requirements)
-    assert why in str(caught.value)
+    flags = {"image": [image], "engine": [engine], "mount": mounts, "requirements": [requirements]}
+    words = [f"--{name}={value}" for name, values in flags.items() for value in values if value]
+    assert run(["launch", *words]) == 2
+    assert why in capsys.readouterr().err

@@ -13,7 +13,8 @@ import pytest
 
 from muster.deploy.agent.host import claims, leases
 from muster.deploy.agent.host import devices as host_devices
-from muster.deploy.cli import options as parse
+from muster.deploy.cli.commands import load
+from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.connect.requests.leases import LEASE, LEASES
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import UnfitError, UsageError
@@ -24,17 +25,17 @@ from muster.deploy.jobs.feature import Start
 from muster.deploy.jobs.free import free_table
 from muster.deploy.launch.events import drop
 from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.leases import NO_GPUS, Wish, visible, wish
+from muster.deploy.plan.leases import NO_GPUS, WITHOUT_LIMIT, Wish, visible, wish
 from muster.deploy.plan.spec import LaunchSpec
 from muster.deploy.timings import Timings
-from tests.unit.plans import NODE, make_plan
+from tests.unit.plans import NODE, make_plan, request_of
 
 GPUS = replace(NODE, gpus=8, devices=8)
 JOB = "20261126-080000-00{:02x}"
 
 
 def spec(text: str = "node1 slots=4", **more: Any) -> LaunchSpec:
-    return LaunchSpec(job=more.pop("job", JOB.format(1)), hosts=hostfile.parse(text), **more)
+    return request_of(job=more.pop("job", JOB.format(1)), hosts=hostfile.parse(text), **more)
 
 
 def lease(*numbers: int, **more: Any) -> Lease:
@@ -96,17 +97,19 @@ def test_the_likely_gpu_of_a_rank_is_the_leased_one_of_its_local_rank() -> None:
 @pytest.mark.parametrize("text", ["-1", "four", "8@node1", "99999", "٤"])
 def test_a_wrong_number_of_gpus_is_an_error_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="write a number of GPUs for each host: 4"):
-        parse.gpus(text)
+        load("launch").made({"--gpus": text})
 
 
 def test_gpus_on_any_host_were_removed() -> None:
     with pytest.raises(UsageError, match="8@any: @any was removed: use the number of GPUs for each host"):
-        parse.gpus("8@any")
+        load("launch").made({"--gpus": "8@any"})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("", 0.0), ("30", 30.0), (parse.WITHOUT_LIMIT, None)])
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("30", 30.0), (WITHOUT_LIMIT, None)])
 def test_wait_takes_seconds_or_no_value(text: str, seconds: float | None) -> None:
-    assert parse.lease_wait(text) == seconds
+    made = load("launch").made({"--wait": text})
+    assert isinstance(made, LaunchOptions)
+    assert made.wait == seconds
 
 
 # -- several hosts --
@@ -185,14 +188,14 @@ def test_a_refused_job_keeps_no_gpu_of_any_host(hosts: Hosts) -> None:
 
 def test_a_host_with_too_few_gpus_is_never_waited_for(hosts: Hosts) -> None:
     with pytest.raises(UnfitError, match="it has 4 GPUs, and the job wants 5"):
-        hosts.job(1, gpus=5, lease_wait=None).take()
+        hosts.job(1, gpus=5, wait=None).take()
 
 
 def test_two_jobs_that_come_to_the_hosts_in_different_orders_agree_on_one(hosts: Hosts) -> None:
     """Each is first on a host. If that counted, both would wait without end."""
     running = hosts.job(1, "node1 slots=1\nnode2 slots=1")
     running.take()
-    one, other = hosts.job(2, gpus=4, lease_wait=None), hosts.job(3, gpus=4, lease_wait=None)
+    one, other = hosts.job(2, gpus=4, wait=None), hosts.job(3, gpus=4, wait=None)
     for job, host in ((one, "node1"), (other, "node2"), (other, "node1"), (one, "node2")):
         fields: Any = {"job": job._spec.job, "user": "", "queued": 0.0, "take": False}
         job._cluster.channels[host].post(LEASE, **fields, gpus=4, chosen=None)
