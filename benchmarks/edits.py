@@ -27,14 +27,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from muster.deploy.hosts import hostfile  # noqa: E402  # the checkout's own, installed or not
+from muster.deploy.core.hosts import hostfile  # noqa: E402  # the checkout's own, installed or not
 
 FILE_BYTES = 4096
 PROGRAM = "print('started', flush=True)\n"
 # The launch itself, in a process of its own, which also counts what it writes to agents.
 COUNTED = """
 import sys
-from muster.deploy.connect import channel
+from muster.deploy.core.connect import channel
 from muster.deploy.cli.program import main
 sent, write = [0], channel.write_frame
 class Counting:

@@ -35,7 +35,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from muster.deploy.hosts import hostfile  # noqa: E402  # the checkout's own, installed or not
+from muster.deploy.core.hosts import hostfile  # noqa: E402  # the checkout's own, installed or not
 
 PROGRAM = "import time; print('started', flush=True); time.sleep(1)\n"
 FAB = Path(sys.executable).parent / "fab"

@@ -25,7 +25,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from muster.deploy.hosts import hostfile  # noqa: E402  # the checkout's own, installed or not
+from muster.deploy.core.hosts import hostfile  # noqa: E402  # the checkout's own, installed or not
 
 PAGE = ROOT / "docs" / "bench.md"
 BEGIN, END = "<!-- figures: benchmarks/links.py -->", "<!-- end of figures -->"

@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.fr_trace import dump_of, report
-from muster.deploy.why.positions import Positions, Rank
+from muster.deploy.features.why.positions import Positions, Rank
 
 _MODULE = "nvidia_resiliency_ext.attribution.trace_analyzer.fr_attribution"
 

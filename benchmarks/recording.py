@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-IN_RANK = Path(__file__).parents[1] / "deploy" / "agent" / "job" / "in_rank"
+IN_RANK = Path(__file__).parents[1] / "deploy" / "core" / "agent" / "in_rank"
 PROGRAM = """
 import json, sys, time
 import torch, torch.distributed as dist

@@ -20,11 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from muster.deploy.agent.job.sampler import Sampler
-from muster.deploy.common.frames import Frame
-from muster.deploy.connect.report_frames import of_frame
-from muster.deploy.connect.reports import Event, Sampled
-from muster.deploy.jobs.sample_file import SAMPLES, SampleFile
+from muster.deploy.core.connect.report_frames import of_frame
+from muster.deploy.core.connect.reports import Event, Sampled
+from muster.deploy.core.wire.frames import Frame
+from muster.deploy.features.samples.on_host.sampler import Sampler
+from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
 
 EVERY = 2.0
 VARIANTS = 5  # of the sample of each host: no two in a row are equal

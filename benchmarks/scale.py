@@ -106,15 +106,15 @@ def deliver_here() -> None:
     """Deliver the folder `code` to every host as a launch does, and exit."""
     from muster.deploy.cli.launch_program import program_of  # noqa: PLC0415  # only this process needs them
     from muster.deploy.cli.options import new_job  # noqa: PLC0415
-    from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
-    from muster.deploy.connect.opener import access_beside  # noqa: PLC0415
-    from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
-    from muster.deploy.jobs.planning import tools  # noqa: PLC0415
-    from muster.deploy.launch.deliver import deliver  # noqa: PLC0415
-    from muster.deploy.plan.launcher import place_ranks  # noqa: PLC0415
-    from muster.deploy.plan.planner import plan  # noqa: PLC0415
-    from muster.deploy.plan.source_tree import scan  # noqa: PLC0415
-    from muster.deploy.plan.spec import LaunchSpec  # noqa: PLC0415
+    from muster.deploy.core.connect.cluster import Cluster  # noqa: PLC0415
+    from muster.deploy.core.connect.opener import access_beside  # noqa: PLC0415
+    from muster.deploy.core.hosts import hostfile  # noqa: PLC0415  # only this process needs them
+    from muster.deploy.core.job.deliver import deliver  # noqa: PLC0415
+    from muster.deploy.core.job.planning import tools  # noqa: PLC0415
+    from muster.deploy.core.plan.launcher import place_ranks  # noqa: PLC0415
+    from muster.deploy.core.plan.planner import plan  # noqa: PLC0415
+    from muster.deploy.core.plan.source_tree import scan  # noqa: PLC0415
+    from muster.deploy.core.plan.spec import LaunchSpec  # noqa: PLC0415
 
     code = Path("code").resolve()
     tree = scan(code)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from muster.deploy.console.progress import MOST_PIPE_SECONDS, SHARE
+from muster.deploy.core.text.progress import MOST_PIPE_SECONDS, SHARE
 from tests.local.test_silent_commands import ENGINE, HOSTS, PROGRAMS  # from the checkout
 
 BIN = Path(sys.executable).parent

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .deploy.api.job import Job, launch
     from .deploy.api.process import LaunchError
     from .deploy.api.result import JobError, JobResult, RankError
-    from .deploy.errors import MusterError, UsageError
+    from .deploy.core.errors import MusterError, UsageError
 
 __all__ = [
     "Job",
@@ -37,9 +37,9 @@ _PLACES = {
     "JobError": "deploy.api.result",
     "JobResult": "deploy.api.result",
     "LaunchError": "deploy.api.process",
-    "MusterError": "deploy.errors",
+    "MusterError": "deploy.core.errors",
     "RankError": "deploy.api.result",
-    "UsageError": "deploy.errors",
+    "UsageError": "deploy.core.errors",
     "launch": "deploy.api.job",
     "run": "deploy.api.functions",
 }

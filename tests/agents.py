@@ -5,8 +5,8 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 
-from muster.deploy.agent.job.supervisor import JobSupervisor
-from muster.deploy.agent.main import Agent, Parts
+from muster.deploy.core.agent.main import Agent, Parts
+from muster.deploy.core.agent.supervisor import JobSupervisor
 
 
 def job_in(home: Path) -> JobSupervisor:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.deploy.agent.transfer.blobs import Blobs
-from muster.deploy.common import durable
-from muster.deploy.common.durable import read_sealed, write_atomically, write_sealed
-from muster.deploy.common.folders import identity_of_folder
-from muster.deploy.common.store import DamagedError, Store
+from muster.deploy.core.agent.transfer.blobs import Blobs
+from muster.deploy.core.wire import durable
+from muster.deploy.core.wire.durable import read_sealed, write_atomically, write_sealed
+from muster.deploy.core.wire.folders import identity_of_folder
+from muster.deploy.core.wire.store import DamagedError, Store
 
 CONTENTS = [f"print({number})\n".encode() * 1000 for number in range(12)]
 OLD, NEW = b"old" * 1000, b"new" * 1000

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.deploy.connect.bootstrap import BOOTSTRAP
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.pipe import LostError, Pipe
-from muster.deploy.connect.transports.process import ProcessPipe
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect.bootstrap import BOOTSTRAP
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.pipe import LostError, Pipe
+from muster.deploy.core.connect.transports.process import ProcessPipe
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
 
 
 class HostPipe(ProcessPipe):

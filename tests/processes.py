@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from muster.deploy.agent.processes import below, process_table
+from muster.deploy.core.agent.processes import below, process_table
 from tests.load import hold
 from tests.waiting import wait_until
 

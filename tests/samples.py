@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from muster.deploy.hosts.samples import HostSample
-from muster.deploy.jobs.sample_file import SampleReader
+from muster.deploy.features.samples.messages import HostSample
+from muster.deploy.features.samples.sample_file import SampleReader
 
 
 def read_samples(path: str) -> Iterator[HostSample]:

@@ -15,9 +15,9 @@ from ansible import constants
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from muster.deploy.console.ansible_result import obstacle  # noqa: E402  # found by that path
-from muster.deploy.console.fold import HostMessage, fold_messages  # noqa: E402  # the same
-from muster.deploy.console.text import fitted  # noqa: E402  # the same
+from muster.deploy.core.text.fold import HostMessage, fold_messages  # noqa: E402  # the same
+from muster.deploy.core.text.text import fitted  # noqa: E402  # the same
+from muster.deploy.features.setup.ansible_result import obstacle  # noqa: E402  # found by that path
 
 DOCUMENTATION = """
 name: plain

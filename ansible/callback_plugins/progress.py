@@ -15,9 +15,9 @@ from ansible.plugins.callback import CallbackBase
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from muster.deploy.console.live_line import live_line  # noqa: E402  # found by that path
-from muster.deploy.console.progress import Progress  # noqa: E402  # the same
-from muster.deploy.waits import Wait  # noqa: E402  # the same
+from muster.deploy.core.text.live_line import live_line  # noqa: E402  # found by that path
+from muster.deploy.core.text.progress import Progress  # noqa: E402  # the same
+from muster.deploy.core.waits import Wait  # noqa: E402  # the same
 
 DOCUMENTATION = """
 name: progress

@@ -31,7 +31,7 @@ def outcome(
 
 def failures(checks: Iterable[Mapping[str, Any]]) -> str:
     """Return a line for each failed check; hosts that fail for the same reason share it."""
-    from muster.deploy.console.fold import HostMessage, fold_messages
+    from muster.deploy.core.text.fold import HostMessage, fold_messages
 
     failed = [check for check in checks if not check["ok"]]
     messages = [HostMessage(str(check["host"]), f"{check['id']}: {check['detail']}") for check in failed]

@@ -1,4 +1,4 @@
-"""Reads hosts.txt as Ansible's inventory, with Muster's own parser, muster.deploy.hosts.hostfile."""
+"""Reads hosts.txt as Ansible's inventory, with Muster's own parser, muster.deploy.core.hosts.hostfile."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ansible.plugins.inventory import BaseInventoryPlugin
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from muster.deploy.errors import MusterError  # noqa: E402  # found by that path
-from muster.deploy.hosts import hostfile, setup_record  # noqa: E402  # the same
+from muster.deploy.core.errors import MusterError  # noqa: E402  # found by that path
+from muster.deploy.core.hosts import hostfile  # noqa: E402  # the same
+from muster.deploy.features.setup import record as setup_record  # noqa: E402  # the same
 
 DOCUMENTATION = """
 name: hosts_file
 short_description: Muster's hosts file as an inventory
 description:
-  - Reads an Open MPI hostfile by the rules of C(muster.deploy.hosts.hostfile), which names every mistake.
+  - Reads an Open MPI hostfile by the rules of C(muster.deploy.core.hosts.hostfile), which names every mistake.
   - Groups are C(cluster), and in it C(head), the first host, and C(workers), the others.
   - >-
     The group C(left) has the hosts of C(.muster/hosts.json) that left the hosts file before setup was undone.

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from muster.deploy.agent.processes import PR_SET_CHILD_SUBREAPER, end_descendants, prctl
+from muster.deploy.core.agent.processes import PR_SET_CHILD_SUBREAPER, end_descendants, prctl
 
 from . import report
 from .records import Proof, Recorder, read

@@ -19,12 +19,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from muster.deploy.agent.host import gpus
-from muster.deploy.agent.host.gpu_meter import GpuMeter
-from muster.deploy.agent.host.gpu_meter import find as find_smi
-from muster.deploy.check.gpus import Needs, of_gpus
-from muster.deploy.decode import from_json
-from muster.deploy.hosts.gpus import GpuReport
+from muster.deploy.core.agent import gpus
+from muster.deploy.core.decode import from_json
+from muster.deploy.core.hosts.gpus import GpuReport
+from muster.deploy.features.check.gpus import Needs, of_gpus
+from muster.deploy.features.samples.on_host.gpu_meter import GpuMeter
+from muster.deploy.features.samples.on_host.gpu_meter import find as find_smi
 
 from .records import Proof, Recorder
 from .views import View, compared, of_nvml, of_xml

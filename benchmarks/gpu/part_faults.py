@@ -25,7 +25,7 @@ from .records import Proof, Recorder
 
 IN_KERNEL_SECONDS = 1.0
 LONG_SECONDS = 13.0
-"""muster why calls a wait of more than 10 s a hang (deploy/why/case.py), and an agent looks every 10 s which
+"""muster why calls a wait of more than 10 s a hang (deploy/features/why/case.py), and an agent looks every 10 s which
 process uses which GPU (agent/job/sampler.py)."""
 PAIRS = 15
 STALL_SECONDS = 13

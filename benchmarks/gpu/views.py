@@ -1,4 +1,4 @@
-"""What nvidia-smi's XML and NVML say of a GPU, in the fields and units of deploy/agent/host/gpus.py.
+"""What nvidia-smi's XML and NVML say of a GPU, in the fields and units of deploy/core/agent/gpus.py.
 
 Muster reads neither: it asks nvidia-smi for lines of CSV. A field is None if the GPU does not have it.
 """

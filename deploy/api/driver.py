@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from ..cli.command import Exit, Source
 from ..cli.commands import load
-from ..console.terminal import harmless_streams
-from ..console.text import status_of
+from ..core.text.terminal import harmless_streams
+from ..core.text.text import status_of
 
 INTERRUPTED = 128 + signal.SIGINT
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..common import plain_values
-from ..errors import MusterError, UsageError
-from ..jobs.bounded import content_of, value_of
-from ..jobs.returned import MOST_RETURNED, name_of
-from ..plan.program import CALL, PYTHON
+from ..core.errors import MusterError, UsageError
+from ..core.job.bounded import content_of, value_of
+from ..core.plan.program import CALL, PYTHON
+from ..core.wire import plain_values
+from ..features.returned_values.driver import MOST_RETURNED, name_of
 from .flags import RunFlags
 from .job import start
 from .result import JobError, JobResult, RankError
@@ -49,7 +49,7 @@ def run(
 
 
 def write_call(folder: Path, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    """Write the files with which a rank calls the function (agent/job/muster_call.py)."""
+    """Write the files with which a rank calls the function (features/returned_values/in_rank/muster_call.py)."""
     import cloudpickle  # noqa: PLC0415  # 40 ms, only for functions
 
     try:
@@ -63,8 +63,8 @@ def write_call(folder: Path, function: Callable[..., object], arguments: tuple[o
     (data / "call.pickle").write_bytes(call)
     if b"cloudpickle" in call:  # it has code, which only this version of Python reads; a name has none
         (folder / PYTHON).write_text("{}.{}".format(*sys.version_info))
-    shutil.copy(DEPLOY / "agent" / "job" / f"{CALL}.py", folder)
-    shutil.copy(DEPLOY / "common" / "plain_values.py", data)
+    shutil.copy(DEPLOY / "features" / "returned_values" / "in_rank" / f"{CALL}.py", folder)
+    shutil.copy(DEPLOY / "core" / "wire" / "plain_values.py", data)
     package = Path(cloudpickle.__file__).parent
     shutil.copytree(package, data / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 

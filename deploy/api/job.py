@@ -16,14 +16,14 @@ from ..cli.commands import load
 from ..cli.options import new_job
 from ..cli.project import with_defaults
 from ..cli.shared import RUNS_FOLDER
-from ..common.runs import FILES_FOLDER
-from ..common.users import own_name
-from ..connect.requests.jobs import JOBS
-from ..console.terminal import harmless, harmless_lines
-from ..console.text import nearest
-from ..errors import MusterError, UsageError
-from ..jobs import control
-from ..jobs.control import LocalRuns, LocatedJob
+from ..core.connect.requests.jobs import JOBS
+from ..core.errors import MusterError, UsageError
+from ..core.job import control
+from ..core.job.control import LocalRuns, LocatedJob
+from ..core.text.terminal import harmless, harmless_lines
+from ..core.text.text import nearest
+from ..core.wire.runs import FILES_FOLDER
+from ..core.wire.users import own_name
 from .flags import LaunchFlags
 from .process import CommandProcess
 from .result import JobResult, read_result

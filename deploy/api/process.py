@@ -18,9 +18,9 @@ from functools import partial
 from typing import IO, Any, TextIO
 
 from ..cli.command import Source
-from ..console.terminal import harmless_lines
-from ..console.text import describe_code, status_of
-from ..errors import MusterError, UsageError
+from ..core.errors import MusterError, UsageError
+from ..core.text.terminal import harmless_lines
+from ..core.text.text import describe_code, status_of
 
 # Not `-m`: a json.py in the working folder would shadow ours.
 _START = (

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..console.terminal import harmless, harmless_lines
-from ..decode import MALFORMED, from_json
-from ..errors import MusterError
-from ..jobs.bounded import content_of, value_of
+from ..core.decode import MALFORMED, from_json
+from ..core.errors import MusterError
+from ..core.job.bounded import content_of, value_of
+from ..core.text.terminal import harmless, harmless_lines
 
 
 class JobError(MusterError):

@@ -22,12 +22,12 @@ from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
-from .. import interrupts, waits
-from ..common.os_errors import explain
-from ..console.progress import Progress
-from ..console.terminal import harmless_lines
-from ..errors import MusterError
-from ..plan.flags import Flag, flags_of
+from ..core import interrupts, waits
+from ..core.errors import MusterError
+from ..core.plan.flags import Flag, flags_of
+from ..core.text.progress import Progress
+from ..core.text.terminal import harmless_lines
+from ..core.wire.os_errors import explain
 
 PROFILE = "--profile"
 """The flags about a project's own defaults (project.py), which cannot be defaults themselves."""
@@ -181,7 +181,7 @@ def exit_on_error(interrupted: str = "interrupted") -> Iterator[None]:
         yield
     except MusterError as error:
         raise Exit(harmless_lines(str(error)), error.exit_status) from None
-    except BrokenPipeError:  # `| head`: deploy/cli/program.py
+    except BrokenPipeError:  # `| head`: cli/program.py
         raise
     except OSError as error:  # an error of this machine: errors of hosts arrive as a MusterError
         raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None

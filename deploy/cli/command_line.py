@@ -22,10 +22,10 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from ..common.runs import is_job_id
-from ..console.text import nearest
-from ..errors import UsageError
-from ..plan.flags import Flag
+from ..core.errors import UsageError
+from ..core.plan.flags import Flag
+from ..core.text.text import nearest
+from ..core.wire.runs import is_job_id
 from .command import PROFILE, Declaration, Exit, Source
 from .project import mentioned, with_defaults
 from .project_file import project_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-from ..plan.flags import flag
+from ..core.plan.flags import flag
 from .command import Command
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

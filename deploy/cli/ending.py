@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .. import interrupts
-from ..common.os_errors import explain
-from ..console.progress import Progress
-from ..errors import MusterError
+from ..core import interrupts
+from ..core.errors import MusterError
+from ..core.text.progress import Progress
+from ..core.wire.os_errors import explain
 from .shared import print_note
 
 PAGE = "report.html"
@@ -22,7 +22,7 @@ def end_with_page(folder: Path) -> None:
 def _write(folder: Path) -> str:
     """Write it; returns why that failed, else an empty text."""
     try:
-        from ..view.page.render import write_report  # noqa: PLC0415  # 35 ms, after the verdict
+        from ..features.page.render import write_report  # noqa: PLC0415  # 35 ms, after the verdict
 
         with interrupts.interruptible(), Progress("writing the page"):
             write_report(folder, folder / PAGE)

@@ -11,7 +11,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Exit at once: nothing has started. A command installs its own handler (deploy/cli/command.py)."""
+    """Exit at once: nothing has started. A command installs its own handler (cli/command.py)."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
 

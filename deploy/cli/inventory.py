@@ -11,25 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..connect.opener import Access, access_beside, access_with
-from ..connect.pipe import OpenPipe, Pipe
-from ..console.text import count
-from ..errors import UnfitError, UsageError
-from ..hosts import hostfile
-from ..hosts.drained import load, usable
-from ..hosts.hostfile import Host
-from ..hosts.setup_record import Stack, stack
-from ..hosts.slots import SlotRule, counted_slots, slot_rule
-from ..jobs.feature import Feature
-from ..jobs.free import drained_line
-from ..jobs.hosts_record import HostsRecord
-from ..plan.launcher import launcher_of
-from ..plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
-from ..slurm.options import options_of
+from ..core.connect.opener import Access, access_beside, access_with
+from ..core.connect.pipe import OpenPipe, Pipe
+from ..core.errors import UnfitError, UsageError
+from ..core.hosts import hostfile
+from ..core.hosts.hostfile import Host
+from ..core.hosts.slots import SlotRule, counted_slots, slot_rule
+from ..core.job.feature import Feature
+from ..core.job.hosts_record import HostsRecord
+from ..core.plan.launcher import launcher_of
+from ..core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
+from ..core.text.text import count
+from ..features.leases.drained import load, usable
+from ..features.leases.free import drained_line
+from ..features.setup.record import Stack, stack
+from ..features.slurm.options import options_of
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
 if TYPE_CHECKING:  # most commands launch nothing
-    from ..connect.cluster import Cluster
+    from ..core.connect.cluster import Cluster
 
 OnDrained = Literal["keep", "leave out", "leave out unless named"]
 """What a command does with hosts that `muster hosts drain` has put aside. A launch leaves them out. A command
@@ -104,7 +104,7 @@ def _of_this_machine(python: str, chosen: str, rule: SlotRule | None) -> Invento
 
     The launcher is that of the user, else torchrun if mpirun does not work, else mpirun.
     """
-    from ..connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, as below
+    from ..core.connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, as below
 
     access = access_with(None, python)
     alone = (Host("localhost"),)
@@ -140,7 +140,7 @@ def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
         return inventory.hosts
     rule, facts = slot_rule(slots), {}
     if not isinstance(rule, int):
-        from ..connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, during the logins of a launch
+        from ..core.connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, during the logins of a launch
 
         with Cluster(inventory.hosts, inventory.open_pipe) as cluster:
             facts = cluster.facts
@@ -161,7 +161,7 @@ def without_hosts() -> Inventory:
 
 def cluster_of(options: HostOptions) -> Cluster:
     """The hosts of a hosts file, without their facts."""
-    from ..connect.cluster import Cluster  # noqa: PLC0415  # as above
+    from ..core.connect.cluster import Cluster  # noqa: PLC0415  # as above
 
     inventory = of_file(options)
     return Cluster(inventory.hosts, inventory.open_pipe, facts=False)
@@ -170,9 +170,9 @@ def cluster_of(options: HostOptions) -> Cluster:
 @contextlib.contextmanager
 def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventory]:
     """The hosts of an allocation: a new one from salloc, or that of this process."""
-    from ..slurm import grant  # noqa: PLC0415  # 70 ms, only with --slurm
-    from ..slurm.allocation import steps  # noqa: PLC0415
-    from ..slurm.blame import AllocationEnd, blame_for_unfit, blame_slurm  # noqa: PLC0415
+    from ..features.slurm import grant  # noqa: PLC0415  # 70 ms, only with --slurm
+    from ..features.slurm.allocation import steps  # noqa: PLC0415
+    from ..features.slurm.blame import AllocationEnd, blame_for_unfit, blame_slurm  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         if options.slurm == THIS_ALLOCATION:

@@ -8,23 +8,23 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import interrupts
-from ..common.rank_logs import host_of_spawned
-from ..common.users import own_name
-from ..connect.requests.jobs import JobState
-from ..console.columns import width_of
-from ..console.progress import Progress
-from ..console.screen import Screen
-from ..console.terminal import harmless, harmless_lines
-from ..console.text import count
-from ..errors import UnfitError, UsageError
-from ..jobs import control as jobs
-from ..jobs import table as job_table
-from ..jobs.bounded import TooLargeError, content_of
-from ..jobs.control import LocatedJob, LogLine
-from ..jobs.fetch import fetch
-from ..jobs.reconnect import reconnecting
-from ..waits import waiting
+from ..core import interrupts
+from ..core.connect.requests.jobs import JobState
+from ..core.errors import UnfitError, UsageError
+from ..core.job import control as jobs
+from ..core.job import table as job_table
+from ..core.job.bounded import TooLargeError, content_of
+from ..core.job.control import LocatedJob, LogLine
+from ..core.job.fetch import fetch
+from ..core.job.reconnect import reconnecting
+from ..core.text.columns import width_of
+from ..core.text.progress import Progress
+from ..core.text.screen import Screen
+from ..core.text.terminal import harmless, harmless_lines
+from ..core.text.text import count
+from ..core.waits import waiting
+from ..core.wire.rank_logs import host_of_spawned
+from ..core.wire.users import own_name
 from .command import Exit
 from .ending import PAGE, end_with_page
 from .job_lookup import locate, look, require_logs

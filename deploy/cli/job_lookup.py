@@ -1,6 +1,6 @@
 """Finds a job by its id: its records, its hosts, and how to reach them.
 
-The record of a launch from here (deploy/jobs/hosts_record.py) lists the hosts of a job. Without it, the
+The record of a launch from here (core/job/hosts_record.py) lists the hosts of a job. Without it, the
 command asks the hosts of `--hosts`, or of hosts.txt, and prints a line about that.
 """
 
@@ -14,20 +14,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from ..common.users import own_name
-from ..connect.cluster import Cluster
-from ..connect.opener import Access, access_beside
-from ..connect.requests.jobs import JOBS, JobState
-from ..console.fold import fold_names
-from ..console.terminal import harmless
-from ..errors import MusterError, UnfitError, UsageError, lines_of
-from ..hosts import hostfile
-from ..hosts.hostfile import Host
-from ..jobs import control as jobs
-from ..jobs import hosts_record
-from ..jobs.control import Dispute, JobRecords, LocalRuns, LocatedJob
-from ..jobs.hosts_record import HostsRecord
-from ..slurm.mark import any_mark
+from ..core.connect.cluster import Cluster
+from ..core.connect.opener import Access, access_beside
+from ..core.connect.requests.jobs import JOBS, JobState
+from ..core.errors import MusterError, UnfitError, UsageError, lines_of
+from ..core.hosts import hostfile
+from ..core.hosts.hostfile import Host
+from ..core.job import control as jobs
+from ..core.job import hosts_record
+from ..core.job.control import Dispute, JobRecords, LocalRuns, LocatedJob
+from ..core.job.hosts_record import HostsRecord
+from ..core.text.fold import fold_names
+from ..core.text.terminal import harmless
+from ..core.wire.users import own_name
+from ..features.slurm.mark import any_mark
 from .shared import RecordOptions, print_note
 
 LOOKED = "here or on the hosts"
@@ -157,7 +157,7 @@ def _local_records(runs: Path) -> JobRecords:
     """The runs of this machine; with the states from Slurm if one of them is a batch job."""
     if not any_mark(runs):
         return LocalRuns(runs)
-    from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # 70 ms, only for jobs of Slurm
+    from ..features.slurm.batch_runs import BatchRuns  # noqa: PLC0415  # 70 ms, only for jobs of Slurm
 
     return BatchRuns(runs, LocalRuns(runs))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..plan.flags import flag
+from ..core.plan.flags import flag
 from .shared import HOSTS_ALSO, JSON, ONLY_JOB, JobOptions, NewestJobOptions, RunningJobOptions
 
 ALL = AS_LAUNCHED = -1

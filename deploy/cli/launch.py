@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .. import waits
-from ..connect.opener import connect_early
-from ..console.progress import Progress
-from ..console.screen import Screen
-from ..plan.launcher import place_ranks
-from ..plan.placement import Placement
-from ..plan.spec import LaunchSpec
-from ..timings import Timings
+from ..core import waits
+from ..core.connect.opener import connect_early
+from ..core.plan.launcher import place_ranks
+from ..core.plan.placement import Placement
+from ..core.plan.spec import LaunchSpec
+from ..core.text.progress import Progress
+from ..core.text.screen import Screen
+from ..core.timings import Timings
 from . import launch_request as request
 from . import options as parse
 from .inventory import with_slots, without_hosts

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from ..jobs.feature_options import FeatureOptions
-from ..plan.flags import flag
-from ..plan.spec import LAUNCHERS, LauncherName
+from ..core.plan.flags import flag
+from ..core.plan.spec import LAUNCHERS, LauncherName
+from ..features.all_options import FeatureOptions
 from .options import BACKENDS
 from .shared import (
     EXCLUDE,

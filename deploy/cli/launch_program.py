@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
-from ..common.users import home
-from ..console.text import nearest
-from ..errors import UsageError
-from ..plan.git import git_root
-from ..plan.program import Program
-from ..plan.source_tree import Tree
-from ..plan.walk import KEYS, RUNS
+from ..core.errors import UsageError
+from ..core.plan.git import git_root
+from ..core.plan.program import Program
+from ..core.plan.source_tree import Tree
+from ..core.plan.walk import KEYS, RUNS
+from ..core.text.text import nearest
+from ..core.wire.users import home
 from .misplaced_options import notes_about_options
 
 DEFAULT_MODULE = "muster.train"

@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 
-from ..common.users import home, own_name
-from ..console.progress import OnStage
-from ..envs.wanted import Requirements, wanted
-from ..errors import UsageError
-from ..hosts.slots import slot_rule
-from ..jobs.feature_options import OPTIONS
-from ..plan.flags import Options, flags_of
-from ..plan.kept import project_key, with_kept
-from ..plan.program import PYTHON
-from ..plan.source_tree import of_package, scan, with_files
-from ..plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
-from ..slurm.options import options_of
-from ..timings import Timings
+from ..core.errors import UsageError
+from ..core.hosts.slots import slot_rule
+from ..core.plan.flags import Options, flags_of
+from ..core.plan.kept import project_key, with_kept
+from ..core.plan.program import PYTHON
+from ..core.plan.source_tree import of_package, scan, with_files
+from ..core.plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
+from ..core.text.progress import OnStage
+from ..core.timings import Timings
+from ..core.wire.users import home, own_name
+from ..features.all_options import OPTIONS
+from ..features.packages.wanted import Requirements, wanted
+from ..features.slurm.options import options_of
 from . import options as parse
 from .command import Declaration
 from .command_line import opposite
@@ -140,7 +140,7 @@ def _sources(options: LaunchOptions) -> tuple[str, ...]:
     """A line for each option with its place, without secrets; none if all are of the command line."""
     if not options.sources:
         return ()
-    from ..jobs.launched import shown_command  # noqa: PLC0415  # 16 ms, only for projects with defaults
+    from ..core.job.launched import shown_command  # noqa: PLC0415  # 16 ms, only for projects with defaults
 
     hidden = parse.taken_from_here(options.env)
     lines = []

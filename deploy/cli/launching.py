@@ -11,29 +11,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import interrupts
-from ..common.os_errors import explain
-from ..connect.cluster import Cluster
-from ..console.progress import Progress
-from ..console.screen import Screen
-from ..console.terminal import harmless, harmless_lines
-from ..envs.present import PackageSource
-from ..envs.wanted import Requirements
-from ..jobs.detach import detach
-from ..jobs.feature import Feature, Features, Start
-from ..jobs.features import changing, features_of
-from ..jobs.hosts_record import HostsRecording, kept_if_taken
-from ..jobs.planning import make_plan
-from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Job
-from ..jobs.verdict import verdict
-from ..launch.events import Event
-from ..launch.job_events import JobEvent
-from ..launch.result import LaunchResult
-from ..launch.stages import with_hosts
-from ..plan.placement import Placement
-from ..plan.spec import LaunchSpec
-from ..timings import Timings, table
+from ..core import interrupts
+from ..core.connect.cluster import Cluster
+from ..core.job.events import Event
+from ..core.job.feature import Feature, Features, Start
+from ..core.job.hosts_record import HostsRecording, kept_if_taken
+from ..core.job.job_events import JobEvent
+from ..core.job.planning import make_plan
+from ..core.job.result import LaunchResult
+from ..core.job.run_folder import RunFolder
+from ..core.job.runner import Job
+from ..core.job.stages import with_hosts
+from ..core.job.verdict import verdict
+from ..core.plan.placement import Placement
+from ..core.plan.spec import LaunchSpec
+from ..core.text.progress import Progress
+from ..core.text.screen import Screen
+from ..core.text.terminal import harmless, harmless_lines
+from ..core.timings import Timings, table
+from ..core.wire.os_errors import explain
+from ..features.all_features import changing, features_of
+from ..features.detach.driver import detach
+from ..features.packages.present import PackageSource
+from ..features.packages.wanted import Requirements
 from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory
@@ -75,8 +75,8 @@ class PreparedLaunch:
 
     def _submit(self) -> None:
         """Submit the batch job to Slurm, or print what would be submitted."""
-        from ..slurm.batch import batch_of, submit  # noqa: PLC0415  # only with --slurm --detach
-        from ..slurm.job_state import why_waits  # noqa: PLC0415
+        from ..features.slurm.batch import batch_of, submit  # noqa: PLC0415  # only with --slurm --detach
+        from ..features.slurm.job_state import why_waits  # noqa: PLC0415
 
         batch, name = batch_of(self.spec, self.slurm_options, self._runs), self.spec.job
         if self.options.dry_run:
@@ -96,7 +96,7 @@ class PreparedLaunch:
         """The delivery of the packages, if there are any."""
         if self.wanted is None:
             return None
-        from ..envs.bring import PackageDelivery  # noqa: PLC0415  # 11 ms, only with --requirements
+        from ..features.packages.bring import PackageDelivery  # noqa: PLC0415  # 11 ms, only with --requirements
 
         def progress(what: str, unit: str) -> Progress:
             return Progress(what, unit=unit)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import PurePosixPath
 
-from ..errors import UsageError
-from ..plan.flags import Flag
-from ..plan.program import Program
-from ..plan.source_tree import Tree
+from ..core.errors import UsageError
+from ..core.plan.flags import Flag
+from ..core.plan.program import Program
+from ..core.plan.source_tree import Tree
 from .command import Declaration
 from .launch_options import LaunchOptions
 

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ..common.variables import is_of_ranks
-from ..console.text import clip, count
-from ..errors import UsageError
-from ..hosts.bounds import MOST_RANKS
-from ..hosts.hostfile import Host
-from ..plan.placement import Placement
-from ..plan.spec import STALL_NOTE_SECONDS
+from ..core.errors import UsageError
+from ..core.hosts.bounds import MOST_RANKS
+from ..core.hosts.hostfile import Host
+from ..core.plan.placement import Placement
+from ..core.plan.spec import STALL_NOTE_SECONDS
+from ..core.text.text import clip, count
+from ..core.wire.variables import is_of_ranks
 from .shared import require_rank
 
 STDIN = 0  # file descriptor

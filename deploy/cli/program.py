@@ -11,9 +11,9 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
-from ..console.terminal import harmless_streams
-from ..console.text import fitted, nearest, status_of
-from ..errors import UsageError
+from ..core.errors import UsageError
+from ..core.text.terminal import harmless_streams
+from ..core.text.text import fitted, nearest, status_of
 from .command import Exit
 from .command_line import HELP, CommandLine
 from .commands import FAMILIES, FIRST_COMMANDS, MODULES, SUMMARIES, load

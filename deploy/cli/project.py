@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
-from ..plan.flags import Flag
+from ..core.errors import UsageError
+from ..core.plan.flags import Flag
 from .command import PROFILE, Declaration, Source
 from .project_file import Layer, Setting, project_of
 

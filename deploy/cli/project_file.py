@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..common.users import expanded
-from ..connect.ownership import require_own, search_path
-from ..console.text import nearest
-from ..errors import UsageError
-from ..plan.flags import Flag
+from ..core.connect.ownership import require_own, search_path
+from ..core.errors import UsageError
+from ..core.plan.flags import Flag
+from ..core.text.text import nearest
+from ..core.wire.users import expanded
 from .command import PROFILE, Declaration
 from .removed import replacement
 
@@ -185,7 +185,7 @@ def _project(path: Path, *, is_here: bool) -> Project | None:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     if path.name != NAMES[0] and "muster" not in text:
         return None
-    from ..envs.requirements import toml  # noqa: PLC0415  # most folders have no such file
+    from ..features.packages.requirements import toml  # noqa: PLC0415  # most folders have no such file
 
     try:
         document = toml(text)

@@ -14,9 +14,9 @@ import termios
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..console.live_line import live_line
-from ..console.progress import Progress
-from ..waits import waiting
+from ..core.text.live_line import live_line
+from ..core.text.progress import Progress
+from ..core.waits import waiting
 
 QUIET_SECONDS = 2.0
 """A program that draws its own progress writes more often than this."""

@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..connect.channel import Channel
-from ..connect.cluster import Cluster, expect_ranks
-from ..connect.opener import Access
-from ..connect.requests.jobs import JobState
-from ..console.fold import fold_names
-from ..console.terminal import harmless
-from ..errors import MusterError, UnfitError, lines_of
-from ..hosts import hostfile
-from ..hosts.hostfile import Host
-from ..jobs.table import outcome
+from ..core.connect.channel import Channel
+from ..core.connect.cluster import Cluster, expect_ranks
+from ..core.connect.opener import Access
+from ..core.connect.requests.jobs import JobState
+from ..core.errors import MusterError, UnfitError, lines_of
+from ..core.hosts import hostfile
+from ..core.hosts.hostfile import Host
+from ..core.job.table import outcome
+from ..core.text.fold import fold_names
+from ..core.text.terminal import harmless
 from .command import Exit
 from .job_lookup import JobSearch, look, print_which, route_to
 from .shared import JobOptions, RecordOptions

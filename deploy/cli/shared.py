@@ -8,12 +8,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.users import home
-from ..connect.ownership import search_path
-from ..console.terminal import harmless
-from ..console.text import fitted
-from ..errors import UsageError
-from ..plan.flags import flag
+from ..core.connect.ownership import search_path
+from ..core.errors import UsageError
+from ..core.plan.flags import flag
+from ..core.text.terminal import harmless
+from ..core.text.text import fitted
+from ..core.wire.users import home
 from .command import Command, Declaration
 from .project_file import Setting, project_of
 

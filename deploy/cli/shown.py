@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..console.progress import Progress
-from ..console.screen import Screen
-from ..jobs.feature import Feature
-from ..launch.events import Event, LauncherOutput, Output, Said, Stage
+from ..core.job.events import Event, LauncherOutput, Output, Said, Stage
+from ..core.job.feature import Feature
+from ..core.text.progress import Progress
+from ..core.text.screen import Screen
 
 
 class OnScreen(Feature):

@@ -67,7 +67,7 @@ verify() {
   if [ "$2" = unverified ]; then
     say "the SHA-256 of ${1##*/} is not pinned yet. This file has $found"
     say "Compare it with what its authors publish; if it is theirs, write it to docker/versions.json and run"
-    say "python -m muster.deploy.image.bake >docker/docker-bake.json"
+    say "python -m muster.deploy.features.image.bake >docker/docker-bake.json"
   else
     say "${1##*/} has the SHA-256 $found, and not $2: another file, or damaged"
   fi

@@ -342,7 +342,7 @@ MEANINGS = {
     "memory_kills[].limit": "the limit of their cgroup, in bytes; null without one",
     "kernel[].host": "the host of a message of a kernel during a failed job; that of the failure comes first",
     "kernel[].at": "the time, in seconds of the epoch",
-    "kernel[].kind": "its kind: `xid`, `memory`, `link`, `disk`, ... (deploy/common/kernel_messages.py)",
+    "kernel[].kind": "its kind: `xid`, `memory`, `link`, `disk`, ... (deploy/features/kernel/wire.py)",
     "kernel[].text": "the message",
     "kernel_unread[].host": "a host whose messages could not be read",
     "kernel_unread[].why": "the reason",

@@ -16,11 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from muster.deploy.errors import MusterError
-from muster.deploy.jobs.control import LocalRuns, LocatedJob, jobs_at
-from muster.deploy.view.top.app import TopApp
-from muster.deploy.view.top.history import TopHistory
-from muster.deploy.view.top.sources import JobSource
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job.control import LocalRuns, LocatedJob, jobs_at
+from muster.deploy.features.top.app import TopApp
+from muster.deploy.features.top.history import TopHistory
+from muster.deploy.features.top.sources import JobSource
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "images" / "top.svg"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.transports.ssh_config import resolve
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect.transports.ssh_config import resolve
+from muster.deploy.core.hosts.hostfile import Host
 from tests.ansible import programs
 from tests.ansible.bare_hosts import run
 from tests.ansible.rendering import problems_of, render, render_value

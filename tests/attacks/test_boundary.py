@@ -17,21 +17,21 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 import pytest
 
-from muster.deploy.connect import channel, report_frames, requests, silence
-from muster.deploy.connect.bootstrap import GREETING
-from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import KINDS, Event, LauncherLine, Lost, RankOutput, StopAsked
-from muster.deploy.connect.requests.files import FILE
-from muster.deploy.connect.requests.hosts import FACTS, HEALTH, OPEN_PORT, TIME
-from muster.deploy.connect.requests.launch import MISSING, STORE
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.connect.requests.transfers import BLOB_SERVE
-from muster.deploy.decode import AtMost, Between, Like, Parsed
-from muster.deploy.errors import MusterError
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch.events import LauncherOutput, Output
+from muster.deploy.core.connect import channel, report_frames, requests, silence
+from muster.deploy.core.connect.bootstrap import GREETING
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.reports import KINDS, Event, LauncherLine, Lost, RankOutput, StopAsked
+from muster.deploy.core.connect.requests.hosts import FACTS, HEALTH, OPEN_PORT, TIME
+from muster.deploy.core.connect.requests.launch import MISSING, STORE
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.content.messages import BLOB_SERVE
+from muster.deploy.core.decode import AtMost, Between, Like, Parsed
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job.events import LauncherOutput, Output
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.features.adhoc.messages import FILE
 from tests.attacks.honest import ANSWERS, REPORTS
 from tests.unit.plans import make_plan
 

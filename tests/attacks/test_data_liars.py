@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.data.manifest import CHUNK
-from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
-from muster.deploy.data.source import source
+from muster.deploy.features.data.push import DataPushResult, DataTransfer, read_here
+from muster.deploy.features.data.source import source
+from muster.deploy.features.data.wire.manifest import CHUNK
 from tests.hosts_here import HostsHere, contents
 
 pytestmark = pytest.mark.slow  # several processes a test
@@ -20,7 +20,7 @@ import importlib
 honest_import = importlib.import_module
 def lying_import(name):
     module = honest_import(name)
-    if name == "muster.deploy.agent.data.data":
+    if name == "muster.deploy.features.data.on_host.data":
         patch(module)
     return module
 importlib.import_module = lying_import
@@ -49,7 +49,7 @@ SENDS_OTHER_BYTES = (
     PATCHED
     + """
 def patch(module):
-    blobs = honest_import("muster.deploy.agent.transfer.blobs")
+    blobs = honest_import("muster.deploy.core.agent.transfer.blobs")
     blobs.Blobs.read = lambda self, digest, offset, size: iter([bytes(size - offset)])
 """
 )

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.program import main
-from muster.deploy.connect.opener import Access
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs import hosts_record
-from muster.deploy.jobs.hosts_record import HostsRecord
+from muster.deploy.core.connect.opener import Access
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job import hosts_record
+from muster.deploy.core.job.hosts_record import HostsRecord
 from tests.hosts_here import HostsHere
 from tests.unit.test_job_states import RECORD, hold, make_run
 

@@ -17,22 +17,22 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.adhoc import run as fanout
-from muster.deploy.adhoc import transfer
-from muster.deploy.check.measure import measure
 from muster.deploy.cli.program import main
-from muster.deploy.connect.cluster import Cluster, expect_ranks
-from muster.deploy.connect.opener import Access
-from muster.deploy.connect.pipe import Pipe
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import UnfitError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.jobs import control as jobs
-from muster.deploy.jobs import hosts_record
-from muster.deploy.jobs.control import LocalRuns
-from muster.deploy.jobs.hosts_record import HostsRecord
-from muster.deploy.why.gather import gather_pace
+from muster.deploy.core.connect.cluster import Cluster, expect_ranks
+from muster.deploy.core.connect.opener import Access
+from muster.deploy.core.connect.pipe import Pipe
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import UnfitError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.job import control as jobs
+from muster.deploy.core.job import hosts_record
+from muster.deploy.core.job.control import LocalRuns
+from muster.deploy.core.job.hosts_record import HostsRecord
+from muster.deploy.features.adhoc import put_get as transfer
+from muster.deploy.features.adhoc import run as fanout
+from muster.deploy.features.check.measure import measure
+from muster.deploy.features.why.gather import gather_pace
 from tests.attacks.liar import LIES
 from tests.launching import FAB, make_project
 from tests.load import hold
@@ -335,7 +335,7 @@ def test_a_command_names_the_liar_and_shows_no_traceback(tmp_path: Path, name: s
 def told(name: str) -> list[str]:
     """The lies that a command hears: every third one, so that six commands hear each, and silence.
 
-    One function reads the messages of a host for all of them (deploy/connect/channel.py).
+    One function reads the messages of a host for all of them (deploy/core/connect/channel.py).
     """
     others = sorted({*LIES} - {"empty", "escape", "end", "silence"})
     return [*others[[*COMMANDS].index(name) % 3 :: 3], "silence"]

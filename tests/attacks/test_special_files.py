@@ -9,21 +9,23 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from muster.deploy.bench import kept
-from muster.deploy.bench.hosts import Speeds
 from muster.deploy.cli.program import main
 from muster.deploy.cli.project_file import project_of
-from muster.deploy.common.runs import describe
-from muster.deploy.connect.opener import config_beside, pythons_beside
-from muster.deploy.connect.requests.jobs import OUTPUT
-from muster.deploy.connect.transports.host_keys import is_in_list
-from muster.deploy.envs.requirements import require_no_builds
-from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.hosts import drained, hostfile, setup_record
-from muster.deploy.jobs.job_record import caller_of_stop
-from muster.deploy.plan.ignore import IgnoreFiles
-from muster.deploy.slurm.mark import mark_of
-from muster.deploy.view.page import records
+from muster.deploy.core.connect.opener import config_beside, pythons_beside
+from muster.deploy.core.connect.requests.jobs import OUTPUT
+from muster.deploy.core.connect.transports.host_keys import is_in_list
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.job_record import caller_of_stop
+from muster.deploy.core.plan.ignore import IgnoreFiles
+from muster.deploy.core.wire.runs import describe
+from muster.deploy.features.bench import kept
+from muster.deploy.features.bench.hosts import Speeds
+from muster.deploy.features.leases import drained
+from muster.deploy.features.packages.requirements import require_no_builds
+from muster.deploy.features.page import records
+from muster.deploy.features.setup import record as setup_record
+from muster.deploy.features.slurm.mark import mark_of
 from tests.unit.test_job_states import RECORD, make_run, only
 
 KEY = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)

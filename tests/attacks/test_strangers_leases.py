@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import claims, leases
-from muster.deploy.agent.host.devices import Device, Devices
-from muster.deploy.common.users import name_of
-from muster.deploy.connect.requests.leases import LEASE, LEASES
-from muster.deploy.hosts import samples
+from muster.deploy.core.agent.devices import Device, Devices
+from muster.deploy.core.wire.users import name_of
+from muster.deploy.features.leases.on_host import claims, leases
+from muster.deploy.features.leases.request import LEASE, LEASES
+from muster.deploy.features.samples import messages as samples
 from tests.node.test_host_leases import HOLDS, wanted
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root for a second user")

@@ -15,22 +15,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from muster.deploy.connect.bootstrap import BOOTSTRAP
-from muster.deploy.connect.cluster import Cluster as Hosts
-from muster.deploy.connect.fanout import ask_every
-from muster.deploy.connect.pipe import LostError, Pipe
-from muster.deploy.connect.requests.leases import LEASE_END, LEASES
-from muster.deploy.connect.transports.process import LocalPipe, ProcessPipe
-from muster.deploy.errors import MusterError, UnfitError
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.hosts.leases import Lease
-from muster.deploy.jobs.feature import Start
-from muster.deploy.jobs.leases import Leasing
-from muster.deploy.launch.events import drop
-from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.leases import LeaseOptions
-from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.timings import Timings
+from muster.deploy.core.connect.bootstrap import BOOTSTRAP
+from muster.deploy.core.connect.cluster import Cluster as Hosts
+from muster.deploy.core.connect.fanout import ask_every
+from muster.deploy.core.connect.pipe import LostError, Pipe
+from muster.deploy.core.connect.transports.process import LocalPipe, ProcessPipe
+from muster.deploy.core.errors import MusterError, UnfitError
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.job.events import drop
+from muster.deploy.core.job.feature import Start
+from muster.deploy.core.plan.launcher import place_ranks
+from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.timings import Timings
+from muster.deploy.features.leases.driver import Leasing
+from muster.deploy.features.leases.messages import Lease
+from muster.deploy.features.leases.plan import LeaseOptions
+from muster.deploy.features.leases.request import LEASE_END, LEASES
 from tests import fake_gpus
 
 if TYPE_CHECKING:

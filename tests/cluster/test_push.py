@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.cluster import Cluster as Hosts
-from muster.deploy.connect.opener import access_with
-from muster.deploy.hosts import hostfile
-from muster.deploy.image.archive import Archive
-from muster.deploy.image.engine import LocalEngine
-from muster.deploy.image.push import ImagePushResult, ImageTransfer, prepare, survey
+from muster.deploy.core.connect.cluster import Cluster as Hosts
+from muster.deploy.core.connect.opener import access_with
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.features.image.archive import Archive
+from muster.deploy.features.image.engine import LocalEngine
+from muster.deploy.features.image.push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import FAB
 from tests.waiting import wait_until

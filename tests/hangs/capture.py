@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from muster.deploy.connect.cluster import Cluster, expect_ranks
-from muster.deploy.connect.opener import access_beside
-from muster.deploy.connect.requests.why import Evidence
-from muster.deploy.decode import from_json
-from muster.deploy.hosts import hostfile
-from muster.deploy.why.gather import gather
-from muster.deploy.why.positions import Rank
-from muster.deploy.why.verdict import Verdict, explain
+from muster.deploy.core.connect.cluster import Cluster, expect_ranks
+from muster.deploy.core.connect.opener import access_beside
+from muster.deploy.core.decode import from_json
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.features.why.gather import gather
+from muster.deploy.features.why.messages import Evidence
+from muster.deploy.features.why.positions import Rank
+from muster.deploy.features.why.verdict import Verdict, explain
 from tests.hangs.table import HANGS, Hang
 from tests.launching import Project, make_project
 from tests.waiting import read_until

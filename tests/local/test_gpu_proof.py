@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.gpu import part_card, part_speed, report, wheels
 from benchmarks.gpu.records import Proof, Record, Recorder, read
-from muster.deploy.agent.host import gpus
-from muster.deploy.agent.host.gpu_meter import GpuMeter
-from muster.deploy.agent.host.gpu_meter import find as find_smi
+from muster.deploy.core.agent import gpus
+from muster.deploy.features.samples.on_host.gpu_meter import GpuMeter
+from muster.deploy.features.samples.on_host.gpu_meter import find as find_smi
 from tests import fake_nvml
 from tests.launching import ROOT
 from tests.processes import is_alive

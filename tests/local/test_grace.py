@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.interrupts import SAME_SECONDS
+from muster.deploy.core.interrupts import SAME_SECONDS
 from tests.launching import Project
 from tests.waiting import wait_until
 

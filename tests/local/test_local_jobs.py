@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.runs import is_held
+from muster.deploy.core.wire.runs import is_held
 from tests.launching import Project, wait_until_clean
 from tests.processes import command_of, trees
 from tests.waiting import read_until
@@ -70,7 +70,7 @@ def test_without_being_asked_nothing_starts_again(project: Project) -> None:
 
 def test_who_interrupts_the_wait_for_a_restart_has_interrupted_the_job(project: Project) -> None:
     with (project.path / "fabfile.py").open("a") as fabfile:  # a wait that lasts until it is interrupted
-        fabfile.write("\nfrom muster.deploy.jobs import restart_policy\n")
+        fabfile.write("\nfrom muster.deploy.core.job import restart_policy\n")
         fabfile.write("\nrestart_policy.BACKOFF_SECONDS = (600.0,)\n")
     with project.start("--script", "again.py", "--args=9", "--max-restarts", "3") as process:
         assert process.stdout is not None

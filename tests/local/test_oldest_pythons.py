@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.bootstrap import DEPLOY, early_modules, late_modules
+from muster.deploy.core.connect.bootstrap import DEPLOY, early_modules, late_modules
 from tests.interpreters import interpreter
 from tests.launching import ROOT, Project, wait_until_clean
 

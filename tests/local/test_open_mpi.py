@@ -19,23 +19,23 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.options import new_job
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import UnfitError
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.feature import Features
-from muster.deploy.jobs.loop import LaunchLoop
-from muster.deploy.jobs.planning import tools
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.deliver import deliver
-from muster.deploy.launch.events import Emit, Event, Output
-from muster.deploy.launch.result import LaunchResult
-from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.planner import plan
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import UnfitError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.deliver import deliver
+from muster.deploy.core.job.events import Emit, Event, Output
+from muster.deploy.core.job.feature import Features
+from muster.deploy.core.job.loop import LaunchLoop
+from muster.deploy.core.job.planning import tools
+from muster.deploy.core.job.result import LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.verdict import verdict
+from muster.deploy.core.plan.launcher import place_ranks
+from muster.deploy.core.plan.planner import plan
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.plan.spec import LaunchSpec
 from tests.launching import ROOT, Project
 from tests.processes import command_of, trees
 from tests.unit.attempts import attempt_of

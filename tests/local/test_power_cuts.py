@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.durable import sync_file_system
+from muster.deploy.core.wire.durable import sync_file_system
 from tests.crashes import WORKS
 from tests.launching import ROOT
 
@@ -26,7 +26,7 @@ SHUTDOWN, WITHOUT_LOG = 0x8004587D, 2
 CUTTING = """
 import ctypes, fcntl, os, sys
 from pathlib import Path
-from muster.deploy.common.durable import sync_file_system
+from muster.deploy.core.wire.durable import sync_file_system
 from tests.crashes import WORKS, watched
 name, folder, last = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 count = 0

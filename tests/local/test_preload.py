@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.processes import process_table
+from muster.deploy.core.agent.processes import process_table
 from tests.launching import Project
 from tests.processes import is_alive, wait_until_gone
 from tests.samples import read_samples

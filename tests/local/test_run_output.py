@@ -8,7 +8,7 @@ import sys
 # The reading thread starts only after the command has ended, as on a busy machine.
 READS_LATE = """
 import queue, threading, time, types
-from muster.deploy.agent import commands
+from muster.deploy.features.adhoc.on_host import run_command as commands
 
 class Late(threading.Thread):
     def run(self):

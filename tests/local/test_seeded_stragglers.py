@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.requests.why import Straggler
+from muster.deploy.features.why.messages import Straggler
 from tests.launching import Project
 from tests.stragglers.live import Running, running
 from tests.stragglers.table import BALANCED, PROGRAM, SEEDED, Phase, line_of

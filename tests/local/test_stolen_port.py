@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.shared import TRAIN
-from muster.deploy.connect.opener import access_with
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.feature import Attempt, Feature
-from muster.deploy.jobs.features import features_of
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.runner import Job
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.events import Event, Said
-from muster.deploy.launch.result import LaunchResult
-from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import of_package, scan
-from muster.deploy.plan.spec import LauncherName, LaunchSpec
+from muster.deploy.core.connect.opener import access_with
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.events import Event, Said
+from muster.deploy.core.job.feature import Attempt, Feature
+from muster.deploy.core.job.result import LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.runner import Job
+from muster.deploy.core.job.verdict import verdict
+from muster.deploy.core.plan.launch_plan import LaunchPlan
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import of_package, scan
+from muster.deploy.core.plan.spec import LauncherName, LaunchSpec
+from muster.deploy.features.all_features import features_of
 from tests.launching import Project
 
 # Under torchrun it is torchrun itself that listens for the ranks.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.hosts.samples import HostSample
-from muster.deploy.jobs.sample_file import SAMPLES, SampleFile
+from muster.deploy.features.samples.messages import HostSample
+from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
 from tests.processes import wait_until_gone
 from tests.unit.runs import BEGAN, JOB, write_run
 from tests.waiting import wait_until

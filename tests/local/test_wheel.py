@@ -150,7 +150,7 @@ def test_check_judges_images_too(installed: Installed, place: Path) -> None:
     done = installed.muster("check", "--json", cwd=place)
     assert done.returncode in {0, 3}, done.stderr
     assert '"localhost"' in done.stdout
-    script = "from muster.deploy.image.versions import load; print(*load())"
+    script = "from muster.deploy.features.image.versions import load; print(*load())"
     assert "cpu" in installed.run("python", "-c", script, cwd=place).stdout.split()
 
 

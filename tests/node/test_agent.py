@@ -17,26 +17,26 @@ from typing import TypeVar
 
 import pytest
 
-from muster.deploy.adhoc import run as fanout
-from muster.deploy.agent import commands, processes
-from muster.deploy.agent.job import attempt
-from muster.deploy.agent.job.ending import Ending
-from muster.deploy.agent.job.local_socket import LocalSocket
-from muster.deploy.agent.job.ranks import Ranks
-from muster.deploy.common import limits as limits_of_hosts
-from muster.deploy.common.clock import now, steady
-from muster.deploy.common.limits import LONGEST_TMPDIR
-from muster.deploy.common.runs import JobFolders
-from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
-from muster.deploy.connect.requests.hosts import FACTS
-from muster.deploy.connect.requests.launch import PREPARE, START
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts import hostfile
+from muster.deploy.core.agent import attempt, processes
+from muster.deploy.core.agent.ending import Ending
+from muster.deploy.core.agent.local_socket import LocalSocket
+from muster.deploy.core.agent.ranks import Ranks
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.reports import CommandEnd, LauncherLine, StopAsked
+from muster.deploy.core.connect.requests.hosts import FACTS
+from muster.deploy.core.connect.requests.launch import PREPARE, START
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.wire import limits as limits_of_hosts
+from muster.deploy.core.wire.clock import now, steady
+from muster.deploy.core.wire.limits import LONGEST_TMPDIR
+from muster.deploy.core.wire.runs import JobFolders
+from muster.deploy.features.adhoc import run as fanout
+from muster.deploy.features.adhoc.on_host import run_command as commands
 from tests.agents import job_in
 from tests.ending import end
 from tests.processes import is_alive, trees, wait_until_gone
@@ -396,7 +396,7 @@ def test_ends_of_processes_are_reported_before_the_next_attempt() -> None:
 
 REAPS = """
 import json, os, threading
-from muster.deploy.agent.processes import Reaper
+from muster.deploy.core.agent.processes import Reaper
 ended = []
 threading.Thread.start = lambda self: None  # it is late
 reaper = Reaper(lambda name, code: ended.append((name, code)))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.cleanup import FRESH_SECONDS, Cleaning
-from muster.deploy.common.frames import Frame
-from muster.deploy.common.store import Store
+from muster.deploy.core.wire.frames import Frame
+from muster.deploy.core.wire.store import Store
+from muster.deploy.features.adhoc.on_host.cleanup import FRESH_SECONDS, Cleaning
 
 LONG_AGO = time.time() - 2 * FRESH_SECONDS
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-import muster.deploy.agent.job
-from muster.deploy.agent.job import consoles
-from muster.deploy.agent.job.consoles import NOT_AN_ANSWER, SILENT, Consoles
-from muster.deploy.agent.job.records import read_stack
+import muster.deploy.core.agent
+from muster.deploy.core.agent.records import read_stack
+from muster.deploy.features.eval import on_host as consoles
+from muster.deploy.features.eval.on_host import NOT_AN_ANSWER, SILENT, Consoles
 from tests.interpreters import interpreter
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
 JOB = {"job": "j", "host": "node1"}
 PYTHONS = ["3.9", "{}.{}".format(*sys.version_info), "3.12", "3.13"]
 # Works until the file `go` is there, then says what it has come to.

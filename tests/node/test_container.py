@@ -14,23 +14,23 @@ from typing import TypeVar
 
 import pytest
 
-from muster.deploy.agent.container.engines import last_line
-from muster.deploy.agent.container.look import Containers
-from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.reports import CommandEnd, LauncherLine
-from muster.deploy.connect.requests.launch import CONTAINER, CONTAINER_START, PREPARE, START
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import MusterError, UnfitError
-from muster.deploy.hosts.containers import HostImage
-from muster.deploy.jobs import containers
-from muster.deploy.jobs.feature import Start
-from muster.deploy.launch.events import Event, Waiting
-from muster.deploy.plan.container_options import ContainerOptions
-from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.timings import Timings
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.reports import CommandEnd, LauncherLine
+from muster.deploy.core.connect.requests.launch import CONTAINER, CONTAINER_START, PREPARE, START
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import MusterError, UnfitError
+from muster.deploy.core.job.events import Event, Waiting
+from muster.deploy.core.job.feature import Start
+from muster.deploy.core.plan.launcher import place_ranks
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.timings import Timings
+from muster.deploy.features.containers import driver as containers
+from muster.deploy.features.containers.messages import HostImage
+from muster.deploy.features.containers.on_host.engines import last_line
+from muster.deploy.features.containers.on_host.look import Containers
+from muster.deploy.features.containers.options import ContainerOptions
 from tests import fake_docker
 from tests.ending import end
 from tests.hosts_here import HostsHere
@@ -40,7 +40,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow  # several processes a test
 
 Kind = TypeVar("Kind")
-SURVEY = (containers.AGENT / "container" / "survey.py").read_bytes()
+SURVEY = (containers.ON_HOST / "survey.py").read_bytes()
 PYTHON = sys.executable
 # Leaves its session and parent, and ignores SIGTERM: only a keeper that adopts it can find it.
 DAEMON = (

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy.common.data.manifest import CHUNK
-from muster.deploy.connect.pipe import Pipe
-from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
-from muster.deploy.data.source import source
-from muster.deploy.errors import UnfitError
+from muster.deploy.core.connect.pipe import Pipe
+from muster.deploy.core.errors import UnfitError
+from muster.deploy.features.data.push import DataPushResult, DataTransfer, read_here
+from muster.deploy.features.data.source import source
+from muster.deploy.features.data.wire.manifest import CHUNK
 from tests.hosts_here import HostPipe, HostsHere, contents
 
 KILLS = 20
@@ -30,7 +30,7 @@ class Scissors:
         self.killed = False
 
     def write(self, content: bytes, /) -> None:
-        """A payload is a write of its own, after the line that announces it (deploy/common/frames.py)."""
+        """A payload is a write of its own, after the line that announces it (deploy/core/wire/frames.py)."""
         if not self._counts:
             self._counts = content.startswith(b'{"do": "blob_take"')
             self._pipe.writer.write(content)

@@ -11,15 +11,15 @@ from signal import SIGSTOP
 
 import pytest
 
-from muster.deploy.common.data.manifest import CHUNK
-from muster.deploy.connect.fanout import ask_every
-from muster.deploy.connect.pipe import LostError, Pipe
-from muster.deploy.connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
-from muster.deploy.data.pull import pull
-from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
-from muster.deploy.data.source import source
-from muster.deploy.errors import MusterError, UnfitError
-from muster.deploy.hosts import hostfile
+from muster.deploy.core.connect.fanout import ask_every
+from muster.deploy.core.connect.pipe import LostError, Pipe
+from muster.deploy.core.errors import MusterError, UnfitError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.features.data.messages import DATA_LIST, DATA_REMOVE, DATA_VERIFY
+from muster.deploy.features.data.pull import pull
+from muster.deploy.features.data.push import DataPushResult, DataTransfer, read_here
+from muster.deploy.features.data.source import source
+from muster.deploy.features.data.wire.manifest import CHUNK
 from tests.hosts_here import HostsHere, contents
 
 pytestmark = pytest.mark.slow  # several processes a test

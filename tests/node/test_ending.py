@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.ending import Ending
-from muster.deploy.agent.job.ranks import Ranks
+from muster.deploy.core.agent.ending import Ending
+from muster.deploy.core.agent.ranks import Ranks
 from tests.processes import trees
 from tests.waiting import wait_until
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.envs import build
-from muster.deploy.agent.envs.environments import Environments
-from muster.deploy.agent.envs.folders import RECORD, clean, hold, lock, record, remove, size_of
-from muster.deploy.agent.job.cleanup import Cleaning
-from muster.deploy.common.durable import read_sealed, write_sealed
-from muster.deploy.connect.requests.packages import ENVIRONMENTS
-from muster.deploy.decode import from_json
-from muster.deploy.envs import uv
-from muster.deploy.hosts.facts import Environment
+from muster.deploy.core.decode import from_json
+from muster.deploy.core.hosts.facts import Environment
+from muster.deploy.core.wire.durable import read_sealed, write_sealed
+from muster.deploy.features.adhoc.on_host.cleanup import Cleaning
+from muster.deploy.features.packages import uv
+from muster.deploy.features.packages.messages import ENVIRONMENTS
+from muster.deploy.features.packages.on_host import build
+from muster.deploy.features.packages.on_host.environments import Environments
+from muster.deploy.features.packages.on_host.folders import RECORD, clean, hold, lock, record, remove, size_of
 from tests.damage import DAMAGE
 from tests.packages import make_wheel
 

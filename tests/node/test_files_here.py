@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.deploy.adhoc import transfer
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.hosts import hostfile
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.features.adhoc import put_get as transfer
 
 
 def test_every_byte_that_comes_is_told(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job import sampler
-from muster.deploy.agent.job.sampler import others_on_gpu
-from muster.deploy.common.users import name_of
+from muster.deploy.core.wire.users import name_of
+from muster.deploy.features.samples.on_host import sampler
+from muster.deploy.features.samples.on_host.sampler import others_on_gpu
 from tests.waiting import wait_until
 
 WRAPPER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import gpu_meter, gpus
-from muster.deploy.agent.host.facts import gpu_count
-from muster.deploy.check.finding import Finding
-from muster.deploy.check.gpus import Needs, of_gpus
-from muster.deploy.decode import from_json
-from muster.deploy.hosts.gpus import GpuReport
+from muster.deploy.core.agent import gpus
+from muster.deploy.core.agent.facts import gpu_count
+from muster.deploy.core.decode import from_json
+from muster.deploy.core.hosts.finding import Finding
+from muster.deploy.core.hosts.gpus import GpuReport
+from muster.deploy.features.check.gpus import Needs, of_gpus
+from muster.deploy.features.samples.on_host import gpu_meter
 from tests.node.trees import END, FOLDER, unpack
 
 MACHINES = sorted(path.stem for path in FOLDER.glob("*.txt"))

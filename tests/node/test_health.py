@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import health
-from muster.deploy.agent.host.facts import distribution_version, mpirun_version
-from muster.deploy.connect.bootstrap import BOOTSTRAP
-from muster.deploy.connect.requests.hosts import HostHealth
-from muster.deploy.decode import from_json
+from muster.deploy.core.agent.facts import distribution_version, mpirun_version
+from muster.deploy.core.connect.bootstrap import BOOTSTRAP
+from muster.deploy.core.connect.requests.hosts import HostHealth
+from muster.deploy.core.decode import from_json
+from muster.deploy.features.check import on_host as health
 
 
 def test_everything_of_this_host_is_what_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_stopped_agent_is_found_when_no_rank_is_left(tmp_path: Path) -> None:
 
 
 def test_one_machine_has_one_name_for_all_logins_and_a_network_of_its_own_another() -> None:
-    other = "from muster.deploy.agent.host.health import machine; print(machine())"
+    other = "from muster.deploy.features.check.on_host import machine; print(machine())"
     apart = ["unshare", "--map-root-user", "--net"]
     named = [
         subprocess.run([*before, sys.executable, "-c", other], capture_output=True, text=True, check=False)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-import muster.deploy.agent.job
-from muster.deploy.jobs.planning import IN_EVERY_RANK
+import muster.deploy.core.agent
+from muster.deploy.core.job.planning import IN_EVERY_RANK
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
 # Open MPI as torch's own backend has it: nothing imports mpi4py, and what exit(3) calls finalizes.
 PLAIN_MPI = """
 import ctypes, os, sys

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy.adhoc.job_files import get_files
-from muster.deploy.connect.requests.files import FileFacts, ListedEntry
-from muster.deploy.errors import MusterError
+from muster.deploy.core.errors import MusterError
+from muster.deploy.features.adhoc.job_files import get_files
+from muster.deploy.features.adhoc.messages import FileFacts, ListedEntry
 from tests.hosts_here import HostsHere
 
 JOB = "20261120-120000-abcd"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.adhoc.run import clean
-from muster.deploy.agent.host.left_memory import left_in_memory
-from muster.deploy.common.clock import now
-from muster.deploy.connect.requests.left_memory import LeftMemory
-from muster.deploy.jobs.left_memory import LeftInMemory
-from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.core.job.result import Failure, LaunchResult
+from muster.deploy.core.wire.clock import now
+from muster.deploy.features.adhoc.run import clean
+from muster.deploy.features.left_memory.driver import LeftInMemory
+from muster.deploy.features.left_memory.messages import LeftMemory
+from muster.deploy.features.left_memory.on_host import left_in_memory
 from tests.hosts_here import HostsHere
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent import cgroups
-from muster.deploy.agent.job import evidence
-from muster.deploy.agent.job import ranks as ranks_here
-from muster.deploy.agent.job.evidence import take_stacks
-from muster.deploy.agent.job.ranks import Ranks, memory_limit
+from muster.deploy.core.agent import cgroups
+from muster.deploy.core.agent import ranks as ranks_here
+from muster.deploy.core.agent.ranks import Ranks, memory_limit
+from muster.deploy.features.why.on_host import evidence
+from muster.deploy.features.why.on_host.evidence import take_stacks
 from tests.waiting import wait_until
 
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or "py-spy"

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.main import Agent, Parts
-from muster.deploy.common.protocol import EARLY, ERRORS, LATE, PARTS, Part
-from muster.deploy.connect import requests
-from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.requests.hosts import LOAD, TIME
-from muster.deploy.connect.requests.launch import MISSING
-from muster.deploy.connect.requests.request import Nothing, Request
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import MusterError
+from muster.deploy.core.agent.main import Agent, Parts
+from muster.deploy.core.connect import requests
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.requests.hosts import LOAD, TIME
+from muster.deploy.core.connect.requests.launch import MISSING
+from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.wire.protocol import EARLY, ERRORS, LATE, PARTS, Part
 
 
 @pytest.mark.parametrize("part", (*EARLY, *LATE), ids=lambda part: part.kind)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-import muster.deploy.agent.job
-from muster.deploy.jobs.planning import IN_EVERY_RANK
+import muster.deploy.core.agent
+from muster.deploy.core.job.planning import IN_EVERY_RANK
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
 SHORT = (("GRACE_SECONDS = 60.0", "GRACE_SECONDS = 0.5"), ("QUIET_SECONDS = 10.0", "QUIET_SECONDS = 0.2"))
 STUCK = """
 import sys, threading, time

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.adhoc import run as fanout
-from muster.deploy.adhoc.transfer import get, put
-from muster.deploy.agent.host.drafts import KEPT_FROM, _sweep
-from muster.deploy.common.files import PART, Entry, entries, listing_digest
-from muster.deploy.connect.fanout import on_every
-from muster.deploy.errors import MusterError, UnfitError
+from muster.deploy.core.connect.fanout import on_every
+from muster.deploy.core.errors import MusterError, UnfitError
+from muster.deploy.core.wire.files import PART, Entry, entries, listing_digest
+from muster.deploy.features.adhoc import run as fanout
+from muster.deploy.features.adhoc.on_host.drafts import KEPT_FROM, _sweep
+from muster.deploy.features.adhoc.put_get import get, put
 from tests.hosts_here import HostsHere, contents
 
 SIZE = 3 * KEPT_FROM
@@ -154,7 +154,7 @@ def test_ctrl_c_cuts_the_connections(hosts: HostsHere, file: Path, monkeypatch: 
         told.append(options.get("interrupted"))
         return on_every(names, act, **options)
 
-    monkeypatch.setattr("muster.deploy.adhoc.transfer.on_every", noted)
+    monkeypatch.setattr("muster.deploy.features.adhoc.put_get.on_every", noted)
     with hosts.cluster() as cluster:
         put(cluster, file, "place/")
         get(cluster, "place/large", hosts.root / "here")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.evidence import RankEvidence, take_stacks
-from muster.deploy.agent.job.in_rank.muster_ring import RECORDER
-from muster.deploy.common.paths import MusterPaths
-from muster.deploy.common.store import Store
+from muster.deploy.core.agent.in_rank.muster_ring import RECORDER
+from muster.deploy.core.wire.paths import MusterPaths
+from muster.deploy.core.wire.store import Store
+from muster.deploy.features.why.on_host.evidence import RankEvidence, take_stacks
 from tests.damage import DAMAGE
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.job import rank, rank_log
-from muster.deploy.common.clock import steady
-from muster.deploy.common.rank_logs import rank_stem
+from muster.deploy.core.agent import rank, rank_log
+from muster.deploy.core.wire.clock import steady
+from muster.deploy.core.wire.rank_logs import rank_stem
 from tests.processes import is_alive, wait_until_gone
 from tests.replaced import ReplacedPython
 from tests.waiting import wait_until

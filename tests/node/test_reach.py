@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.envs import reach
-from muster.deploy.agent.envs.reach import refusal
+from muster.deploy.features.packages.on_host import reach
+from muster.deploy.features.packages.on_host.reach import refusal
 
 URLS = [f"https://server{number}/x" for number in range(4)]
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-import muster.deploy.agent.job
-from muster.deploy.agent.job.evidence import collect
-from muster.deploy.agent.job.in_rank.muster_ring import ENTRIES, SLOT, Ring
-from muster.deploy.agent.job.records import MOST_ENTRIES, read_ring, read_trace
-from muster.deploy.common.frames import MOST_VALUES
-from muster.deploy.connect.channel import MOST_LINE
+import muster.deploy.core.agent
+from muster.deploy.core.agent.in_rank.muster_ring import ENTRIES, SLOT, Ring
+from muster.deploy.core.agent.records import MOST_ENTRIES, read_ring, read_trace
+from muster.deploy.core.connect.channel import MOST_LINE
+from muster.deploy.core.wire.frames import MOST_VALUES
+from muster.deploy.features.why.on_host.evidence import collect
 from tests.waiting import wait_until
 
-FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
 # A package `torch` with as much of torch.distributed as the recorder touches.
 C10D = """
 class Work:

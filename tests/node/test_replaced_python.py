@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.reports import LauncherLine, Sampled
-from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STORE, WATCH
-from muster.deploy.connect.requests.why import ARRIVALS, WHY
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import MusterError
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.reports import LauncherLine, Sampled
+from muster.deploy.core.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STORE, WATCH
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import MusterError
+from muster.deploy.features.why.messages import ARRIVALS, WHY
 from tests.ending import end
 from tests.processes import is_alive
 from tests.replaced import ReplacedPython

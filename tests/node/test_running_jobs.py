@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.host import facts, running_jobs
-from muster.deploy.common.users import name_of
+from muster.deploy.core.agent import facts, running_jobs
+from muster.deploy.core.wire.users import name_of
 from tests.waiting import wait_until
 
 JOB = f"20261125-171559-{os.getpid() % 0x10000:04x}"

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent import main
-from muster.deploy.agent.host import disks
-from muster.deploy.agent.main import Agent
-from muster.deploy.common.frames import read_frame, write_frame
+from muster.deploy.core.agent import disks, main
+from muster.deploy.core.agent.main import Agent
+from muster.deploy.core.wire.frames import read_frame, write_frame
 
 TABLE = r"""
 24 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

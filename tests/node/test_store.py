@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common import store
-from muster.deploy.common.durable import write_atomically
-from muster.deploy.common.store import DamagedError, Store, sweep_old_jobs
+from muster.deploy.core.wire import store
+from muster.deploy.core.wire.durable import write_atomically
+from muster.deploy.core.wire.store import DamagedError, Store, sweep_old_jobs
 from tests.damage import DAMAGE
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.host.facts import host_addresses
-from muster.deploy.agent.transfer import listening, peers
-from muster.deploy.agent.transfer.blobs import Blobs
-from muster.deploy.agent.transfer.peers import Peer, Server, WantedFile
-from muster.deploy.agent.transfer.tls import identity
-from muster.deploy.common.certificate_name import certificate_name
-from muster.deploy.connect.transfer.certificates import identities
+from muster.deploy.core.agent.facts import host_addresses
+from muster.deploy.core.agent.transfer import listening, peers
+from muster.deploy.core.agent.transfer.blobs import Blobs
+from muster.deploy.core.agent.transfer.peers import Peer, Server, WantedFile
+from muster.deploy.core.agent.transfer.tls import identity
+from muster.deploy.core.content.certificates import identities
+from muster.deploy.core.wire.certificate_name import certificate_name
 
 HERE = "127.0.0.1"
 CONTENT = b"a chunk that only the hosts of the push may read; " * 20_000

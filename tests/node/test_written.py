@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common import written
-from muster.deploy.common.files import Files
-from muster.deploy.common.frames import Frame
-from muster.deploy.common.store import Store
+from muster.deploy.core.wire import written
+from muster.deploy.core.wire.files import Files
+from muster.deploy.core.wire.frames import Frame
+from muster.deploy.core.wire.store import Store
 from tests.agents import job_in
 
 SENT = {"train.py": b"print(1)", "results.csv": b"a,b\n", "sub/model.py": b"x = 1\n", "best.pt": b"weights"}

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from muster.deploy.connect.cluster import Cluster, expect_ranks
-from muster.deploy.connect.requests.why import Straggler
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.hosts import hostfile
-from muster.deploy.why.gather import gather_pace, gather_stragglers
-from muster.deploy.why.lateness import Pace
+from muster.deploy.core.connect.cluster import Cluster, expect_ranks
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.features.why.gather import gather_pace, gather_stragglers
+from muster.deploy.features.why.lateness import Pace
+from muster.deploy.features.why.messages import Straggler
 from tests.launching import Project
 from tests.stragglers.table import PROGRAM, Phase
 from tests.waiting import read_until

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.records import read_ring
+from muster.deploy.core.agent.records import read_ring
 
-IN_RANK = Path(__file__).parents[2] / "deploy" / "agent" / "job" / "in_rank"
+IN_RANK = Path(__file__).parents[2] / "deploy" / "core" / "agent" / "in_rank"
 PROGRAM = """
 import inspect, pickle, subprocess, sys, threading
 import torch, torch.distributed as dist

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from muster.deploy.jobs.feature import Attempt, Features
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch.events import Emit, Event, drop
-from muster.deploy.launch.state import LaunchState
-from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.timings import Timings
+from muster.deploy.core.job.events import Emit, Event, drop
+from muster.deploy.core.job.feature import Attempt, Features
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.state import LaunchState
+from muster.deploy.core.plan.launch_plan import LaunchPlan
+from muster.deploy.core.timings import Timings
 
 
 def attempt_of(

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.containers import HostImage
-from muster.deploy.hosts.facts import Facts
-from muster.deploy.hosts.leases import Lease
-from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
-from muster.deploy.jobs.feature_options import OPTIONS
-from muster.deploy.plan.container import contributions
-from muster.deploy.plan.launch_plan import Contribution, LaunchPlan
-from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.leases import contribution
-from muster.deploy.plan.planner import Tools, plan
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import Tree, TreeFile
-from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.facts import Facts
+from muster.deploy.core.hosts.rendezvous import ClusterFacts, Rendezvous
+from muster.deploy.core.plan.launch_plan import Contribution, LaunchPlan
+from muster.deploy.core.plan.launcher import place_ranks
+from muster.deploy.core.plan.planner import Tools, plan
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import Tree, TreeFile
+from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.features.all_options import OPTIONS
+from muster.deploy.features.containers.messages import HostImage
+from muster.deploy.features.containers.plan import contributions
+from muster.deploy.features.leases.messages import Lease
+from muster.deploy.features.leases.plan import contribution
 
 TOOLS = Tools(
     rank="# rank.py\n",

@@ -22,24 +22,24 @@ import pytest
 
 from muster.deploy.cli import launch_program
 from muster.deploy.cli import options as request
-from muster.deploy.common.files import Entry, append, complete
-from muster.deploy.common.frames import read_frame
-from muster.deploy.common.store import Store
-from muster.deploy.connect.bootstrap import GREETING
-from muster.deploy.connect.channel import MOST_LINE, Channel
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Lost
-from muster.deploy.connect.requests.hosts import FACTS
-from muster.deploy.connect.transports.ssh_config import resolve
-from muster.deploy.console.screen import Screen
-from muster.deploy.console.terminal import harmless_lines
-from muster.deploy.decode import MALFORMED
-from muster.deploy.errors import HostError, HostfileError, UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import scan
+from muster.deploy.core.connect.bootstrap import GREETING
+from muster.deploy.core.connect.channel import MOST_LINE, Channel
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.reports import Lost
+from muster.deploy.core.connect.requests.hosts import FACTS
+from muster.deploy.core.connect.transports.ssh_config import resolve
+from muster.deploy.core.decode import MALFORMED
+from muster.deploy.core.errors import HostError, HostfileError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.text.screen import Screen
+from muster.deploy.core.text.terminal import harmless_lines
+from muster.deploy.core.wire.files import Entry, append, complete
+from muster.deploy.core.wire.frames import read_frame
+from muster.deploy.core.wire.store import Store
 from tests.launching import make_project
 from tests.unit.plans import NODE, make_plan
 

@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 
 from docs.scripts.json_fields import DOCUMENTS
-from muster.deploy.common.runs import RESERVES, JobFolders
-from muster.deploy.connect.pipe import SilentError
-from muster.deploy.connect.requests.hosts import PORT_THIEF, PortThief
-from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES, KernelMessages
-from muster.deploy.connect.requests.launch import (
+from muster.deploy.core.connect.pipe import SilentError
+from muster.deploy.core.connect.requests.hosts import PORT_THIEF, PortThief
+from muster.deploy.core.connect.requests.launch import (
     FETCH,
     MEMORY_KILLS,
     OUTPUTS,
@@ -28,29 +26,31 @@ from muster.deploy.connect.requests.launch import (
     Written,
     WrittenFiles,
 )
-from muster.deploy.connect.requests.request import Nothing, Payload, Request
-from muster.deploy.connect.reserve import Reserve
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.facts import Facts
-from muster.deploy.hosts.stuck import StuckProcesses
-from muster.deploy.jobs import loop as run
-from muster.deploy.jobs import restart_policy
-from muster.deploy.jobs import runner as attempts
-from muster.deploy.jobs.feature import Feature, Features, Start
-from muster.deploy.jobs.features import features_of
-from muster.deploy.jobs.metrics import joined
-from muster.deploy.jobs.port_conflict import PortConflict
-from muster.deploy.jobs.restart_policy import Policy
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.runner import Job
-from muster.deploy.jobs.verdict import end_unstarted, verdict
-from muster.deploy.launch.events import Event, Output, Waiting
-from muster.deploy.launch.result import Failure, LaunchResult
-from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.timings import TimedPart
+from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
+from muster.deploy.core.connect.reserve import Reserve
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.facts import Facts
+from muster.deploy.core.hosts.stuck import StuckProcesses
+from muster.deploy.core.job import loop as run
+from muster.deploy.core.job import restart_policy
+from muster.deploy.core.job import runner as attempts
+from muster.deploy.core.job.events import Event, Output, Waiting
+from muster.deploy.core.job.feature import Feature, Features, Start
+from muster.deploy.core.job.restart_policy import Policy
+from muster.deploy.core.job.result import Failure, LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.runner import Job
+from muster.deploy.core.job.verdict import end_unstarted, verdict
+from muster.deploy.core.plan.launch_plan import LaunchPlan
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.timings import TimedPart
+from muster.deploy.core.wire.runs import RESERVES, JobFolders
+from muster.deploy.features.all_features import features_of
+from muster.deploy.features.kernel.messages import KERNEL_MESSAGES, KernelMessages
+from muster.deploy.features.metrics.driver import joined
+from muster.deploy.features.port_conflict.driver import PortConflict
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts
 
@@ -277,7 +277,7 @@ def test_a_stolen_port_costs_another_attempt_at_most_twice(
 
     carry_out(DONE)  # its stand-ins hold for this test
     monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
-    monkeypatch.setattr("muster.deploy.jobs.restart_policy.backoff", lambda attempt: 0.0)
+    monkeypatch.setattr("muster.deploy.core.job.restart_policy.backoff", lambda attempt: 0.0)
     attempts_in(RunFolder(tmp_path / "other", "j", detached=True)).run()
     assert len(results) == 3
 
@@ -491,7 +491,7 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
         return end
 
     monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
-    monkeypatch.setattr("muster.deploy.jobs.restart_policy.backoff", lambda attempt: 0.0)
+    monkeypatch.setattr("muster.deploy.core.job.restart_policy.backoff", lambda attempt: 0.0)
     job = attempts_in(RunFolder(tmp_path, "j"))
     job.spec = dataclasses.replace(job.spec, max_restarts=1)
     job._policy = Policy(1, 1)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.transports import ssh
-from muster.deploy.connect.transports.host_keys import known_keys
-from muster.deploy.connect.transports.ssh import SshPipe
-from muster.deploy.connect.transports.ssh_config import Route, resolve
-from muster.deploy.errors import HostError
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect.transports import ssh
+from muster.deploy.core.connect.transports.host_keys import known_keys
+from muster.deploy.core.connect.transports.ssh import SshPipe
+from muster.deploy.core.connect.transports.ssh_config import Route, resolve
+from muster.deploy.core.errors import HostError
+from muster.deploy.core.hosts.hostfile import Host
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTWkmrHdDTOh9hcHwDh6xOdKmHxYkfsLwBXqFZE2nlF"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.bench import collectives, kept
-from muster.deploy.bench.hosts import Speeds, as_text, read, slow_hosts, slower_hosts
-from muster.deploy.errors import MusterError
+from muster.deploy.core.errors import MusterError
+from muster.deploy.features.bench import collectives, kept
+from muster.deploy.features.bench.hosts import Speeds, as_text, read, slow_hosts, slower_hosts
 
 FIGURES = {
     "memory copy": (20.0, "GB/s"),

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.bench import kept
-from muster.deploy.bench.findings import of_links
-from muster.deploy.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
-from muster.deploy.bench.links_page import NAMES, heat_map, links_page
-from muster.deploy.bench.links_text import as_text
-from muster.deploy.check import report
-from muster.deploy.check.measurements import Measurements
-from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.view.page.render import TEMPLATES, render
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.features.bench import kept
+from muster.deploy.features.bench.findings import of_links
+from muster.deploy.features.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
+from muster.deploy.features.bench.links_page import NAMES, heat_map, links_page
+from muster.deploy.features.bench.links_text import as_text
+from muster.deploy.features.check import report
+from muster.deploy.features.check.measurements import Measurements
+from muster.deploy.features.page.render import TEMPLATES, render
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second
 LATENCY = 30e-6

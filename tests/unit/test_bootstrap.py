@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.bootstrap import BOOTSTRAP, agent_source, command
-from muster.deploy.connect.channel import SWALLOWED, Channel
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.requests.hosts import TIME
-from muster.deploy.connect.transports.process import PIPE_SIZE, LocalPipe
+from muster.deploy.core.connect.bootstrap import BOOTSTRAP, agent_source, command
+from muster.deploy.core.connect.channel import SWALLOWED, Channel
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.requests.hosts import TIME
+from muster.deploy.core.connect.transports.process import PIPE_SIZE, LocalPipe
 
 
 def host(tmp_path: Path, before: str) -> Channel:

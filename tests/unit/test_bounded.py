@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.run_output import MOST_BYTES, RunOutput
-from muster.deploy.common.runs import describe
-from muster.deploy.jobs import bounded
-from muster.deploy.jobs.bounded import LONGEST_LINE, MOST_TEXT, Room, TooLargeError
-from muster.deploy.view.page import records
-from muster.deploy.view.page.records import MOST_SAMPLES, Records, read
+from muster.deploy.core.job import bounded
+from muster.deploy.core.job.bounded import LONGEST_LINE, MOST_TEXT, Room, TooLargeError
+from muster.deploy.core.wire.run_output import MOST_BYTES, RunOutput
+from muster.deploy.core.wire.runs import describe
+from muster.deploy.features.page import records
+from muster.deploy.features.page.records import MOST_SAMPLES, Records, read
 from tests.unit.runs import write_run
 
 HUGE = 8 * LONGEST_LINE

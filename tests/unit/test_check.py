@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.check.finding import Finding
-from muster.deploy.check.judge import judge, unfit
-from muster.deploy.check.measurements import Clock, Measured, Measurements
-from muster.deploy.connect.requests.hosts import Folder, HostHealth, JobProcesses, Reached
-from muster.deploy.errors import HostError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.gpus import Card, Gpu, GpuHost
-from muster.deploy.hosts.leases import Device, HostLeases
-from muster.deploy.hosts.rendezvous import no_port
-from muster.deploy.hosts.setup_record import Stack
-from muster.deploy.image.versions import Component, Track
-from muster.deploy.plan.spec import LauncherName
+from muster.deploy.core.connect.requests.hosts import Folder, HostHealth, JobProcesses, Reached
+from muster.deploy.core.errors import HostError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.finding import Finding
+from muster.deploy.core.hosts.gpus import Card, Gpu, GpuHost
+from muster.deploy.core.hosts.rendezvous import no_port
+from muster.deploy.core.plan.spec import LauncherName
+from muster.deploy.features.check.judge import judge, unfit
+from muster.deploy.features.check.measurements import Clock, Measured, Measurements
+from muster.deploy.features.image.versions import Component, Track
+from muster.deploy.features.leases.messages import Device, HostLeases
+from muster.deploy.features.setup.record import Stack
 from tests.unit.plans import NODE
 
 ROOT = Path(__file__).parents[2]
@@ -443,7 +443,7 @@ def test_the_ids_are_those_of_the_document() -> None:
         "version.py",
         "zlib.error",
     }
-    no_ids.add("agent.importer")
+    no_ids.add("core.agent.importer")
     of_git = {"core.fsmonitor", "core.pager", "core.symlinks", "credential.helper", "diff.external"}
     of_git.add("protocol.allow")
     used -= no_ids | of_git | {"ssh.too-many-keys"}  # the last is advice about ssh.login-refused

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.check.judge import unfit
-from muster.deploy.check.measurements import Clock
-from muster.deploy.connect.requests.hosts import Reached
+from muster.deploy.core.connect.requests.hosts import Reached
+from muster.deploy.features.check.judge import unfit
+from muster.deploy.features.check.measurements import Clock
 from tests.unit.test_check import DROPPED, THREE, found
 
 

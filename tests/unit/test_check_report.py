@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from muster.deploy.check import report as check_report
-from muster.deploy.check.finding import Finding
-from muster.deploy.check.judge import judge
-from muster.deploy.check.measurements import Measurements
-from muster.deploy.console.fold import fold_names
-from muster.deploy.errors import HostError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.errors import HostError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.finding import Finding
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.text.fold import fold_names
+from muster.deploy.features.check import report as check_report
+from muster.deploy.features.check.judge import judge
+from muster.deploy.features.check.measurements import Measurements
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.console.terminal import HarmlessStream
+from muster.deploy.core.text.terminal import HarmlessStream
 from tests.launching import MUSTER
 
 

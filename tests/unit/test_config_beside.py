@@ -11,10 +11,10 @@ import pytest
 
 from muster.deploy.cli.project_file import project_of
 from muster.deploy.cli.shared import RecordOptions, hosts_file_of
-from muster.deploy.connect import opener, ownership
-from muster.deploy.connect.opener import config_beside, pythons_beside
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect import opener, ownership
+from muster.deploy.core.connect.opener import config_beside, pythons_beside
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts.hostfile import Host
 from tests.unit.test_job_states import RECORD
 
 
@@ -99,7 +99,7 @@ def test_a_list_of_pythons_that_others_may_write_is_refused(named: Path, tmp_pat
 def test_the_users_python_goes_before_setups_and_that_before_the_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, host: str, started: str
 ) -> None:
-    from muster.deploy.connect.transports import ssh
+    from muster.deploy.core.connect.transports import ssh
 
     monkeypatch.setattr(opener, "resolve", lambda host, config: host.name)
     monkeypatch.setattr(ssh, "SshPipe", lambda route, python: (route, python))

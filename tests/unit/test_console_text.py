@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from muster.deploy.console.text import duration, number, percent, size
+from muster.deploy.core.text.text import duration, number, percent, size
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from muster.deploy.cli.commands import load
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.program import run
-from muster.deploy.errors import UnfitError
-from muster.deploy.hosts.containers import EngineName, HostImage, ImageContents, require_same
-from muster.deploy.plan.container_options import Mount
-from muster.deploy.plan.launch_plan import ContainerPlan, HostPlan, LaunchPlan
+from muster.deploy.core.errors import UnfitError
+from muster.deploy.core.plan.launch_plan import ContainerPlan, HostPlan, LaunchPlan
+from muster.deploy.features.containers.messages import EngineName, HostImage, ImageContents, require_same
+from muster.deploy.features.containers.options import Mount
 from tests.unit.plans import make_plan
 
 REF, ID = "nvcr.io/nvidia/pytorch:25.01-py3", "ab" * 32

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common import durable
+from muster.deploy.core.wire import durable
 from tests.crashes import WORKS, Disk, watched
 
 

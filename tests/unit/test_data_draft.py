@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.data import manifest as module
-from muster.deploy.common.data import sets as sets_module
-from muster.deploy.common.data.draft import Draft
-from muster.deploy.common.data.manifest import (
+from muster.deploy.features.data.messages import DATA_LIST
+from muster.deploy.features.data.wire import manifest as module
+from muster.deploy.features.data.wire import sets as sets_module
+from muster.deploy.features.data.wire.draft import Draft
+from muster.deploy.features.data.wire.manifest import (
     CHUNK,
     MOST_NAMES,
     Chunks,
@@ -22,9 +23,8 @@ from muster.deploy.common.data.manifest import (
     parse,
     require_sound,
 )
-from muster.deploy.common.data.scan import scan
-from muster.deploy.common.data.sets import Sets, Version
-from muster.deploy.connect.requests.data import DATA_LIST
+from muster.deploy.features.data.wire.scan import scan
+from muster.deploy.features.data.wire.sets import Sets, Version
 
 FIRST, SECOND = b"a" * CHUNK, b"the end"
 

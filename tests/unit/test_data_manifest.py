@@ -12,10 +12,16 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.data import scan as scanning
-from muster.deploy.common.data import sets as module
-from muster.deploy.common.data.draft import Draft
-from muster.deploy.common.data.manifest import (
+from muster.deploy.core.errors import UsageError
+from muster.deploy.features.data import report
+from muster.deploy.features.data.bundles import Bundle, bundles
+from muster.deploy.features.data.messages import DataSet, DataVerified
+from muster.deploy.features.data.push import DataPushOutcome, DataPushResult
+from muster.deploy.features.data.source import DataSource, source
+from muster.deploy.features.data.wire import scan as scanning
+from muster.deploy.features.data.wire import sets as module
+from muster.deploy.features.data.wire.draft import Draft
+from muster.deploy.features.data.wire.manifest import (
     CHUNK,
     Chunks,
     File,
@@ -27,14 +33,8 @@ from muster.deploy.common.data.manifest import (
     require_name,
     unpack,
 )
-from muster.deploy.common.data.scan import Reader, scan
-from muster.deploy.common.data.sets import Sets, Version
-from muster.deploy.connect.requests.data import DataSet, DataVerified
-from muster.deploy.data import report
-from muster.deploy.data.bundles import Bundle, bundles
-from muster.deploy.data.push import DataPushOutcome, DataPushResult
-from muster.deploy.data.source import DataSource, source
-from muster.deploy.errors import UsageError
+from muster.deploy.features.data.wire.scan import Reader, scan
+from muster.deploy.features.data.wire.sets import Sets, Version
 
 
 def test_a_version_that_is_repaired_is_never_away_for_long(
@@ -141,7 +141,7 @@ def test_what_is_no_manifest_is_refused(packed: bytes) -> None:
 
 
 def test_a_manifest_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.deploy.common.data.manifest.MOST_TEXT", 1000)
+    monkeypatch.setattr("muster.deploy.features.data.wire.manifest.MOST_TEXT", 1000)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         unpack(zlib.compress(b" " * 2000))
 

@@ -12,14 +12,14 @@ from typing import IO, Any, cast
 
 import pytest
 
-from muster.deploy.common.frames import read_frame, write_frame
-from muster.deploy.connect.requests.launch import STORE, Missing, Prepared
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.errors import UnfitError
-from muster.deploy.launch import deliver as deliver_module
-from muster.deploy.launch.deliver import Contents, deliver, preparation_seconds, prepare_for
-from muster.deploy.launch.stages import DeliveryStage
-from muster.deploy.plan.source_tree import Tree, scan
+from muster.deploy.core.connect.requests.launch import STORE, Missing, Prepared
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.errors import UnfitError
+from muster.deploy.core.job import deliver as deliver_module
+from muster.deploy.core.job.deliver import Contents, deliver, preparation_seconds, prepare_for
+from muster.deploy.core.job.stages import DeliveryStage
+from muster.deploy.core.plan.source_tree import Tree, scan
+from muster.deploy.core.wire.frames import read_frame, write_frame
 from tests.unit.plans import make_plan
 
 STAGE = DeliveryStage()

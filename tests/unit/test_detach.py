@@ -15,24 +15,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from muster.deploy.common.store import Store
-from muster.deploy.connect.bootstrap import BOOTSTRAP
-from muster.deploy.connect.transports.openssh import OpenSshPipe, command
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs import detached_main, runner
-from muster.deploy.jobs.detach import own_code
-from muster.deploy.jobs.detached_main import stored
-from muster.deploy.jobs.feature import Start
-from muster.deploy.jobs.feature_options import OPTIONS
-from muster.deploy.jobs.notify_options import NotifyOptions
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import end_unstarted
-from muster.deploy.launch.events import Waiting
-from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import Tree, TreeFile, scan
-from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.core.connect.bootstrap import BOOTSTRAP
+from muster.deploy.core.connect.transports.openssh import OpenSshPipe, command
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job import runner
+from muster.deploy.core.job.events import Waiting
+from muster.deploy.core.job.feature import Start
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.verdict import end_unstarted
+from muster.deploy.core.plan.launch_plan import LaunchPlan
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import Tree, TreeFile, scan
+from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.wire.store import Store
+from muster.deploy.features.all_options import OPTIONS
+from muster.deploy.features.detach import detached_main
+from muster.deploy.features.detach.detached_main import stored
+from muster.deploy.features.detach.driver import own_code
+from muster.deploy.features.notify.options import NotifyOptions
 from tests.damage import DAMAGE
 from tests.unit.test_attempts import PLAN, Connected
 
@@ -151,7 +152,7 @@ def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path)
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes((code.root / file.path).read_bytes())
-    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import muster.deploy.jobs.detached_main"
+    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import muster.deploy.features.detach.detached_main"
     done = subprocess.run([sys.executable, "-ISc", starts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

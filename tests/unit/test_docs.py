@@ -15,9 +15,9 @@ from benchmarks.peers import NAMES, PEERS
 from benchmarks.untimed_faults import UNTIMED
 from muster.deploy.cli import options as request
 from muster.deploy.cli.commands import commands as all_commands
-from muster.deploy.common.variables import OF_RANKS, SETTINGS
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts import hostfile
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.wire.variables import OF_RANKS, SETTINGS
 from tests.cluster.faults import FAULTS
 from tests.cluster.start_faults import START_FAULTS
 from tests.command_lines import parse

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks import faults, recovery
 from docs.scripts import check_site, packages, reference, site_hooks, terminal
-from muster.deploy.plan.flags import Flag
+from muster.deploy.core.plan.flags import Flag
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.check import Check
 from muster.deploy.cli.command import Command, Exit, execute
-from muster.deploy.cli.drain import HostsDrain, HostsDrained, HostsUndrain
-from muster.deploy.cli.free import Free
 from muster.deploy.cli.inventory import OnDrained, inventory_or_this_machine
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts import drained, hostfile
-from muster.deploy.hosts.drained import Drained
-from muster.deploy.hosts.leases import Device, HostLeases
-from muster.deploy.jobs.free import free_table
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.features.check.command import Check
+from muster.deploy.features.leases import drained
+from muster.deploy.features.leases.command import Free
+from muster.deploy.features.leases.command_drain import HostsDrain, HostsDrained, HostsUndrain
+from muster.deploy.features.leases.drained import Drained
+from muster.deploy.features.leases.free import free_table
+from muster.deploy.features.leases.messages import Device, HostLeases
 
 FAN = Drained("node2", "alice", 1_000_000.0, "fan broken")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common import durable
-from muster.deploy.common.durable import (
+from muster.deploy.core.wire import durable
+from muster.deploy.core.wire.durable import (
     keep_if_intact,
     read_intact,
     read_sealed,
@@ -18,7 +18,7 @@ from muster.deploy.common.durable import (
     write_atomically,
     write_sealed,
 )
-from muster.deploy.common.folders import identity_of_folder
+from muster.deploy.core.wire.folders import identity_of_folder
 from tests.damage import DAMAGE
 
 CONTENT = b"print(1)\n" * 100

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.requests.launch import MemoryKills
-from muster.deploy.jobs.diagnosis import needed
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.cause import ended_early
-from muster.deploy.launch.result import Failure, KernelLine, Kind, LaunchResult, RankExit
-from muster.deploy.why.verdict import Verdict
+from muster.deploy.core.connect.requests.launch import MemoryKills
+from muster.deploy.core.job.cause import ended_early
+from muster.deploy.core.job.result import Failure, KernelLine, Kind, LaunchResult, RankExit
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.verdict import verdict
+from muster.deploy.features.why.diagnosis import needed
+from muster.deploy.features.why.verdict import Verdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-2] slots=2")

@@ -11,23 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.listener import Listener
-from muster.deploy.connect.reports import EnvironmentMade, Event, FileGot, Report
-from muster.deploy.connect.requests.packages import (
-    ENVIRONMENT_MAKE,
-    ENVIRONMENTS,
-)
-from muster.deploy.connect.requests.request import Nothing, Request
-from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
-from muster.deploy.envs import bring
-from muster.deploy.envs.bring import PackageDelivery
-from muster.deploy.envs.present import Present
-from muster.deploy.envs.wanted import Requirements
-from muster.deploy.errors import UnfitError, UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.facts import Environment, HostEnvironments, minor
-from muster.deploy.plan.launch_plan import Contribution
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.listener import Listener
+from muster.deploy.core.connect.reports import EnvironmentMade, Event, FileGot, Report
+from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
+from muster.deploy.core.errors import UnfitError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.facts import Environment, HostEnvironments, minor
+from muster.deploy.core.plan.launch_plan import Contribution
+from muster.deploy.features.packages import bring
+from muster.deploy.features.packages.bring import PackageDelivery
+from muster.deploy.features.packages.messages import ENVIRONMENT_MAKE, ENVIRONMENTS
+from muster.deploy.features.packages.present import Present
+from muster.deploy.features.packages.wanted import Requirements
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE, make_plan
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.envs import fetch
-from muster.deploy.envs.lock import Lock, Package
+from muster.deploy.features.packages import fetch
+from muster.deploy.features.packages.lock import Lock, Package
 from tests.damage import DAMAGE
 
 CONTENT = b"a wheel" * 100

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.envs import fetch, uv
-from muster.deploy.envs.lock import Lock, locked
-from muster.deploy.envs.platforms import platform_of
-from muster.deploy.envs.wanted import Platform, Requirements, wanted
-from muster.deploy.errors import MusterError, UnfitError, UsageError
-from muster.deploy.hosts.facts import Facts, HostEnvironments
+from muster.deploy.core.errors import MusterError, UnfitError, UsageError
+from muster.deploy.core.hosts.facts import Facts, HostEnvironments
+from muster.deploy.features.packages import fetch, uv
+from muster.deploy.features.packages.lock import Lock, locked
+from muster.deploy.features.packages.platforms import platform_of
+from muster.deploy.features.packages.wanted import Platform, Requirements, wanted
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE
 

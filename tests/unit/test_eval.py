@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.requests.consoles import Answer, Answers
-from muster.deploy.debug.consoles import NO_CONSOLE, RankAnswers, gather
-from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.features.eval.driver import NO_CONSOLE, RankAnswers, gather
+from muster.deploy.features.eval.messages import Answer, Answers
 
 
 class Host:

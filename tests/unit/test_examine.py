@@ -15,22 +15,22 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy.check.judge import judge
-from muster.deploy.check.measure import measure
-from muster.deploy.check.measurements import Measurements
-from muster.deploy.common.frames import Frame, read_frame, write_frame
-from muster.deploy.connect.bootstrap import GREETING
-from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.pipe import LostError, Pipe
-from muster.deploy.connect.requests.hosts import FACTS, HEALTH, MODULES, TIME, Time
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import HostError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.hosts.rendezvous import MOST_PEERS, peers
+from muster.deploy.core.connect.bootstrap import GREETING
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.pipe import LostError, Pipe
+from muster.deploy.core.connect.requests.hosts import FACTS, HEALTH, MODULES, TIME, Time
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import HostError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.hosts.rendezvous import MOST_PEERS, peers
+from muster.deploy.core.wire.frames import Frame, read_frame, write_frame
+from muster.deploy.features.check.judge import judge
+from muster.deploy.features.check.measure import measure
+from muster.deploy.features.check.measurements import Measurements
 from tests.load import hold
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
@@ -76,7 +76,7 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
     channel = Channel("node1", Simulated({}), Inbox())
     monkeypatch.setattr(channel, "ask", ask)
     monkeypatch.setattr(
-        "muster.deploy.connect.host_clock.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
+        "muster.deploy.core.connect.host_clock.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
     )
     ahead, uncertainty = channel.measure_clock()
     assert ahead == pytest.approx(5.0)
@@ -276,7 +276,7 @@ def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dic
 
 @pytest.mark.timed
 def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.deploy.check.measure.HEALTH_SECONDS", 3.0)
+    monkeypatch.setattr("muster.deploy.features.check.measure.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
     def freeze(channel: Channel, request: Any, payload: bytes = b"", **words: object) -> object:

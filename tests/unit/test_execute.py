@@ -11,29 +11,29 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.listener import Listener
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.report_frames import of_frame
-from muster.deploy.connect.reports import Event, Lost
-from muster.deploy.connect.requests.launch import EndedProcess, Stopping
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.connect.silence import SILENCE_SECONDS
-from muster.deploy.errors import MusterError
-from muster.deploy.jobs import diagnosis
-from muster.deploy.jobs.diagnosis import Explanation, RankStacks
-from muster.deploy.jobs.features import features_of
-from muster.deploy.jobs.loop import STOP_SECONDS, LaunchLoop
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch import events, state
-from muster.deploy.launch import report_handlers as reports
-from muster.deploy.launch.cause import first_of
-from muster.deploy.launch.events import Emit, LauncherOutput, Output, drop
-from muster.deploy.launch.result import Failure, LaunchResult
-from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.openmpi import SpawnedLines
-from muster.deploy.why.verdict import explain
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.listener import Listener
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.report_frames import of_frame
+from muster.deploy.core.connect.reports import Event, Lost
+from muster.deploy.core.connect.requests.launch import EndedProcess, Stopping
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.silence import SILENCE_SECONDS
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job import events, state
+from muster.deploy.core.job import report_handlers as reports
+from muster.deploy.core.job.cause import first_of
+from muster.deploy.core.job.events import Emit, LauncherOutput, Output, drop
+from muster.deploy.core.job.loop import STOP_SECONDS, LaunchLoop
+from muster.deploy.core.job.result import Failure, LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.verdict import verdict
+from muster.deploy.core.plan.launch_plan import LaunchPlan
+from muster.deploy.core.plan.openmpi import SpawnedLines
+from muster.deploy.features.all_features import features_of
+from muster.deploy.features.why import diagnosis
+from muster.deploy.features.why.diagnosis import Explanation, RankStacks
+from muster.deploy.features.why.verdict import explain
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import waits
-from muster.deploy.connect.fanout import on_every
-from muster.deploy.errors import HostError, MusterError, UnfitError
+from muster.deploy.core import waits
+from muster.deploy.core.connect.fanout import on_every
+from muster.deploy.core.errors import HostError, MusterError, UnfitError
 from tests.waiting import wait_until
 
 HOSTS = ["node3", "node1", "node2"]

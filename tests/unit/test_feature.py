@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
-from muster.deploy.jobs.feature import Feature, Features, Start
-from muster.deploy.jobs.planning import make_plan
-from muster.deploy.launch.events import Event
-from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.launch.result import LaunchResult
-from muster.deploy.plan.launch_plan import Contribution
-from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.timings import Timings
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.rendezvous import ClusterFacts, Rendezvous
+from muster.deploy.core.job.events import Event
+from muster.deploy.core.job.feature import Feature, Features, Start
+from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.job.planning import make_plan
+from muster.deploy.core.job.result import LaunchResult
+from muster.deploy.core.plan.launch_plan import Contribution
+from muster.deploy.core.plan.launcher import place_ranks
+from muster.deploy.core.timings import Timings
 from tests.unit.plans import NODE
 from tests.unit.plans import make_plan as imagined
 
@@ -103,7 +103,7 @@ def test_the_plan_has_what_features_add_and_each_sees_the_facts_of_those_before_
 def test_a_feature_has_only_the_methods_that_the_class_declares() -> None:
     """A misspelled method would be silently left out."""
     import muster.deploy.cli.launching  # loads every feature
-    import muster.deploy.slurm.blame  # noqa: F401
+    import muster.deploy.features.slurm.blame  # noqa: F401
 
     declared = {name for name in vars(Feature) if not name.startswith("_")}
     found = {

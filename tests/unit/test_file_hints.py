@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.requests.launch import Written, WrittenFiles
-from muster.deploy.console.terminal import harmless
-from muster.deploy.jobs.file_hints import left_behind, missing_module, sent_elsewhere
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.result import Failure, LaunchResult
-from muster.deploy.plan.launch_plan import Contribution
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import Tree, TreeFile
+from muster.deploy.core.connect.requests.launch import Written, WrittenFiles
+from muster.deploy.core.job.result import Failure, LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.verdict import verdict
+from muster.deploy.core.plan.launch_plan import Contribution
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import Tree, TreeFile
+from muster.deploy.core.text.terminal import harmless
+from muster.deploy.features.hints.file_hints import left_behind, missing_module, sent_elsewhere
 from tests.unit.plans import NODE, NOTHING, make_plan
 
 PLAN = make_plan("node[1-3] slots=2")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from muster.deploy.console.fold import HostMessage, fold_messages
-from muster.deploy.errors import HostError, UnfitError
+from muster.deploy.core.errors import HostError, UnfitError
+from muster.deploy.core.text.fold import HostMessage, fold_messages
 
 REFUSED = "does sshd run there? (port= sets another port)"
 

@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from muster.deploy.cli.program import run
-from muster.deploy.common.streams import PART, WINDOW, Stream
-from muster.deploy.connect.channel import Channel
-from muster.deploy.debug import peers
-from muster.deploy.debug.forward import Forwarder, Target, listen
-from muster.deploy.errors import UsageError
+from muster.deploy.core.connect.channel import Channel
+from muster.deploy.core.errors import UsageError
+from muster.deploy.features.forward import peers
+from muster.deploy.features.forward.driver import Forwarder, Target, listen
+from muster.deploy.features.forward.wire import PART, WINDOW, Stream
 from tests.waiting import PATIENCE, wait_until
 
 

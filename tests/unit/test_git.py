@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.errors import UsageError
-from muster.deploy.plan.git import git_root
-from muster.deploy.plan.source_tree import scan
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.plan.git import git_root
+from muster.deploy.core.plan.source_tree import scan
 
 MUSTER = Path(sys.executable).parent / "muster"
 

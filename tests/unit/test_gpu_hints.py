@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.reports import GpuUser
-from muster.deploy.hosts.leases import Device, Lease
-from muster.deploy.jobs.hints import hint
-from muster.deploy.launch.result import LaunchResult, RankExit
+from muster.deploy.core.connect.reports import GpuUser
+from muster.deploy.core.job.result import LaunchResult, RankExit
+from muster.deploy.features.hints.driver import hint
+from muster.deploy.features.leases.messages import Device, Lease
 from tests.unit.plans import NODE, make_plan
 
 OWN = "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"

@@ -10,16 +10,16 @@ from typing import Any, get_args
 
 import pytest
 
-from muster.deploy.connect.listener import Listener
-from muster.deploy.jobs.feature import Features
-from muster.deploy.jobs.history import MOST_FAILURES, JobHistory
-from muster.deploy.jobs.loop import LaunchLoop
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch import state
-from muster.deploy.launch.events import Event, Output
-from muster.deploy.launch.job_events import FAILURES, EventType, JobEvent, of_failure
-from muster.deploy.launch.result import Failure, Kind, LaunchResult
-from muster.deploy.why.verdict import Verdict
+from muster.deploy.core.connect.listener import Listener
+from muster.deploy.core.job import state
+from muster.deploy.core.job.events import Event, Output
+from muster.deploy.core.job.feature import Features
+from muster.deploy.core.job.history import MOST_FAILURES, JobHistory
+from muster.deploy.core.job.job_events import FAILURES, EventType, JobEvent, of_failure
+from muster.deploy.core.job.loop import LaunchLoop
+from muster.deploy.core.job.result import Failure, Kind, LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.features.why.verdict import Verdict
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts

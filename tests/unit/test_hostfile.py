@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.errors import HostfileError, UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.errors import HostfileError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.opener import Access
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.errors import MusterError, UnfitError, UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs import hosts_record
-from muster.deploy.jobs.control import LocalRuns, LocatedJob
-from muster.deploy.jobs.fetch import fetch
-from muster.deploy.jobs.hosts_record import HostsRecord
+from muster.deploy.core.connect.opener import Access
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.errors import MusterError, UnfitError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job import hosts_record
+from muster.deploy.core.job.control import LocalRuns, LocatedJob
+from muster.deploy.core.job.fetch import fetch
+from muster.deploy.core.job.hosts_record import HostsRecord
 from tests.unit.test_job_states import RECORD, Liar, make_run, only
 
 JOB = RECORD["job"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.errors import UsageError
-from muster.deploy.image import build, capabilities, versions
+from muster.deploy.core.errors import UsageError
+from muster.deploy.features.image import build, capabilities, versions
 
 TRACKS = list(versions.load().values())
 GOLDEN = Path(__file__).parents[1] / "golden"

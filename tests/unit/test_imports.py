@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.protocol import EARLY, LATE
-from muster.deploy.connect.bootstrap import early_modules, late_modules
+from muster.deploy.core.connect.bootstrap import early_modules, late_modules
+from muster.deploy.core.wire.protocol import EARLY, LATE
 
 ROOT = Path(__file__).parents[2]
 # A package imports from itself and from those below it.
@@ -26,10 +26,10 @@ PURE = ("plan", "hosts", "check", "view", "why", "console")
 IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "threading", "time"}
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.
 GATHERERS = {
-    *("deploy.plan.source_tree", "deploy.plan.git", "deploy.check.measure"),
-    *("deploy.console.screen", "deploy.console.progress", "deploy.console.live_line"),
-    *("deploy.view.top.app", "deploy.view.top.sources"),
-    "deploy.why.gather",
+    *("deploy.core.plan.source_tree", "deploy.core.plan.git", "deploy.features.check.measure"),
+    *("deploy.core.text.screen", "deploy.core.text.progress", "deploy.core.text.live_line"),
+    *("deploy.features.top.app", "deploy.features.top.sources"),
+    "deploy.features.why.gather",
 }
 TRAIN = (
     *("__main__", "demo", "training_loop", "position", "tools", "options"),
@@ -39,7 +39,7 @@ TRAIN = (
 
 
 def name_of(path: Path) -> str:
-    """`deploy.plan.spec` for deploy/plan/spec.py."""
+    """`deploy.core.plan.spec` for deploy/core/plan/spec.py."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -63,7 +63,7 @@ def imports(path: Path) -> set[str]:
 
 
 def package(name: str) -> str:
-    """`plan` for deploy.plan.spec."""
+    """`plan` for deploy.core.plan.spec."""
     return name.split(".")[1] if "." in name else ""
 
 
@@ -84,7 +84,7 @@ def training() -> Imported:
 
 
 def offenders(imported: Imported, is_wrong: Callable[[str, str], bool]) -> list[str]:
-    """`deploy.plan.spec imports torch`, for each import that breaks a rule."""
+    """`deploy.core.plan.spec imports torch`, for each import that breaks a rule."""
     return [f"{name} imports {one}" for name, used in imported.items() for one in used if is_wrong(name, one)]
 
 
@@ -150,21 +150,23 @@ def test_an_agent_has_every_module_that_its_parts_import(driver: Imported) -> No
 
 
 def test_the_core_of_an_agent_imports_no_part_of_a_job(driver: Imported) -> None:
-    """They are loaded by the table of common/protocol.py, when a request or a word needs one."""
+    """They are loaded by the table of core/wire/protocol.py, when a request or a word needs one."""
     parts = {f"deploy.{part.module}" for part in (*EARLY, *LATE) if part.needs == "job"}
-    core = {f"deploy.agent.{name}" for name in ("main", "processes", "job.supervisor", "job.local_socket")}
+    core = {
+        f"deploy.core.agent.{name}" for name in ("main", "processes", "job.supervisor", "job.local_socket")
+    }
     for _ in range(len(driver)):
         core |= {one for name in core for one in driver[name] if one in driver}
     assert {name.rpartition(".")[0] for name in core} <= {
-        *("deploy.agent", "deploy.agent.job", "deploy.agent.host", "deploy.common"),
-        "deploy.agent.envs",  # the lock of the packages of a job
+        *("deploy.core.agent", "deploy.core.agent", "deploy.core.agent", "deploy.core.wire"),
+        "deploy.features.packages.on_host",  # the lock of the packages of a job
     }
     assert not core & parts
 
 
 def test_the_driver_never_imports_the_agent(driver: Imported) -> None:
     own = {name: used for name, used in driver.items() if package(name) not in {"agent", ""}}
-    assert not offenders(own, lambda _, one: one.startswith("deploy.agent"))
+    assert not offenders(own, lambda _, one: one.startswith("deploy.core.agent"))
 
 
 def test_what_judges_and_describes_touches_nothing(driver: Imported) -> None:

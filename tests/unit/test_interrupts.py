@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.interrupts import SAME_SECONDS
+from muster.deploy.core.interrupts import SAME_SECONDS
 from tests.launching import MUSTER, ROOT
 from tests.waiting import PATIENCE, read_until
 
@@ -43,7 +43,7 @@ def end(seconds=0):
 @contextmanager
 def program(text: str, ignored: int = 0, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
     """A process that says `ready` and then waits for signals."""
-    head = "import os, signal, sys, time, weakref\nfrom muster.deploy import interrupts\n"
+    head = "import os, signal, sys, time, weakref\nfrom muster.deploy.core import interrupts\n"
 
     def prepare() -> None:
         for number in (signal.SIGINT, signal.SIGQUIT):
@@ -281,7 +281,7 @@ def test_a_host_that_does_not_answer_holds_up_no_end(tmp_path: Path) -> None:
 
 def test_a_driver_without_a_terminal_ends_at_sigterm_and_not_at_sigint() -> None:
     text = """
-from muster.deploy.jobs.detached_main import end_at_sigterm_alone
+from muster.deploy.features.detach.detached_main import end_at_sigterm_alone
 end_at_sigterm_alone()
 try:
     for number in (signal.SIGINT, signal.SIGHUP):

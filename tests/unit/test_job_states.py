@@ -21,27 +21,27 @@ from muster.deploy.cli.command import Exit, execute
 from muster.deploy.cli.jobs import Attach, Logs
 from muster.deploy.cli.program import run
 from muster.deploy.cli.shared import JobOptions
-from muster.deploy.common.frames import Frame
-from muster.deploy.common.runs import identity
-from muster.deploy.common.users import own_name
-from muster.deploy.connect.requests.request import Answer, Request
-from muster.deploy.console.screen import Screen
-from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.hosts.samples import HostSample
-from muster.deploy.jobs import control as jobs
-from muster.deploy.jobs import table as job_table
-from muster.deploy.jobs.control import LocalRuns, LocatedJob, LogLine
-from muster.deploy.jobs.fetch import fetch, snapshot
-from muster.deploy.jobs.metrics import METRICS
-from muster.deploy.jobs.returned import name_of
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch.events import LauncherOutput, Output, Paced
-from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.launch.result import LaunchResult
-from muster.deploy.slurm.mark import any_mark
-from muster.deploy.view.page.records import read
-from muster.deploy.view.page.run_page import run_page
-from muster.deploy.why.lateness import Pace
+from muster.deploy.core.connect.requests.request import Answer, Request
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.job import control as jobs
+from muster.deploy.core.job import table as job_table
+from muster.deploy.core.job.control import LocalRuns, LocatedJob, LogLine
+from muster.deploy.core.job.events import LauncherOutput, Output, Paced
+from muster.deploy.core.job.fetch import fetch, snapshot
+from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.job.result import LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.text.screen import Screen
+from muster.deploy.core.wire.frames import Frame
+from muster.deploy.core.wire.runs import identity
+from muster.deploy.core.wire.users import own_name
+from muster.deploy.features.metrics.driver import METRICS
+from muster.deploy.features.page.records import read
+from muster.deploy.features.page.run_page import run_page
+from muster.deploy.features.returned_values.driver import name_of
+from muster.deploy.features.samples.messages import HostSample
+from muster.deploy.features.slurm.mark import any_mark
+from muster.deploy.features.why.lateness import Pace
 from tests.unit.plans import make_plan
 
 RECORD: dict[str, Any] = {
@@ -481,7 +481,7 @@ def test_a_host_leaves_some_of_this_disk_free(
 ) -> None:
     most = (1 << 20) + 4096
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(total, total - spare - most, spare + most))
-    monkeypatch.setattr("muster.deploy.jobs.fetch.CHUNK", most)
+    monkeypatch.setattr("muster.deploy.core.job.fetch.CHUNK", most)
     for name, size in (("a", most + 1), ("b", most + spare)):
         with pytest.raises(MusterError, match="room for 1 MiB, and"):
             fetch_from(tmp_path / name, [["verdict.txt", size]])

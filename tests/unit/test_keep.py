@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.folders import link_kept
-from muster.deploy.common.written import Search
-from muster.deploy.errors import UsageError
-from muster.deploy.plan.kept import project_key, with_kept
-from muster.deploy.plan.source_tree import Tree, TreeFile
+from muster.deploy.core.agent.folders import link_kept
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.plan.kept import project_key, with_kept
+from muster.deploy.core.plan.source_tree import Tree, TreeFile
+from muster.deploy.core.wire.written import Search
 from tests.unit.plans import make_plan
 
 

@@ -6,18 +6,18 @@ import threading
 
 import pytest
 
-from muster.deploy.common.clock import now
-from muster.deploy.connect import reserve as reserve_module
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.kept import KeptHosts
-from muster.deploy.connect.pipe import Pipe
-from muster.deploy.connect.reports import CommandEnd, Event, Lost, RankOutput, StopAsked
-from muster.deploy.connect.reserve import Reserve
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import HostError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect import reserve as reserve_module
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.kept import KeptHosts
+from muster.deploy.core.connect.pipe import Pipe
+from muster.deploy.core.connect.reports import CommandEnd, Event, Lost, RankOutput, StopAsked
+from muster.deploy.core.connect.reserve import Reserve
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import HostError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.wire.clock import now
 from tests.waiting import wait_until
 
 HOSTS = hostfile.parse("node[1-3]")

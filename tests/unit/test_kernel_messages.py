@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import kernel_log
-from muster.deploy.agent.host.kernel_log import KernelLog, read_kmsg
-from muster.deploy.cli import why
 from muster.deploy.cli.command import Exit
-from muster.deploy.common.kernel_messages import kind_of, meaning_of
-from muster.deploy.connect.requests.kernel import KERNEL_MESSAGES
-from muster.deploy.jobs.kernel_log import with_kernel_messages
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.result import Failure, KernelLine, LaunchResult
-from muster.deploy.why.case import Verdict
+from muster.deploy.core.job.result import Failure, KernelLine, LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.verdict import verdict
+from muster.deploy.features.kernel import on_host as kernel_log
+from muster.deploy.features.kernel.driver import with_kernel_messages
+from muster.deploy.features.kernel.messages import KERNEL_MESSAGES
+from muster.deploy.features.kernel.on_host import KernelLog, read_kmsg
+from muster.deploy.features.kernel.wire import kind_of, meaning_of
+from muster.deploy.features.why import command as why
+from muster.deploy.features.why.case import Verdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")

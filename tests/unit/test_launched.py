@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.jobs.launched import hidden_values, launched
-from muster.deploy.plan.program import Program
+from muster.deploy.core.job.launched import hidden_values, launched
+from muster.deploy.core.plan.program import Program
 from tests.unit.plans import NODE, make_plan
 
 

@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import claims, leases
-from muster.deploy.agent.host import devices as host_devices
 from muster.deploy.cli.commands import load
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.connect.requests.leases import LEASE, LEASES
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.errors import UnfitError, UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.leases import Device, HostLeases, Lease
-from muster.deploy.jobs import leases as leasing
-from muster.deploy.jobs.feature import Start
-from muster.deploy.jobs.free import free_table
-from muster.deploy.launch.events import drop
-from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.leases import NO_GPUS, WITHOUT_LIMIT, Wish, visible, wish
-from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.timings import Timings
+from muster.deploy.core.agent import devices as host_devices
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.errors import UnfitError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.events import drop
+from muster.deploy.core.job.feature import Start
+from muster.deploy.core.plan.launcher import place_ranks
+from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.timings import Timings
+from muster.deploy.features.leases import driver as leasing
+from muster.deploy.features.leases.free import free_table
+from muster.deploy.features.leases.messages import Device, HostLeases, Lease
+from muster.deploy.features.leases.on_host import claims, leases
+from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, Wish, visible, wish
+from muster.deploy.features.leases.request import LEASE, LEASES
 from tests.unit.plans import NODE, make_plan, request_of
 
 GPUS = replace(NODE, gpus=8, devices=8)

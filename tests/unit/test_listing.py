@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.adhoc import transfer as listing
-from muster.deploy.adhoc.transfer import facts_of
-from muster.deploy.common import files
-from muster.deploy.connect.channel import MOST_LINE, Channel
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.requests.files import Entries, FileFacts, ListedEntry
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import MusterError
+from muster.deploy.core.connect.channel import MOST_LINE, Channel
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.wire import files
+from muster.deploy.features.adhoc import put_get as listing
+from muster.deploy.features.adhoc.messages import Entries, FileFacts, ListedEntry
+from muster.deploy.features.adhoc.put_get import facts_of
 
 ENTRY = ListedEntry("a", "file", 0o644, 0, "", "")
 

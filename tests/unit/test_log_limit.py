@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.launch.events import LauncherOutput, Output
-from muster.deploy.launch.result import LaunchResult
+from muster.deploy.core.job.events import LauncherOutput, Output
+from muster.deploy.core.job.result import LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node1 slots=2\nnode2")

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host.gpu_meter import FIELDS, GpuMeter, parse
-from muster.deploy.agent.host.meter import HostMeter, Rates, SampleHandler
-from muster.deploy.agent.job import rank_meter
-from muster.deploy.agent.job import sampler as sampler_here
-from muster.deploy.agent.job.rank_meter import RankMeter, launcher_of
-from muster.deploy.agent.job.sampler import MOST_BYTES, Sampler, TrainingMeter, last_step
-from muster.deploy.agent.processes import ProcessStat
-from muster.deploy.common.clock import steady
-from muster.deploy.hosts.samples import of_json
+from muster.deploy.core.agent.processes import ProcessStat
+from muster.deploy.core.wire.clock import steady
+from muster.deploy.features.samples.messages import of_json
+from muster.deploy.features.samples.on_host import rank_meter
+from muster.deploy.features.samples.on_host import sampler as sampler_here
+from muster.deploy.features.samples.on_host.gpu_meter import FIELDS, GpuMeter, parse
+from muster.deploy.features.samples.on_host.meter import HostMeter, Rates, SampleHandler
+from muster.deploy.features.samples.on_host.rank_meter import RankMeter, launcher_of
+from muster.deploy.features.samples.on_host.sampler import MOST_BYTES, Sampler, TrainingMeter, last_step
 from tests.waiting import wait_until
 
 NET = """Inter-| Receive
@@ -129,8 +129,8 @@ def test_the_first_sample_of_a_host_without_a_job_has_its_gpus(
 ) -> None:
     slow = f"sleep 0.5; echo '{LINES[0]}'; exec sleep 1000"
     program = smi(tmp_path, then=slow)
-    monkeypatch.setattr("muster.deploy.agent.host.gpu_meter.find", lambda machine: program)
-    monkeypatch.setattr("muster.deploy.agent.host.meter.FIRST_GPU_SECONDS", 60.0)
+    monkeypatch.setattr("muster.deploy.features.samples.on_host.gpu_meter.find", lambda machine: program)
+    monkeypatch.setattr("muster.deploy.features.samples.on_host.meter.FIRST_GPU_SECONDS", 60.0)
     handler = SampleHandler()
     try:
         sample = json.loads(handler.do_sample({}, b"")["sample"])

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.job.attempt import SILENCE_SECONDS
-from muster.deploy.connect.requests.launch import FETCH, FETCHED, PING
-from muster.deploy.connect.requests.request import Payload, Request
-from muster.deploy.errors import MusterError
-from muster.deploy.jobs import metrics
-from muster.deploy.jobs.metrics import LEAST_PART, Metrics
-from muster.deploy.launch.events import drop
+from muster.deploy.core.agent.attempt import SILENCE_SECONDS
+from muster.deploy.core.connect.requests.launch import FETCH, FETCHED, PING
+from muster.deploy.core.connect.requests.request import Payload, Request
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job.events import drop
+from muster.deploy.features.metrics import driver as metrics
+from muster.deploy.features.metrics.driver import LEAST_PART, Metrics
 from tests.agents import job_in
 from tests.unit.test_feature import DONE
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.adhoc import run as fanout
 from muster.deploy.cli import job_commands
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.console.screen import Screen
-from muster.deploy.errors import UnfitError
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.control import LogLine
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.errors import UnfitError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.control import LogLine
+from muster.deploy.core.text.screen import Screen
+from muster.deploy.features.adhoc import run as fanout
 
 
 def test_where_no_host_can_be_reached_nothing_is_done() -> None:

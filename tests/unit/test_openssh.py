@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.bootstrap import GREETING
-from muster.deploy.connect.opener import access_with
-from muster.deploy.connect.transports import process
-from muster.deploy.connect.transports.openssh import OpenSshPipe, command
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect.bootstrap import GREETING
+from muster.deploy.core.connect.opener import access_with
+from muster.deploy.core.connect.transports import process
+from muster.deploy.core.connect.transports.openssh import OpenSshPipe, command
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts.hostfile import Host
 from tests.waiting import PATIENCE, wait_until
 
 Fake = Callable[[str], OpenSshPipe]

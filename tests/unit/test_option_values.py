@@ -14,8 +14,8 @@ import pytest
 
 from muster.deploy.cli.commands import commands
 from muster.deploy.cli.program import main
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.errors import MusterError, UsageError
 from tests.command_lines import parse
 from tests.unit.test_job_states import RECORD, make_run
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from muster.deploy.agent.main import Agent
-from muster.deploy.common import os_errors
-from muster.deploy.common.durable import write_atomically
+from muster.deploy.core.agent.main import Agent
+from muster.deploy.core.wire import os_errors
+from muster.deploy.core.wire.durable import write_atomically
 
 
 def error(number: int, path: str | None = "/home/ml/x") -> OSError:

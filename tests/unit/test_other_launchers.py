@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.other_launchers import HINTS
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts import hostfile
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts import hostfile
 from tests.command_lines import parse
 from tests.unit.test_parser import COMMANDS, meaning
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.errors import UsageError
-from muster.deploy.jobs import notify as notifying
-from muster.deploy.jobs.notify import Notify
-from muster.deploy.jobs.notify_options import NotifyOptions
-from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.launch.result import Failure, LaunchResult, interruption
-from muster.deploy.plan.program import Program
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.job.result import Failure, LaunchResult, interruption
+from muster.deploy.core.plan.program import Program
+from muster.deploy.features.notify import driver as notifying
+from muster.deploy.features.notify.driver import Notify
+from muster.deploy.features.notify.options import NotifyOptions
 from tests.unit.plans import make_plan
 
 PLAN = make_plan(

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli import playbooks
 from muster.deploy.cli.program import run
-from muster.deploy.connect import ownership
-from muster.deploy.connect.ownership import is_private, require_own, within
-from muster.deploy.errors import UsageError
+from muster.deploy.core.connect import ownership
+from muster.deploy.core.connect.ownership import is_private, require_own, within
+from muster.deploy.core.errors import UsageError
+from muster.deploy.features.setup import command as playbooks
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

@@ -6,11 +6,11 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from muster.deploy.connect.requests.hosts import OPEN_PORT, HostsReached, OpenPort, Reached
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.errors import MusterError
-from muster.deploy.jobs.diagnosis import Explanation, RankStacks, explained, unreached_pairs
-from muster.deploy.launch.result import Failure
+from muster.deploy.core.connect.requests.hosts import OPEN_PORT, HostsReached, OpenPort, Reached
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job.result import Failure
+from muster.deploy.features.why.diagnosis import Explanation, RankStacks, explained, unreached_pairs
 from tests.unit.plans import make_plan
 
 ETH0 = {"node1": "10.0.0.1", "node2": "10.0.0.2", "node3": "10.0.0.3"}

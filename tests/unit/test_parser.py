@@ -9,7 +9,7 @@ import pytest
 from muster.deploy.cli.command import Command
 from muster.deploy.cli.commands import SUMMARIES, commands
 from muster.deploy.cli.program import run
-from muster.deploy.errors import UsageError
+from muster.deploy.core.errors import UsageError
 from tests.command_lines import Call, parse
 
 COMMANDS = commands()

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.job.rsh import INTERFACE, OWN_INTERFACE, for_sh
-from muster.deploy.errors import MusterError, UnfitError, UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.facts import RunningJob
-from muster.deploy.hosts.rendezvous import on_network
-from muster.deploy.plan import openmpi
-from muster.deploy.plan.launcher import place_ranks
-from muster.deploy.plan.placement import PlacedRank
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.core.agent.rsh import INTERFACE, OWN_INTERFACE, for_sh
+from muster.deploy.core.errors import MusterError, UnfitError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.facts import RunningJob
+from muster.deploy.core.hosts.rendezvous import on_network
+from muster.deploy.core.plan import openmpi
+from muster.deploy.core.plan.launcher import place_ranks
+from muster.deploy.core.plan.placement import PlacedRank
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.spec import LaunchSpec
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"

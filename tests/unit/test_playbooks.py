@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.playbooks import Setup, Venv, Wheelhouse
-from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.hosts import hostfile, setup_record
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.features.setup import record as setup_record
+from muster.deploy.features.setup.command import Setup, Venv, Wheelhouse
 
 KNOWN = {
     "node1": {"holds_key": True, "has_firewall": False},

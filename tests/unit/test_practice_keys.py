@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.practice import KEYS
 from muster.deploy.cli.program import main, run
+from muster.deploy.features.practice.command import KEYS
 from tests.launching import ROOT
 from tests.slurm import put_programs
 

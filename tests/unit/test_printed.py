@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.console.printed import figures_of, seconds_left
+from muster.deploy.core.text.printed import figures_of, seconds_left
 
 # What well-known trainers print, each with its step, loss, share of the work and epoch.
 TRAINERS = {

@@ -16,10 +16,11 @@ from types import SimpleNamespace
 import pytest
 from click.shell_completion import ShellComplete
 
-from muster.deploy.cli import practice, program
+from muster.deploy.cli import program
 from muster.deploy.cli.completion import SHELLS
 from muster.deploy.cli.program import COMPLETE, Commands, main
 from muster.deploy.cli.program import run as run_here
+from muster.deploy.features.practice import command as practice
 from tests.launching import FAB, MUSTER, ROOT
 from tests.waiting import PATIENCE
 
@@ -282,7 +283,7 @@ def test_options_of_fab_itself_stand_before_the_command(tmp_path: Path) -> None:
 
 
 def test_a_command_loads_no_other_command() -> None:
-    loaded = "[name for name in sys.modules if name.startswith('muster.deploy.image')]"
+    loaded = "[name for name in sys.modules if name.startswith('muster.deploy.features.image')]"
     script = f"import sys, muster.deploy.cli.commands as c; c.commands('launch'); print({loaded})"
     done = run(Path(sys.executable), "-c", script)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
@@ -295,8 +296,8 @@ def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path
         "import sys\n"
         "from muster.deploy.cli.program import run\n"
         "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
-        "assert 'muster.deploy.jobs.loop' in sys.modules\n"
-        "late = ('muster.deploy.why.verdict', 'muster.deploy.why.waits', 'muster.deploy.view')\n"
+        "assert 'muster.deploy.core.job.loop' in sys.modules\n"
+        "late = ('muster.deploy.features.why.verdict', 'muster.deploy.features.why.waits', 'muster.deploy.features')\n"
         "sys.stderr.write(repr([name for name in sys.modules if name.startswith(late)]))\n"
     )
     done = run(Path(sys.executable), "-c", script, cwd=tmp_path)

@@ -7,12 +7,12 @@ import itertools
 
 import pytest
 
-from muster.deploy.console import progress as module
-from muster.deploy.console.columns import cut
-from muster.deploy.console.live_line import ERASE, LiveLine, live_line
-from muster.deploy.console.progress import Progress, counted
-from muster.deploy.console.screen import Screen
-from muster.deploy.console.terminal import HarmlessStream
+from muster.deploy.core.text import progress as module
+from muster.deploy.core.text.columns import cut
+from muster.deploy.core.text.live_line import ERASE, LiveLine, live_line
+from muster.deploy.core.text.progress import Progress, counted
+from muster.deploy.core.text.screen import Screen
+from muster.deploy.core.text.terminal import HarmlessStream
 from tests.waiting import wait_until
 
 

@@ -19,8 +19,8 @@ from muster.deploy.cli.program import run
 from muster.deploy.cli.project import with_defaults
 from muster.deploy.cli.project_file import project_of
 from muster.deploy.cli.shared import hosts_file_of
-from muster.deploy.connect import ownership
-from muster.deploy.errors import UsageError
+from muster.deploy.core.connect import ownership
+from muster.deploy.core.errors import UsageError
 from tests.command_lines import parse
 
 COMMANDS = commands()

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.listener import Listener
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, FileGot, FileStuck, ImageLoaded, Report
-from muster.deploy.connect.requests.images import IMAGE_LOAD
-from muster.deploy.connect.requests.request import Nothing, Request
-from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
-from muster.deploy.hosts import hostfile
-from muster.deploy.image import push
-from muster.deploy.image.archive import Archive
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.listener import Listener
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.reports import Event, FileGot, FileStuck, ImageLoaded, Report
+from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.features.image import push
+from muster.deploy.features.image.archive import Archive
+from muster.deploy.features.image.messages import IMAGE_LOAD
 from tests.unit.test_push_plan import CONFIGURATION, DIFF_IDS, IMAGE, saved
 from tests.waiting import PATIENCE
 

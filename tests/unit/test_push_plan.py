@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.transfer.files import ActiveTransfer, Receiver, Transfer, ancestors
-from muster.deploy.errors import MusterError
-from muster.deploy.image.archive import Archive
-from muster.deploy.image.engine import Image
-from muster.deploy.image.push import ImagePushOutcome, ImagePushResult
+from muster.deploy.core.content.files import ActiveTransfer, Receiver, Transfer, ancestors
+from muster.deploy.core.errors import MusterError
+from muster.deploy.features.image.archive import Archive
+from muster.deploy.features.image.engine import Image
+from muster.deploy.features.image.push import ImagePushOutcome, ImagePushResult
 from tests.damage import DAMAGE
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)
@@ -102,7 +102,7 @@ def test_a_configuration_may_be_long(tmp_path: Path, layout: str, monkeypatch: p
     long = json.dumps({"config": {"Labels": {"sbom": "x" * (1 << 17)}}}).encode()
     assert archive.take(saved(layout, long), IMAGE.id, DIFF_IDS) == long
     assert all(archive.layer(diff_id) for diff_id in DIFF_IDS)
-    monkeypatch.setattr("muster.deploy.image.archive.MOST_JSON", 1 << 17)
+    monkeypatch.setattr("muster.deploy.features.image.archive.MOST_JSON", 1 << 17)
     with pytest.raises(MusterError, match=r"saved no configuration of the image \(blobs/config\), or one of"):
         archive.take(saved(layout, long), IMAGE.id, DIFF_IDS)
 

@@ -20,10 +20,10 @@ from muster.deploy.api.functions import write_call
 from muster.deploy.api.process import LaunchError
 from muster.deploy.api.result import JobError, JobResult, RankEnd, RankError, read_result
 from muster.deploy.cli.commands import load
-from muster.deploy.common.plain_values import decoded, encoded
-from muster.deploy.errors import MusterError, UnfitError, UsageError
-from muster.deploy.jobs.returned import name_of
-from muster.deploy.plan.program import CALL, PYTHON, Program
+from muster.deploy.core.errors import MusterError, UnfitError, UsageError
+from muster.deploy.core.plan.program import CALL, PYTHON, Program
+from muster.deploy.core.wire.plain_values import decoded, encoded
+from muster.deploy.features.returned_values.driver import name_of
 from tests.unit.plans import make_plan
 
 LAUNCH = load("launch")

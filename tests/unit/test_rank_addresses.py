@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.deploy.check.measure import measure
-from muster.deploy.check.network import rank_addresses
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.requests.hosts import HEALTH, OPEN_PORT, HostsReached, OpenPort, Reached
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.errors import UnfitError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.facts import Facts
-from muster.deploy.hosts.rendezvous import ClusterFacts
-from muster.deploy.jobs.diagnosis import unreached_pairs
-from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.requests.hosts import HEALTH, OPEN_PORT, HostsReached, OpenPort, Reached
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.errors import UnfitError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.facts import Facts
+from muster.deploy.core.hosts.rendezvous import ClusterFacts
+from muster.deploy.core.plan.launch_plan import LaunchPlan
+from muster.deploy.features.check.measure import measure
+from muster.deploy.features.check.network import rank_addresses
+from muster.deploy.features.why.diagnosis import unreached_pairs
 from tests.unit.plans import NODE, make_plan
 from tests.unit.test_check import HEALTHY
 

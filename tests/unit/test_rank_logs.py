@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.common.rank_logs import RankLog, attempt_in
+from muster.deploy.core.wire.rank_logs import RankLog, attempt_in
 
 
 @pytest.mark.parametrize(

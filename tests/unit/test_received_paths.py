@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.adhoc import transfer
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.received_paths import inner_path, inner_paths, is_dot_git
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.received_paths import inner_path, inner_paths, is_dot_git
+from muster.deploy.features.adhoc import put_get as transfer
 
 SPELLINGS = [
     *(".git", ".GIT", ".gIt", ".git ", ".git.", ".git . .", "git~1", "GIT~1", "git~2", "git~1."),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.runs import JobFolders
-from muster.deploy.connect.pipe import LostError, SilentError
-from muster.deploy.connect.requests.jobs import OUTPUT
-from muster.deploy.connect.requests.request import Request
-from muster.deploy.errors import MusterError
-from muster.deploy.jobs import reconnect
-from muster.deploy.jobs.reconnect import Reconnecting
+from muster.deploy.core.connect.pipe import LostError, SilentError
+from muster.deploy.core.connect.requests.jobs import OUTPUT
+from muster.deploy.core.connect.requests.request import Request
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job import reconnect
+from muster.deploy.core.job.reconnect import Reconnecting
+from muster.deploy.core.wire.runs import JobFolders
 
 JOB = "20260101-000000-abcd"
 KNOWN: Any = SimpleNamespace(state=SimpleNamespace(job=JOB, running=True))

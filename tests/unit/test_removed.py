@@ -7,7 +7,7 @@ import pytest
 from muster.deploy.cli.commands import MODULES, commands
 from muster.deploy.cli.program import run
 from muster.deploy.cli.removed import OTHER_NAMES, REMOVED
-from muster.deploy.plan.flags import REMOVED_VALUES
+from muster.deploy.core.plan.flags import REMOVED_VALUES
 
 
 def test_a_removed_command_or_flag_names_its_replacement(capfd: pytest.CaptureFixture[str]) -> None:

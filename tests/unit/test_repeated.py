@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.jobs.repeated import early_failure, failed_host, first_alike
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.result import Failure, LaunchResult, RankExit
+from muster.deploy.core.job.repeated import early_failure, failed_host, first_alike
+from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.verdict import verdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-2] slots=2")

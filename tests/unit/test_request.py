@@ -11,11 +11,11 @@ from muster.deploy.cli import launch_program
 from muster.deploy.cli import options as request
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.launch_request import spec_of
-from muster.deploy.common.variables import OF_RANKS, is_foreign
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import scan
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.wire.variables import OF_RANKS, is_foreign
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.envs import uv
-from muster.deploy.envs.lock import locked
-from muster.deploy.envs.requirements import files_of, require_no_builds
-from muster.deploy.envs.wanted import Platform, Requirements, wanted
-from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.features.packages import uv
+from muster.deploy.features.packages.lock import locked
+from muster.deploy.features.packages.requirements import files_of, require_no_builds
+from muster.deploy.features.packages.wanted import Platform, Requirements, wanted
 from tests.packages import make_wheel
 
 PLATFORM = Platform(python="3.13", machine="x86_64", glibc="2.41")

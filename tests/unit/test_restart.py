@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.repeated import EarlyFailure
-from muster.deploy.jobs.restart_policy import (
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.repeated import EarlyFailure
+from muster.deploy.core.job.restart_policy import (
     ASK_SECONDS,
     NETWORK_SECONDS,
     Decision,
@@ -22,7 +22,7 @@ from muster.deploy.jobs.restart_policy import (
     with_returned,
     without,
 )
-from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.core.job.result import Failure, LaunchResult
 from tests.unit.plans import make_plan
 
 HOSTS = hostfile.parse("node[1-3] slots=2")

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect import reserve
-from muster.deploy.connect.pipe import Pipe
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.errors import HostError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.jobs import restart_policy, runner
-from muster.deploy.jobs.feature import Attempt, Features, Start
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.runner import Job
-from muster.deploy.launch.result import Failure, LaunchResult
-from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.spec import LaunchSpec
+from muster.deploy.core.connect import reserve
+from muster.deploy.core.connect.pipe import Pipe
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.errors import HostError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.job import restart_policy, runner
+from muster.deploy.core.job.feature import Attempt, Features, Start
+from muster.deploy.core.job.result import Failure, LaunchResult
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.runner import Job
+from muster.deploy.core.plan.launch_plan import LaunchPlan
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.spec import LaunchSpec
 from tests.unit.plans import TREE, make_plan
 from tests.waiting import wait_until
 

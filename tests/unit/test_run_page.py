@@ -15,20 +15,20 @@ import pytest
 
 from muster.deploy.cli.ending import end_with_page
 from muster.deploy.cli.job_lookup import locate, require_logs
-from muster.deploy.cli.report import Report
 from muster.deploy.cli.shared import RecordOptions
-from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.jobs.control import LocatedJob, printed
-from muster.deploy.jobs.sample_file import pace_line
-from muster.deploy.view.page.chart import MOST_POINTS, thinned
-from muster.deploy.view.page.course import course
-from muster.deploy.view.page.metrics import own_times, step_times
-from muster.deploy.view.page.records import Records, read
-from muster.deploy.view.page.render import TEMPLATES, _environment, render, write_report
-from muster.deploy.view.page.run_page import run_page
-from muster.deploy.why.causes import Surroundings
-from muster.deploy.why.stragglers import stragglers
-from muster.deploy.why.sums import pace
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.job.control import LocatedJob, printed
+from muster.deploy.features.page.chart import MOST_POINTS, thinned
+from muster.deploy.features.page.command import Report
+from muster.deploy.features.page.course import course
+from muster.deploy.features.page.metrics import own_times, step_times
+from muster.deploy.features.page.records import Records, read
+from muster.deploy.features.page.render import TEMPLATES, _environment, render, write_report
+from muster.deploy.features.page.run_page import run_page
+from muster.deploy.features.samples.sample_file import pace_line
+from muster.deploy.features.why.causes import Surroundings
+from muster.deploy.features.why.stragglers import stragglers
+from muster.deploy.features.why.sums import pace
 from tests.unit.paces import Run
 from tests.unit.records import job
 from tests.unit.runs import BEGAN, JOB, write_run
@@ -162,7 +162,7 @@ def test_a_curve_of_100_000_steps_has_few_points_and_every_peak() -> None:
 def test_samples_beyond_the_bound_are_thinned_out_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.deploy.view.page.records.MOST_SAMPLES", 100)
+    monkeypatch.setattr("muster.deploy.features.page.records.MOST_SAMPLES", 100)
     records = read(write_run(tmp_path, hosts=3, seconds=2000))
     assert 25 <= len(records.samples) <= 100
     assert {sample["host"] for sample in records.samples} == {"node1", "node2", "node3"}
@@ -295,7 +295,7 @@ def test_a_page_that_cannot_be_made_is_a_note(
     def broken(*ignored: object) -> None:
         raise errors.pop()
 
-    monkeypatch.setattr("muster.deploy.view.page.render.write_report", broken)
+    monkeypatch.setattr("muster.deploy.features.page.render.write_report", broken)
     while errors:
         end_with_page(folder)
         assert "note: no page of 20261120-120000-abcd: " in capsys.readouterr().err

@@ -9,13 +9,13 @@ import pytest
 from muster.deploy.cli.job_lookup import locate
 from muster.deploy.cli.running import running
 from muster.deploy.cli.shared import JobOptions
-from muster.deploy.connect.opener import Access
-from muster.deploy.connect.pipe import Pipe
-from muster.deploy.errors import HostError, UnfitError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.jobs import hosts_record
-from muster.deploy.jobs.hosts_record import HostsRecord
+from muster.deploy.core.connect.opener import Access
+from muster.deploy.core.connect.pipe import Pipe
+from muster.deploy.core.errors import HostError, UnfitError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.job import hosts_record
+from muster.deploy.core.job.hosts_record import HostsRecord
 from tests.hosts_here import HostsHere
 from tests.unit.test_job_states import RECORD, make_run
 

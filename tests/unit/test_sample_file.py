@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.hosts.samples import HostSample, RankSample, of_line
-from muster.deploy.jobs import sample_file
-from muster.deploy.jobs.bounded import LONGEST_LINE
-from muster.deploy.jobs.sample_file import SampleFile, SampleReader
+from muster.deploy.core.job.bounded import LONGEST_LINE
+from muster.deploy.features.samples import sample_file
+from muster.deploy.features.samples.messages import HostSample, RankSample, of_line
+from muster.deploy.features.samples.sample_file import SampleFile, SampleReader
 from tests.samples import read_samples
 
 

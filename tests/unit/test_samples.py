@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, as_line, of_json, of_line
+from muster.deploy.features.samples.messages import (
+    GpuSample,
+    HostSample,
+    RankSample,
+    as_line,
+    of_json,
+    of_line,
+)
 
 FULL: dict[str, Any] = {
     "at": 1763800000.0,

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.report_frames import of_frame
-from muster.deploy.connect.reports import Sampled
-from muster.deploy.connect.requests.why import Straggler
-from muster.deploy.hosts.samples import HostSample
-from muster.deploy.jobs import sampling
-from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.sample_file import SampleFile
-from muster.deploy.jobs.sampling import Sampling
-from muster.deploy.launch.events import Event, Reported
-from muster.deploy.launch.job_events import JobEvent
+from muster.deploy.core.connect.report_frames import of_frame
+from muster.deploy.core.connect.reports import Sampled
+from muster.deploy.core.job.events import Event, Reported
+from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.features.samples import driver as sampling
+from muster.deploy.features.samples.driver import Sampling
+from muster.deploy.features.samples.messages import HostSample
+from muster.deploy.features.samples.sample_file import SampleFile
+from muster.deploy.features.why.messages import Straggler
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import FakeChannel

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.options import ranks
-from muster.deploy.console.screen import Screen
-from muster.deploy.console.terminal import harmless
-from muster.deploy.errors import UsageError
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.text.screen import Screen
+from muster.deploy.core.text.terminal import harmless
 from tests.waiting import wait_until
 
 
@@ -102,7 +102,7 @@ def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "muster.deploy.console.screen.WINDOW_SECONDS", 300.0
+        "muster.deploy.core.text.screen.WINDOW_SECONDS", 300.0
     )  # however long the next lines take to come
     screen = Screen(terminal)
     for rank in range(6):

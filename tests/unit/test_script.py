@@ -14,9 +14,9 @@ from muster.deploy.cli import launch_program
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.launch_request import _above
 from muster.deploy.cli.program import run
-from muster.deploy.errors import UsageError
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import scan
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import scan
 from tests.command_lines import parse
 
 SAYS = "import sys; print('ran', *sys.argv[1:])\n"

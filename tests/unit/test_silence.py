@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.main import Worker
-from muster.deploy.common.frames import Frame
-from muster.deploy.connect import listener, silence
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.listener import Listener
-from muster.deploy.connect.pipe import SilentError
-from muster.deploy.connect.reports import Lost
-from muster.deploy.connect.silence import Clocks, Sign, losses, standstill
+from muster.deploy.core.agent.main import Worker
+from muster.deploy.core.connect import listener, silence
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.listener import Listener
+from muster.deploy.core.connect.pipe import SilentError
+from muster.deploy.core.connect.reports import Lost
+from muster.deploy.core.connect.silence import Clocks, Sign, losses, standstill
+from muster.deploy.core.wire.frames import Frame
 from tests.unit.test_execute import FakeChannel
 
 HERE = Sign(0.0, remote=False)

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.slots import NO_GPU, counted_slots, slot_rule
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.slots import NO_GPU, counted_slots, slot_rule
 from tests.unit.plans import NODE
 
 HOSTS = hostfile.parse("big slots=2\nsmall\nsilent slots=3\n")

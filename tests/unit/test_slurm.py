@@ -12,14 +12,14 @@ import pytest
 
 from muster.deploy.cli import inventory
 from muster.deploy.cli.shared import SlurmOptions
-from muster.deploy.connect.pipe import why_lost
-from muster.deploy.connect.transports import process
-from muster.deploy.connect.transports.srun import SrunPipe, command
-from muster.deploy.errors import HostError, MusterError, UnfitError, UsageError
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.launch.result import Failure
-from muster.deploy.slurm import blame, grant, job_state, programs
-from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
+from muster.deploy.core.connect.pipe import why_lost
+from muster.deploy.core.connect.transports import process
+from muster.deploy.core.errors import HostError, MusterError, UnfitError, UsageError
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.job.result import Failure
+from muster.deploy.features.slurm import blame, grant, job_state, programs
+from muster.deploy.features.slurm.allocation import Allocation, allocation_of, repeated
+from muster.deploy.features.slurm.srun import SrunPipe, command
 from tests.command_lines import parse
 from tests.processes import wait_until_gone
 from tests.unit.test_attempts import DONE, FAILED

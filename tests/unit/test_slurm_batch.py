@@ -19,24 +19,24 @@ from muster.deploy.cli import inventory
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.launch_request import options_for_slurm
 from muster.deploy.cli.shared import THIS_ALLOCATION, SlurmOptions
-from muster.deploy.common.runs import identity
-from muster.deploy.connect.pipe import OpenPipe
-from muster.deploy.connect.requests.jobs import JobState
-from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.jobs import control
-from muster.deploy.jobs.control import LocalRuns, LocatedJob
-from muster.deploy.jobs.feature_options import OPTIONS
-from muster.deploy.jobs.notify_options import NotifyOptions
-from muster.deploy.launch.result import Failure, LaunchResult, interruption
-from muster.deploy.plan.program import Program
-from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.slurm import allocation, batch, batch_main, blame, grant
-from muster.deploy.slurm.allocation import Allocation
-from muster.deploy.slurm.batch import Batch, batch_of, submit
-from muster.deploy.slurm.batch_runs import BatchRuns
-from muster.deploy.slurm.mark import any_mark, mark_of, write_mark
+from muster.deploy.core.connect.pipe import OpenPipe
+from muster.deploy.core.connect.requests.jobs import JobState
+from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.job import control
+from muster.deploy.core.job.control import LocalRuns, LocatedJob
+from muster.deploy.core.job.result import Failure, LaunchResult, interruption
+from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.wire.runs import identity
+from muster.deploy.features.all_options import OPTIONS
+from muster.deploy.features.notify.options import NotifyOptions
+from muster.deploy.features.slurm import allocation, batch, batch_main, blame, grant
+from muster.deploy.features.slurm.allocation import Allocation
+from muster.deploy.features.slurm.batch import Batch, batch_of, submit
+from muster.deploy.features.slurm.batch_runs import BatchRuns
+from muster.deploy.features.slurm.mark import any_mark, mark_of, write_mark
 from tests.slurm import SHOW_JOB, put_programs
 from tests.unit.test_attempts import DONE, FAILED
 

@@ -8,12 +8,12 @@ import pytest
 
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.launch_request import options_for_slurm
-from muster.deploy.common.variables import for_slurm
-from muster.deploy.connect.transports.srun import SrunPipe, command
-from muster.deploy.errors import UsageError
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.slurm import programs
-from muster.deploy.slurm.options import Program, options_of
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.wire.variables import for_slurm
+from muster.deploy.features.slurm import programs
+from muster.deploy.features.slurm.options import Program, options_of
+from muster.deploy.features.slurm.srun import SrunPipe, command
 from tests.slurm import put_programs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.check.slurm_site import NodeGroup, SlurmSite, judge_site, parse_config, parse_groups
+from muster.deploy.features.slurm.site import NodeGroup, SlurmSite, judge_site, parse_config, parse_groups
 
 CONFIG = parse_config(
     """Configuration data as of 2026-11-22T09:00:00

@@ -16,15 +16,15 @@ import paramiko
 import pytest
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from muster.deploy.connect.opener import Access
-from muster.deploy.connect.transports import ssh
-from muster.deploy.connect.transports.connection import PinnedClient
-from muster.deploy.connect.transports.host_keys import UnknownHostKey, known_keys
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.connect.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
-from muster.deploy.connect.transports.ssh_config import Route, resolve
-from muster.deploy.errors import HostError, UsageError
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect.opener import Access
+from muster.deploy.core.connect.transports import ssh
+from muster.deploy.core.connect.transports.connection import PinnedClient
+from muster.deploy.core.connect.transports.host_keys import UnknownHostKey, known_keys
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.connect.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
+from muster.deploy.core.connect.transports.ssh_config import Route, resolve
+from muster.deploy.core.errors import HostError, UsageError
+from muster.deploy.core.hosts.hostfile import Host
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTWkmrHdDTOh9hcHwDh6xOdKmHxYkfsLwBXqFZE2nlF"
 
@@ -159,9 +159,9 @@ def test_hashed_names_and_aliases_are_known(tmp_path: Path) -> None:
 
 def test_a_login_loads_neither_fabric_nor_invoke_and_hides_them_from_nobody() -> None:
     program = (
-        "import sys; from muster.deploy.connect.opener import Access\n"
-        "from muster.deploy.errors import HostError\n"
-        "from muster.deploy.hosts.hostfile import Host\n"
+        "import sys; from muster.deploy.core.connect.opener import Access\n"
+        "from muster.deploy.core.errors import HostError\n"
+        "from muster.deploy.core.hosts.hostfile import Host\n"
         "try: Access().open(Host('127.0.0.2', port=1))\n"
         "except HostError as error: print(error.kind)\n"
         "print({'fabric', 'invoke'} & sys.modules.keys()); import fabric; print(fabric.Connection.__name__)"

@@ -17,14 +17,14 @@ import paramiko
 import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
-from muster.deploy.connect.transports import ssh_config
-from muster.deploy.connect.transports.connection import PinnedClient
-from muster.deploy.connect.transports.host_keys import known_keys
-from muster.deploy.connect.transports.login import Login
-from muster.deploy.connect.transports.ssh import SshPipe, _explain
-from muster.deploy.connect.transports.ssh_config import Route, resolve
-from muster.deploy.errors import HostError
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect.transports import ssh_config
+from muster.deploy.core.connect.transports.connection import PinnedClient
+from muster.deploy.core.connect.transports.host_keys import known_keys
+from muster.deploy.core.connect.transports.login import Login
+from muster.deploy.core.connect.transports.ssh import SshPipe, _explain
+from muster.deploy.core.connect.transports.ssh_config import Route, resolve
+from muster.deploy.core.errors import HostError
+from muster.deploy.core.hosts.hostfile import Host
 
 Written = Callable[[str, str], Route]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.requests.launch import MISSING, STORE, Missing
-from muster.deploy.connect.requests.request import Nothing, Request
-from muster.deploy.console.fold import fold
-from muster.deploy.jobs.diagnosis import RankStacks, gather_stacks
-from muster.deploy.why import gather as evidence
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.requests.launch import MISSING, STORE, Missing
+from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.text.fold import fold
+from muster.deploy.features.why import gather as evidence
+from muster.deploy.features.why.diagnosis import RankStacks, gather_stacks
 
 WAITS = [
     ["all_reduce", "torch/distributed.py", 10],

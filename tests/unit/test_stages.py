@@ -10,19 +10,19 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy import waits
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.pipe import Pipe
-from muster.deploy.connect.requests.launch import RankProcess, Stopping
-from muster.deploy.connect.transports.process import LocalPipe
-from muster.deploy.console import progress as progress_module
-from muster.deploy.console.progress import Progress
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.hosts.samples import HostSample, RankSample
-from muster.deploy.launch import stages
-from muster.deploy.launch.stages import DeliveryStage, EndStage, StartStage, with_hosts
-from muster.deploy.launch.state import LaunchState
+from muster.deploy.core import waits
+from muster.deploy.core.connect.cluster import Cluster
+from muster.deploy.core.connect.pipe import Pipe
+from muster.deploy.core.connect.requests.launch import RankProcess, Stopping
+from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.job import stages
+from muster.deploy.core.job.stages import DeliveryStage, EndStage, StartStage, with_hosts
+from muster.deploy.core.job.state import LaunchState
+from muster.deploy.core.text import progress as progress_module
+from muster.deploy.core.text.progress import Progress
+from muster.deploy.features.samples.messages import HostSample, RankSample
 from tests.unit.plans import make_plan
 from tests.waiting import wait_until
 

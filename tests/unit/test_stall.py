@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.connect.reports import ProgramOver
-from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
-from muster.deploy.jobs.stall_timeout import StallTimeout
-from muster.deploy.launch.events import Output
-from muster.deploy.launch.result import Failure, RankExit
-from muster.deploy.launch.state import Lingering
+from muster.deploy.core.connect.reports import ProgramOver
+from muster.deploy.core.job.events import Output
+from muster.deploy.core.job.result import Failure, RankExit
+from muster.deploy.core.job.state import Lingering
+from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
+from muster.deploy.features.why.stall_timeout import StallTimeout
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 
@@ -19,7 +19,7 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("muster.deploy.jobs.stall_timeout.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("muster.deploy.features.why.stall_timeout.time.monotonic", lambda: self.now)
         attempt = attempt_of(make_plan("node[1-2] slots=2", stall_timeout=10.0))
         self.state = attempt.state
         self.state.started = {0, 1, 2, 3}

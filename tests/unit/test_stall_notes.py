@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.requests.why import SETUP, Arrivals, GroupArrivals, RecordedCall
-from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
-from muster.deploy.jobs import stall_notes
-from muster.deploy.jobs.stall_notes import StallNotes
-from muster.deploy.launch.events import Begun, Event
-from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.why.gather import begun
-from muster.deploy.why.positions import Positions, Rank
-from muster.deploy.why.stall import StallRule, at_work, stall_text
-from muster.deploy.why.verdict import explain
-from muster.deploy.why.waits import waited
+from muster.deploy.core.job.events import Begun, Event
+from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
+from muster.deploy.features.why import stall_notes
+from muster.deploy.features.why.gather import begun
+from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall
+from muster.deploy.features.why.positions import Positions, Rank
+from muster.deploy.features.why.stall import StallRule, at_work, stall_text
+from muster.deploy.features.why.stall_notes import StallNotes
+from muster.deploy.features.why.verdict import explain
+from muster.deploy.features.why.waits import waited
 from tests.hangs.capture import RECORDS, records_of
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.arrivals import summary as summary_of_rank
-from muster.deploy.agent.job.pressure import connections, counters, unsent_share
-from muster.deploy.agent.processes import peek
-from muster.deploy.connect.requests.why import Arrivals, Evidence, Pressure, StackLine
-from muster.deploy.decode import from_json
-from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
-from muster.deploy.jobs.sample_file import MOST_RANKS, pace_line
-from muster.deploy.why.causes import Surroundings, mean_unsent
-from muster.deploy.why.lateness import Pace, paces
-from muster.deploy.why.meetings import Arriving
-from muster.deploy.why.positions import Rank
-from muster.deploy.why.stragglers import Summary, lines, stragglers
-from muster.deploy.why.sums import pace
+from muster.deploy.core.agent.processes import peek
+from muster.deploy.core.decode import from_json
+from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
+from muster.deploy.features.samples.sample_file import MOST_RANKS, pace_line
+from muster.deploy.features.why.causes import Surroundings, mean_unsent
+from muster.deploy.features.why.lateness import Pace, paces
+from muster.deploy.features.why.meetings import Arriving
+from muster.deploy.features.why.messages import Arrivals, Evidence, Pressure, StackLine
+from muster.deploy.features.why.on_host.arrivals import summary as summary_of_rank
+from muster.deploy.features.why.on_host.pressure import connections, counters, unsent_share
+from muster.deploy.features.why.positions import Rank
+from muster.deploy.features.why.stragglers import Summary, lines, stragglers
+from muster.deploy.features.why.sums import pace
 from tests.unit.paces import BEGAN, Run
 
 QUIET = Pressure(busy=0.3, queued=0.01, throttled=0.0)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, Lost
-from muster.deploy.launch import cause
-from muster.deploy.launch.result import Failure
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.reports import Event, Lost
+from muster.deploy.core.job import cause
+from muster.deploy.core.job.result import Failure
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts
 
@@ -92,7 +92,7 @@ def test_a_short_standstill_is_no_reason_for_hosts_to_end_a_job(clocks: Clocks) 
 def test_a_launch_whose_driver_stood_still_says_so(
     clocks: Clocks, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.deploy.launch.state.SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("muster.deploy.core.job.state.SETTLE_SECONDS", 0.0)
     hosts.start_all()
     get = hosts.events.get
 
@@ -102,7 +102,7 @@ def test_a_launch_whose_driver_stood_still_says_so(
         return get(timeout)
 
     monkeypatch.setattr(hosts.events, "get", stand_still_before_the_last)
-    monkeypatch.setattr("muster.deploy.launch.report_handlers.now", lambda: clocks.now)
+    monkeypatch.setattr("muster.deploy.core.job.report_handlers.now", lambda: clocks.now)
     hosts.tell("node2", "daemon-end", name="prted", code=-15, time=1015.0)
     result = hosts.run()
     assert result.failure is not None

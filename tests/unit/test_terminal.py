@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli import program
-from muster.deploy.console.live_line import ERASE
-from muster.deploy.console.progress import Progress
-from muster.deploy.console.screen import Screen
-from muster.deploy.console.terminal import HarmlessStream, harmless, harmless_streams, own_stream
+from muster.deploy.core.text.live_line import ERASE
+from muster.deploy.core.text.progress import Progress
+from muster.deploy.core.text.screen import Screen
+from muster.deploy.core.text.terminal import HarmlessStream, harmless, harmless_streams, own_stream
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -25,18 +25,18 @@ SHOWN = "node␛]0;owned␇ \ufffd2J␍␡ ? ä\tb \ufffd\ufffd\ufffd\ufffd\ufff
 # They answer or report in frames, to a driver and not to a terminal; one writes a file of this checkout, one
 # the findings of setup, and one only flushes what a user's program has printed.
 FRAMES = {
-    "deploy/agent/container/survey.py",  # inside of an image
-    "deploy/agent/main.py",
-    "deploy/agent/host/gpus.py",
-    "deploy/agent/job/in_rank/muster_over.py",
-    "deploy/jobs/detached_main.py",
-    "deploy/slurm/batch_main.py",
-    "deploy/image/bake.py",
+    "deploy/features/containers/on_host/survey.py",  # inside of an image
+    "deploy/core/agent/main.py",
+    "deploy/core/agent/gpus.py",
+    "deploy/core/agent/in_rank/muster_over.py",
+    "deploy/features/detach/detached_main.py",
+    "deploy/features/slurm/batch_main.py",
+    "deploy/features/image/bake.py",
 }
 # Muster's own words: before any import, and in a thread while the main thread may hold the stream's lock.
 OWN_WORDS = {
     ("deploy/cli/entry.py", "os.write(2, b'interrupted\\n')"),
-    ("deploy/interrupts.py", "os.write(2, f'{text}\\n'.encode())"),
+    ("deploy/core/interrupts.py", "os.write(2, f'{text}\\n'.encode())"),
 }
 
 
@@ -110,11 +110,11 @@ def test_the_streams_are_what_they_were_afterwards() -> None:
 def _past_the_guard(name: str, used: str) -> bool:
     if used in {"sys.stdout", "sys.stderr"}:
         # api/ shows what a command has written through its own guard.
-        allowed = ("deploy/api/", "deploy/cli/", "deploy/console/terminal.py")
+        allowed = ("deploy/api/", "deploy/cli/", "deploy/core/text/terminal.py")
         return not name.startswith(allowed) and name not in FRAMES
     if used in {"sys.stdout.buffer", "sys.stderr.buffer"}:
         return name not in FRAMES
-    if "own_stream(" in used and not name.startswith("deploy/console/"):
+    if "own_stream(" in used and not name.startswith("deploy/core/text/"):
         return True
     opens = ("open('/dev/tty'", "os.write(1,", "os.write(2,", "print(")
     return used in {"sys.__stdout__", "sys.__stderr__"} or (

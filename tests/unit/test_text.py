@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.deploy.console.text import table, wrapped
+from muster.deploy.core.text.text import table, wrapped
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_numbers_are_to_the_right() -> None:

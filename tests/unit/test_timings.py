@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from muster.deploy.common import clock
-from muster.deploy.connect.opener import connect_early
-from muster.deploy.connect.pipe import Pipe
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
-from muster.deploy.timings import TimedPart, Timings, table
+from muster.deploy.core.connect.opener import connect_early
+from muster.deploy.core.connect.pipe import Pipe
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
+from muster.deploy.core.timings import TimedPart, Timings, table
+from muster.deploy.core.wire import clock
 from tests.waiting import wait_until
 
 NODES = hostfile.parse("node[1-3]")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.errors import MusterError
-from muster.deploy.view.top.app import TopApp, TopScreen
-from muster.deploy.view.top.history import TopHistory, TopRecord, Unreached
+from muster.deploy.core.errors import MusterError
+from muster.deploy.features.top.app import TopApp, TopScreen
+from muster.deploy.features.top.history import TopHistory, TopRecord, Unreached
 from tests.unit.records import job, records
 
 pytestmark = pytest.mark.slow  # several processes a test

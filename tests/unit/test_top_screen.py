@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.console.columns import cells
-from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
-from muster.deploy.view.top.figures import as_json
-from muster.deploy.view.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
-from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
-from muster.deploy.view.top.judge import Judge, Note
-from muster.deploy.view.top.lines import (
+from muster.deploy.core.text.columns import cells
+from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
+from muster.deploy.features.top.figures import as_json
+from muster.deploy.features.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
+from muster.deploy.features.top.history import PrintedText, TopHistory, Unreached
+from muster.deploy.features.top.judge import Judge, Note
+from muster.deploy.features.top.lines import (
     SORTS,
     View,
     bar,
@@ -28,7 +28,7 @@ from muster.deploy.view.top.lines import (
     short_size,
     spark,
 )
-from muster.deploy.view.top.screen import Frame, everything, frame
+from muster.deploy.features.top.screen import Frame, everything, frame
 from tests.unit.records import START, history, host_sample, job
 
 GOLDEN = Path(__file__).parents[1] / "golden"

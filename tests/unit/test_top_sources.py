@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.runs import identity
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.requests.launch import HostSampled
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts.samples import HostSample
-from muster.deploy.jobs.control import LocalRuns, jobs_at
-from muster.deploy.jobs.sample_file import PACE, SAMPLES, PaceLook, SampleFile, pace_line
-from muster.deploy.view.top import sources
-from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
-from muster.deploy.view.top.judge import Judge
-from muster.deploy.view.top.sources import HostSource, JobSource, look_of
-from muster.deploy.why.sums import pace
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.requests.launch import HostSampled
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job.control import LocalRuns, jobs_at
+from muster.deploy.core.wire.runs import identity
+from muster.deploy.features.samples.messages import HostSample
+from muster.deploy.features.samples.sample_file import PACE, SAMPLES, PaceLook, SampleFile, pace_line
+from muster.deploy.features.top import sources
+from muster.deploy.features.top.history import PrintedText, TopHistory, Unreached
+from muster.deploy.features.top.judge import Judge
+from muster.deploy.features.top.sources import HostSource, JobSource, look_of
+from muster.deploy.features.why.sums import pace
 from tests.unit import paces
 from tests.unit.records import host_sample
 from tests.waiting import wait_until

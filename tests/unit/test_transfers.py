@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect import listener
-from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, FileGot, FileHave, FileStuck, Report
-from muster.deploy.connect.requests.request import Nothing, Request
-from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, FilesServed
-from muster.deploy.connect.transfer import transfers as module
-from muster.deploy.connect.transfer.files import Transfer
-from muster.deploy.connect.transfer.transfers import TRIES, Transfers
-from muster.deploy.errors import MusterError
-from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.hostfile import Host
+from muster.deploy.core.connect import listener
+from muster.deploy.core.connect.inbox import Inbox
+from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.reports import Event, FileGot, FileHave, FileStuck, Report
+from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.content import transfers as module
+from muster.deploy.core.content.files import Transfer
+from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, FilesServed
+from muster.deploy.core.content.transfers import TRIES, Transfers
+from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.hostfile import Host
 from tests.waiting import PATIENCE
 
 NAMES = ("node1", "node2", "node3")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.shared import TRAIN
-from muster.deploy.errors import UsageError
-from muster.deploy.plan import source_tree as tree
-from muster.deploy.plan import tree_limits, walk
+from muster.deploy.core.errors import UsageError
+from muster.deploy.core.plan import source_tree as tree
+from muster.deploy.core.plan import tree_limits, walk
 from tests.unit.plans import make_plan
 
 

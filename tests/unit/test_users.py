@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.host.health import health
-from muster.deploy.agent.job.rsh import login_shell
 from muster.deploy.cli.command import Exit, exit_on_error
 from muster.deploy.cli.shared import cache_folder
-from muster.deploy.common.users import own_name
-from muster.deploy.connect.transports.ssh_config import _route
+from muster.deploy.core.agent.rsh import login_shell
+from muster.deploy.core.connect.transports.ssh_config import _route
+from muster.deploy.core.wire.users import own_name
+from muster.deploy.features.check.on_host import health
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.errors import UsageError
-from muster.deploy.image import bake, compatibility, versions
-from muster.deploy.image.versions import Component, Track, targets
+from muster.deploy.core.errors import UsageError
+from muster.deploy.features.image import bake, compatibility, versions
+from muster.deploy.features.image.versions import Component, Track, targets
 
 ROOT = Path(__file__).parents[2]
 TRACKS = versions.load()
@@ -120,7 +120,7 @@ def test_versions_are_compared_as_numbers() -> None:
 def test_the_bake_file_is_written_from_the_versions() -> None:
     said = (ROOT / "docker" / "docker-bake.json").read_text()
     assert said == bake.bake(TRACKS.values()), (
-        "write it again: python -m muster.deploy.image.bake >docker/docker-bake.json"
+        "write it again: python -m muster.deploy.features.image.bake >docker/docker-bake.json"
     )
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.requests.why import (
+from muster.deploy.core.job.result import RankExit
+from muster.deploy.core.plan.placement import PlacedRank
+from muster.deploy.features.samples.messages import GpuSample
+from muster.deploy.features.why.diagnosis import without_victims
+from muster.deploy.features.why.gather import with_missing
+from muster.deploy.features.why.messages import (
     Child,
     End,
     Evidence,
@@ -19,14 +24,9 @@ from muster.deploy.connect.requests.why import (
     RecordedCall,
     StackLine,
 )
-from muster.deploy.hosts.samples import GpuSample
-from muster.deploy.jobs.diagnosis import without_victims
-from muster.deploy.launch.result import RankExit
-from muster.deploy.plan.placement import PlacedRank
-from muster.deploy.why.gather import with_missing
-from muster.deploy.why.positions import Rank
-from muster.deploy.why.stall import stand_still
-from muster.deploy.why.verdict import Verdict, explain, explain_crash
+from muster.deploy.features.why.positions import Rank
+from muster.deploy.features.why.stall import stand_still
+from muster.deploy.features.why.verdict import Verdict, explain, explain_crash
 from tests.hangs.capture import RECORDS, judge, records_of
 from tests.hangs.table import HANGS
 

@@ -1,6 +1,6 @@
 """Collectives as others see them: torch's profiler, and the recorder of a rank launched with `--record`.
 
-The recorder is a module that the launcher has loaded into the rank (deploy/agent/job/in_rank). It sees calls
+The recorder is a module that the launcher has loaded into the rank (deploy/core/agent/in_rank). It sees calls
 of torch.distributed, but not those that torch's C++ makes, such as DDP's.
 """
 

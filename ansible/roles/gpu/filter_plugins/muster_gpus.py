@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleFilterError
 
 if TYPE_CHECKING:
-    from muster.deploy.check.finding import Finding
+    from muster.deploy.core.hosts.finding import Finding
 
 # As in inventory_plugins/hosts_file.py: the folder that holds ansible/ is the package `muster`.
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
@@ -27,9 +27,9 @@ MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the findings about a host's GPUs, from the output of its probe."""
-    from muster.deploy.check.gpus import Needs, of_gpus
-    from muster.deploy.decode import MALFORMED, from_json
-    from muster.deploy.hosts.gpus import GpuReport
+    from muster.deploy.core.decode import MALFORMED, from_json
+    from muster.deploy.core.hosts.gpus import GpuReport
+    from muster.deploy.features.check.gpus import Needs, of_gpus
 
     try:
         report = from_json(GpuReport, json.loads(probe_output))
@@ -50,7 +50,7 @@ def line(finding: Finding) -> str:
 
 def image_cuda(labels: Mapping[str, str], image: str) -> str:
     """Return an image's CUDA, from its label or its tag's target in docker/versions.json; "" for none."""
-    from muster.deploy.image.versions import load, targets
+    from muster.deploy.features.image.versions import load, targets
 
     if labels.get("muster.cuda") or labels.get("muster.flavor", "").startswith("cpu"):
         return labels.get("muster.cuda", "")

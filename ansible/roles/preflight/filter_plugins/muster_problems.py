@@ -175,7 +175,7 @@ def _names(seen: Facts, asked: Facts) -> Iterator[str]:
             "addr= in hosts.txt"
         )
     elif unknown:
-        from muster.deploy.console.fold import fold_names
+        from muster.deploy.core.text.fold import fold_names
 
         yield (
             f"the names {fold_names(unknown)} are not known here; add them to DNS or /etc/hosts, or give "

@@ -32,7 +32,7 @@ def unfit(
 
 def report(problems: Mapping[str, Iterable[str]]) -> str:
     """Return a line for each obstacle; hosts that have the same obstacle share it."""
-    from muster.deploy.console.fold import HostMessage, fold_messages
+    from muster.deploy.core.text.fold import HostMessage, fold_messages
 
     messages = (HostMessage(name, text) for name, texts in problems.items() for text in dict.fromkeys(texts))
     return "\n".join(map(str, fold_messages(messages)))
@@ -40,14 +40,14 @@ def report(problems: Mapping[str, Iterable[str]]) -> str:
 
 def names(hosts: Iterable[str]) -> str:
     """Return the names of hosts as ranges."""
-    from muster.deploy.console.fold import fold_names
+    from muster.deploy.core.text.fold import fold_names
 
     return fold_names(hosts)
 
 
 def _unexamined(host: Mapping[str, Any]) -> str:
     """Return why a host could not be examined, from the result of the first task that asks it."""
-    from muster.deploy.console.ansible_result import obstacle
+    from muster.deploy.features.setup.ansible_result import obstacle
 
     probe = host.get("preflight_probe", {})
     if "preflight_seen" in host and not probe.get("unreachable"):

@@ -26,7 +26,7 @@ def jumps(names: Sequence[str], config: str) -> dict[str, str]:
     For a jump ssh reads the same configuration as for the target: Muster's, where a jump host of the cluster
     has the jobs' account, which may not forward.
     """
-    from muster.deploy.connect.transports.ssh_config import proxy_of_jump
+    from muster.deploy.core.connect.transports.ssh_config import proxy_of_jump
 
     path = Path(config).expanduser()
     if not path.is_file():

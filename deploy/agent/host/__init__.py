@@ -1,1 +1,0 @@
-"""The facts, health and measurements of this host."""

@@ -1,1 +1,0 @@
-"""A job on this host: its commands, its ranks, their end."""

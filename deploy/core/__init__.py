@@ -1,0 +1,1 @@
+"""What launches, watches, ends and records a job. It imports no feature."""

@@ -1,0 +1,287 @@
+"""The agent of one host: starts the job's commands, reports over stdio, and leaves nothing behind.
+
+The driver sends this package to the node's own Python over SSH; nothing but the standard library is needed
+(Python 3.9 or newer, Linux). The agent is a child subreaper: all processes of its commands stay below it, so
+that ending a job is a walk of the process tree and never a search by name. Its lifeline is its standard
+input: when that closes, the job on this host ends.
+
+Requests have "do" and are answered in order with "reply"; events have "event" and come at any time.
+Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the agent over a Unix socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from ..wire.clock import steady
+from ..wire.frames import Frame, Readable, Writable, read_frame, write_frame
+from ..wire.os_errors import explain
+from ..wire.paths import MusterPaths
+from ..wire.protocol import EARLY, ERRORS, LATE, PARTS, WORDS, Part
+
+# While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
+# is silent (core/connect/channel.py).
+BUSY_SECONDS = 2.0
+SUSPICIOUS_SECONDS = 5.0  # a request that takes longer may wait for a disk that does not answer
+# They use no disk, and a thread would delay them.
+QUICK = {"time", "ping", "shell_end", "signal", "stream_part", "stream_taken", "stream_close"}
+# ImportError: Python was replaced while the job runs, and a part that was not needed before cannot be loaded.
+REFUSALS = (OSError, ImportError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+
+
+class Agent:
+    """Answers the driver's requests and reports what happens on this host."""
+
+    def __init__(self, inbox: Readable, outbox: Writable) -> None:
+        self.inbox, self.outbox = inbox, outbox
+        self._writing = threading.Lock()
+        # Without it Open MPI does not start; a step of Slurm and a driver without HOME leave it out.
+        home = os.environ.setdefault("HOME", os.path.expanduser("~"))
+        self._root = MusterPaths.of_home(home).root
+        self._parts = Parts(self._root, self)
+        self._worker = Worker(self.answer)
+        self._probe: Any = None
+        self._at_work = threading.Event()
+
+    def serve(self) -> None:
+        """Answer requests until the lifeline closes; then end everything that was started."""
+        threading.Thread(target=self._report_busy, daemon=True).start()
+        try:
+            while True:
+                received = read_frame(self.inbox, room=self._begin)
+                if received is None:
+                    break
+                request, payload = received
+                answer = self._answer_in_time(request, payload)
+                self.send(answer, answer.pop("payload", b""))
+                self._at_work.clear()
+        finally:
+            self._close()
+
+    def _answer_in_time(self, request: Frame, payload: bytes) -> Frame:
+        """The reply to a request, also if the disk of the home does not answer: pings must be answered.
+
+        This thread uses no disk, so that a lifeline that closes, and a signal, end the job all the same.
+        """
+        if request["do"] in QUICK:
+            return self.answer(request, payload)
+        self._worker.begin(request, payload)
+        while not self._worker.wait(SUSPICIOUS_SECONDS):
+            if disk := self._silent_disk():
+                self._worker = Worker(self.answer)
+                return refusal(request, disk)
+        return self._worker.result()
+
+    def _silent_disk(self) -> str:
+        """The error of the home's disk, if it does not answer."""
+        from .disks import Probe, unanswered  # noqa: PLC0415  # 0.4 ms; few disks are ever suspected
+
+        self._probe = self._probe or Probe(self._root)
+        disk = self._probe.silent_disk()
+        return unanswered(disk) if disk else ""
+
+    def _begin(self, request: Frame) -> int:
+        """Note the start of a request. Its payload may have any size, and may take long to arrive."""
+        self._at_work.set()
+        return sys.maxsize
+
+    def _report_busy(self) -> None:
+        while self._at_work.wait():
+            time.sleep(BUSY_SECONDS)
+            if self._at_work.is_set():  # the same request, or a later one
+                # The processor time of the thread that answers: constant where a disk does not answer.
+                self.send({"event": "busy", "cpu": self._worker.cpu()})
+
+    def answer(self, request: Frame, payload: bytes) -> Frame:
+        """The reply to a request. An error goes back to the driver as text, never as a traceback."""
+        do = request["do"]
+        try:
+            answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
+            return {"reply": request["id"], **answer}
+        except REFUSALS as error:
+            return refusal(request, explain(error))
+
+    def do_time(self, request: Frame, payload: bytes) -> Frame:
+        """The time of day, and of the monotonic clock."""
+        return {"time": time.time(), "steady": steady()}
+
+    def do_modules(self, request: Frame, payload: bytes) -> Frame:
+        """Add modules that arrive after the start (core/agent/importer.py)."""
+        for finder in sys.meta_path:
+            if hasattr(finder, "add"):
+                finder.add(json.loads(zlib.decompress(payload)))
+        return {}
+
+    def do_load(self, request: Frame, payload: bytes) -> Frame:
+        """Begin to import the parts that answer these requests."""
+        self._parts.preload(request["words"])
+        return {}
+
+    def pass_on(self, number: int) -> None:
+        """Pass a signal of the user or of Slurm on to the ranks here, if there are any."""
+        if supervisor := self._parts.loaded("JobSupervisor"):
+            supervisor.signal_ranks(number)
+
+    def send(self, frame: Frame, payload: bytes = b"") -> None:
+        """Write one frame to the driver; the lifeline, not this, shows when the driver is gone."""
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            write_frame(self.outbox, frame, payload)
+
+    def _close(self) -> None:
+        """End the processes, and remove temporary files; the job itself first."""
+        on_signals(signal.SIG_IGN)  # a second signal would break this off
+        self._parts.close()
+        if "subprocess" in sys.modules:  # some part may have started something
+            from .processes import end_descendants  # noqa: PLC0415  # 4 ms, not for facts
+
+            end_descendants()
+
+
+class Parts:
+    """Loads each part at its first request: loading all would dominate the time of a single request."""
+
+    def __init__(self, home: str, agent: Agent) -> None:
+        self._home, self._send = home, agent.send
+        self._loaded: dict[str, Any] = {"Agent": agent}
+        self._loading = threading.RLock()
+
+    def of(self, request: str) -> Any:
+        """The part that answers a request; KeyError if there is none."""
+        return self._load(PARTS[request])
+
+    def of_word(self, word: str) -> Any:
+        """The part of the job that answers a word of the local socket; KeyError if there is none."""
+        return self._load(WORDS[word])
+
+    def of_job(self) -> list[Any]:
+        """The parts of the job that are loaded, in the order of the table."""
+        kinds = (part.kind for part in (*EARLY, *LATE) if part.needs == "job")
+        return [self._loaded[kind] for kind in kinds if kind in self._loaded]
+
+    def _load(self, part: Part) -> Any:
+        with self._loading:
+            if part.kind not in self._loaded:
+                module = importlib.import_module(f"muster.deploy.{part.module}")
+                arguments = map(self._argument, part.needs.split())
+                self._loaded[part.kind] = getattr(module, part.kind)(*arguments)
+            return self._loaded[part.kind]
+
+    def loaded(self, kind: str) -> Any:
+        """A part, if one of its requests has come."""
+        return self._loaded.get(kind)
+
+    def preload(self, requests: list[str]) -> None:
+        """Import the parts that answer these requests, in a thread, before the requests come."""
+        modules = [PARTS[request].module for request in requests]
+        threading.Thread(target=_import, args=(modules,), daemon=True).start()
+
+    def close(self) -> None:
+        """Close the parts that have processes or temporary files; the job first."""
+        for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "JobSupervisor"):
+            if hasattr(part, "close"):
+                part.close()
+
+    def _argument(self, name: str) -> object:
+        if name == "send":
+            return self._send
+        if name == "parts":
+            return self
+        if request := {"transfers": "blob_serve", "job": "prepare"}.get(name):
+            return self.of(request)
+        from pathlib import Path  # noqa: PLC0415  # 3 ms, not for facts
+
+        return Path(self._home) if name == "home" else Path(self._home, name)
+
+
+def _import(modules: list[str]) -> None:
+    with contextlib.suppress(Exception):  # the request that needs the module gets the reason
+        for module in modules:
+            importlib.import_module(f"muster.deploy.{module}")
+
+
+class Worker:
+    """A thread that answers one request at a time. One that waits for a disk is left and replaced.
+
+    The thread never ends: its end would kill the processes that it has started (PR_SET_PDEATHSIG).
+    """
+
+    def __init__(self, answer: Callable[[Frame, bytes], Frame]) -> None:
+        self._answer = answer
+        self._requested, self._done = threading.Semaphore(0), threading.Event()
+        self._request: tuple[Frame, bytes] = ({}, b"")
+        self._result: Frame | BaseException = {}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def cpu(self) -> float:
+        """The processor time of the thread, in seconds."""
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident or 0))
+
+    def begin(self, request: Frame, payload: bytes) -> None:
+        self._request = (request, payload)
+        self._done.clear()
+        self._requested.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the answer is ready within this time."""
+        return self._done.wait(seconds)
+
+    def result(self) -> Frame:
+        """The answer. Raises the exception of the request."""
+        if isinstance(self._result, BaseException):
+            raise self._result
+        return self._result
+
+    def _run(self) -> None:
+        while True:
+            self._requested.acquire()
+            try:
+                self._result = self._answer(*self._request)
+            except BaseException as error:  # noqa: BLE001  # the main thread raises it again
+                self._result = error
+            self._request = ({}, b"")
+            self._done.set()
+
+
+def refusal(request: Frame, text: str) -> Frame:
+    """The reply to a request that failed, with the reason."""
+    failure = ERRORS.get(request["do"])
+    return {"reply": request["id"], "error": f"{failure}: {text}" if failure else text}
+
+
+def on_signals(action: Any) -> None:
+    """Do this at a signal that ends an agent."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, action)
+
+
+def main() -> None:
+    """Serve the driver on stdin and stdout; SIGTERM, SIGINT and SIGHUP end it as a closed lifeline does.
+
+    SIGUSR1 and SIGUSR2 are for the ranks: Slurm may send them to every process of a step.
+    """
+
+    def end(number: int, frame: object) -> None:
+        on_signals(signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    on_signals(end)
+    os.umask(os.umask(0o077) & 0o077)  # a umask that takes rights from the user would close our folders to us
+    agent = Agent(sys.stdin.buffer, sys.stdout.buffer)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: agent.pass_on(number))
+    agent.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""The job on this host: its folder, its commands with all that they start, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..wire.clock import steady
+from ..wire.durable import write_atomically
+from ..wire.folders import identity_of_folder, make_private
+from ..wire.frames import Frame
+from ..wire.limits import require_fit
+from ..wire.paths import JobPaths, MusterPaths
+from ..wire.store import DamagedError, Store, sweep_old_jobs
+from ..wire.variables import is_foreign
+from ..wire.written import Search, counted
+from .attempt import Heartbeat, Reports
+from .ending import Ending
+from .folders import link_kept, make_private_folder, require_targets, sweep_in_thread
+from .local_socket import LocalSocket
+from .processes import PR_SET_CHILD_SUBREAPER, Reaper, descendants, die_with_agent, prctl
+from .ranks import Ranks
+
+PASSED_ON = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}
+OPEN_MPI_DAEMONS = {"orted", "prted"}
+STEP_SECONDS = 0.5  # of the end, after which the driver asks again
+
+
+class JobPart:
+    """Something optional of a job on this host: a part with `needs="job"` in core/wire/protocol.py.
+
+    It answers requests as any part. From the first one on, the job calls its methods below; each may be left
+    out. `hello(hello, stream, connection)` answers its words. Parts act in the order of the table.
+    """
+
+    def __init__(self, job: JobSupervisor) -> None:
+        self.job = job
+
+    def attempt_began(self) -> None:
+        """An attempt is prepared: the job has new ranks, and a new private folder."""
+
+    def launched(self, argv: list[str], on_end: Callable[[int], None]) -> subprocess.Popen[bytes] | None:
+        """A process that runs this command already; else the job starts one."""
+
+    def entered(self, argv: list[str]) -> list[str]:
+        """The command that runs a command where the ranks are."""
+        return argv
+
+    def processes(self, found: list[int]) -> list[int]:
+        """The processes of the attempt, of those that were found below the agent."""
+        return found
+
+    def rank_ended(self, end: Frame) -> Frame:
+        """Fields to add to the end of a rank."""
+        return {}
+
+    def ending(self) -> None:
+        """The attempt is ended; its processes still run."""
+
+    def ended(self) -> list[int]:
+        """Remove what the ended processes used; returns the processes that could not be ended."""
+        return []
+
+    def is_over(self) -> bool:
+        """Whether it has nothing left of the attempt."""
+        return True
+
+
+class JobSupervisor:
+    """Answers the requests of a launch, from `prepare` on, and of further attempts of the same job."""
+
+    def __init__(self, home: Path, send: Callable[[Frame], None], parts: Any) -> None:
+        self.home, self._to_driver, self._parts = home, send, parts
+        self.send = Reports(send)
+        self.store = Store(Path(MusterPaths(str(home)).store))
+        self.job: Frame = {}
+        self.private: Path | None = None
+        self._folders: list[Path] = []
+        """The private folders of all attempts so far."""
+        self.reaper: Reaper | None = None
+        self.ranks = Ranks()
+        self.local_socket: LocalSocket | None = None
+        self._job_lock: int | None = None
+        self._heartbeat = Heartbeat()
+        self._stopped = False
+        self._ending: Ending | None = None
+        self.shared: dict[str, Callable[[], Any]] = {}
+        """What parts tell each other, by its name."""
+        self.argv: list[str] = []
+        """The command of this host."""
+
+    def close(self) -> None:
+        """End all processes of the job, with its grace, and remove the private folders."""
+        if self.job:
+            self._conclude(self._begin_end(self.job["grace"]).finish())
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def do_prepare(self, request: Frame, payload: bytes) -> Frame:
+        """Make the job's folder: the code, the plan's files, and the lock that marks it as in use.
+
+        Answers which contents of the code are damaged in the store. They are removed there, and nothing is
+        started: the driver sends them, and repeats the request.
+        """
+        paths = JobPaths(request["folder"])
+        folder = Path(paths.folder)
+        make_private(self.home, folder.parent, folder, Path(paths.logs), Path(paths.out))
+        require_fit(paths.folder, tempfile.gettempdir())
+        self._hold(paths.lock(request["host"]))
+        require_targets(request.get("links", ()))
+        damaged: list[str] = []
+        for files, target in ((request["code"], paths.code), (request["library"], paths.library)):
+            try:
+                self.store.check_out(files, Path(target))
+            except DamagedError as error:
+                damaged += error.digests
+        if damaged:
+            return {"damaged": damaged}
+        link_kept(request.get("kept", ()))
+        Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # the code may have no file in it
+        write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), durable=False)
+        for path_name, mode, text in request["files"]:
+            os.makedirs(os.path.dirname(path_name), exist_ok=True)
+            write_atomically(Path(path_name), text.encode(), mode, durable=False)
+        sweep_old_jobs(folder.parent)
+        self._leave_attempt()
+        self.job = request
+        self.private = make_private_folder()
+        self._folders.append(self.private)
+        sweep_in_thread()
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.reaper = self.reaper or Reaper(self.adopted_killed)
+        self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send, self._parts)
+        for part in self._parts.of_job():
+            part.attempt_began()
+        write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), durable=False)
+        return {}
+
+    def _leave_attempt(self) -> None:
+        """Forget an earlier attempt of the job, of which nothing may be left."""
+        if not self.reaper or not self.local_socket:
+            return
+        is_over = self._stopped and all(part.is_over() for part in self._parts.of_job())
+        if not is_over or self._processes():
+            raise ValueError("an earlier attempt is not over here")
+        self.reaper.settle()
+        self.local_socket.close()
+        self.send.end()
+        # In a thread, because it may hold much.
+        threading.Thread(target=shutil.rmtree, args=(self.private, True), daemon=True).start()
+        self.send, self._heartbeat = Reports(self._to_driver), Heartbeat()
+        self.ranks, self._stopped, self._ending = Ranks(), False, None
+
+    def _hold(self, lock: str) -> None:
+        """Note that the job's folder is in use, as long as this process lives."""
+        if self._job_lock is None:
+            self._job_lock = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._job_lock, fcntl.LOCK_SH)
+
+    def do_start(self, request: Frame, payload: bytes) -> Frame:
+        """Start the job's command of this host."""
+        send, ranks = self.send, self.ranks
+
+        def on_end(code: int) -> None:
+            end = {"event": "command-end", "code": code, "time": steady()}  # before it is explained
+            send(ranks.explained(end))
+
+        self.argv = request["argv"]
+        self._spawn(self.argv, on_end)
+        return {}
+
+    def do_shell(self, request: Frame, payload: bytes) -> Frame:
+        """Run a shell command that mpirun sent to this host, as sshd would."""
+        number, send = request["number"], self.send
+        self._spawn(
+            ["/bin/sh", "-c", request["command"]],
+            lambda code: send({"event": "shell-end", "number": number, "code": code, "time": steady()}),
+        )
+        return {}
+
+    def do_shell_end(self, request: Frame, payload: bytes) -> Frame:
+        """Send mpirun's remote shell on this host the exit code of its command on another host."""
+        if self.local_socket:
+            self.local_socket.shell_ended(request["number"], request["code"])
+        return {}
+
+    def do_ping(self, request: Frame, payload: bytes) -> Frame:
+        """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
+        self._heartbeat.hear()
+        return {}
+
+    def do_signal(self, request: Frame, payload: bytes) -> Frame:
+        """Send SIGUSR1 or SIGUSR2 to every rank here: its wrapper passes it on to the program."""
+        self.signal_ranks(PASSED_ON[request["name"]])
+        return {}
+
+    def signal_ranks(self, number: int) -> None:
+        """Send a signal to every rank here."""
+        for wrapper in self.ranks.wrappers().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(wrapper, number)
+
+    def do_stop(self, request: Frame, payload: bytes) -> Frame:
+        """End everything that was started here, for a moment; answers whether that is over, else who is left.
+
+        The driver repeats this request. The `grace` of the last one counts, from the first SIGTERM on;
+        `patience`: seconds to wait for processes that ranks left behind, before those get SIGTERM.
+        """
+        from .stuck import described  # noqa: PLC0415  # 0.5 ms, not while a job starts
+
+        ending = self._begin_end(request["grace"])
+        ending.grace, ending.patience = request["grace"], request["patience"]
+        over, left = ending.go_on(STEP_SECONDS), list[int]()
+        if over:
+            left = self._conclude(ending.left or [])
+            self._stopped = not left
+            if self._stopped:
+                self._heartbeat.end()
+        return {
+            "over": over,
+            "left": described(left, ending.rank_of),
+            "saving": ending.saving,
+            "behind": ending.behind,
+            "ended": ending.ended,
+        }
+
+    def _begin_end(self, grace: float) -> Ending:
+        if self._ending is None:
+            for part in self._parts.of_job():
+                part.ending()
+            self._ending = Ending(self._processes, self.ranks, grace)
+        return self._ending
+
+    def _conclude(self, left: list[int]) -> list[int]:
+        """Have the parts remove what the ended processes used; returns those that could not be ended."""
+        more = [pid for part in self._parts.of_job() for pid in part.ended()]
+        return left or more
+
+    def _processes(self) -> list[int]:
+        """Every living process of the attempt."""
+        found = descendants()
+        for part in self._parts.of_job():
+            found = part.processes(found)
+        return found
+
+    def do_memory_kills(self, request: Frame, payload: bytes) -> Frame:
+        """How many processes below the ranks the kernel has killed for lack of memory, and the limit."""
+        return self.ranks.other_kills()
+
+    def do_outputs(self, request: Frame, payload: bytes) -> Frame:
+        """The files that the program wrote beside the code and into $MUSTER_OUT: how many, and the largest.
+
+        `folder` is equal on hosts that share the job's folder.
+        """
+        folder = self.job["folder"]
+        beside, out = Search(folder), Search(folder)
+        return {
+            "beside": counted(beside.beside_code(), beside),
+            "out": counted(out.out(), out),
+            "folder": identity_of_folder(Path(JobPaths(folder).identity)),
+        }
+
+    def do_fetch(self, request: Frame, payload: bytes) -> Frame:
+        """Bytes of a file of the job from `start` on, at most `most`; none if there is no file."""
+        path = Path(self.job["folder"]) / request["path"]
+        if not path.is_file():
+            return {}
+        with open(path, "rb") as file:
+            file.seek(request["start"])
+            return {"payload": file.read(request["most"])}
+
+    # -- processes --
+
+    def adopted_killed(self, name: str, code: int) -> None:
+        """Report the end of Open MPI's daemon, which is adopted because it leaves its parent."""
+        if name in OPEN_MPI_DAEMONS:
+            self.send({"event": "daemon-end", "name": name, "code": code, "time": steady()})
+
+    def _spawn(self, argv: list[str], on_end: Callable[[int], None]) -> None:
+        if not self.reaper:
+            raise ValueError("prepare comes before start")
+        parts = self._parts.of_job()
+        process = next(filter(None, (part.launched(argv, on_end) for part in parts)), None)
+        if process is None:
+            for part in parts:
+                argv = part.entered(argv)
+            process = self.reaper.start(argv, on_end, env=self.environment(), **self.options)
+        for name, stream in (("out", process.stdout), ("err", process.stderr)):
+            threading.Thread(target=self.send.pump, args=(name, stream), daemon=True).start()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How launchers are started here."""
+        return {
+            "cwd": self.job["folder"],  # not the project's: `python -m` would load its torch.py for torchrun
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+            "preexec_fn": _prepare_launcher,  # the child only calls prctl and sigaction
+        }
+
+    def environment(self) -> dict[str, str]:
+        """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
+        environment = {name: value for name, value in os.environ.items() if not is_foreign(name)}
+        environment["PATH"] = os.pathsep.join(self.job["path"] + [environment.get("PATH", os.defpath)])
+        # Temporary files go where the agent removes them: stale session folders break later mpiruns.
+        private = {"TMPDIR": str(self.private), "MUSTER_AGENT": str(self.private)}
+        return {**environment, **private, **self.job["env"]}
+
+
+def _prepare_launcher() -> None:
+    """In the child, before exec: it ends with the agent, and not by a signal that is for the ranks."""
+    die_with_agent()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)

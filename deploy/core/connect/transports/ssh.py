@@ -1,0 +1,284 @@
+"""An agent over SSH: the command of a session, whose end is the agent's."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shlex
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import paramiko
+from paramiko.ssh_exception import (
+    AuthenticationException,
+    BadHostKeyException,
+    ChannelException,
+    NoValidConnectionsError,
+    SSHException,
+)
+
+from ...errors import HostError
+from ...wire.frames import Readable
+from ..bootstrap import command, is_swallowed
+from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
+from .connection import PinnedClient
+from .host_keys import CertifiedHostKey, RevokedHostKey, UnknownHostKey, fingerprint
+from .login import TooManyKeysError
+from .openssh import OF_HOST_KEYS, absent_identities, remedy
+from .ssh_config import Route, ssh_home
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+KEEPALIVE_SECONDS = 5
+PACKET_BYTES = 1 << 15  # the most that OpenSSH takes at once
+# Bytes that a host may send before this side reads them; paramiko's own 2 MiB would be 512 MiB for 256 hosts.
+WINDOW_BYTES = 1 << 19
+
+
+class _Incoming(io.RawIOBase):
+    """The input of a paramiko channel, as a raw stream (paramiko's files write when they are collected)."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer)
+        received = self._channel.recv(len(view))
+        view[: len(received)] = received
+        return len(received)
+
+
+class _Outgoing:
+    """Sends through a paramiko channel, at once."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+        self.written = 0
+
+    def write(self, content: bytes, /) -> None:
+        rest = memoryview(content)
+        try:
+            while rest:  # sendall() would copy the whole rest for every packet
+                sent = self._channel.send(bytes(rest[:PACKET_BYTES]))
+                if not sent:
+                    raise EOFError("the channel is closed")
+                self.written += sent
+                rest = rest[sent:]
+        except (EOFError, SSHException) as error:  # paramiko's errors for a connection that broke
+            raise BrokenPipeError(errno.EPIPE, f"the SSH connection broke: {error}") from error
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+
+class SshPipe:
+    """An agent as the command of an SSH session; the session's end is the agent's."""
+
+    remote = True
+
+    def __init__(self, route: Route, python: str) -> None:
+        self._client = PinnedClient(route)
+        try:
+            # A closed client no longer has its transport.
+            self._transport = self._client.open()
+            self._transport.set_keepalive(KEEPALIVE_SECONDS)
+            self._channel: Any = self._transport.open_session(WINDOW_BYTES, timeout=route.connect_seconds)
+            self._channel.exec_command(command(python))
+        # paramiko raises any error of its thread: ValueError for a key of no curve, and others.
+        except Exception as error:  # noqa: BLE001
+            proxy = self._client.last_line_of_proxy()
+            self._client.close()
+            raise _explain(error, route, proxy) from None
+        self._reader = io.BufferedReader(_Incoming(self._channel), 1 << 16)
+        self._writer = _Outgoing(self._channel)
+        self._python = python
+
+    @property
+    def reader(self) -> Readable:
+        """The agent's stdout."""
+        return self._reader
+
+    @property
+    def writer(self) -> CountingWriter:
+        """The agent's stdin: its lifeline."""
+        return self._writer
+
+    def last_words(self, printed: str = "") -> LostError:
+        """The last line of stderr, else `printed`, and the exit status, or that the connection broke."""
+        if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
+            if self._transport.is_active():  # sshd reports no exit status after a signal
+                return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+            return LostError("the SSH connection broke", "look at the host's console and its network")
+        status, text = self._channel.exit_status, self._stderr()
+        if status == KILLED:  # a login shell reports it so
+            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+        if status == 127 and not is_swallowed(text):
+            return LostError(f"no {self._python} there", PYTHON_MISSING, kind="python.missing")
+        reason = text.splitlines()[-1] if text else printed or "no message"
+        return LostError(
+            f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
+        )
+
+    def _stderr(self) -> str:
+        self._channel.settimeout(1.0)
+        with contextlib.suppress(socket.timeout):
+            return str(self._channel.recv_stderr(1 << 16).decode(errors="replace").strip())
+        return ""
+
+    def close(self, *, patient: bool = True) -> None:
+        """Cut the lifeline: sshd closes the agent's stdin."""
+        self._client.close()
+
+
+def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
+    """Why the host was not reached, and the remedy; `proxy`: an ended proxy command's last line."""
+    if proxy is not None:
+        text = f"its proxy command has ended: {proxy} ({route.proxy_command})"
+        return _problem("ssh.proxy-ended", text, route)
+    explain = next((explain for kind, explain in _CAUSES if isinstance(error, kind)), _other)
+    return explain(error, route)
+
+
+def _problem(kind: str, text: str, route: Route) -> HostError:
+    return HostError(kind, text, _advice(kind, route))
+
+
+def _advice(kind: str, route: Route) -> str:
+    login = route.confirming if kind in OF_HOST_KEYS else route.ssh
+    return remedy(kind, route.name, shlex.join(login), _forget(route))
+
+
+def _forget(route: Route) -> str:
+    """The command that removes the key of a host from its known_hosts file."""
+    file = next(iter(route.user_known_hosts), "")
+    elsewhere = ("-f", file) if file and file != str(Path(ssh_home(), ".ssh", "known_hosts")) else ()
+    return shlex.join(("ssh-keygen", "-R", route.known_as, *elsewhere))
+
+
+def _server(route: Route) -> str:
+    return f"{route.hostname} port {route.port}"
+
+
+def _known(route: Route) -> str:
+    return ", ".join(route.known_hosts_files) or "known_hosts"
+
+
+def _key_changed(error: Any, route: Route) -> HostError:
+    text = (
+        f"HOST KEY CHANGED: {_server(route)} shows {fingerprint(error.key)}, {_known(route)} has "
+        f"{fingerprint(error.expected_key)}"
+    )
+    return _problem("ssh.host-key-changed", text, route)
+
+
+def _key_unknown(error: Any, route: Route) -> HostError:
+    if error.unread:
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in error.unread.items())
+        text = f"host key of {_server(route)} ({error}) cannot be checked: {reasons}"
+        return HostError("ssh.host-key-unknown", text, "let your user read that file")
+    text = f"host key of {_server(route)} is not known ({error}, looked in {_known(route)})"
+    if route.known_hosts_command:
+        remedy = "KnownHostsCommand is not run here; with MUSTER_SSH=openssh it is"
+        return HostError("ssh.host-key-unknown", text, remedy)
+    if all(path == os.devnull for path in route.user_known_hosts):
+        remedy = (
+            "UserKnownHostsFile keeps no key; name a file there that does, such as ~/.ssh/known_hosts, then "
+            "compare the fingerprint with the host's own, and confirm it once with: "
+        )
+        return HostError("ssh.host-key-unknown", text, remedy + shlex.join(route.confirming))
+    return _problem("ssh.host-key-unknown", text, route)
+
+
+def _key_revoked(error: Any, route: Route) -> HostError:
+    text = f"HOST KEY REVOKED: {_server(route)} shows {error}, which known_hosts or RevokedHostKeys revokes"
+    return _problem("ssh.host-key-revoked", text, route)
+
+
+def _key_certified(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.host-key-unknown",
+        f"host key of {_server(route)} is not known ({error}): {_known(route)} has a @cert-authority "
+        "for it, and host certificates are not checked here",
+        "with MUSTER_SSH=openssh they are; or compare the fingerprint with the host's own, and add a line "
+        "with this key itself",
+    )
+
+
+def _login_refused(error: Any, route: Route) -> HostError:
+    keys = ", ".join(route.identity_files) or "none"
+    text = f"{route.user} may not log in at {_server(route)} with the keys {keys} ({_plain(error)})"
+    remedies = [missing] if (missing := absent_identities(route)) else []
+    if encrypted := getattr(error, "encrypted", ()):
+        agent = "" if route.identity_agent else 'eval "$(ssh-agent)" && '
+        remedies.append(
+            f"a key with a passphrase needs an agent: {agent}{shlex.join(('ssh-add', *encrypted))}"
+        )
+    remedies = remedies or ["add the public key there"]
+    return HostError("ssh.login-refused", text, "; ".join(remedies))
+
+
+def _too_many_keys(error: Any, route: Route) -> HostError:
+    text = f"{_server(route)} ended the login of {route.user} after {error}: too many authentication failures"
+    return HostError("ssh.login-refused", text, _advice("ssh.too-many-keys", route))
+
+
+def _name_unknown(error: Any, route: Route) -> HostError:
+    return _problem("ssh.name-unknown", f"the name {route.hostname} is not known", route)
+
+
+def _no_answer(error: Any, route: Route) -> HostError:
+    text = f"no answer from {_server(route)} within {route.connect_seconds} s"
+    return _problem("ssh.unreachable", text, route)
+
+
+def _no_connection(error: Any, route: Route) -> HostError:
+    reasons = {str(getattr(reason, "strerror", reason)) for reason in error.errors.values()}
+    kind = "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable"
+    return _problem(kind, f"cannot connect to {_server(route)}: {'; '.join(sorted(reasons))}", route)
+
+
+def _closed(error: Any, route: Route) -> HostError:
+    return _problem("ssh.closed", f"{_server(route)} closed the connection before it was made", route)
+
+
+def _no_session(error: Any, route: Route) -> HostError:
+    return _problem("ssh.no-session", f"{_server(route)} accepts the login, but no session", route)
+
+
+def _other(error: Any, route: Route) -> HostError:
+    # paramiko raises the same for a banner that does not come, and for a connection that ends before it.
+    if isinstance(error.__context__, (EOFError, ConnectionError)):
+        return _problem("ssh.closed", f"{_server(route)} closed the connection before it spoke SSH", route)
+    if isinstance(error, SSHException) and any(sign in str(error) for sign in _SILENT):
+        text = f"{_server(route)} accepts connections but does not speak SSH within {route.connect_seconds} s"
+        return _problem("ssh.silent", text, route)
+    return _problem("ssh.failed", f"cannot connect to {_server(route)}: {_plain(error)}", route)
+
+
+# The first match counts: several of these are subclasses of OSError, or of paramiko's SSHException.
+_CAUSES: tuple[tuple[type[Exception], Callable[[Any, Route], HostError]], ...] = (
+    (BadHostKeyException, _key_changed),
+    (RevokedHostKey, _key_revoked),
+    (CertifiedHostKey, _key_certified),
+    (UnknownHostKey, _key_unknown),
+    (TooManyKeysError, _too_many_keys),
+    (AuthenticationException, _login_refused),
+    (socket.gaierror, _name_unknown),
+    (TimeoutError, _no_answer),
+    (NoValidConnectionsError, _no_connection),
+    (EOFError, _closed),
+    (ChannelException, _no_session),
+)
+_SILENT = ("banner", "No existing session")
+
+
+def _plain(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__

@@ -1,0 +1,96 @@
+"""Everything that happens in a job, as one stream: screen, run folder and progress are views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ...features.samples.messages import HostSample
+from ...features.why.lateness import Pace
+from ...features.why.messages import Straggler
+from ..connect.reports import Report
+from ..text.progress import Text
+from .job_events import JobEvent
+
+
+@dataclass(frozen=True)
+class Output:
+    """Output of a rank: whole lines, and at its end also a part of a line."""
+
+    rank: int
+    host: str
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LauncherOutput:
+    """A line of mpirun or torchrun."""
+
+    host: str
+    text: str
+    spawned: bool
+    """Whether it is of a process that MPI_Comm_spawn has started."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line of the driver for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the job does now, for a line of progress; an empty text while the ranks run."""
+
+    show: Text
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The reason why the job waits before its first start."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A report of a host for the features that hear its kind (`Feature.hears`). It is not verified."""
+
+    host: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How many collectives each rank of a recorded job has begun."""
+
+    collectives: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Paced:
+    """The pace of the ranks of a recorded job, and the ranks that are late."""
+
+    at: float
+    pace: Pace
+    late: Sequence[Straggler]
+
+
+Event: TypeAlias = (
+    JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Reported | HostSample | Begun | Paced
+)
+Emit: TypeAlias = Callable[[Event], None]
+
+
+def printed_by_program(event: Event) -> str:
+    """The output of a rank, or of a process that it has spawned; empty for any other event."""
+    if isinstance(event, Output) or (isinstance(event, LauncherOutput) and event.spawned):
+        return event.text
+    return ""
+
+
+def drop(event: Event) -> None:
+    """Drop an event."""

@@ -1,0 +1,154 @@
+"""Fetches runs: the folder of one that is over, or the records for the page of one that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from ...features.metrics.driver import METRICS
+from ...features.samples.sample_file import MOST_FILE
+from ..connect.requests.jobs import FILES, READ
+from ..errors import MusterError
+from ..wire.durable import sync_file_system
+from ..wire.rank_logs import RankLog
+from ..wire.runs import FILES_FOLDER
+from .control import LocatedJob
+from .hosts_record import NAME as HOSTS
+
+CHUNK = 1 << 20
+MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill this machine's disk
+SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 1 GiB where that is less
+BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
+MOST_FILES = 1 << 17  # two logs for each of 65,536 ranks
+_NAME = re.compile(
+    r"(job|result)\.json|verdict\.txt|driver\.log|(events|pace|metrics|samples|steps)\.jsonl"
+    r"|(plan|stacks)(\.restart-\d{1,9})?\.txt|launch(\.restart-\d{1,9})?\.json"
+    r"|logs/(order|driver\.log|(launcher|spawned)@[^/\0]+\.log|rank-\d{4,9}@[^/\0]+\.(out|err))"
+    r"|returned/rank-\d{1,7}\.json"
+)
+"""The files of a run that come from its host. Any other could be a file that a program here runs or obeys:
+`.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine writes slurm.json and stop.json
+(`muster stop` ends the job of Slurm that the first names), hosts.json (logins, the SSH configuration) and
+report.html, which a browser opens."""
+END_OF_LOG = 1 << 14
+MOST_RECORD = MOST_FILE
+"""Bytes of a file of a run that still runs."""
+
+
+def fetch(located: LocatedJob, runs: Path) -> Path:
+    """Fetch the folder of a run, completely or not at all. A local run stays as it is.
+
+    The local record of its hosts, from its launch, stays in the folder.
+    """
+    target = runs / located.state.job
+    if (target / "job.json").exists():
+        return target
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        # Each call has its own draft: two users may attach to the same job at once.
+        draft = Path(tempfile.mkdtemp(prefix=f".{located.state.job}.", suffix=".new", dir=runs))
+        try:
+            files = listed(located)
+            _require_room(located, (size for _, size in files), _room(runs))
+            for name, size in files:
+                _fetch_file(located, name, size, draft / name)
+            sync_file_system(draft)  # a folder that exists is never fetched again
+            _settle(draft, target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        if not (target / "job.json").exists():  # else another process was first
+            raise MusterError(f"{error.filename or runs}: {error.strerror or error}") from None
+    return target
+
+
+def listed(located: LocatedJob) -> list[tuple[PurePosixPath, int]]:
+    """The files of a run with their sizes, as its host lists them; `MusterError` for too many."""
+    files = located.records.ask(FILES, job=located.state.job).files
+    known = [(PurePosixPath(name), size) for name, size in files if _NAME.fullmatch(name)]
+    if len(known) > MOST_FILES:
+        raise MusterError(
+            f"{located.records.host}: the run has {len(known)} files in {located.state.folder}; the limit is "
+            f"{MOST_FILES}"
+        )
+    return known
+
+
+def _settle(draft: Path, target: Path) -> None:
+    """Rename the draft of a run to its folder, with what this machine has in there already."""
+    own = (HOSTS, FILES_FOLDER)
+    _move(own, target, draft)
+    try:
+        draft.rename(target)  # it may replace an empty folder
+    except OSError:
+        _move(own, draft, target)
+        raise
+
+
+def _move(names: Iterable[str], source: Path, target: Path) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            (source / name).replace(target / name)
+
+
+def _require_room(located: LocatedJob, sizes: Iterable[int], room: int) -> None:
+    """`MusterError` for a run that is too large."""
+    total = sum(max(1, -(-size // BLOCK)) * BLOCK for size in sizes)  # an empty file takes an inode
+    if total > min(MOST_BYTES, room):
+        raise MusterError(
+            f"{located.records.host}: the run has {total >> 20} MiB in {located.state.folder}; this machine "
+            f"has room for {room >> 20} MiB, and the limit is {MOST_BYTES >> 20} MiB"
+        )
+
+
+def _room(folder: Path) -> int:
+    """The bytes that a run may take on this disk; a part stays free."""
+    disk = shutil.disk_usage(folder)
+    return max(0, disk.free - min(disk.total // SPARE_SHARE, MOST_SPARE))
+
+
+def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path) -> None:
+    """Fetch one file of a run, with the announced number of bytes."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        if sum(map(file.write, _parts(located, str(name), 0, size))) < size:
+            raise MusterError(f"{located.records.host}: {name} ends before its {size} bytes; try again")
+
+
+def snapshot(located: LocatedJob, folder: Path) -> None:
+    """Write the records of a run that still runs into a folder, with the ends of its logs."""
+    parts = dict[PurePosixPath, tuple[int, int]]()
+    for path, size in listed(located):
+        is_log = RankLog.of_name(path.name) is not None
+        if is_log or (path.parts[0] != "logs" and size <= MOST_RECORD):
+            start = max(0, size - END_OF_LOG) if is_log else 0
+            parts[path] = start, size - start + END_OF_LOG  # it may have grown since
+    _require_room(located, (most for _, most in parts.values()), _room(folder))
+    for path, (start, most) in parts.items():
+        _snapshot_file(located, str(path), folder / path, start, most)
+    for name in METRICS:  # until the end of the job, they are only in the program's folder
+        with contextlib.suppress(MusterError):
+            _snapshot_file(located, f"../out/{name}", folder / name, 0, MOST_RECORD)
+
+
+def _snapshot_file(located: LocatedJob, name: str, path: Path, start: int, most: int) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.writelines(_parts(located, name, start, most))
+
+
+def _parts(located: LocatedJob, name: str, start: int, most: int) -> Iterator[bytes]:
+    """The content of a file from `start` on, to its end or at most so many bytes."""
+    end = start + most
+    while start < end:
+        part = located.records.ask(READ, job=located.state.job, name=name, start=start, most=CHUNK).payload[
+            :CHUNK
+        ]
+        yield part[: end - start]
+        if len(part) < CHUNK:
+            return
+        start += len(part)

@@ -1,0 +1,64 @@
+"""The record of a job that has no result yet, job.json; and who has called `muster stop`, by stop.json."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..plan.launch_plan import LaunchPlan
+from ..plan.spec import LaunchSpec
+from ..wire.files import read_regular
+from ..wire.runs import identity
+
+
+def caller_of_stop(folder: Path) -> str:
+    """Who has called `muster stop` for the job of this folder; empty without a call, or if it is unknown."""
+    try:
+        return str(json.loads(read_regular(folder / "stop.json"))["by"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def grace_of_stop(folder: Path) -> float | None:
+    """The grace that the caller of `muster stop` has given, if any."""
+    try:
+        return float(json.loads((folder / "stop.json").read_text())["grace"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def record_without_hosts(spec: LaunchSpec, folder: Path, head: str, *, detached: bool) -> dict[str, Any]:
+    """The content of job.json for a job whose hosts are not known yet."""
+    return {
+        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
+        **{"attempt": 0, "started": time.time(), "detached": detached, "driver": identity()},
+        "driver_folder": str(folder),
+        "head": head,
+    }
+
+
+def record_of(
+    plan: LaunchPlan, left_out: Mapping[str, str], folder: Path, head: str, started: float, *, detached: bool
+) -> dict[str, Any]:
+    """The content of job.json for an attempt. `left_out`: why hosts have left the job."""
+    return {
+        "job": plan.spec.job,
+        "user": plan.spec.user,
+        "launcher": plan.spec.launcher,
+        "hosts": [host.host.name for host in plan.hosts],
+        "ranks": len(plan.ranks),
+        "placed": [len(host.ranks) for host in plan.hosts],
+        "spares": list(plan.spares),
+        "gpus": plan.gpus,
+        "left_out": [{"host": host, "why": why} for host, why in left_out.items()],
+        "attempt": plan.spec.attempt,
+        "grace": plan.spec.grace,
+        "started": started,
+        "detached": detached,
+        "driver": identity(),
+        "driver_folder": str(folder),
+        "head": head or plan.hosts[0].host.name,
+    }

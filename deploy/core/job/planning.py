@@ -1,0 +1,40 @@
+"""The plan of one attempt, made on hosts that are connected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..connect.cluster import Cluster
+from ..plan.launch_plan import Contribution, LaunchPlan
+from ..plan.planner import Tools, plan
+from .events import Stage
+from .feature import Features, Start
+from .stages import with_hosts
+
+_AGENT = Path(__file__).parents[2] / "core" / "agent"
+IN_RANK = _AGENT / "in_rank"
+IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
+"""The other files of in_rank/ are not for jobs with `--no-record`."""
+
+
+def tools() -> Tools:
+    """The programs of the agent that a job's folder gets, as texts."""
+    return Tools(
+        rank=(_AGENT / "rank.py").read_text(),
+        rank_log=(_AGENT / "rank_log.py").read_text(),
+        rsh=(_AGENT / "rsh.py").read_text(),
+        in_rank={name: (IN_RANK / name).read_text() for name in IN_EVERY_RANK},
+    )
+
+
+def make_plan(start: Start, cluster: Cluster, features: Features) -> LaunchPlan:
+    """The plan of an attempt on hosts that are connected, with what its features add."""
+    added = dict.fromkeys(cluster.channels, Contribution())
+    for contributions in features.prepare(start, cluster):
+        for host, more in contributions.items():
+            added[host] += more
+            cluster.facts[host] = more.facts or cluster.facts[host]
+    start.emit(Stage(with_hosts("testing the network")))
+    facts = cluster.survey()
+    with start.timings.part("plan"):
+        return plan(start.spec, start.placement, facts, added, tools())

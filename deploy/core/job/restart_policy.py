@@ -1,0 +1,232 @@
+"""Decides whether a failed job starts again, and on which hosts. Pure: `Job` executes the decision.
+
+A host leaves the job if it fails, if a process of the attempt cannot be ended there, or if ranks fail there
+twice in a row and on no other host. A lost host may be back: it is asked again before the job ends for too
+few hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..hosts.hostfile import Host
+from ..hosts.stuck import not_ended
+from ..text.fold import fold_names
+from ..text.text import count
+from ..wire.runs import STOPS
+from .repeated import EarlyFailure, early_failure, failed_host, failed_step
+from .result import Failure, LaunchResult
+
+# Failures that another attempt would not change: a user ended the job, Slurm ended the allocation, or the
+# launcher places ranks wrongly or cannot start this program.
+FINAL = STOPS | {"allocation", "placement", "world"}
+RANKS_FAILED = frozenset({"rank", "launcher", "stall"})
+FINAL_STATUS = 2  # a mistake in what the user wrote
+OTHER_PORTS = 2
+"""How often a launch restarts with a new port because its port was taken; these restarts are not counted."""
+BACKOFF_SECONDS = (1.0, 2.0)
+NETWORK_SECONDS, RETRY_SECONDS = 120.0, 3.0  # how long a restart waits for the network of this machine
+ASK_SECONDS = 15.0
+"""How long lost hosts are asked again before the job ends for too few hosts."""
+ALONE = "ranks failed there twice in a row, and on no other host"
+TWICE = "it failed twice in the same way before its first step"
+AT_A_STEP = 3
+"""The job ends when it has failed so often at the same step with the same exception."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How often a job may start again, on how few hosts, and what its attempts have shown so far."""
+
+    max_restarts: int
+    min_hosts: int
+    other_ports: int = OTHER_PORTS
+    hosts: tuple[Host, ...] = ()
+    """All hosts of the job, in their order."""
+    early: tuple[EarlyFailure, ...] = ()
+    """The failures before the first step, since the last attempt that made one."""
+    at_steps: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """The steps at which an exception ended an attempt, each with that exception."""
+    alone: str | None = None
+    """The host on which alone ranks failed when they failed last."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The hosts that have left the job, each with the reason."""
+    away: frozenset[str] = frozenset()
+    """The hosts that were lost, and may be back."""
+    asked: float | None = None
+    """When lost hosts were first asked again, if too few hosts are left."""
+
+    def awaits(self, hosts: Sequence[Host], unreached: Mapping[str, str], at: float) -> bool:
+        """Whether to ask the same hosts again: too few of them can be reached, and more may be back."""
+        too_few = len(hosts) - len(unreached) < self.min_hosts
+        return too_few and self.asked is not None and at < self.asked + ASK_SECONDS
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """The processes of a host that could not be ended. `ends_soon`: they only lack a processor."""
+
+    text: str
+    ends_soon: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The hosts of the next attempt, none for no attempt, a line for the user, and the next policy."""
+
+    hosts: tuple[Host, ...]
+    message: str
+    policy: Policy
+
+    @property
+    def again(self) -> bool:
+        """Whether there is a next attempt."""
+        return bool(self.hosts)
+
+
+def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Policy, at: float) -> Decision:
+    """Decide on the next attempt after this end of one on these hosts. The first attempt has number 0."""
+    if result.stepped:
+        policy = replace(policy, early=())
+    left = result.left.items()
+    stuck = {host: Stuck(not_ended(some), all(process.ends_soon for process in some)) for host, some in left}
+    early, alone = early_failure(result), failed_host(result)
+    if at_step := failed_step(result):
+        policy = replace(policy, at_steps=(*policy.at_steps, at_step))
+        if policy.max_restarts and policy.at_steps.count(at_step) >= AT_A_STEP:
+            step, (kind, *_) = at_step
+            often = f"{kind or 'the same failure'} at step {step} for the {AT_A_STEP}rd time"
+            return Decision((), f"no restart: {often}", policy)
+    return decide(result.failure, hosts, attempt, policy, early=early, alone=alone, stuck=stuck, at=at)
+
+
+def with_returned(
+    hosts: Sequence[Host], answering: Collection[str], policy: Policy
+) -> tuple[tuple[Host, ...], Policy]:
+    """These hosts, then those that were lost and answer again; and the policy from now on.
+
+    They come last, so that the head stays: it may have the only checkpoint.
+    """
+    used = {host.name for host in hosts}
+    back = tuple(host for host in policy.hosts if host.name in policy.away & {*answering} - used)
+    names = {host.name for host in back}
+    left_out = {host: why for host, why in policy.left_out.items() if host not in names}
+    return (*hosts, *back), replace(policy, away=policy.away - names, left_out=left_out)
+
+
+def decide(
+    failure: Failure | None,
+    hosts: Sequence[Host],
+    attempt: int,
+    policy: Policy,
+    *,
+    early: EarlyFailure | None = None,
+    alone: str | None = None,
+    stuck: Mapping[str, Stuck] | None = None,
+    at: float = 0.0,
+) -> Decision:
+    """Decide on the next attempt. `early`: the failure, if it came before the first step.
+
+    `alone`: the host on which alone ranks failed. `stuck`: the hosts with processes that cannot be ended.
+    A host that fails leaves the job. The host of a failed rank stays once: the failure may not recur.
+    """
+    if failure and failure.kind == "port" and policy.other_ports:
+        more = replace(policy, max_restarts=policy.max_restarts + 1, other_ports=policy.other_ports - 1)
+        return Decision(tuple(hosts), f"{failure.headline}; the launch starts again with another port", more)
+    if failure is None or policy.max_restarts == 0 or _is_final(failure):
+        return Decision((), "", policy)
+    if attempt >= policy.max_restarts:
+        return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}", policy)
+    known, failed = policy.early, policy.alone
+    policy = replace(policy, asked=None, early=(*known, early) if early else known)
+    if failure.kind in RANKS_FAILED:
+        policy = replace(policy, alone=alone)
+    bad = alone if alone == failed and len(hosts) > 1 else None
+    if early and not bad and any(other.mark == early.mark for other in known):
+        return Decision((), f"no restart: {TWICE}", policy)
+    kept = bad if len(hosts) <= policy.min_hosts and not early else None
+    bad = None if kept else bad
+    gone = failure.host if failure.kind == "host" else None
+    held = dict(stuck or {})
+    lost = {host: each.text for host, each in held.items()}
+    lost |= {gone: failure.reason} if gone else {bad: ALONE} if bad else {}
+    if lost:
+        back = {host for host, each in held.items() if each.ends_soon}
+        back |= {gone} - held.keys() if gone and not failure.distrusted else set[str]()
+        cause = "" if gone else failure.headline
+        return without(lost, hosts, attempt, policy, at, back=back - {bad}, cause=cause)
+    stays = f"; {kept}: {ALONE}, but too few hosts are left without it" if kept else ""
+    return Decision(tuple(hosts), f"{failure.headline}{stays}; {_next(hosts, attempt, policy)}", policy)
+
+
+def _is_final(failure: Failure) -> bool:
+    return failure.kind in FINAL or (failure.kind == "launcher" and failure.exit_status == FINAL_STATUS)
+
+
+def without(
+    lost: Mapping[str, str],
+    hosts: Sequence[Host],
+    attempt: int,
+    policy: Policy,
+    at: float,
+    *,
+    back: Collection[str] | None = None,
+    cause: str = "",
+) -> Decision:
+    """The next attempt without these hosts, each with its reason; no attempt if too few hosts are left.
+
+    `back`: those of them that may be back, by default all. Before the job ends for too few hosts, they are
+    asked again. `cause`: the failure, if it is not one of the reasons.
+    """
+    left = tuple(host for host in hosts if host.name not in lost)
+    named = (f"{name}: {reason}" for name, reason in lost.items())
+    reasons = "; ".join(filter(None, (cause, *named)))
+    away = (policy.away - lost.keys()).union(lost if back is None else back)
+    policy = replace(policy, away=away)
+    if len(left) >= policy.min_hosts:
+        policy = replace(policy, left_out={**policy.left_out, **lost})
+        return Decision(left, f"{reasons}; {_next(left, attempt, policy)}", policy)
+    few = f"{count(len(left), 'host')} left, --min-hosts {policy.min_hosts}"
+    asked = at if policy.asked is None else policy.asked
+    again = tuple(host for host in policy.hosts if host in left or host.name in away)
+    if len(again) < policy.min_hosts or at >= asked + ASK_SECONDS:
+        return Decision((), f"no restart: {few} ({reasons})", policy)
+    names = fold_names([host.name for host in again if host not in left])
+    message = f"{reasons}; {few}, so {names} is asked again; {_next(again, attempt, policy)}"
+    out = {host: why for host, why in policy.left_out.items() if host not in away}
+    return Decision(again, message, replace(policy, away=frozenset(), asked=asked, left_out=out))
+
+
+def awaits_network(failure: Failure | None, unreached: Mapping[str, str], at: float) -> bool:
+    """Whether to try the same hosts again: this machine had lost its network, which may return."""
+    return (
+        failure is not None
+        and failure.kind in {"network", "driver"}  # a machine that was suspended may need its network too
+        and len(unreached) > 1
+        and at < failure.at + NETWORK_SECONDS
+    )
+
+
+def _next(hosts: Sequence[Host], attempt: int, policy: Policy) -> str:
+    names = ", ".join(host.name for host in hosts)
+    return f"restart {attempt + 1} of {policy.max_restarts} on {names}"
+
+
+def pause(result: LaunchResult, hosts: Sequence[Host], attempt: int) -> float:
+    """Seconds to wait after this end of an attempt, before the next one on these hosts.
+
+    None after a step: the program works, and the hosts that failed have left. A host that was lost, or the
+    network of this machine, may need a moment.
+    """
+    failure = result.failure
+    if failure and result.stepped and failure.kind in {"rank", "launcher", "host"}:
+        lost = failure.host if failure.kind == "host" else None
+        if all(host.name != lost for host in hosts):
+            return 0.0
+    return backoff(attempt)
+
+
+def backoff(attempt: int) -> float:
+    """Seconds to wait after this attempt: the cause of a quick failure may need a moment to disappear."""
+    return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]

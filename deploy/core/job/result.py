@@ -1,0 +1,264 @@
+"""The result of a launch, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..connect.requests.launch import MemoryKills, Written
+from ..hosts.stuck import StuckProcesses
+from ..plan.launch_plan import LaunchPlan
+from ..plan.placement import PlacedRank
+from ..text.text import describe_code, status_of
+from ..timings import TimedPart
+from ..wire.runs import STOPS, end_state
+
+if TYPE_CHECKING:
+    from ...features.why.messages import Straggler
+    from ...features.why.verdict import Verdict
+    from ..connect.reports import GpuUser
+    from ..connect.requests.launch import EndedProcess
+
+Kind = Literal[
+    "rank",
+    "host",
+    "network",
+    "launcher",
+    "start",
+    "placement",
+    "world",
+    "stall",
+    "port",
+    "driver",
+    "interrupted",
+    "stopped",
+    "allocation",
+]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a launch failed: the first thing that went wrong, not what followed from it."""
+
+    kind: Kind
+    reason: str
+    exit_status: int
+    host: str | None = None
+    rank: int | None = None
+    at: float = 0.0
+    """On the driver's clock, seconds since the epoch."""
+    tail: tuple[str, ...] = ()
+    """The last lines that explain it."""
+    terminated: bool = False
+    """The launcher asked the rank to end before it did."""
+
+    @property
+    def distrusted(self) -> bool:
+        """Whether its host broke the protocol."""
+        return self.kind == "host" and self.reason.startswith("protocol error")
+
+    @property
+    def headline(self) -> str:
+        """`rank 4 on node3: exit status 1`."""
+        if self.kind in ("rank", "stall", "world") and self.rank is not None:
+            return f"rank {self.rank} on {self.host}: {self.reason}"
+        if self.kind in STOPS:
+            return f"stopped by {self.reason}; the job was ended on every host"
+        return f"{self.host}: {self.reason}" if self.host else self.reason
+
+
+TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
+
+
+def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
+    """The failure after a signal to the driver. The interrupt holds its number; without one, it is SIGINT."""
+    number = interrupt.args[0] if interrupt.args else 2
+    return Failure("interrupted", describe_code(-number), 128 + number, at=at)
+
+
+def stopped_by(by: str) -> str:
+    """The reason after `muster stop`. `by`: who asked for it."""
+    return f"muster stop, {by}"
+
+
+def stopped(by: str, exit_status: int, at: float) -> Failure:
+    """The failure after `muster stop`. `by`: who asked for it."""
+    return Failure("stopped", stopped_by(by), exit_status, at=at)
+
+
+def describe_out_of_memory(limit: int | None) -> str:
+    """`out of memory, the kernel chose it (limit 256 MiB)`."""
+    return "out of memory, the kernel chose it" + (f" (limit {limit >> 20} MiB)" if limit else "")
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """The end of one rank: its exit code (negative for a signal), its time, and the last lines."""
+
+    placed: PlacedRank
+    code: int
+    at: float
+    tail: tuple[str, ...] = ()
+    why: str = ""
+    """The host's reason besides the code: the kernel killed the rank for lack of memory."""
+    gpu_users: tuple[GpuUser, ...] = ()
+    """The other processes on its GPU, if it had no memory there."""
+    terminated: bool = False
+    """The launcher asked it to end before it did."""
+
+    def as_failure(self) -> Failure:
+        """The end as the reason of a failed launch."""
+        return Failure(
+            kind="rank",
+            reason=": ".join(part for part in (describe_code(self.code), self.why) if part),
+            exit_status=status_of(self.code),
+            host=self.placed.host,
+            rank=self.placed.rank,
+            at=self.at,
+            tail=self.tail,
+            terminated=self.terminated,
+        )
+
+
+@dataclass(frozen=True)
+class KernelLine:
+    """A message of a host's kernel during the job, of a kind of features/kernel/wire.py."""
+
+    host: str
+    at: float
+    """On the driver's clock, seconds since the epoch."""
+    kind: str
+    text: str
+
+
+_ALONE_BY = {
+    "mpirun": "it loads another MPI than mpirun's",
+    "torchrun": "torchrun starts no MPI ranks; use --launcher mpirun",
+}
+
+
+def alone(end: RankExit, plan: LaunchPlan) -> Failure:
+    """The failure of a rank that ended well, but was the only one in its MPI world."""
+    by = _ALONE_BY[plan.spec.launcher]
+    reason = f"to MPI it was the only rank of a world of one, of {len(plan.ranks)} ranks in the job: {by}"
+    return replace(end.as_failure(), kind="world", reason=reason, exit_status=1)
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """The end of a launch. `left`: the processes on each host that even SIGKILL did not end."""
+
+    plan: LaunchPlan
+    started: float
+    ended: float
+    failure: Failure | None
+    ends: Mapping[int, RankExit]
+    left: Mapping[str, StuckProcesses] = field(default_factory=dict)
+    cleared: frozenset[str] = frozenset()
+    """The hosts whose agent has said that no process of the job is left."""
+    killed: Mapping[str, tuple[EndedProcess, ...]] = field(default_factory=dict)
+    """The programs of ranks that SIGTERM did not end in time, and what ranks left behind, on each host."""
+    last_line: str = ""
+    """The last line of rank 0 on stdout."""
+    memory_kills: Mapping[str, MemoryKills] = field(default_factory=dict)
+    """The processes below the ranks that a kernel killed for lack of memory, by host."""
+    kernel: tuple[KernelLine, ...] = ()
+    """The messages of the hosts' kernels, if the job failed: those of the failed host first."""
+    kernel_unread: Mapping[str, str] = field(default_factory=dict)
+    """The hosts whose messages could not be read, each with the reason."""
+    notes: tuple[str, ...] = ()
+    written: Mapping[str, Written] = field(default_factory=dict)
+    """The files that its program wrote into the job's folder, by host."""
+    stacks: str = ""
+    """The stacks of the ranks when the job stalled or did not start."""
+    why: Verdict | None = None
+    """Why a recorded job stalled."""
+    late: tuple[Straggler, ...] = ()
+    """The ranks of a recorded job that the others waited for, the latest first."""
+    early: tuple[RankExit, ...] = ()
+    """The ranks that ended well before the failure, if ranks failed because a peer was gone (cause.py)."""
+    launcher_printed: bool = False
+    """Whether mpirun or torchrun printed anything."""
+    timings: tuple[TimedPart, ...] = ()
+    """The parts of its start, and of the recovery before it."""
+    warned: bool = False
+    """Whether a signal was passed on to its ranks (rank_io.py): then it does not start again."""
+    over: float = 0.0
+    """When the driver began to end it."""
+    stepped: bool = True
+    """Whether its program may have made a step."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The hosts that earlier attempts had and this one has not, each with the reason."""
+    earlier: tuple[LaunchResult, ...] = ()
+    """The attempts before this one, once the job is over."""
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether a kernel killed a process below the ranks for lack of memory."""
+        return bool(self.memory_kills) or any(line.kind == "oom" for line in self.kernel)
+
+    @property
+    def exit_status(self) -> int:
+        """0, or the exit status of the first failure."""
+        return self.failure.exit_status if self.failure else 0
+
+    @property
+    def state(self) -> Literal["done", "failed", "stopped"]:
+        """The state of a job with this result."""
+        return end_state(self.exit_status, self.failure.kind if self.failure else None)
+
+    def as_json(self) -> dict[str, Any]:
+        failure = self.failure
+        return {
+            "job": self.plan.spec.job,
+            "launcher": self.plan.spec.launcher,
+            "attempt": self.plan.spec.attempt,
+            "state": self.state,
+            "hosts": [host.host.name for host in self.plan.hosts],
+            "ranks": [self._rank_json(placed) for placed in self.plan.ranks],
+            "first_failure": None
+            if failure is None
+            else {
+                "kind": failure.kind,
+                "rank": failure.rank,
+                "host": failure.host,
+                "reason": failure.reason,
+                "time": failure.at,
+                "tail": list(failure.tail),
+            },
+            "why": self.why.as_json() if self.why else None,
+            "ended_early": [
+                {"rank": end.placed.rank, "host": end.placed.host, "time": end.at} for end in self.early
+            ],
+            "late": [straggler.as_json() for straggler in self.late],
+            "left": [
+                {"host": host, **asdict(process)} for host, left in self.left.items() for process in left
+            ],
+            "written": [
+                {"host": host, "beside": asdict(written.beside), "out": asdict(written.out)}
+                for host, written in self.written.items()
+            ],
+            "killed": [
+                {"host": host, **asdict(process)} for host, ended in self.killed.items() for process in ended
+            ],
+            "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
+            "memory_kills": [{"host": host, **asdict(kills)} for host, kills in self.memory_kills.items()],
+            "kernel": [asdict(line) for line in self.kernel],
+            "kernel_unread": [{"host": host, "why": why} for host, why in self.kernel_unread.items()],
+            "started": self.started,
+            "ended": self.ended,
+            "exit_status": self.exit_status,
+            "timings": [asdict(part) for part in self.timings],
+            "earlier_attempts": [attempt.as_json() for attempt in self.earlier],
+        }
+
+    def _rank_json(self, placed: PlacedRank) -> dict[str, Any]:
+        end = self.ends.get(placed.rank)
+        return {
+            "rank": placed.rank,
+            "host": placed.host,
+            "local_rank": placed.local_rank,
+            "code": end.code if end else None,
+            "ended": end.at if end else None,
+        }

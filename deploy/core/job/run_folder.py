@@ -1,0 +1,313 @@
+"""The folder of one launch on the driver's machine: `runs/<job>/` with plan, logs, metrics and result."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from ...features.samples.messages import HostSample
+from ...features.samples.sample_file import PACE, SAMPLES, SampleFile, pace_line
+from ...features.why.messages import Straggler
+from ..connect.requests.jobs import MOST_LATE
+from ..errors import MusterError, UsageError
+from ..plan.launch_plan import LaunchPlan
+from ..plan.spec import MAX_LOG, LaunchSpec
+from ..wire.durable import write_atomically
+from ..wire.os_errors import explain, naming
+from ..wire.rank_logs import RankLog, restart_suffix, spawned_log
+from ..wire.runs import RESERVES
+from .events import Event, LauncherOutput, Output, Paced, Said
+from .job_events import JobEvent
+from .job_record import caller_of_stop, record_of, record_without_hosts
+from .log_limit import LogLimit
+from .result import LaunchResult, stopped
+
+# Reserved at the start, so that verdict and result can be written even if the disk is full at the end, or has
+# no inode left: a file for each of them.
+RESERVED_BYTES = 1 << 17
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+LIKE = 0.1
+"""A lateness that differs by no larger share from the noted one is not noted again."""
+
+
+@contextlib.contextmanager
+def _beginning() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MusterError(f"cannot begin the run's folder: {explain(error)}") from None
+
+
+class RunFolder:
+    """The paths of a run, and the writer of its logs. The layout is the same for every launcher.
+
+    `max_log`: the bytes that each log may take, 0 for no limit. The hosts keep everything.
+    `again`: an earlier driver of the job made the folder. `head`: the host with this folder, for a detached
+    job; the folder is there even when an attempt does not use that host.
+    """
+
+    def __init__(
+        self,
+        runs: Path,
+        job: str,
+        *,
+        detached: bool = False,
+        max_log: int = MAX_LOG,
+        again: bool = False,
+        head: str = "",
+    ) -> None:
+        self._head = head
+        self._limit = LogLimit(max_log)
+        self._again = again
+        self.path = runs / job
+        self.logs = self.path / "logs"
+        self.detached = detached
+        self.record: dict[str, Any] = {}
+        """The content of job.json, which identifies the job."""
+        self._attempt = 0
+        self.waits = False
+        """Whether the job waits for its hosts."""
+        self._open: dict[str, IO[bytes]] = {}
+        self._samples: SampleFile | None = None
+        self._lock: int | None = None
+        self._full = ""
+        """Why writing here failed; empty as long as it works."""
+        self.unwritten = ""
+        """Why the verdict or the result could not be written at the end; empty if they were."""
+        self._pending: list[str] = []
+        """Lines of the driver before the folder exists: a refused launch leaves none."""
+
+    @_beginning()
+    def wait(self, spec: LaunchSpec, why: str) -> None:
+        """Make the folder before the plan, for a job that waits for its hosts. `why`: the reason."""
+        if self._lock is None:
+            self._create()
+        self.waits = True
+        record = record_without_hosts(spec, self.path.resolve(), self._head, detached=self.detached)
+        self.record = {**record, "waiting": why, "started": self.record.get("started", record["started"])}
+        self._record("job.json", self.record)
+
+    @_beginning()
+    def begin(self, plan: LaunchPlan, left_out: Mapping[str, str] | None = None) -> None:
+        """Make the folder, for the first attempt, and write the plan and job.json.
+
+        `left_out`: the hosts that have left the job, each with the reason.
+        """
+        if self._lock is None:
+            self._create()
+        self._attempt = plan.spec.attempt
+        self._limit.begin()
+        if self._samples is None:
+            self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
+        self._write(f"plan{self._suffix}.txt", str(plan))
+        started = self.record.get("started", time.time())
+        self.record = record_of(
+            plan, left_out or {}, self.path.resolve(), self._head, started, detached=self.detached
+        )
+        self._record("job.json", self.record)
+        self.waits = False
+
+    def _create(self) -> None:
+        try:
+            self.logs.mkdir(parents=True, exist_ok=self._again)
+            self.path.chmod(0o700)
+        except OSError as error:
+            kind = MusterError if error.errno in FULL else UsageError
+            raise kind(f"--runs {self.path.parent}: {explain(error)}") from None
+        # Locked until this process ends in any way: the lock shows that the driver is alive.
+        self._lock = os.open(self.path / "lock.driver", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for name in RESERVES:
+            (self.path / name).write_bytes(bytes(RESERVED_BYTES))
+        # Each rank has two files: the soft limit of 1024 would be enough for only 500 ranks.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        pending, self._pending = self._pending, []
+        for text in pending:
+            self.say(text)
+
+    @property
+    def _suffix(self) -> str:
+        return restart_suffix(self._attempt)
+
+    def log_of(self, rank: int, host: str, stream: str) -> Path:
+        """The log of one stream of a rank: `logs/rank-0007@node2.err`, `...node2.restart-1.err`."""
+        return self.logs / RankLog(rank, host, self._attempt, stream).name
+
+    def on_event(self, event: Event) -> None:
+        """Append what belongs into a file of the run."""
+        if isinstance(event, Output):
+            self._append_output(event)
+        elif isinstance(event, LauncherOutput):
+            self._append_launcher(event)
+        elif isinstance(event, JobEvent):
+            self._append_event(event)
+        elif isinstance(event, Said):
+            self.say(event.text)
+        elif isinstance(event, HostSample) and self._samples:
+            self._samples.add(event)  # it never raises: samples are optional
+        elif isinstance(event, Paced) and not self._full:
+            with contextlib.suppress(OSError):  # like samples
+                text = pace_line(event.at, self._attempt, event.pace, event.late)
+                _write_all(self._file(self.path / PACE), text.encode())
+
+    def _append_output(self, event: Output) -> None:
+        """Append the output of a rank, byte for byte."""
+        log = self.log_of(event.rank, event.host, event.stream)
+        self._append(log, self._limit.within(log.name, event.host, _bytes_of(event.text)))
+
+    def _append_launcher(self, event: LauncherOutput) -> None:
+        """Append a line of the launcher, or of a process that the program spawned."""
+        name = f"launcher@{event.host}{self._suffix}.log"
+        if event.spawned:
+            name = spawned_log(event.host, self._attempt)
+        self._append(self.logs / name, self._limit.within(name, event.host, _bytes_of(event.text)))
+
+    def say(self, text: str) -> None:
+        """Append a line of the driver; before the folder exists, keep it until then."""
+        if self._lock is None:
+            self._pending.append(text)
+            return
+        self._append(self.logs / "driver.log", _bytes_of(f"{text}\n"))
+
+    def note_stall(self, stall: Mapping[str, Any] | None) -> None:
+        """Write to job.json that the job makes no progress, for `status` and `top`; None: it does again."""
+        self.record = {**self.record, "stall": stall}
+        with contextlib.suppress(OSError):
+            self._record("job.json", self.record)
+
+    def note_late(self, late: Sequence[Straggler]) -> bool:
+        """Write to job.json which ranks are late, for `why`; returns whether that has changed."""
+        late, known = late[:MOST_LATE], self.record.get("late", ())
+        if len(known) == len(late) and all(map(_is_known, known, late)):
+            return False
+        self.record = {**self.record, "late": [rank.as_json() for rank in late]}
+        with contextlib.suppress(OSError):
+            self._record("job.json", self.record)
+        return True
+
+    def keep_launched(self, launched: dict[str, Any]) -> None:
+        """Write the record of this attempt (core/job/launched.py)."""
+        self.keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
+
+    def _append_event(self, event: JobEvent) -> None:
+        if not self._full:
+            path = self.path / "events.jsonl"
+            try:
+                _write_all(self._file(path), event.line().encode())
+            except OSError as error:
+                self._full = explain(naming(error, str(path)))
+
+    def ended(self, result: LaunchResult) -> LaunchResult:
+        """Write the stacks of an attempt, and the ends of its logs that are cut.
+
+        The returned result names these logs, and has the user if `muster stop` interrupted the driver.
+        """
+        for log, content in self._limit.ends():
+            self._append(self.logs / log, content)
+        if self._limit.note:
+            result = dataclasses.replace(result, notes=(*result.notes, self._limit.note))
+        if result.stacks:
+            self.keep(f"stacks{self._suffix}.txt", result.stacks)
+        if result.failure and result.failure.kind == "interrupted" and (by := caller_of_stop(self.path)):
+            return dataclasses.replace(result, failure=stopped(by, result.exit_status, result.failure.at))
+        return result
+
+    def kept(self, name: str) -> str | None:
+        """The text of a file that an earlier driver of the job kept; None without one."""
+        path = self.path / name
+        return path.read_text(errors="replace") if self._again and path.is_file() else None
+
+    def keep(self, name: str, content: str | bytes) -> None:
+        """Write a file without which the run is still usable; if that fails, `problem` has the reason."""
+        folder = (self.path / name).parent
+        try:
+            if folder != self.path:  # the folder of a run that was removed is not made again
+                folder.mkdir(exist_ok=True)
+            self._write(name, content)
+        except OSError as error:
+            self._full = self._full or explain(error)
+
+    @property
+    def problem(self) -> str:
+        """Why this folder is incomplete; empty if it is complete."""
+        if not self._full and self._samples and self._samples.problem:
+            return f"here: {SAMPLES} ends early: {explain(self._samples.problem)}"
+        return f"here: {self._full}; the hosts have all logs, {self.path} does not" if self._full else ""
+
+    def finish(self, result: LaunchResult, verdict: str) -> str:
+        """Close the logs, write the verdict, and last the result, completely or not at all.
+
+        Returns why one of them could not be written; empty if both are.
+        """
+        for file in self._open.values():
+            with contextlib.suppress(OSError):  # some network file systems report only now that they are full
+                file.close()
+        if self._samples:
+            self._samples.close()
+        for name in RESERVES:
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+        try:  # the result may fit even if the verdict does not, and programs read it
+            self._write("verdict.txt", f"{verdict}\n")
+        except OSError as error:
+            self.unwritten = explain(error)
+        try:
+            self._record("result.json", result.as_json())
+        except OSError as error:
+            self.unwritten = explain(error)
+        return self.unwritten
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        """Write a file for people. It may quote text of a host that has no encoding."""
+        encoded = content if isinstance(content, bytes) else content.encode(errors="replace")
+        write_atomically(self.path / name, encoded, durable=False)
+
+    def _record(self, name: str, record: Mapping[str, Any]) -> None:
+        """Write a file for programs, which is complete even after a crash of this machine."""
+        write_atomically(self.path / name, (json.dumps(record, indent=2) + "\n").encode())
+
+    def _append(self, path: Path, content: bytes) -> None:
+        """Append to a log, and to the order of all logs (core/wire/run_output.py reads both)."""
+        if not content or self._full:
+            return  # a reader would not notice a gap
+        try:
+            _write_all(self._file(path), content)
+            _write_all(self._file(self.logs / "order"), f"{len(content)} {path.name}\n".encode())
+        except OSError as error:  # the job continues: its hosts keep everything
+            self._full = explain(naming(error, str(path)))
+
+    def _file(self, path: Path) -> IO[bytes]:
+        if path.name not in self._open:
+            self._open[path.name] = path.open("ab", buffering=0)
+        return self._open[path.name]
+
+
+def _write_all(file: IO[bytes], content: bytes) -> None:
+    """Write every byte. A nearly full disk may take only a part of them before it reports an error."""
+    while content:
+        content = content[file.write(content) :]
+
+
+def _bytes_of(text: str) -> bytes:
+    """The printed bytes. A character that stands for no byte becomes a question mark."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="replace")
+
+
+def _is_known(noted: Mapping[str, Any], rank: Straggler) -> bool:
+    """Whether a late rank was noted with the same cause, and about the same lateness."""
+    same = (noted["rank"], noted["cause"]) == (rank.rank, rank.cause)
+    return same and abs(rank.late - noted["late"]) <= LIKE * noted["late"]

@@ -1,0 +1,157 @@
+"""The stages of a launch up to the first output of its ranks, as lines of progress.
+
+Each is read again and again by the thread that draws the line (core/text/progress.py), while others change it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...features.samples.messages import HostSample
+from ...features.why.stall import IDLE_SHARE
+from .. import waits
+from ..connect.channel import Channel
+from ..connect.requests.launch import EndedProcess, RankProcess, Stopping
+from ..text.progress import ELAPSED_SECONDS
+from ..text.text import count, duration, span
+from .state import LaunchState
+
+LEAST_BYTES = 1_000_000
+"""Less is not worth a count: it is sent in a moment."""
+
+
+def with_hosts(what: str) -> Callable[[], str]:
+    """`connecting, waiting for 2 of 3 hosts: node[2-3] (8 s)`: a stage that hosts may delay.
+
+    Without such hosts, `preparing the packages (8 s)`: the package index may be slow.
+    """
+    began = time.monotonic()
+    return lambda: f"{what}, {hosts}" if (hosts := waits.for_hosts()) else waits.timed(what, began)
+
+
+@dataclass
+class Sending:
+    """What is sent to a host: the bytes of files, and how many of them are in finished archives."""
+
+    channel: Channel
+    total: int
+    done: int = 0
+    _size: int = 0
+    _archive_bytes: int = 1
+    _began_at: int = 0
+
+    def begin(self, size: int, archive_bytes: int) -> None:
+        """The next archive is written now, with so many bytes of files."""
+        self.done += self._size
+        self._size, self._archive_bytes, self._began_at = size, archive_bytes, self.channel.writer.written
+
+    @property
+    def sent(self) -> int:
+        """The bytes of files that are written to the host, a part of an archive included."""
+        share = (self.channel.writer.written - self._began_at) / self._archive_bytes
+        return min(self.total, self.done + int(self._size * min(1.0, share)))
+
+
+class DeliveryStage:
+    """`sending 212 of 300 MB to 3 hosts, 7 s left (largest: big/w.bin)`, then which hosts are not ready."""
+
+    def __init__(self) -> None:
+        self._lock, self._sending = threading.Lock(), list[Sending]()
+        self._largest, self._began = (0, ""), time.monotonic()
+        self._waiting = with_hosts("sending files")
+
+    def send(self, channel: Channel, sizes: Mapping[str, int]) -> Sending:
+        """Files are sent to a host. `sizes`: the bytes of each, by its path."""
+        sending = Sending(channel, sum(sizes.values()))
+        largest = max(((size, path) for path, size in sizes.items()), default=(0, ""))
+        with self._lock:
+            self._sending.append(sending)
+            self._largest = max(self._largest, largest)
+        return sending
+
+    def __call__(self) -> str:
+        sendings = [*self._sending]
+        total, sent = sum(each.total for each in sendings), sum(each.sent for each in sendings)
+        if total < LEAST_BYTES or sent >= total:
+            return self._waiting()
+        receivers = {each.channel.host for each in sendings if each.total}
+        seconds, left = time.monotonic() - self._began, ""
+        if seconds >= ELAPSED_SECONDS and sent:
+            left = f", {duration(int((total - sent) * seconds / sent))} left"
+        to = f"to {count(len(receivers), 'host')}{left} (largest: {self._largest[1]})"
+        return f"sending {sent / 1e6:.0f} of {total / 1e6:.0f} MB {to}"
+
+
+class StartStage:
+    """`starting mpirun`, `5 of 6 ranks started`, `6 ranks started, no output for 12 s`; then nothing."""
+
+    def __init__(self, state: LaunchState, samples: Mapping[str, HostSample]) -> None:
+        """`samples`: the newest of each host."""
+        self._state, self._samples, self._began = state, samples, time.monotonic()
+        self._all_started = math.inf
+
+    def __call__(self) -> str:
+        state, now = self._state, time.monotonic()
+        ranks, started, seconds = len(state.placed), len(state.started), now - self._began
+        if started == ranks:
+            self._all_started = min(self._all_started, now)
+            return "" if state.has_printed else self._silence(ranks, now - self._all_started)
+        elapsed = f", {duration(int(seconds))}" if seconds >= ELAPSED_SECONDS else ""
+        if not started:
+            return f"starting {state.plan.spec.launcher}{elapsed}"
+        first = next(placed for rank, placed in state.placed.items() if rank not in state.started)
+        missing = f" (rank {first.rank} on {first.host}: {state.phases[first.host]})" if elapsed else ""
+        return f"{started} of {count(ranks, 'rank')} started{elapsed}{missing}"
+
+    def _silence(self, ranks: int, seconds: float) -> str:
+        """`6 ranks started, no output for 12 s; only ranks 0-3 use the CPU`."""
+        text = f"{count(ranks, 'rank')} started"
+        if seconds < ELAPSED_SECONDS:
+            return text
+        text = f"{text}, no output for {duration(int(seconds))}"
+        cores = {rank.rank: rank.cpu for host in [*self._samples.values()] for rank in host.ranks}
+        busy = sorted(rank for rank, used in cores.items() if used and used >= IDLE_SHARE)
+        if len(cores) < ranks or None in cores.values():  # not measured yet
+            return text
+        if len(busy) == ranks:
+            return f"{text}; {'it uses' if ranks == 1 else 'all use'} the CPU"
+        only = f"only {span(busy)} {'uses' if len(busy) == 1 else 'use'}" if busy else "none uses"
+        return f"{text}; {only} the CPU"
+
+
+class EndStage:
+    """`ending the job on 2 hosts`, then which ranks still handle SIGTERM, or what ranks have left behind."""
+
+    def __init__(self, state: LaunchState, hosts: int) -> None:
+        what = "ending the job" if state.failures else "removing temporary files"
+        self._what, self._began = f"{what} on {count(hosts, 'host')}", time.monotonic()
+        self._hosts: dict[str, Stopping] = {}
+
+    def note(self, host: str, stopping: Stopping) -> None:
+        """Note how far a host is."""
+        self._hosts[host] = stopping
+
+    def __call__(self) -> str:
+        hosts = {**self._hosts}
+        seconds = duration(int(time.monotonic() - self._began))
+        if saving := sorted(rank for stopping in hosts.values() for rank in stopping.saving):
+            handle = "handles" if len(saving) == 1 else "handle"
+            return f"{span(saving)} still {handle} SIGTERM, {seconds}; Ctrl-C ends the job now"
+        behind = [
+            f"{process.name}{of_rank(process)} on {host}"
+            for host, stopping in hosts.items()
+            for process in stopping.behind
+        ]
+        if behind:
+            more = f" and {len(behind) - 1} more" if len(behind) > 1 else ""
+            return f"every rank is done; waiting for {behind[0]}{more}, {seconds}; Ctrl-C ends it now"
+        return self._what
+
+
+def of_rank(process: RankProcess | EndedProcess) -> str:
+    """` of rank 3`; empty if its rank is not known."""
+    return "" if process.rank is None else f" of rank {process.rank}"

@@ -1,0 +1,199 @@
+"""A launch as a value: every file to write and every command to run.
+
+`print(plan)` is the dry run and the golden file of the tests.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..hosts.facts import Facts
+from ..hosts.hostfile import Host
+from ..text.text import count, size
+from ..wire.paths import JobPaths
+from .placement import PlacedRank
+from .source_tree import Tree
+from .spec import LaunchSpec, is_secret
+
+MOST_NAMES = 5  # more names would hide the remedy in a note
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that the launch writes to a host."""
+
+    path: str
+    mode: int
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ContainerPlan:
+    """The container of a host."""
+
+    image: str
+    """The image with its id, which is the same on every host."""
+    argv: tuple[str, ...]
+    """The engine's command; it runs as long as the container."""
+    remove: tuple[str, ...]
+    """The engine's command that ends the container by force; empty for apptainer."""
+    launcher_inside: bool
+    """Whether the launcher runs in it; else the host's mpirun starts each rank in it."""
+    environment: tuple[tuple[str, str], ...]
+    """Variables of everything in it, besides those of the image and of the ranks."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a feature adds to an attempt on a host."""
+
+    facts: Facts | None = None
+    """What its ranks find there, if that is not what the host has."""
+    gpus: tuple[int, ...] = ()
+    """The numbers of the GPUs of its ranks, in the order of their local ranks."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its ranks. Those of the plan and of the user override them."""
+    path: tuple[str, ...] = ()
+    """Folders on PATH, before that of mpirun."""
+    files: tuple[RemoteFile, ...] = ()
+    """Files in the job's folder. Each replaces one of the plan with the same path."""
+    container: ContainerPlan | None = None
+    about: tuple[str, ...] = ()
+    """Lines for the plan, which shows equal lines of several hosts once."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of launch.json."""
+    if_module_is_missing: str = ""
+    """The advice for a rank that lacks the module {name}."""
+
+    def __add__(self, more: Contribution) -> Contribution:
+        return Contribution(
+            facts=more.facts or self.facts,
+            gpus=more.gpus or self.gpus,
+            env={**self.env, **more.env},
+            path=(*self.path, *more.path),
+            files=(*self.files, *more.files),
+            container=more.container or self.container,
+            about=(*self.about, *more.about),
+            record={**self.record, **more.record},
+            if_module_is_missing=more.if_module_is_missing or self.if_module_is_missing,
+        )
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """Everything that happens on a host. Without a `command`, its ranks are started from the head."""
+
+    host: Host
+    ranks: tuple[PlacedRank, ...]
+    folder: str
+    cwd: str
+    path: tuple[str, ...]
+    """The first folders on PATH of the started processes: the job's tools, then the folder of mpirun."""
+    env: Mapping[str, str]
+    files: tuple[RemoteFile, ...]
+    command: tuple[str, ...] | None
+    kept: tuple[tuple[str, str], ...] = ()
+    """The links in the job's code to folders that outlive the job, each with its target."""
+    container: ContainerPlan | None = None
+    """Where the ranks run; None for the host itself."""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """The whole launch. The first host is the head."""
+
+    spec: LaunchSpec
+    hosts: tuple[HostPlan, ...]
+    title: str
+    busy: tuple[str, ...] = ()
+    """A note for each other job on its hosts."""
+    spares: tuple[str, ...] = ()
+    """The hosts without ranks that are ready for the next attempt."""
+    added: Mapping[str, Contribution] = field(default_factory=dict)
+    """What its features have added, by host; also for spare hosts."""
+
+    @cached_property
+    def ranks(self) -> tuple[PlacedRank, ...]:
+        """Every rank in order."""
+        return tuple(rank for host in self.hosts for rank in host.ranks)
+
+    @property
+    def gpus(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of the GPUs of each host whose GPUs are chosen."""
+        return {host: added.gpus for host, added in self.added.items() if added.gpus}
+
+    def gpu_of(self, placed: PlacedRank) -> int:
+        """The number of the GPU of a rank that takes the one of its local rank, as most programs do."""
+        gpus = self.gpus.get(placed.host, ())
+        return gpus[placed.local_rank] if placed.local_rank < len(gpus) else placed.local_rank
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the user before the ranks start."""
+        tree = self.spec.tree
+        notes = [*self.busy, *([_about_absent(tree.absent)] if tree.absent else [])]
+        notes += [about_vanished(tree.vanished)] if tree.vanished else []
+        return tuple(notes)
+
+    def __str__(self) -> str:
+        described = (_describe_host(self.spec, host) for host in self.hosts)
+        notes = (f"note: {note}" for note in self.notes)
+        about = dict.fromkeys(line for added in self.added.values() for line in added.about)
+        options = ["options:", *(f"  {source}" for source in self.spec.sources)] if self.spec.sources else []
+        spares = [f"spare hosts: {', '.join(self.spares)}"] if self.spares else []
+        head = [self.title, *options, _describe_tree(self.spec.tree), *about, *spares]
+        return "\n".join([*head, *notes, *described]) + "\n"
+
+
+def _describe_tree(tree: Tree) -> str:
+    links = ", ".join(f"{path} -> {target}" for path, target in tree.links_out())
+    out = f"; every host must have: {links}" if links else ""
+    return f"code: {count(len(tree.files), 'file')}, {size(tree.size)} of {tree.root}{out}"
+
+
+def _about_absent(submodules: Sequence[str]) -> str:
+    """The note about submodules that are not checked out."""
+    listed = _first(submodules)
+    are, them = ("submodule {} is", "its") if len(submodules) == 1 else ("submodules {} are", "their")
+    return f"{are.format(listed)} not checked out, so no host gets {them} files; git submodule update --init"
+
+
+def about_vanished(files: Sequence[str]) -> str:
+    """The note about files that were removed here during the launch."""
+    was, it = ("was", "it") if len(files) == 1 else ("were", "them")
+    return f"{_first(files)} {was} removed here during the launch, so the ranks run without {it}"
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+
+
+def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
+    ranks = (
+        f"ranks {plan.ranks[0].rank}-{plan.ranks[-1].rank}"
+        if len(plan.ranks) > 1
+        else f"rank {plan.ranks[0].rank}"
+    )
+    slots = " (one slot, because it has no slots= in the hosts file)" if plan.host.slots_by_default else ""
+    lines = ["", f"{plan.host.name}: {ranks}{slots}", f"  folder {plan.folder}"]
+    code = JobPaths(plan.folder).code
+    lines += [f"  keep {PurePosixPath(link).relative_to(code)} in {folder}" for link, folder in plan.kept]
+    for file in plan.files:
+        lines.append(f"  write {PurePosixPath(file.path).relative_to(plan.folder)} (mode {file.mode:04o})")
+        if not file.path.endswith((".py", "/passwd")):
+            lines += [f"    | {line}" for line in file.text.splitlines()]
+    lines += [
+        f"  env {name}={'***' if is_secret(name, spec.hidden) else shlex.quote(value)}"
+        for name, value in sorted(plan.env.items())
+    ]
+    if plan.container:
+        lines += [f"  container of {plan.container.image}", f"    {shlex.join(plan.container.argv)}"]
+    if plan.command:
+        where = " of the container" if plan.container and plan.container.launcher_inside else ""
+        lines += [f"  run in {plan.cwd}{where}", f"    {shlex.join(plan.command)}"]
+    return "\n".join(lines)

@@ -1,0 +1,124 @@
+"""The protocol between driver and agent: each request, the part of the agent that answers it, and its error.
+
+The driver adds the type of each answer (core/connect/requests). Tests compare both sides with these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """A class of the agent that answers requests: `do_NAME(request, payload)` for each name."""
+
+    module: str
+    kind: str
+    needs: str
+    """The arguments of its constructor: `send`, the part `transfers` or `job`, all `parts`, the agent's
+    folder `home`, or a folder in `home`."""
+    requests: Mapping[str, str]
+    """The names of its requests, by the text in front of the error of a failed one."""
+    words: str = ""
+    """The words with which processes of this host call it (core/agent/local_socket.py)."""
+
+    @property
+    def names(self) -> list[str]:
+        return " ".join(self.requests.values()).split()
+
+
+EARLY = (
+    Part("core.agent.main", "Agent", "", {"": "time load modules"}),
+    Part("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
+    Part("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
+    Part("core.agent.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
+    Part("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
+    Part(
+        *("core.agent.supervisor", "JobSupervisor", "home send parts"),
+        {
+            "cannot make the job's folder": "prepare",
+            "cannot start the launcher": "start",
+            "cannot start mpirun's daemon": "shell",
+            "cannot read the job's run": "fetch",
+            "": "shell_end ping signal stop outputs memory_kills",
+        },
+    ),
+    Part("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
+    Part("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
+    Part(
+        *("core.wire.runs", "JobFolders", "jobs"),
+        {
+            "cannot read the job's run": "jobs output files read",
+            "cannot keep the job's record": "record",
+            "": "end_driver",
+        },
+    ),
+    Part("features.detach.on_host", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
+    Part(
+        "features.why.on_host.evidence",
+        "RankEvidence",
+        "home",
+        {"cannot read where the ranks are": "stacks why"},
+    ),
+    Part("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
+    Part("core.wire.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
+)
+"""The parts that travel at the agent's start."""
+LATE = (
+    Part("features.check.on_host", "HealthHandler", "", {"cannot examine the host": "health"}),
+    Part(
+        "features.kernel.on_host", "KernelLog", "", {"cannot read the kernel's messages": "kernel_messages"}
+    ),
+    Part("features.left_memory.on_host", "LeftMemory", "", {"cannot look at shared memory": "left_memory"}),
+    Part("features.leases.on_host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}),
+    Part(
+        "features.adhoc.on_host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}
+    ),
+    Part("features.eval.on_host", "Consoles", "home", {"cannot ask the ranks": "console_eval"}),
+    Part(
+        *("features.forward.on_host", "Streams", "home send"),
+        {"cannot connect": "stream_open", "": "stream_part stream_taken stream_close"},
+    ),
+    Part(
+        "features.why.on_host.arrivals",
+        "ArrivalMeter",
+        "home",
+        {"cannot read where the ranks are": "arrivals"},
+    ),
+    Part("features.adhoc.on_host.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
+    Part("features.preload.on_host.preload", "Preload", "job", {"": "preload"}, "preload"),
+    Part(
+        *("features.containers.on_host.container", "Container", "job"),
+        {"cannot start the container": "container_start"},
+        "container",
+    ),
+    Part("features.containers.on_host.look", "Containers", "home", {"cannot use the image": "container"}),
+    Part("features.image.on_host.images", "ImageLoader", "images send", {"": "image image_load"}),
+    Part(
+        *("features.data.on_host.data", "Data", "data jobs send transfers"),
+        {
+            "cannot keep the data set": "data_begin data_publish",
+            "cannot remove the data set": "data_remove",
+            "": "data_scan data_bundle data_list data_verify data_open data_part data_read",
+        },
+    ),
+    Part(
+        *("core.agent.transfer.transfers", "HostTransfers", "home send"),
+        {"cannot receive files": "blob_serve blob_take", "": "blob_complete blob_pull blob_forget"},
+    ),
+    Part(
+        *("features.packages.on_host.environments", "Environments", "home send"),
+        {
+            "cannot look at the environments of packages": "envs",
+            "cannot remove environments of packages": "env_remove",
+            "cannot use the environment of packages": "env_hold",
+            "": "env_reach env_make",
+        },
+    ),
+)
+"""The parts that most commands do not need: they travel before the first request to one of them."""
+PARTS = {name: part for part in (*EARLY, *LATE) for name in part.names}
+WORDS = {word: part for part in (*EARLY, *LATE) for word in part.words.split()}
+ERRORS = {
+    name: text for part in PARTS.values() for text, names in part.requests.items() for name in names.split()
+}

@@ -1,0 +1,324 @@
+"""Reads jobs from their folders: their list, their files, their results; and stops a job.
+
+A run's folder is `runs/JOB` on the machine of its driver, and `~/.muster/jobs/JOB/run` on the job's head:
+
+    job.json         the record of the job and its driver
+    lock.driver      held by that driver as long as it lives (flock(2)); absent if the driver is elsewhere
+    logs/order       the log and the bytes of each write, so that all logs can be read in the order of writing
+    result.json      the result, written last; verdict.txt is the same for people
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from .durable import write_atomically
+from .files import open_regular
+from .folders import make_private
+from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
+from .rank_logs import RankLog
+from .run_output import LAST_BYTES, MOST_BYTES, RunOutput
+from .users import name_of
+
+RESERVES = ("reserve", "reserve.2")
+"""Files that reserve disk space and inodes during a run (core/job/run_folder.py)."""
+# The fields of job.json and result.json that must exist.
+RECORD: dict[str, Any] = {
+    **dict.fromkeys(("job", "launcher", "driver_folder"), str),
+    **{
+        "hosts": list,
+        "ranks": int,
+        "attempt": int,
+        "detached": bool,
+        "started": (int, float),
+        "driver": dict,
+    },
+}
+DRIVER: dict[str, Any] = {"host": str, "boot": str, "pid": int}
+RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
+STOPS = frozenset({"interrupted", "stopped"})
+"""Kinds of the first failure of a job that a user ended: by a signal, `muster stop` or `scancel`."""
+FILES_FOLDER = "files"
+"""The folder in that of a run for the files of `muster get JOB`."""
+_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
+ANSWER_SECONDS = 5.0
+
+
+class JobFolders:
+    """The jobs below one folder. `inside`: the path of the run in a job's folder."""
+
+    def __init__(self, root: Path, inside: str = "run") -> None:
+        self.root, self.inside = root, inside
+        self._outputs: dict[str, RunOutput] = {}
+
+    def run(self, job: str) -> Path:
+        return self.root / job / self.inside
+
+    def do_jobs(self, request: Frame, payload: bytes) -> Frame:
+        """The description of every job here, or only of the job that the request names."""
+        names = [request["job"]] if request.get("job") else _folders(self.root)
+        return {"jobs": [described for name in names if (described := self._describe(name))]}
+
+    def _describe(self, name: str) -> Frame:
+        """The description of a job; {} for a malformed folder, which must not hide other jobs."""
+        try:
+            return describe(self.run(name))
+        except (OSError, LookupError, TypeError, ValueError, AttributeError):
+            return {}
+
+    def do_output(self, request: Frame, payload: bytes) -> Frame:
+        """The next output of ranks, `[[log, text], ...]`; empty if there is no more so far.
+
+        `skip`: pass over the present output. `rank`: leave out the other ranks. `start`: the position (`at`)
+        at which an earlier agent stopped.
+        """
+        job = request["job"]
+        if job not in self._outputs:
+            self._outputs[job] = RunOutput(self.run(job) / "logs")
+            self._outputs[job].skip(request.get("start", 0))
+        output = self._outputs[job]
+        if request.get("skip"):
+            output.skip()
+        printed, more = output.take(request.get("rank"))
+        return {"output": printed, "more": more, "at": output.at}
+
+    def do_record(self, request: Frame, payload: bytes) -> Frame:
+        """Write a file of a run whose driver is on another machine."""
+        make_private(self.root.parent, self.root, self.root / request["job"], self.run(request["job"]))
+        write_atomically(self.run(request["job"]) / request["name"], request["text"].encode(), 0o600)
+        return {}
+
+    def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
+        """Ask the driver of a job to stop the job; answers whether the driver was reached."""
+        run, by, grace = self.run(request["job"]), request["by"], request.get("grace")
+        reached = end_driver(run, by, grace, force=request.get("force", False))
+        reached = reached or stop_by_agent(run.parent, by, grace)
+        return {"told": reached}
+
+    def do_files(self, request: Frame, payload: bytes) -> Frame:
+        run = self.run(request["job"])
+        hidden = {"lock.driver", *RESERVES}
+        paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in hidden]
+        return {"files": [[str(path.relative_to(run)), path.stat().st_size] for path in paths]}
+
+    def do_read(self, request: Frame, payload: bytes) -> Frame:
+        with open(self.run(request["job"]) / request["name"], "rb") as file:
+            file.seek(request["start"])
+            return {"payload": file.read(request["most"])}
+
+
+def end_state(exit_status: int, kind: str | None) -> Literal["done", "failed", "stopped"]:
+    """The state of a job with this result. `kind`: of its first failure, None without one."""
+    if not exit_status:
+        return "done"
+    return "stopped" if kind in STOPS else "failed"
+
+
+def describe(run: Path) -> Frame:
+    """The description of a run: running, done, stopped, failed, or lost with its driver; {} for no run."""
+    record = _load(run / "job.json")
+    if not _is_record(record):  # no run, or a run of another version of this program
+        return {}
+    alive = is_held(run)  # checked first: a driver writes its result before it ends
+    result = _load(run / "result.json")
+    result = result if _has(result, RESULT) else {}
+    if result.get("attempt", 0) != record.get("attempt", 0):
+        result = {}  # of an earlier attempt
+    waits = str(record.pop("waiting", "")) if not result else ""
+    stall, late = record.pop("stall", None), record.pop("late", ())
+    unfinished = "waiting" if waits else "running"
+    failure, found = result.get("first_failure") or {}, result.get("why") or {}
+    ended = end_state(result["exit_status"], failure.get("kind")) if result else ""
+    state = ended or (unfinished if alive else "lost")
+    why = waits if state == "waiting" else _why_lost(run, record) if state == "lost" else _why_failed(failure)
+    user = record.get("user") or name_of((run / "job.json").stat().st_uid)
+    return {
+        **record,
+        "user": str(user)[:LAST_BYTES],
+        "arrived": _arrived(run, record),
+        "state": state,
+        "folder": str(run.resolve()),
+        "ended": result.get("ended"),
+        "exit_status": result.get("exit_status"),
+        "why": why[:LAST_BYTES],
+        "cause": "; ".join(str(found[part]) for part in ("headline", "cause") if part in found)[:LAST_BYTES],
+        "last_line": _last_line(run),
+        "stall": stall if state == "running" else None,
+        "late": late if state == "running" else (),
+    }
+
+
+def _arrived(run: Path, record: dict[str, Any]) -> float:
+    """When a job began, but no later than this machine made its files: the clock of its driver may be ahead.
+
+    Where that clock is this machine's, and was set back since, the start of the driver's process counts; 0 if
+    it is from before a restart of this machine.
+    """
+    files = [run / "job.json", *run.glob("lock.driver"), *run.parent.glob("lock.*")]
+    first = float(min(record["started"], *(path.stat().st_mtime for path in files)))
+    if first <= time.time():
+        return first
+    driver = record["driver"]
+    if driver["boot"] == _boot() and isinstance(driver.get("start"), int):
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.time() - max(0.0, now - int(driver["start"]) / os.sysconf("SC_CLK_TCK"))
+    return 0.0
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    return (
+        _has(record, RECORD)
+        and _has(record["driver"], DRIVER)
+        and all(isinstance(host, str) for host in record["hosts"])
+        and is_job_id(record["job"])
+    )
+
+
+def is_job_id(name: str) -> bool:
+    """Whether a name has the form of a job's id."""
+    return _JOB_ID.fullmatch(name) is not None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run: it has a job.json that is a record, or is named like a job.
+
+    Or it is named like a job and has the files of `muster get JOB`.
+    """
+    path = folder / "job.json"
+    with contextlib.suppress(OSError):  # of another user
+        if is_job_id(folder.resolve().name):
+            return os.path.isfile(path) or os.path.isdir(folder / FILES_FOLDER)
+        return os.path.isfile(path) and _is_record(_load(path))
+    return False
+
+
+def is_held(run: Path) -> bool:
+    """Whether the run's driver lives; if it is on another machine, whether an agent of the job lives here."""
+    driver_lock = run / "lock.driver"
+    if driver_lock.exists():  # shared: two readers must not take each other for the driver
+        return not _could_lock(driver_lock, fcntl.LOCK_SH)
+    return any(not _could_lock(lock, fcntl.LOCK_EX) for lock in run.parent.glob("lock.*"))
+
+
+def identity() -> Frame:
+    """The unique identity of this process: host, boot, pid and start time."""
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "start": start_of(os.getpid())}
+
+
+def start_of(pid: int) -> int | None:
+    """The start of a process, in clock ticks since boot (proc(5), stat field 22); None if unknown."""
+    with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+    return None
+
+
+def end_driver(run: Path, by: str, grace: float | None = None, *, force: bool = False) -> bool:
+    """Ask the driver of a run to stop its job, if it lives and is on this machine; else False.
+
+    `grace`: in place of that of the launch.
+    """
+    driver = _load(run / "job.json")["driver"]
+    if not (run / "lock.driver").exists() or not is_held(run) or start_of(driver["pid"]) != driver["start"]:
+        return False
+    write_atomically(run / "stop.json", stop_record(by, grace), 0o600)
+    os.kill(driver["pid"], signal.SIGKILL if force else signal.SIGTERM)
+    return True
+
+
+def stop_record(by: str, grace: float | None) -> bytes:
+    """The content of stop.json."""
+    return json.dumps({"by": by, "time": time.time(), "grace": grace}).encode()
+
+
+def stop_by_agent(folder: Path, by: str, grace: float | None = None) -> bool:
+    """Ask the driver of a job, which is elsewhere, to stop the job, through the job's agent on this host."""
+    for record in folder.glob("agent.*"):
+        # On a home that hosts share, the files of other hosts' agents name sockets that are not here.
+        with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(os.path.join(record.read_text(), "agent"))
+            stream = connection.makefile("rwb")
+            write_frame(stream, {"hello": "stop", "by": by, "grace": grace})
+            return read_frame(stream) is not None
+    return False
+
+
+def _folders(root: Path) -> list[str]:
+    names = (path.name for path in root.iterdir()) if root.is_dir() else ()
+    return sorted(name for name in names if not name.startswith("."))  # .JOB.new is on its way here
+
+
+def _could_lock(lock: Path, kind: int) -> bool:
+    # NFS grants an exclusive lock only on a file that is open for writing (flock(2)).
+    with open(lock, "r+b") as file, contextlib.suppress(OSError):
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _load(path: Path) -> dict[str, Any]:
+    missing = FileNotFoundError, NotADirectoryError
+    if not os.path.isfile(path):  # a FIFO hides no job
+        return {}
+    with contextlib.suppress(*missing, ValueError, RecursionError), open_regular(path) as file:
+        text = file.read(MOST_BYTES)
+        if len(text) < MOST_BYTES and values_in(text) <= MOST_VALUES:
+            loaded = json.loads(text.decode())
+            return loaded if isinstance(loaded, dict) else {}
+    return {}
+
+
+def _has(loaded: dict[str, Any], kinds: dict[str, Any]) -> bool:
+    return all(isinstance(loaded.get(name), kind) for name, kind in kinds.items())
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
+
+
+def _why_failed(failure: dict[str, Any]) -> str:
+    where = [f"rank {failure['rank']}"] if failure.get("rank") is not None else []
+    where += [f"on {failure['host']}" if where else failure["host"]] if failure.get("host") else []
+    reason = failure.get("reason", "")
+    if failure.get("kind") in STOPS:
+        reason = reason.removeprefix("stopped by ")  # of an older version
+    return ": ".join(part for part in (" ".join(where), reason) if part)
+
+
+def _why_lost(run: Path, record: dict[str, Any]) -> str:
+    driver = record["driver"]
+    if driver["host"] == socket.gethostname() and driver["boot"] != _boot():
+        return f"{driver['host']} was restarted while the job ran there"
+    message = _tail(run / "driver.log")
+    gone = f"its driver on {driver['host']} (process {driver['pid']}) ended without a result"
+    return f"{gone}: {message}" if message else gone
+
+
+def _last_line(run: Path) -> str:
+    """The last line of rank 0; its host is the head, which has its log in any case."""
+    logs = [
+        path
+        for folder in (run, run.parent)
+        for path in (folder / "logs").glob(RankLog(0, "*", 0, "out").name)
+    ]
+    return _tail(max(logs, key=lambda path: path.stat().st_mtime)) if logs else ""
+
+
+def _tail(path: Path) -> str:
+    """The last line of a file that is not blank."""
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+        lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""

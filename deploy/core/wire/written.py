@@ -1,0 +1,117 @@
+"""The files that the program of a job wrote into the job's folder: beside the code, and into $MUSTER_OUT.
+
+They are found by comparison with what was sent: by names, and by the times of the last change (ctime), which
+a program cannot set. The search has limits in files, depth and time: a program may have written anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .frames import Frame
+from .paths import JobPaths
+
+# Folders and files that Python and tools make by themselves, and that are no results.
+CACHES = {
+    "__pycache__",
+    ".cache",
+    ".git",
+    ".ipynb_checkpoints",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+}
+COMPILED = (".pyc", ".pyo")
+RECORDS = {"metrics.jsonl", "steps.jsonl", "returned"}
+"""The entries of $MUSTER_OUT that the driver fetches into the folder of the run (features/metrics/driver.py)."""
+MOST_FILES, MOST_ENTRIES, MOST_DEPTH, MOST_SECONDS = 10_000, 250_000, 32, 1.5
+
+
+class WrittenFile(NamedTuple):
+    """A file, by its path in the job's folder: `code/checkpoints/last.pt`, `out/model.pt`."""
+
+    path: str
+    size: int
+
+
+class Search:
+    """Finds the files of a job's folder. `is_cut`: it stopped at a limit, so there may be more."""
+
+    def __init__(self, folder: str, seconds: float | None = None) -> None:
+        """`seconds`: MOST_SECONDS without a number."""
+        self._end = time.monotonic() + (MOST_SECONDS if seconds is None else seconds)
+        self._paths, self._seen = JobPaths(folder), 0
+        self.is_cut = False
+
+    def beside_code(self) -> Iterator[WrittenFile]:
+        """The files in the copy of the code that were not sent, or were written to since."""
+        sent, since = self._sent()
+        for path, status in self._files(self._paths.code):
+            if status.st_ctime_ns > since or path.partition("/")[2] not in sent:
+                yield WrittenFile(path, status.st_size)
+
+    def out(self) -> Iterator[WrittenFile]:
+        """The files in $MUSTER_OUT."""
+        return (WrittenFile(path, status.st_size) for path, status in self._files(self._paths.out))
+
+    def _sent(self) -> tuple[set[str], int]:
+        """The files that were sent, and when they were in place.
+
+        Without their list, `sweep_old_jobs` (store.py) has removed those that were not changed.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            listed = json.loads(Path(self._paths.code_list).read_text())
+            return {name for name, *_ in listed}, os.stat(self._paths.code_list).st_mtime_ns
+        return set(), 0
+
+    def _files(self, top: str) -> Iterator[tuple[str, os.stat_result]]:
+        """The regular files below a folder, the upper ones first, by their path in the job's folder."""
+        waiting = deque([(os.path.basename(top), 0)])
+        while waiting:
+            folder, depth = waiting.popleft()
+            for entry in self._entries(folder):
+                path = f"{folder}/{entry.name}"
+                try:
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:  # it is gone
+                    continue
+                if is_folder and depth == MOST_DEPTH:
+                    self.is_cut = True
+                elif is_folder and entry.name not in CACHES:
+                    waiting.append((path, depth + 1))
+                elif stat.S_ISREG(status.st_mode) and not entry.name.endswith(COMPILED):
+                    yield path, status
+
+    def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        """The entries of a folder, until a limit is reached."""
+        with contextlib.suppress(OSError), os.scandir(os.path.join(self._paths.folder, folder)) as entries:
+            for entry in entries:
+                self._seen += 1
+                if self._seen > MOST_ENTRIES or time.monotonic() > self._end:
+                    self.is_cut = True
+                    return
+                yield entry
+
+
+def counted(files: Iterable[WrittenFile], search: Search) -> Frame:
+    """The number and the bytes of files, the largest of them, and whether there may be more."""
+    found = [*itertools.islice(files, MOST_FILES + 1)]
+    search.is_cut |= len(found) > MOST_FILES
+    found = found[:MOST_FILES]
+    largest = max(found, key=lambda file: (file.size, file.path), default=WrittenFile("", 0))
+    return {
+        "files": len(found),
+        "bytes": sum(file.size for file in found),
+        "more": search.is_cut,
+        "largest": largest.path.partition("/")[2],
+    }

@@ -1,0 +1,257 @@
+"""`muster run`, `put`, `get`, `shell` and `clean`: tasks that otherwise need a loop over the hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ...cli.command import Command, Exit
+from ...cli.inventory import cluster_of
+from ...cli.running import running
+from ...cli.shared import (
+    HOSTS,
+    HOSTS_ALSO,
+    JSON,
+    RUNS,
+    RUNS_FOLDER,
+    HostOptions,
+    JobOptions,
+    hosts_file_of,
+    print_note,
+    write_json,
+)
+from ...core.connect.cluster import Cluster
+from ...core.connect.opener import config_beside
+from ...core.connect.transports.ssh_config import ssh_options
+from ...core.errors import MusterError, UnfitError, UsageError, lines_of
+from ...core.hosts import hostfile
+from ...core.plan.flags import flag
+from ...core.text.fold import fold, fold_names
+from ...core.text.progress import MB, Progress
+from ...core.text.terminal import harmless
+from ...core.text.text import count, size
+from ...core.wire.runs import FILES_FOLDER, is_job_id
+from . import put_get as transfer
+from . import run as fanout
+from .job_files import get_files
+
+DAY = 86400.0
+DEFAULT_DAYS = 7
+MOST_PATHS = 20
+"""Files that `get JOB` names, and jobs of a host whose results `clean` names."""
+NOT_FOUND = 127
+"""The exit status of a command that is not on the host, as in a shell."""
+
+
+@dataclass(frozen=True)
+class Run(HostOptions):
+    """Run a command on every host, and show equal outputs as one.
+
+    The highest exit status is that of this command.
+
+    muster run nvidia-smi -L                 passed unchanged, without a shell
+    muster run -- sh -c "df -h | tail -1"    with a shell
+    """
+
+    interrupted = "interrupted; the command is ended on every host"
+
+    command: str = flag(
+        "", "the command, quoted as for a shell", "COMMAND", takes="program", required="what to run?"
+    )
+    timeout: int = flag(0, "seconds, for each host", "SECONDS", least=1)
+
+    def run(self) -> None:
+        """Run it, show the outputs, and exit with the highest status."""
+        argv = _split(self.command)
+        if not (argv and argv[0].strip()):
+            raise UsageError("what to run? muster run COMMAND ...")
+        with _reached(self) as (cluster, errors):
+            ran = fanout.run(cluster, argv, self.timeout or None) if cluster.channels else {}
+        for names, ended in fold(ran.items()):
+            sys.stdout.write(_shown(fold_names(names), ended))
+        for line in lines_of(errors.items()):
+            print_note(line)
+        if shlex.quote(argv[0]) != argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
+            with_shell = shlex.join(["sh", "-c", *argv])
+            print_note(f"this ran without a shell; with a shell: muster run -- {with_shell}")
+        status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
+        if status:
+            raise Exit(code=status)
+
+
+@dataclass(frozen=True)
+class Put(HostOptions):
+    """Copy a file or folder to every host; to all hosts or to none.
+
+    A file replaces a file that exists there. A folder replaces nothing. Content that a host already has, also
+    from an interrupted put, is not sent again.
+    """
+
+    file: str = flag("", "a file or folder here", takes="positional", required="which file?")
+    to: str = flag(
+        "./",
+        "the path on the hosts, absolute or relative to the home, where the login may write; "
+        "to put it into a folder, end the path with /",
+        takes="positional",
+    )
+
+    def run(self) -> None:
+        """Copy it, and name the hosts."""
+        if not Path(self.file).exists():
+            raise UsageError(f"{self.file}: no such file or folder here")
+        with cluster_of(self) as cluster:
+            with Progress(self.file, unit=MB) as progress:
+                sent = transfer.put(cluster, Path(self.file), self.to, progress.add)
+            note = "" if any(sent.values()) else "; nothing had to be sent"
+            sys.stdout.write(f"{fold_names(cluster.channels)}: {self.file}{note}\n")
+
+
+@dataclass(frozen=True)
+class Get(HostOptions):
+    """Copy a file of every host here, as NAME@HOST.SUFFIX; or what a job wrote.
+
+    muster get data/set.csv here   from each home, as here/set@node1.csv
+    muster get JOB                 what a job wrote, into runs/JOB/files
+    muster get JOB checkpoints     only the files of this folder
+
+    A job writes beside its code, or into $MUSTER_OUT.
+    """
+
+    file: str = flag(
+        "",
+        "a file or folder on the hosts, or the id of a job",
+        takes="positional",
+        required="which file or job?",
+    )
+    to: str = flag(
+        "",
+        "the folder here (default: this one); after a job: only the files at or below this path",
+        takes="positional",
+    )
+    runs: str = flag(RUNS_FOLDER, RUNS, "FOLDER")
+
+    def run(self) -> None:
+        """Copy them, and print the paths here."""
+        if is_job_id(self.file):
+            self._run_for_job()
+        else:
+            self._run_for_path()
+
+    def _run_for_job(self) -> None:
+        options = JobOptions(job=self.file, hosts=self.hosts, runs=self.runs, python=self.python)
+        inner = "" if self.to in {"", "."} else os.path.normpath(self.to)
+        with running(options, (self.include, self.exclude)) as job:
+            folder = options.runs_folder / job.state.job / FILES_FOLDER
+            with Progress(f"files of {job.state.job}", unit=MB) as progress:
+                paths, errors = get_files(job.channels, job.state.job, inner, folder, progress.add)
+            hosts, silent = [*job.channels.keys() - errors.keys()], job.silent
+        shown = paths if len(paths) <= MOST_PATHS else paths[: MOST_PATHS - 1]
+        sys.stdout.writelines(f"{harmless(str(path))}\n" for path in shown)
+        if len(shown) < len(paths):
+            sys.stdout.write(f"{len(paths) - len(shown)} more in {folder}\n")
+        for line in lines_of([*silent.items(), *((host, error.reason) for host, error in errors.items())]):
+            print_note(line)
+        if silent or errors:
+            raise Exit(code=UnfitError.exit_status)
+        if not paths:
+            what = f"no file {inner}" if inner else "no files beside its code or in $MUSTER_OUT"
+            raise MusterError(f"{self.file} has left {what} on {fold_names(hosts)}")
+
+    def _run_for_path(self) -> None:
+        with cluster_of(self) as cluster:
+            with Progress(self.file, unit=MB) as progress:
+                paths = transfer.get(cluster, self.file, Path(self.to or "."), progress.add)
+            sys.stdout.writelines(f"{path}\n" for path in paths)
+
+
+@dataclass(frozen=True)
+class Shell(Command):
+    """Log in to a host as Muster does."""
+
+    host: str = flag("", "the name of the host in the hosts file", takes="positional", required="which host?")
+    hosts: str = flag("", HOSTS, "FILE", also=HOSTS_ALSO)
+
+    def run(self) -> None:
+        """Replace this process by ssh."""
+        hosts_file = hosts_file_of(self.hosts)
+        chosen, *others = hostfile.select(hostfile.load(hosts_file), self.host)
+        if others:
+            raise UsageError(
+                f"{self.host} names {count(1 + len(others), 'host')}, and a shell needs one host: "
+                f"muster shell {chosen.name}"
+            )
+        if chosen.is_local:
+            raise UsageError(f"{self.host} is this machine, so no login is needed")
+        options = ssh_options(chosen, config_beside(hosts_file))
+        Progress.close_all()
+        sys.stdout.flush()
+        os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
+
+
+@dataclass(frozen=True)
+class Clean(HostOptions):
+    """Remove the folders of old jobs on the hosts. Those of running jobs stay.
+
+    What their programs wrote, beside the code and into $MUSTER_OUT, stays too and is named, as is what
+    they left in shared memory.
+    """
+
+    older_than: int = flag(
+        DEFAULT_DAYS, f"days since the last write to the folder (default: {DEFAULT_DAYS})", "DAYS", least=0
+    )
+    results: bool = flag(False, "also remove the files that the programs wrote")
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Remove them, and print the freed space of each host."""
+        with _reached(self) as (cluster, errors):
+            cleanups = fanout.clean(cluster, self.older_than * DAY, results=self.results)
+        if self.json:
+            write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
+        else:
+            for host, cleanup in cleanups.items():
+                jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"
+                sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
+                for left in cleanup.results[:MOST_PATHS]:
+                    sys.stdout.write(f"    {harmless(left.job)}: {left.files.described}\n")
+                if cleanup.memory and (left_there := cleanup.memory.described):
+                    sys.stdout.write(f"    left in memory: {left_there}\n")
+                if (more := len(cleanup.results) - MOST_PATHS) > 0:
+                    sys.stdout.write(f"    results of {count(more, 'more job')}\n")
+            if any(cleanup.results for cleanup in cleanups.values()):
+                print_note(
+                    "of these jobs only code and logs were removed: muster get JOB fetches their files, and "
+                    "muster clean --results removes them"
+                )
+        if errors:
+            raise UnfitError(errors.items())
+
+
+def _split(command: str) -> list[str]:
+    """A command as a list of arguments, split as by a shell."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--command {command!r}: {error}; quote it as in a shell") from None
+
+
+@contextlib.contextmanager
+def _reached(options: HostOptions) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
+    """The cluster, connected, and the errors of the hosts that cannot be reached."""
+    cluster = cluster_of(options)
+    with contextlib.closing(cluster):
+        yield cluster, cluster.connect()
+
+
+def _shown(names: str, ended: fanout.Ended) -> str:
+    """`node[1-3]: a single line`, or several lines below the names; with its end, if it failed."""
+    head = f"{names} ({ended.end})" if ended.end else names
+    lines = [harmless(line) for line in ended.output.rstrip("\n").split("\n")]
+    if len(lines) == 1:
+        return f"{head}: {lines[0]}".rstrip() + "\n"
+    return "".join([f"{head}:\n", *(f"    {line}\n" for line in lines)])

@@ -1,0 +1,84 @@
+"""Requests for a user's commands and files on every host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from ...core.connect.requests.launch import WrittenFiles
+from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Payload, Request
+from ...core.connect.silence import STUCK_READING_SECONDS
+from ...core.decode import AtMost, Like
+from ...core.hosts.bounds import Bytes, Count, Name, Path
+from ...core.wire.files import PART
+from ..left_memory.messages import LeftMemory
+
+
+@dataclass(frozen=True)
+class FileDraft:
+    """The path at which a host receives a file or folder, and the bytes that it has already."""
+
+    draft: Path
+    have: Bytes = 0
+
+
+class ListedEntry(NamedTuple):
+    """An entry of a folder of a host (core/wire/files.py)."""
+
+    path: Path
+    kind: Literal["folder", "file", "link"]
+    mode: Count
+    length: Bytes
+    digest: Annotated[str, Like("([0-9a-f]{64})?")]
+    link: Path
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file, or a folder with its entries."""
+
+    mode: Count
+    length: Bytes = 0
+    digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
+    entries: Annotated[tuple[ListedEntry, ...], AtMost(MOST_ENTRIES)] | None = None
+    more: bool = False
+    """Whether `FILE_ENTRIES` returns further entries."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Further entries of a folder."""
+
+    entries: Annotated[tuple[ListedEntry, ...], AtMost(MOST_ENTRIES)]
+    more: bool
+
+
+@dataclass(frozen=True)
+class JobResults:
+    """The files that the program of a job wrote and that were not removed with its code and logs."""
+
+    job: Name
+    files: WrittenFiles
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The jobs whose folders were removed, those that were kept, and the bytes that are free again."""
+
+    removed: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    kept: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    freed: Bytes
+    results: Annotated[tuple[JobResults, ...], AtMost(MOST_ENTRIES)] = ()
+    memory: LeftMemory | None = None
+    """What ended programs of this user left in memory; it stays."""
+
+
+RUN = Request("run", Nothing)
+CLEAN = Request("clean", Cleaned)
+DRAFT = Request("draft", FileDraft, stuck_after=STUCK_READING_SECONDS)
+APPEND = Request("append", Nothing)
+VERIFY = Request("verify", Nothing, stuck_after=STUCK_READING_SECONDS)
+SETTLE = Request("settle", Nothing)
+FILE = Request("file", FileFacts, stuck_after=STUCK_READING_SECONDS)
+FILE_ENTRIES = Request("entries", Entries, stuck_after=STUCK_READING_SECONDS)
+FILE_PART = Request("part", Payload, PART)

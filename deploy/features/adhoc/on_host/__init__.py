@@ -1,0 +1,1 @@
+"""Commands, files and clean-ups on this host."""

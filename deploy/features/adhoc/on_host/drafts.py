@@ -1,0 +1,206 @@
+"""Files and folders that `fab put` brings to this host: in parts, checked, renamed into place when complete.
+
+The draft of an interrupted put stays beside its target; the next put of the same content resumes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ....core.wire.files import Entry, append, complete, digest, entries, listing_digest, path_of
+from ....core.wire.frames import Frame
+
+KEPT_FROM = 1 << 22  # bytes; fewer are quickly sent again
+OLD_SECONDS = 7 * 86400.0  # of unfinished puts
+
+
+class _Draft(NamedTuple):
+    """The target of a draft, and the descriptor that holds its lock, None without one."""
+
+    target: str
+    lock: int | None = None
+    whole: bool = False
+    """The target already has the content."""
+
+
+class Drafts:
+    """The files and folders that are being received. A relative path begins at the user's home."""
+
+    def __init__(self) -> None:
+        self._drafts: dict[str, _Draft] = {}
+
+    def do_draft(self, request: Frame, payload: bytes) -> Frame:
+        """Begin to receive a file or a folder, beside its target; in an existing folder it keeps its name.
+
+        Answers how many of its bytes are present: all of them if the target has this content.
+        """
+        target = path_of(request["path"])
+        if request["path"].endswith("/") or os.path.isdir(target):
+            target = os.path.join(target, request["name"])
+        if _is_present(target, request):
+            self._drafts[target] = _Draft(target, whole=True)
+            return {"draft": target, "have": request["length"]}
+        if request["folder"] and os.path.lexists(target):
+            raise ValueError(f"{target} exists; remove it, or give another folder")
+        beside = os.path.dirname(target)
+        os.makedirs(beside, exist_ok=True)
+        _sweep(beside, request["name"])
+        draft = os.path.join(beside, f".{request['name']}.{request['digest'][:20]}.part")
+        lock = _claimed(draft, folder=request["folder"])
+        if lock is None:
+            draft = _new(f".{request['name']}.", beside, folder=request["folder"])
+        self._drafts[draft] = _Draft(target, lock)
+        return {"draft": draft, "have": _size(draft)}
+
+    def do_append(self, request: Frame, payload: bytes) -> Frame:
+        """Append the next part of a file, or of a file in a folder."""
+        draft = self._drafts.get(request["draft"])
+        if draft is None or draft.whole:
+            raise ValueError("no such draft")
+        try:
+            append(request["draft"], request.get("path", ""), payload)
+        except OSError:
+            self._discard(request["draft"])  # the disk may be full
+            raise
+        return {}
+
+    def do_verify(self, request: Frame, payload: bytes) -> Frame:
+        """Check that everything has arrived undamaged; in a folder, make the folders and links now."""
+        path = request["draft"]
+        try:
+            if self._drafts[path].whole:
+                pass
+            elif "entries" in request:
+                complete(path, (Entry(*entry) for entry in request["entries"]))
+            elif digest(path) != request["digest"]:
+                raise OSError("damaged on the way; try again")
+            os.chmod(path, request["mode"])
+        except (OSError, ValueError):
+            self._discard(path)
+            raise
+        return {}
+
+    def do_settle(self, request: Frame, payload: bytes) -> Frame:
+        """Put the draft into place at once: others see either the old content or the new."""
+        path = request["draft"]
+        draft = self._drafts[path]
+        try:
+            if not draft.whole:
+                os.replace(path, draft.target)
+        except OSError:  # a host with the same home may have put the same folder there just now
+            if not _are_alike(path, draft.target):
+                raise
+            self._discard(path)
+        else:
+            self._release(path)
+        return {}
+
+    def close(self) -> None:
+        """Remove the drafts, except large ones, which the next put can resume."""
+        for path, draft in list(self._drafts.items()):
+            if draft.lock is not None and _size(path) >= KEPT_FROM:
+                self._release(path)
+            else:
+                self._discard(path)
+
+    def _release(self, path: str) -> _Draft:
+        draft = self._drafts.pop(path)
+        if draft.lock is not None:
+            os.close(draft.lock)
+        return draft
+
+    def _discard(self, path: str) -> None:
+        if not self._release(path).whole:
+            _remove(path)
+
+
+def _are_alike(draft: str, target: str) -> bool:
+    """Whether two folders have the same content."""
+    try:
+        return listing_digest(entries(draft)) == listing_digest(entries(target))
+    except (OSError, ValueError):
+        return False
+
+
+def _is_present(target: str, request: Frame) -> bool:
+    """Whether the target has the content already. Sizes are compared first."""
+    kind = os.path.isdir(target) if request["folder"] else os.path.isfile(target)
+    if not kind or os.path.islink(target) or _size(target) != request["length"]:
+        return False
+    try:
+        present = listing_digest(entries(target)) if request["folder"] else digest(target)
+    except (OSError, ValueError):
+        return False
+    return str(request["digest"]) == present
+
+
+def _claimed(path: str, *, folder: bool) -> int | None:
+    """Make or open a draft, and lock it; None if another put has it, or another user may write to it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
+    try:
+        if folder:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        status = os.fstat(descriptor)
+        kind = (
+            stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        )
+        if kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _new(prefix: str, beside: str, *, folder: bool) -> str:
+    if folder:
+        return tempfile.mkdtemp(prefix=prefix, dir=beside)
+    descriptor, draft = tempfile.mkstemp(prefix=prefix, dir=beside)
+    os.close(descriptor)
+    return draft
+
+
+def _files(path: str) -> Iterator[os.stat_result]:
+    if not os.path.isdir(path):
+        yield os.lstat(path)
+    for folder, _, names in os.walk(path):
+        for name in names:
+            status = os.lstat(os.path.join(folder, name))
+            if stat.S_ISREG(status.st_mode):
+                yield status
+
+
+def _size(path: str) -> int:
+    """The bytes of a file, or of all files in a folder; of a draft, those received so far."""
+    return sum(status.st_size for status in _files(path))
+
+
+def _sweep(folder: str, name: str) -> None:
+    """Remove drafts of this name that no put has resumed for OLD_SECONDS."""
+    draft = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{20}}\.part", re.DOTALL)
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
+        for entry in listing:
+            if draft.fullmatch(entry.name):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid == os.geteuid() and time.time() - status.st_mtime > OLD_SECONDS:
+                    _remove(entry.path)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(path)

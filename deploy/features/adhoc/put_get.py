@@ -1,0 +1,290 @@
+"""Copies files and folders to and from every host at once: complete and unchanged, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Generic
+
+from ...core.connect.channel import Channel
+from ...core.connect.cluster import Cluster
+from ...core.connect.fanout import ask_every, on_every
+from ...core.connect.requests.request import Answer, Nothing, Request
+from ...core.errors import MusterError, UsageError
+from ...core.hosts.received_paths import inner_paths
+from ...core.wire.files import PAGE, PART, Entry, append, complete, digest, entries, listing_digest
+from .messages import APPEND, DRAFT, FILE, FILE_ENTRIES, FILE_PART, SETTLE, VERIFY, FileFacts, ListedEntry
+
+TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
+# A host has to move so many bytes in so many seconds of waiting for it; a file counts as a block more. And it
+# has to read files at least this fast, in bytes a second.
+PROGRESS_BYTES, PROGRESS_SECONDS, BLOCK, SLOWEST = PART, 60.0, 1 << 12, 1 << 23
+# The most requests in flight to one host, and the most bytes in them: small files need not wait for each
+# other, and many hosts must not fill this machine's memory.
+IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
+# Limits for one folder: a host may send anything, and several hosts may at once.
+MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
+
+
+OnProgress = Callable[[int, int], None]
+"""Gets the bytes of a transferred part, and the total bytes of all hosts."""
+OnPart = Callable[[int], None]
+
+
+def put(
+    cluster: Cluster, source: Path, target: str, progress: OnProgress = lambda more, total: None
+) -> dict[str, int]:
+    """Copy a file or folder to every host, or to none if one host cannot take it.
+
+    Returns the bytes sent to each host. Content that a host already has, also a part of it from an
+    interrupted put, is not sent.
+    """
+    what = _describe(source)
+    size = _bytes(source, what)
+    total, sent = size * len(cluster.channels), dict.fromkeys(cluster.channels, 0)
+    content = listing_digest(what["entries"]) if source.is_dir() else what["digest"]
+    arguments: dict[str, Any] = {"path": target, "name": source.resolve().name, "folder": source.is_dir()}
+
+    def send(host: str) -> str:
+        channel = cluster.channels[host]
+        request = channel.post(DRAFT, digest=content, length=size, **arguments)
+        started = channel.wait(request, PROGRESS_SECONDS + size / SLOWEST)
+        draft, have = started.draft, min(started.have, size)
+        progress(have, total)
+        for part, _ in _answers(channel, _parts_to(source, draft, what, have)):
+            sent[host] += part.weight
+            progress(part.weight, total)
+        channel.ask(VERIFY, draft=draft, seconds=PROGRESS_SECONDS + size / SLOWEST, **what)
+        return draft
+
+    drafts = on_every(cluster.channels, send, interrupted=cluster.close).require_all()
+    ask_every(cluster.channels, SETTLE, SETTLE_SECONDS, lambda host: {"draft": drafts[host]}).require_all()
+    return sent
+
+
+def get(
+    cluster: Cluster, source: str, folder: Path, progress: OnProgress = lambda more, total: None
+) -> list[Path]:
+    """Copy a file or folder from every host, each under its host's name: `metrics@node1.jsonl`.
+
+    `progress`: the total grows until every host has reported its size.
+    """
+    name = PurePosixPath(source)
+    if name.name in {"", ".."}:
+        raise UsageError(f"{source}: which file or folder? give its name")
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict.fromkeys(cluster.channels, 0)
+
+    def receive(host: str) -> Path:
+        channel = cluster.channels[host]
+        facts = facts_of(channel, source, TRANSFER_SECONDS)
+        is_folder = facts.entries is not None
+        sizes[host] = facts.length + sum(entry.length for entry in facts.entries or ())
+        require_room(sizes[host], folder)
+        suffix = "" if is_folder else name.suffix
+        target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
+        if is_folder and os.path.lexists(target):
+            raise MusterError(f"{target} exists; remove it, or give another folder")
+        # A new private folder: others may write to `folder`, and make a link with the name of a draft.
+        private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
+        try:
+            draft = private / target.name
+            on_part = partial(count_bytes, progress, sizes)
+            (_receive_folder if is_folder else _receive)(channel, source, draft, facts, on_part)
+            _settle(draft, target, facts.mode & 0o777)
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+        return target
+
+    return [*on_every(cluster.channels, receive, interrupted=cluster.close).require_all().values()]
+
+
+def facts_of(channel: Channel, path: str, seconds: float, **wanted: Any) -> FileFacts:
+    """The facts of a path, with all entries of a folder.
+
+    `seconds`: for each PAGE of them; the host reads the files.
+
+    `wanted`: `written=PATH`, of the folder of a job, for the files that its program wrote at or below a path.
+
+    `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT,
+    and for a path that is not allowed here (core/hosts/received_paths.py).
+    """
+    began = time.monotonic()
+    facts = channel.ask(FILE, path=path, seconds=seconds, **wanted)
+    listed: list[ListedEntry] = list(facts.entries or ())
+    more, text = facts.more, _length(facts.entries or ())
+    while more:
+        until = began + seconds * (1 + len(listed) / PAGE)
+        page = channel.ask(FILE_ENTRIES, path=path, seconds=max(1.0, until - time.monotonic()))
+        if page.more and not page.entries:
+            raise MusterError(f"{path}: its listing does not continue")
+        listed += page.entries
+        more, text = page.more, text + _length(page.entries)
+        if len(listed) > MOST_ENTRIES or text > MOST_TEXT:
+            most = min(len(listed) - 1, MOST_ENTRIES)
+            raise MusterError(
+                f"{path} has more than {most} files and folders; bring it as one file: "
+                f"muster run -- tar cf NAME.tar {shlex.quote(str(path))}, then muster get NAME.tar"
+            )
+    inner_paths((entry.path for entry in listed), channel.host)
+    return facts if facts.entries is None else replace(facts, entries=tuple(listed), more=False)
+
+
+def _describe(source: Path) -> dict[str, Any]:
+    """The description of a file or folder, with which hosts verify it; `UsageError` for anything else."""
+    try:
+        mode = source.stat().st_mode & 0o777
+        if source.is_dir():
+            return {"mode": mode, "entries": list(entries(str(source)))}
+        if source.is_file():
+            return {"mode": mode, "digest": digest(str(source))}
+    except FileNotFoundError:
+        raise UsageError(f"{source}: no such file or folder") from None
+    except OSError as error:
+        raise UsageError(f"{error.filename or source}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    raise UsageError(f"{source}: neither a file nor a folder")
+
+
+def _bytes(source: Path, what: Mapping[str, Any]) -> int:
+    """The bytes of a file, or of all files of a folder."""
+    if "entries" in what:
+        return sum(entry.length for entry in what["entries"])
+    return source.stat().st_size
+
+
+def _parts_to(source: Path, draft: str, what: Mapping[str, Any], have: int) -> Iterator[_Question[Nothing]]:
+    """The requests that send the content of a file, or of every file of a folder, from a byte on."""
+    if "entries" not in what:
+        yield from _parts(source, {"draft": draft}, have)
+        return
+    for entry in what["entries"]:
+        if entry.kind == "file":
+            if have < entry.length:
+                yield from _parts(source / entry.path, {"draft": draft, "path": entry.path}, have)
+            have = max(0, have - entry.length)
+
+
+def _parts(path: Path, arguments: Mapping[str, str], start: int) -> Iterator[_Question[Nothing]]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while part := file.read(PART):
+            yield _Question(APPEND, arguments, len(part), part)
+
+
+def count_bytes(progress: OnProgress, sizes: Mapping[str, int], more: int) -> None:
+    """Report the bytes of a part, and the total of all hosts."""
+    progress(more, sum(sizes.values()))
+
+
+def require_room(size: int, folder: Path) -> None:
+    """`MusterError` without room for so many bytes here: a host may claim any size."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise MusterError(f"it has {size >> 20} MiB, and {folder} has room for {free >> 20} MiB")
+
+
+def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
+    draft.touch(0o600, exist_ok=False)
+    fetch_files(channel, draft, [(source, "", facts.length)], on_part)
+    if digest(str(draft)) != facts.digest:
+        raise MusterError(f"{source} changed or was damaged in transit; try again")
+
+
+def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
+    draft.mkdir(0o700)
+    listed = [Entry(*entry) for entry in facts.entries or ()]
+    files = [entry for entry in listed if entry.kind == "file"]
+    fetch_files(
+        channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files], on_part
+    )
+    complete(str(draft), listed)
+
+
+def fetch_files(
+    channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]], on_part: OnPart
+) -> None:
+    """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft."""
+    parts = (
+        _Question(FILE_PART, {"path": source, "start": start}, min(PART, length - start), target=target)
+        for source, target, length in files
+        for start in range(0, length, PART)
+    )
+    for part, answer in _answers(channel, parts):
+        if len(answer.payload) < part.weight:
+            raise MusterError(f"{part.arguments['path']} became shorter in transit; try again")
+        append(str(draft), part.target, answer.payload[: part.weight])
+        on_part(part.weight)
+
+
+@dataclass(frozen=True)
+class _Question(Generic[Answer]):
+    """A request with its arguments. `weight`: the bytes in it or in its answer."""
+
+    request: Request[Answer]
+    arguments: Mapping[str, Any]
+    weight: int
+    payload: bytes = b""
+    target: str = ""
+    """The path in the draft for the answer."""
+
+
+def _answers(
+    channel: Channel, questions: Iterable[_Question[Answer]]
+) -> Iterator[tuple[_Question[Answer], Answer]]:
+    """The answers in order, with several requests in flight. `LostError` for a host that is too slow."""
+    progress = _Progress(channel)
+    in_flight: deque[tuple[_Question[Answer], Future[Answer]]] = deque()
+    for question in questions:
+        while (
+            len(in_flight) >= IN_FLIGHT
+            or question.weight + sum(other.weight for other, _ in in_flight) > BYTES_IN_FLIGHT
+        ):
+            first, future = in_flight.popleft()
+            yield first, progress.answer(first, future)
+        in_flight.append((question, channel.post(question.request, question.payload, **question.arguments)))
+    for question, future in in_flight:
+        yield question, progress.answer(question, future)
+
+
+class _Progress:
+    """Bounds the wait for a host by the bytes that it moves: it may report without an end that it is busy."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._waited, self._moved = channel, 0.0, 0
+
+    def answer(self, question: _Question[Answer], future: Future[Answer]) -> Answer:
+        """The next answer."""
+        began = time.monotonic()
+        answer = self._channel.wait(future, PROGRESS_SECONDS, began - self._waited)
+        self._waited += time.monotonic() - began
+        self._moved += question.weight + BLOCK
+        if self._moved >= PROGRESS_BYTES:
+            self._waited, self._moved = 0.0, 0
+        return answer
+
+
+def _settle(draft: Path, target: Path, mode: int) -> None:
+    """Rename a draft to its target. A folder gets its mode afterwards: a read-only folder cannot be moved."""
+    opened = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        if not draft.is_dir():
+            os.fchmod(opened, mode)
+        draft.replace(target)
+        os.fchmod(opened, mode)
+    finally:
+        os.close(opened)
+
+
+def _length(entries: tuple[ListedEntry, ...]) -> int:
+    return sum(len(entry.path) + len(entry.link) for entry in entries)

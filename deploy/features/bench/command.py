@@ -1,0 +1,217 @@
+"""`muster bench links`, `collectives` and `hosts`: how fast a cluster is, and which parts are slow."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...cli.command import Exit
+from ...cli.options import per_host, size
+from ...cli.shared import require_rank, runs_of, write_json
+from ...core.errors import MusterError, UnfitError, UsageError
+from ...core.plan.flags import flag
+from ...core.plan.launcher import place_ranks
+from ...core.text.terminal import harmless_lines
+from ..page.render import render, write_page
+from . import collectives as sweep
+from . import hosts as by_host
+from . import kept, links_text
+from .command_job import (
+    HOSTS,
+    LINKS,
+    SHORT,
+    SWEEP,
+    BenchOptions,
+    KeptOptions,
+    hosts_for,
+    made,
+    require_done,
+    run_benchmark,
+    spec_of,
+)
+from .links import Links, outliers, slower, worst_first
+from .links import read as read_links
+from .links_page import links_page
+from .run import BenchmarkRun, one_rank_each
+
+
+@dataclass(frozen=True)
+class BenchLinks(KeptOptions):
+    """Measure latency and bandwidth between every two hosts, both ways.
+
+    Slow links are named. It runs as a job with one rank on each host. The first result is kept beside the
+    hosts file, in .muster/bench, and later ones are compared with it.
+    """
+
+    html: str = flag("", "also write a page with the heat maps to this file", "FILE")
+
+    def run(self) -> None:
+        """Measure them, and print the slow ones."""
+        _require_baseline(self.baseline, Links)
+        with hosts_for(self) as inventory:
+            hosts = one_rank_each(inventory.hosts)
+            if len(hosts) < 2:
+                source = "--slurm" if inventory.allocation else self.hosts_file
+                raise UsageError(f"{source}: a link needs two hosts, got one")
+            ran = run_benchmark(
+                spec_of(inventory, hosts, LINKS, _short_or_in_turn(self, LINKS), self),
+                inventory,
+                runs_of(self.runs),
+                out=not self.json,
+            )
+        require_done(ran)
+        links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
+        before, path = kept.compare(
+            links, f"links-{links.backend}", self.hosts_file, self.baseline, keep_this=self.keep
+        )
+        slow = worst_first(partial(outliers, links))
+        worse = worst_first(partial(slower, links, before)) if before else None
+        if self.html:
+            write_page(render("links.html", page=links_page(links)), Path(self.html))
+        if self.json:
+            write_json(kept.as_json(links, slow, worse, problems))
+        else:
+            text = links_text.as_text(links, slow, worse, baseline=_named(path, before), problems=problems)
+            sys.stdout.write(harmless_lines(text + _kept(path, before)))
+        if problems:
+            raise Exit(code=UnfitError.exit_status)
+
+
+@dataclass(frozen=True)
+class BenchHosts(KeptOptions):
+    """Measure memory, matrices, disk and a data loader on every host.
+
+    Slow hosts are named. It runs as a job with one rank on each host. Results are kept and compared as those
+    of bench links.
+    """
+
+    folder: str = flag("", "a folder of the hosts whose disk is measured (default: the job's)", "FOLDER")
+
+    def run(self) -> None:
+        """Measure them, and print the slow ones."""
+        _require_baseline(self.baseline, by_host.Speeds)
+        with hosts_for(self) as inventory:
+            args = _short_or_in_turn(self, HOSTS) + ([f"--folder={self.folder}"] if self.folder else [])
+            spec = spec_of(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
+            ran = run_benchmark(spec, inventory, runs_of(self.runs), out=not self.json)
+        require_done(ran)
+        speeds, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
+        before, path = kept.compare(speeds, "hosts", self.hosts_file, self.baseline, keep_this=self.keep)
+        slow, worse = by_host.slow_hosts(speeds), by_host.slower_hosts(speeds, before) if before else None
+        if self.json:
+            write_json(kept.as_json(speeds, slow, worse, problems))
+        else:
+            text = by_host.as_text(speeds, slow, worse, baseline=_named(path, before), problems=problems)
+            sys.stdout.write(harmless_lines(text + _kept(path, before)))
+        if problems:
+            raise Exit(code=UnfitError.exit_status)
+
+
+def _short_or_in_turn(options: KeptOptions, tool: str) -> list[str]:
+    """The arguments of a tool for `--in-turn` and `--short`."""
+    return [*(["--in-turn"] if options.in_turn else []), *(SHORT[tool] if options.short else ())]
+
+
+def _require_baseline(name: str, kind: type[kept.Result]) -> None:
+    """`UsageError` for a file that is missing or has no such result, before the benchmark runs."""
+    if name and kept.read(Path(name), kind) is None:
+        raise UsageError(f"--baseline: no file {name}")
+
+
+def _named(path: Path, before: kept.Kept | None) -> str:
+    return f"{path}, of {before.made}" if before else ""
+
+
+def _kept(path: Path, before: kept.Kept | None) -> str:
+    return "" if before else f"\nlater runs are compared with this one: {path}\n"
+
+
+@dataclass(frozen=True)
+class BenchCollectives(BenchOptions):
+    """Time collective operations over sizes, and check their results.
+
+    Options and columns are those of nccl-tests; any backend, CPUs and GPUs. Ends with 1 if a result is wrong.
+    """
+
+    operation: tuple[str, ...] = flag(
+        (), f"{', '.join(sweep.OPERATIONS)} (default: all)", takes="positional", choices=sweep.OPERATIONS
+    )
+    minbytes: str = flag("8", "the first size: 8, 1M, 1G (default: 8)", "BYTES", also=("-b",))
+    maxbytes: str = flag("32M", "the last size (default: 32M)", "BYTES", also=("-e",))
+    stepfactor: int = flag(
+        0, "from one size to the next (default: 2); 1: add --stepbytes", "N", least=1, also=("-f",)
+    )
+    stepbytes: str = flag(
+        "", "added from one size to the next, instead of a factor (default: 1M)", "BYTES", also=("-i",)
+    )
+    iters: int = flag(20, "timed calls of each size (default: 20)", "N", least=1, also=("-n",))
+    warmup_iters: int = flag(5, "calls before them (default: 5)", "N", least=0, also=("-w",))
+    op: str = flag(
+        "sum", f"the reduction: {', '.join(sweep.REDUCTIONS)}", "NAME", also=("-o",), choices=sweep.REDUCTIONS
+    )
+    datatype: str = flag(
+        "float", f"the type: {', '.join(sweep.TYPES)}", "TYPE", also=("-d",), choices=sweep.TYPES
+    )
+    root: int = flag(
+        0,
+        "the rank that broadcasts, reduces, gathers and scatters (default: 0)",
+        "RANK",
+        least=0,
+        also=("-r",),
+    )
+    check: int = flag(1, "check the results (default: 1); 0: do not", "0 or 1", least=0, most=1, also=("-c",))
+    np: int = flag(0, "number of ranks (default: all slots)", "N", least=1)
+    per_host: int = flag(0, "number of ranks on each host (default: its slots)", "N", least=1)
+
+    def run(self) -> None:
+        """Time them; rank 0 prints the table."""
+        args = [f"--{name}={value}" for name, value in self._arguments().items()]
+        with hosts_for(self) as inventory:
+            listed = per_host(inventory.hosts, self.per_host)
+            spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
+            spec = replace(spec, np=self.np or None)
+            require_rank(self.root, sum(place_ranks(listed, spec).counts.values()), "--root")
+            ran = run_benchmark(spec, inventory, runs_of(self.runs), table=not self.json)
+        if self.json and ran.printed.get(0):
+            write_json(_swept(ran))
+        require_done(ran)
+
+    def _arguments(self) -> dict[str, object]:
+        """The options of the tool. `UsageError` for those that do not go together."""
+        names = self.operation or sweep.OPERATIONS
+        if self.root and not {*names} & {*sweep.ROOTED}:
+            raise UsageError(f"--root {self.root} is for {', '.join(sweep.ROOTED)}; leave it out")
+        if self.op != sweep.REDUCTIONS[0] and not {*names} & {*sweep.REDUCING}:
+            raise UsageError(f"--op {self.op} is for {', '.join(sweep.REDUCING)}; leave it out")
+        if self.stepfactor > 1 and self.stepbytes:
+            raise UsageError(
+                f"--stepbytes needs --stepfactor 1, got {self.stepfactor}; leave one of them out"
+            )
+        least, most = size("--minbytes", self.minbytes, least=1), size("--maxbytes", self.maxbytes, least=1)
+        if least > most:
+            raise UsageError(f"--minbytes {self.minbytes} is above --maxbytes {self.maxbytes}")
+        return {
+            "operations": ",".join(names),
+            "minbytes": least,
+            "maxbytes": most,
+            "stepfactor": self.stepfactor or (1 if self.stepbytes else 2),
+            "stepbytes": size("--stepbytes", self.stepbytes or "1M", least=1),
+            "iters": self.iters,
+            "warmup-iters": self.warmup_iters,
+            "op": self.op,
+            "datatype": self.datatype,
+            "root": self.root,
+            "check": self.check,
+        }
+
+
+def _swept(ran: BenchmarkRun) -> dict[str, Any]:
+    """The output of rank 0 for JSON. If it is incomplete, exit as the failed job did."""
+    try:
+        return sweep.as_json(ran.job, ran.hosts[0], ran.printed)
+    except MusterError:
+        require_done(ran)
+        raise

@@ -1,0 +1,242 @@
+"""Shared by the commands of `muster bench`: a benchmark is a job, and ends as a job does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+from ...cli.command import Exit
+from ...cli.ending import PAGE, end_with_page
+from ...cli.inventory import Inventory, inventory_of, require_one_source
+from ...cli.options import BACKENDS, network, new_job
+from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
+from ...cli.shown import OnScreen
+from ...core.errors import MusterError, UnfitError
+from ...core.hosts.finding import Finding
+from ...core.hosts.hostfile import Host
+from ...core.job.events import Event, Output, Stage
+from ...core.job.feature import Feature
+from ...core.job.hosts_record import HostsRecording
+from ...core.job.verdict import verdict
+from ...core.plan.flags import flag
+from ...core.plan.program import Program
+from ...core.plan.source_tree import Tree, of_package
+from ...core.plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
+from ...core.text.progress import Progress
+from ...core.text.screen import Screen
+from ...core.text.terminal import harmless_lines
+from ...core.text.text import count, duration
+from ...core.wire.users import own_name
+from ..leases.plan import ALL_GPUS, LeaseOptions
+from . import hosts as by_host
+from . import links_text
+from .findings import failed, of_hosts, of_links
+from .links import outliers, worst_first
+from .links import read as read_links
+from .run import TOOLS, BenchmarkRun, one_rank_each
+from .run import run as run_to_end
+
+
+@dataclass(frozen=True)
+class BenchOptions(SlurmOptions):
+    """The flags of a benchmark, which runs as a job."""
+
+    interrupted = "interrupted; the benchmark is ended on every host"
+    groups: ClassVar = {
+        "Hosts": "hosts include exclude slurm python",
+        "Job": "np per_host launcher backend network runs",
+        "Result": "json html baseline keep",
+    }
+
+    launcher: LauncherName = flag(DEFAULT_LAUNCHER, LAUNCHER, "NAME", choices=LAUNCHERS)
+    backend: str = flag(
+        "auto",
+        "auto (default), gloo, nccl or mpi: the backend of the messages, as in a job",
+        "NAME",
+        choices=BACKENDS,
+    )
+    network: str = flag(
+        "",
+        "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
+        "NETWORK",
+    )
+    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
+    json: bool = flag(False, JSON)
+
+
+@dataclass(frozen=True)
+class KeptOptions(BenchOptions):
+    """The flags of a benchmark whose results are kept and compared."""
+
+    baseline: str = flag(
+        "", "compare with the result in this file (default: the first result of these hosts)", "FILE"
+    )
+    keep: bool = flag(False, "make this result the one that later ones are compared with")
+    in_turn: bool = flag(False, "measure one after the other, not all at the same time")
+    short: bool = flag(False, "a tenth of the time and of the bytes")
+
+
+LINKS, SWEEP, HOSTS = "links", "sweep", "host_speed"
+"""The modules of muster.train.tools that the benchmarks run."""
+SHORT = {
+    LINKS: ("--large", "1048576", "--seconds", "0.05", "--trips", "50"),
+    HOSTS: ("--mebibytes", "32", "--seconds", "0.05"),
+}
+
+
+class FirstRank(Feature):
+    """Prints the standard output of rank 0 as it comes, without a label."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def on_event(self, event: Event) -> None:
+        """Print what rank 0 prints."""
+        if isinstance(event, Output) and event.rank == 0 and event.stream == "out":
+            self._stream.write(harmless_lines(event.text))
+            self._stream.flush()
+
+
+class ResultCount(Feature):
+    """Counts the results of the ranks, and shows the number after the stages of the launch."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._began, self._results = progress, time.monotonic(), 0
+
+    def on_event(self, event: Event) -> None:
+        """Count the lines: a rank prints one for each result. The last stage has no text of its own."""
+        if isinstance(event, Output) and event.stream == "out":
+            self._results += event.text.count("\n")
+        elif isinstance(event, Stage):
+            show = event.show
+            self._progress.stage((lambda: show() or self._line()) if callable(show) else show)
+
+    def _line(self) -> str:
+        seconds = int(time.monotonic() - self._began)
+        return f"measuring: {count(self._results, 'result')}, {duration(seconds)}"
+
+
+@contextlib.contextmanager
+def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
+    """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
+    network(options.network)
+    require_one_source(options)
+    with inventory_of(options) as inventory:
+        yield inventory
+
+
+def spec_of(
+    inventory: Inventory, hosts: Sequence[Host], tool: str, args: Sequence[str], options: BenchOptions
+) -> LaunchSpec:
+    """The request of a benchmark's tool on these hosts. It sends no working tree, only muster.train."""
+    return LaunchSpec(
+        job=new_job(),
+        user=own_name(),
+        program=Program(module=f"{TOOLS}.{tool}", args=tuple(args)),
+        tree=Tree(TRAIN, ".", ()),
+        library=of_package(TRAIN),
+        hosts=tuple(hosts),
+        launcher=options.launcher,
+        allocation=inventory.allocation,
+        python=options.python,
+        pythons=inventory.pythons,
+        network=network(options.network),
+        backend=options.backend,
+    ).having(LeaseOptions(ALL_GPUS if tool == HOSTS else None))  # its one rank on each host measures all
+
+
+def run_benchmark(
+    spec: LaunchSpec, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False
+) -> BenchmarkRun:
+    """Run a benchmark's job to its end, with its folder and page. It may have failed.
+
+    The driver's own lines go to standard error, so that standard output has only the result; with `out`, they
+    go to standard output. `table`: print the output of rank 0.
+    """
+    screen = Screen(sys.stdout if out else sys.stderr, frozenset())
+    try:
+        with Progress() as progress:
+            features = (
+                OnScreen(screen),
+                ResultCount(progress),
+                HostsRecording(inventory.record(spec)),
+                *([FirstRank(sys.stdout)] if table else []),
+                *inventory.features,
+            )
+            ran = run_to_end(spec, inventory.open_pipe, runs, features)
+    finally:
+        screen.close()
+    end_with_page(ran.folder.path)
+    return ran
+
+
+def require_done(ran: BenchmarkRun) -> None:
+    """Print the verdict of a benchmark that failed, and exit as a launch does."""
+    if ran.result.exit_status:
+        sys.stderr.write(harmless_lines(f"{verdict(ran.result, ran.folder, PAGE)}\n"))
+        raise Exit(code=ran.result.exit_status)
+
+
+def made() -> str:
+    """The time of a result: now."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+
+
+@dataclass(frozen=True)
+class Benched:
+    """Measurements, and findings about slow links and hosts."""
+
+    findings: tuple[Finding, ...]
+    text: str
+    as_json: dict[str, Any]
+
+
+def benched(
+    inventory: Inventory, hosts: Sequence[Host], launcher: LauncherName, python: str, runs: Path
+) -> Benched:
+    """Measure hosts that are fit, in two jobs. A job that fails is a finding. One host has no links."""
+    findings: list[Finding] = []
+    texts: list[str] = []
+    values: dict[str, Any] = {}
+
+    def ran(tool: str) -> BenchmarkRun | None:
+        options = BenchOptions(launcher=launcher, python=python)
+        spec = spec_of(inventory, one_rank_each(hosts), tool, SHORT[tool], options)
+        done = run_benchmark(spec, inventory, runs)
+        if failure := done.result.failure:
+            findings.append(failed(failure.host or "", f"{failure.headline} ({done.folder.path})"))
+            return None
+        return done
+
+    with _noted(findings):
+        if len(hosts) > 1 and (done := ran(LINKS)):
+            links, problems = read_links(done.job, made(), done.hosts, done.printed)
+            slow = worst_first(partial(outliers, links))
+            findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
+            texts += [*links_text.matrix(links, "bandwidth"), ""]
+            values["links"] = links.as_json()
+    with _noted(findings):
+        if hosts and (done := ran(HOSTS)):
+            speeds, problems = by_host.read(done.job, made(), done.hosts, done.printed)
+            findings += of_hosts(by_host.slow_hosts(speeds))
+            findings += [failed(host, reason) for host, reason in problems.items()]
+            texts += by_host.figures_table(speeds)
+            values["speeds"] = speeds.as_json()
+    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values)
+
+
+@contextlib.contextmanager
+def _noted(findings: list[Finding]) -> Iterator[None]:
+    """Make a job that could not run a finding, so that the check still shows its other findings."""
+    try:
+        yield
+    except MusterError as error:
+        reasons = error.reasons if isinstance(error, UnfitError) else ((error.host, error.reason),)
+        errors = [failed(host, reason) for host, reason in reasons]
+        findings += [finding for finding in errors if finding not in findings]  # the other job had it too

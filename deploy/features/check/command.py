@@ -1,0 +1,167 @@
+"""`muster check`: whether hosts are fit."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ...cli.command import Exit
+from ...cli.inventory import Inventory, inventory_or_this_machine, require_one_source
+from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
+from ...core.connect.cluster import Cluster
+from ...core.errors import UnfitError, UsageError
+from ...core.hosts.finding import Finding, of_error
+from ...core.hosts.hostfile import Host
+from ...core.hosts.slots import SlotRule, counted_slots, slot_rule
+from ...core.plan.flags import flag
+from ...core.plan.launcher import place_ranks
+from ...core.plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
+from ...core.text.columns import width_of
+from ...core.text.text import fitted
+from ..image.versions import load
+from ..slurm.options import options_of
+from ..slurm.site import judge_site
+from . import report
+from .judge import judge
+from .judge import unfit as unfit_of
+from .measure import measure
+from .measurements import Measurements
+
+if TYPE_CHECKING:
+    from ..bench.command_job import Benched
+
+
+@dataclass(frozen=True)
+class Check(SlurmOptions):
+    """Check whether every host is fit for a launch, and name what fixes it."""
+
+    groups: ClassVar = {"Hosts": "hosts include exclude slurm python"}
+
+    slurm: str = flag(
+        "",
+        "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
+        "OPTIONS",
+        alone=THIS_ALLOCATION,
+    )
+    launcher: LauncherName | Literal[""] = flag(
+        "",
+        "the launcher for which hosts must be fit: mpirun (default) or torchrun",
+        "NAME",
+        choices=LAUNCHERS,
+    )
+    slots: str = flag("", SLOTS, "SLOTS")
+    bench: bool = flag(
+        False, "also measure links and hosts in a short form, each as a job; slow ones are warnings"
+    )
+    runs: str = flag(
+        RUNS_FOLDER, "the folder in which to make the folders of these jobs (default: runs)", "FOLDER"
+    )
+    json: bool = flag(False, f"{JSON}: all measurements, and every finding with its id")
+
+    def run(self) -> None:
+        """Examine the hosts, print the findings, and exit with 3 if one is not fit."""
+        require_one_source(self)
+        if self.runs != RUNS_FOLDER and not self.bench:
+            raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
+        rule = slot_rule(self.slots) if self.slots else None
+        launcher = self.launcher or DEFAULT_LAUNCHER
+        site = _judge_site(self.slurm) if self.slurm else ()
+        if self.slurm and (unfit_of(site) or not _has_hosts(self.slurm)):
+            checkup = Checkup(launcher, site)
+        else:
+            with inventory_or_this_machine(self, self.launcher, rule) as inventory:
+                checkup = examined(inventory, self.launcher or inventory.launcher, rule, site)
+                if self.bench:
+                    checkup = _with_bench(checkup, inventory, self.python, runs_of(self.runs))
+        if self.json:
+            write_json(checkup.as_json())
+        else:
+            sys.stdout.write(fitted(checkup.as_text(width_of(sys.stdout)), sys.stdout))
+        if checkup.unfit:
+            raise Exit(code=UnfitError.exit_status)
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """Hosts, their measurements, and the findings."""
+
+    launcher: LauncherName
+    findings: tuple[Finding, ...]
+    hosts: tuple[Host, ...] = ()
+    measurements: Measurements = field(default_factory=lambda: Measurements({}, {}))
+    measured: Benched | None = None
+    """With `--bench`: links and hosts."""
+
+    @property
+    def unfit(self) -> set[str]:
+        """The unfit hosts, or the site."""
+        return unfit_of(self.findings)
+
+    @property
+    def fit(self) -> list[Host]:
+        """The other hosts."""
+        return [host for host in self.hosts if host.name not in self.unfit]
+
+    def as_text(self, width: int | None) -> str:
+        """The findings as text for people. `width`: the columns of the terminal, if it is for one."""
+        text = report.as_text(self.hosts, self.measurements, self.findings, width)
+        return f"{self.measured.text}\n{text}" if self.measured else text
+
+    def as_json(self) -> dict[str, Any]:
+        """Measurements and findings for programs."""
+        checked = report.as_json(self.hosts, self.measurements, self.findings, self.launcher)
+        return {**checked, **(self.measured.as_json if self.measured else {})}
+
+
+def examined(
+    inventory: Inventory, launcher: LauncherName, rule: SlotRule | None, site: Sequence[Finding]
+) -> Checkup:
+    """Measure the hosts and judge them. `rule`: of `--slots`; `site`: findings about their Slurm site."""
+    hosts = inventory.hosts
+    place_ranks(hosts, LaunchSpec(job="", launcher=launcher, allocation=inventory.allocation))
+    with contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster:
+        measurements = measure(cluster)
+    uncounted: list[Finding] = []
+    if rule:
+        facts = {name: measured.facts for name, measured in measurements.hosts.items()}
+        hosts, errors = counted_slots(hosts, facts, rule)
+        uncounted = [of_error(name, error) for name, error in errors.items()]
+    findings = (*site, *uncounted, *judge(hosts, measurements, launcher, load(), inventory.stack))
+    return Checkup(launcher, findings, hosts, measurements)
+
+
+def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:
+    """The same with links and hosts measured, each as a job on the hosts that are fit."""
+    from ..bench.command_job import benched  # noqa: PLC0415  # 170 ms, only with --bench
+
+    measured = benched(inventory, checkup.fit, checkup.launcher, python, runs)
+    return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
+
+
+def _judge_site(slurm: str) -> tuple[Finding, ...]:
+    """Findings about the Slurm site of this machine, for these options of salloc."""
+    from ..slurm.programs import site  # noqa: PLC0415  # 4 ms, only with --slurm
+
+    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else options_of(slurm))))
+
+
+def _has_hosts(slurm: str) -> bool:
+    """Whether Slurm can give hosts: for options of salloc, or from the allocation of this process."""
+    return slurm != THIS_ALLOCATION or "SLURM_JOB_ID" in os.environ
+
+
+def _partition(options: Sequence[str]) -> str:
+    """The partition that options of salloc name; empty for the default one, or several."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-p", "--partition", default="")
+    try:
+        named: str = parser.parse_known_args(options)[0].partition
+    except argparse.ArgumentError:  # salloc reports it
+        return ""
+    return "" if "," in named else named

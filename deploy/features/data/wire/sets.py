@@ -1,0 +1,258 @@
+"""The data sets of a host, below ~/.muster/data; ranks read them as $MUSTER_DATA/NAME.
+
+NAME                        a link to the current version
+.sets/NAME@DIGEST           a version: its files, read-only
+.sets/NAME@DIGEST.json      its manifest, and the shard of it on this host
+.drafts/NAME@DIGEST         a version that still arrives (draft.py)
+.chunks/                    bundles for other hosts
+.lock.NAME                  held by the agent that changes NAME
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ....core.wire.durable import sync_file_system, sync_folder, write_atomically
+from ....core.wire.store import every_lock_held
+from .draft import Draft, is_intact, same_link
+from .manifest import CHUNK, Chunks, File, Manifest, encoded, parse, require_name
+from .scan import read_part
+
+
+class Version(NamedTuple):
+    """A version of a data set. Shard `shard` of `of`; 0 of 1 is the whole set."""
+
+    name: str
+    digest: str
+    shard: int = 0
+    of: int = 1
+
+    @property
+    def folder_name(self) -> str:
+        part = f"-{self.shard}of{self.of}" if self.of > 1 else ""
+        return f"{self.name}@{self.digest[:16]}{part}"
+
+
+class Kept(NamedTuple):
+    """A data set that is in place."""
+
+    version: Version
+    manifest: Manifest
+    folder: str
+
+    @property
+    def wanted(self) -> range:
+        """The numbers of its files."""
+        return self.manifest.shard(self.version.shard, self.version.of)
+
+
+class Sets:
+    """The data sets below one folder. `jobs`: the folder of this host's jobs, which may be reading them."""
+
+    def __init__(self, root: Path, jobs: Path) -> None:
+        self.root, self._jobs = root, jobs
+
+    def draft_folder(self, version: Version) -> str:
+        """The folder in which a version is made; a draft of another version of this name is moved there."""
+        drafts = self.root / ".drafts"
+        drafts.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = drafts / version.folder_name
+        for other in sorted(drafts.glob(f"{version.name}@*")):
+            if other != folder and not folder.exists():
+                os.chmod(other, 0o700)
+                other.rename(folder)
+            elif other != folder:
+                remove_tree(other)
+        return str(folder)
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold the lock of a set; OSError if another agent changes it."""
+        require_name(name)
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.root / f".lock.{name}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OSError(
+                    f"another command is changing the data set {name} there; wait for its end"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def names(self) -> list[str]:
+        """The names of the sets that are in place."""
+        if not self.root.is_dir():
+            return []
+        return sorted(path.name for path in self.root.iterdir() if path.is_symlink() and path.name[0] != ".")
+
+    def kept(self, name: str) -> Kept:
+        """A set that is in place; ValueError if there is none, or if its manifest is damaged."""
+        require_name(name)
+        try:
+            return self._version(os.path.basename(os.readlink(self.root / name)))
+        except OSError:
+            raise ValueError(f"there is no data set {name}") from None
+
+    def all_kept(self) -> Iterator[Kept]:
+        """Every version of this host, also those that no name points to."""
+        for path in sorted((self.root / ".sets").glob("*.json")):
+            with contextlib.suppress(OSError, ValueError):
+                yield self._version(path.stem)
+
+    def _version(self, folder_name: str) -> Kept:
+        folder = self.root / ".sets" / folder_name
+        text = (self.root / ".sets" / f"{folder_name}.json").read_bytes()
+        manifest, record = parse(text), json.loads(text)
+        name = folder_name.partition("@")[0]
+        version = Version(name, manifest.digest, int(record["shard"]), int(record["of"]))
+        return Kept(version, manifest, str(folder))
+
+    def publish(self, version: Version, draft: Draft) -> None:
+        """Put a complete draft into place: the name points to the old version, then to the new one."""
+        draft.finish()
+        draft.close_folders()
+        sets = self.root / ".sets"
+        sets.mkdir(mode=0o700, exist_ok=True)
+        folder = sets / version.folder_name
+        record = {"shard": version.shard, "of": version.of, **json.loads(draft.manifest.text())}
+        write_atomically(sets / f"{version.folder_name}.json", json.dumps(record).encode(), 0o444)
+        # Later pushes and ranks trust a set by its name, without reading it.
+        sync_file_system(os.fsdecode(draft.folder))
+        damaged = self._set_aside(folder)  # this version, which the draft repairs; a job may be reading it
+        os.rename(draft.folder, folder)
+        os.chmod(folder, 0o500)
+        if damaged:
+            remove_tree(damaged)
+        self.point_to(version)
+
+    def point_to(self, version: Version) -> None:
+        """Point the name to this version, and remove other versions that no job may be reading."""
+        link = self.root / f".link.{secrets.token_hex(8)}"
+        os.symlink(f".sets/{version.folder_name}", link)
+        os.replace(link, self.root / version.name)
+        sync_folder(self.root)
+        if not self.running_jobs():
+            self._sweep(version.name, version.folder_name)
+
+    def remove(self, name: str) -> int:
+        """Remove a set with all its versions; returns its bytes. ValueError while a job runs on this host."""
+        if jobs := self.running_jobs():
+            raise ValueError(f"the job {jobs[0]} runs on this host, and may be reading it; stop it first")
+        require_name(name)
+        size = 0
+        with contextlib.suppress(ValueError):
+            kept = self.kept(name)
+            size = sum(kept.manifest.files[index].size for index in kept.wanted)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.root / name)
+        self._sweep(name, "")
+        for draft in (self.root / ".drafts").glob(f"{name}@*"):
+            remove_tree(draft)
+        return size
+
+    def _sweep(self, name: str, kept: str) -> None:
+        """Remove the versions of a name, except one; and the rest of interrupted removals."""
+        for record in (self.root / ".sets").glob(f"{name}@*.json"):
+            if record.stem != kept:
+                record.unlink()
+                if gone := self._set_aside(record.with_suffix("")):
+                    remove_tree(gone)
+        for gone in (self.root / ".sets").glob(".gone.*"):
+            remove_tree(gone)
+
+    def _set_aside(self, folder: Path) -> Path | None:
+        """Rename a version, at once, to a name that the next sweep removes; None if there is none."""
+        if not folder.exists():
+            return None
+        os.chmod(folder, 0o700)
+        gone = folder.parent / f".gone.{secrets.token_hex(8)}"
+        folder.rename(gone)
+        return gone
+
+    def running_jobs(self) -> list[str]:
+        """The jobs of this host that an agent or a driver holds."""
+        running = []
+        for folder in sorted(self._jobs.iterdir()) if self._jobs.is_dir() else ():
+            try:
+                with every_lock_held(folder):
+                    pass
+            except OSError:
+                running.append(folder.name)
+        return running
+
+
+class KnownChunks:
+    """The chunks of a new manifest that are on this disk already, in sets that are in place."""
+
+    def __init__(self, sets: Sets, chunks: Chunks) -> None:
+        self._chunks = chunks
+        self._whole: dict[tuple[tuple[str, ...], bool], bytes] = {}
+        self._parts: dict[int, tuple[bytes, int]] = {}
+        for kept in sets.all_kept():
+            for index in kept.wanted:
+                self._add(os.fsencode(kept.folder), kept.manifest.files[index])
+
+    def _add(self, folder: bytes, file: File) -> None:
+        """Note the chunks of a file; those of a file that was changed are read first."""
+        numbers = self._chunks.number
+        ours = [(at, numbers[digest]) for at, digest in enumerate(file.chunks) if digest in numbers]
+        path = os.path.join(folder, encoded(file.path))
+        if ours and is_intact(path, file):
+            self._parts.update({number: (path, at * CHUNK) for at, number in ours})
+            if len(ours) == len(file.chunks):
+                self._whole[file.chunks, file.executable] = path
+            return
+        for at, number in ours:
+            if number not in self._parts:
+                self._parts[number] = (path, at * CHUNK)
+                self.read(number)  # forgets a wrong chunk
+
+    def whole(self, digests: tuple[str, ...], *, executable: bool) -> bytes | None:
+        """The path of a file that has just these chunks."""
+        return self._whole.get((digests, executable))
+
+    def numbers(self) -> set[int]:
+        """The chunks on this disk."""
+        return {*self._parts}
+
+    def read(self, number: int) -> bytes | None:
+        """A chunk; None if it is missing or has changed."""
+        if number in self._parts:
+            path, offset = self._parts[number]
+            with contextlib.suppress(OSError):
+                content = read_part(path, offset, self._chunks.lengths[number])
+                if hashlib.sha256(content).hexdigest() == self._chunks.digests[number]:
+                    return content
+            del self._parts[number]
+        return None
+
+
+def intact(kept: Kept) -> bool:
+    """Whether all entries of a version have their size, time and mode; no bytes are read."""
+    folder, manifest = os.fsencode(kept.folder), kept.manifest
+    files = (manifest.files[index] for index in kept.wanted)
+    return (
+        all(is_intact(os.path.join(folder, encoded(file.path)), file) for file in files)
+        and all(same_link(os.path.join(folder, encoded(link.path)), link) for link in manifest.links)
+        and all(os.path.isdir(os.path.join(folder, encoded(name))) for name in manifest.folders)
+    )
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with read-only folders in it."""
+    for inner, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            os.chmod(inner, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""A driver that continues on the head of its job."""

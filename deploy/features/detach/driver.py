@@ -1,0 +1,78 @@
+"""Detaches a job: sends the driver's code to the head, where the driver runs independently of this one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ...core.connect.cluster import Cluster
+from ...core.connect.pipe import LostError, SilentError
+from ...core.connect.reports import Detached, Lost
+from ...core.connect.requests.jobs import DETACH
+from ...core.connect.silence import FROZEN
+from ...core.errors import MusterError, UnfitError
+from ...core.job.deliver import DELIVERY_SECONDS, Contents
+from ...core.job.stages import DeliveryStage
+from ...core.plan.source_tree import Tree, of_package
+from ...core.plan.spec import LaunchSpec
+from ...core.text.progress import OnStage, show_no_stage
+
+PYTHON = (3, 10)
+
+
+def detach(spec: LaunchSpec, cluster: Cluster, *, on_stage: OnStage = show_no_stage) -> str:
+    """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
+
+    Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
+    Then nothing runs.
+    """
+    head = cluster.hosts[0].name
+    _require_python(head, cluster.facts[head].python)
+    code = own_code()
+    stage = DeliveryStage()
+    on_stage(stage)
+    trees = [Contents(tree) for tree in (spec.tree, spec.library, code)]
+    for contents in trees:
+        contents.ask(cluster.channels[head], verify=True)  # its driver has no other source of them
+        contents.send(cluster.channels[head], stage)
+    spec = replace(spec, tree=trees[0].tree)
+    on_stage(f"waiting until the driver on {head} has started the job")
+    cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json())
+    return _await_report(cluster)
+
+
+def own_code() -> Tree:
+    """The code of this driver without its commands and pages. It needs only the standard library."""
+    return of_package(Path(__file__).parents[2], leave_out=("api", "cli", "page", "top"))
+
+
+def _require_python(head: str, version: str) -> None:
+    if tuple(map(int, version.split(".")[:2])) < PYTHON:
+        reason = f"Python {version}; the driver of a detached job needs 3.10 or newer"
+        raise UnfitError([(head, f"{reason}; name another with --python")])
+
+
+def _await_report(cluster: Cluster) -> str:
+    """Wait for the first report of the job's driver, as long as its host is not silent."""
+    head = cluster.hosts[0].name
+    event = cluster.hear(DELIVERY_SECONDS)
+    if event is None:
+        raise LostError("the job's driver does not report its start", FROZEN, host=head)
+    report = event.report
+    if isinstance(report, Detached):
+        return _title(report)
+    if isinstance(report, Lost) and (
+        isinstance(report.reason, SilentError) or report.reason.kind == "host.protocol-error"
+    ):
+        raise report.reason
+    raise LostError("the SSH connection broke; see with muster status whether the job runs", host=head)
+
+
+def _title(report: Detached) -> str:
+    if report.title:
+        return report.title
+    if report.unfit:
+        raise UnfitError(report.unfit)
+    error = MusterError(report.error)
+    error.exit_status = report.exit_status or 1
+    raise error

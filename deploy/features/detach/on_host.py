@@ -1,0 +1,64 @@
+"""The start of a driver on this host, for a job that continues without the machine that launched it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ...core.wire.folders import make_private
+from ...core.wire.frames import Frame
+from ...core.wire.paths import JobPaths, MusterPaths
+from ...core.wire.store import Store
+
+START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from muster.deploy.features.detach.detached_main import main; main(sys.argv[2])"
+)
+
+
+class Detaching:
+    """Puts the driver's code into the job's folder, starts it, and passes on its first line."""
+
+    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
+        self._paths, self.send = MusterPaths(str(home)), send
+        self.store = Store(Path(self._paths.store))
+
+    def do_detach(self, request: Frame, payload: bytes) -> Frame:
+        """Start a driver, which reads the job from its stdin: the job's environment may hold secrets."""
+        paths = self._paths.job(request["name"])
+        make_private(*map(Path, (self._paths.root, self._paths.jobs, paths.folder, paths.run)))
+        self.store.check_out(request["code"], Path(paths.driver))
+        with open(os.path.join(paths.run, "driver.log"), "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", START, paths.driver, paths.folder],
+                cwd=paths.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        threading.Thread(target=self._converse, args=(process, request["job"], paths), daemon=True).start()
+        return {}
+
+    def _converse(self, process: subprocess.Popen[bytes], job: Frame, paths: JobPaths) -> None:
+        """Send the job to the driver; its first line reports that the job runs, or why it does not.
+
+        The driver forks at once and leaves this process, so the agent's end does not end it. Until its first
+        line it still depends on the agent: without a reader it gives up.
+        """
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101  # both are pipes
+        with contextlib.suppress(OSError):
+            process.stdin.write(json.dumps(job).encode())
+            process.stdin.close()
+        line = process.stdout.readline()
+        log = Path(paths.run, "driver.log")
+        answer = (
+            json.loads(line) if line else {"error": log.read_text(errors="replace") if log.exists() else ""}
+        )
+        self.send({"event": "detached", **answer})

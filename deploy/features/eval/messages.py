@@ -1,0 +1,43 @@
+"""Requests to running jobs: an expression in every rank, connections to a port or a socket of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from ...core.connect.requests.request import Nothing, Request
+from ...core.decode import AtMost, Like, message
+from ...core.hosts.bounds import Text
+
+
+@message(frozen=True)
+class Answer:
+    """A rank's answer: the value as text, or an error. `at`: the line of its program."""
+
+    at: Annotated[str, AtMost(1 << 9)] = ""
+    value: Text | None = None
+    error: Text = ""
+
+
+@message(frozen=True)
+class Answers:
+    """The answer of each rank of a host. `recorded`: whether its ranks have consoles."""
+
+    recorded: bool
+    ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Answer], AtMost(1 << 12)]
+
+
+EVAL = Request("console_eval", Answers, ranks=lambda answer: answer.ranks)
+
+
+@message(frozen=True)
+class StreamOpened:
+    """`refused`: why there is no connection."""
+
+    refused: Text = ""
+
+
+STREAM_OPEN = Request("stream_open", StreamOpened)
+STREAM_PART = Request("stream_part", Nothing)
+STREAM_TAKEN = Request("stream_taken", Nothing)
+STREAM_CLOSE = Request("stream_close", Nothing)

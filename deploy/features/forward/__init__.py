@@ -1,0 +1,1 @@
+"""A port of this machine connected to a port of a host."""

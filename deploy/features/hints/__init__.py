@@ -1,0 +1,1 @@
+"""Hints about the end of a job."""

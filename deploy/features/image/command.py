@@ -1,0 +1,138 @@
+"""`muster image build`, `check` and `push`: the node image, from its sources to every host."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...cli.command import Command, Exit
+from ...cli.run_program import run_program
+from ...cli.shared import JSON, HostOptions, cache_folder
+from ...core.connect.cluster import Cluster
+from ...core.connect.opener import access_with
+from ...core.errors import UnfitError, UsageError
+from ...core.hosts import hostfile
+from ...core.plan.flags import flag
+from ...core.text.progress import MB, Progress
+from ...core.waits import waiting
+from ..containers.options import require_image
+from . import build as building
+from . import capabilities
+from .archive import Archive
+from .engine import LocalEngine
+from .push import ImageTransfer, prepare, survey
+from .versions import load
+
+DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
+PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
+
+
+@dataclass(frozen=True)
+class ImageBuild(Command):
+    """Build a target of docker/docker-bake.json, after a check of its versions."""
+
+    interrupted = "interrupted; the next build continues from what is compiled"
+
+    target: str = flag(
+        "cpu", "cpu (default), cpu-source, cuda, cuda-debian; -devel: with compilers", takes="positional"
+    )
+    source: str = flag("", "a folder with source archives; what it has is not downloaded", "FOLDER")
+    ca: str = flag(
+        "", "a file of CA certificates for downloads, for a site behind an inspecting proxy", "FILE"
+    )
+    proof: bool = flag(
+        False, "leave out attention and the CPU's AVX kernels, which take longest, to try the recipe"
+    )
+    gpus: str = flag(
+        "",
+        "compute capabilities, such as 9.0 or 8.0;9.0+PTX (default: those of docker/versions.json)",
+        "LIST",
+    )
+    dry_run: bool = flag(False, "print the command, and build nothing")
+
+    def run(self) -> None:
+        """Build it, and record the duration."""
+        target = self.target
+        track = building.find(target, list(load().values()))
+        recipe = building.Recipe(self.proof, self.gpus)
+        bases = building.base_commands(track, self.ca)
+        main = building.command(target, self.source, self.ca, recipe)
+        durations = building.Durations(cache_folder() / "builds.json")
+        sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
+        for name in building.without_sum(track):
+            sys.stdout.write(
+                f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop,"
+                " print the SHA-256 of the download, and name the file to write it to\n"
+            )
+        sys.stdout.flush()
+        if self.dry_run:
+            sys.stdout.writelines(" ".join(argv) + "\n" for argv in [*bases, main])
+            return
+        began = time.monotonic()
+        if any(run_program(argv) for argv in [*bases, main]):
+            raise Exit(
+                f"the build of {target} failed; the next one continues from what is compiled already, "
+                "as long as the engine keeps its cache mounts (docs/image.md)",
+                1,
+            )
+        durations.note(target, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class ImageCheck(Command):
+    """Run the image's own proof: versions, backends, mpirun and torchrun."""
+
+    image: str = flag(DEFAULT, IMAGE, takes="positional")
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Run it in a container, and print the result."""
+        require_image(self.image)
+        engine = LocalEngine()
+        inspected = engine.image(self.image)
+        _, output = engine.run(inspected, PROVE)
+        proof = capabilities.parse(output, self.image)
+        text = capabilities.as_text(self.image, inspected.size, inspected.labels, proof)
+        sys.stdout.write(output if self.json else text)
+        if proof.broken:
+            raise Exit(code=1)
+
+
+@dataclass(frozen=True)
+class ImagePush(HostOptions):
+    """Copy an image to the engine of every host, without a registry.
+
+    Only missing layers are sent.
+    """
+
+    interrupted = "interrupted; partial data is kept: run the command again to resume"
+
+    image: str = flag(DEFAULT, IMAGE, takes="positional")
+    ssh_config: str = flag(
+        "", "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)", "FILE"
+    )
+
+    def run(self) -> None:
+        """Find the layers that hosts lack, compress these, and send them."""
+        chosen = hostfile.select(hostfile.load(self.hosts_file), self.include, self.exclude)
+        config = Path(self.ssh_config) if self.ssh_config else None
+        if config and not config.is_file():
+            raise UsageError(f"--ssh-config: no file {self.ssh_config}")
+        require_image(self.image)
+        engine = LocalEngine()
+        inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
+        began = time.monotonic()
+        with archive.used(), Cluster(chosen, access_with(config, self.python).open) as cluster:
+            lacking = survey(cluster, inspected)
+            with Progress(f"compressing {self.image}", unit=MB) as progress:
+                configuration = prepare(engine, inspected, archive, lacking, progress.show)
+            with Progress(self.image, unit=MB) as progress:
+                transfer = ImageTransfer(cluster, inspected, archive, configuration, progress.show)
+                with waiting("the engines of the hosts"):
+                    pushed = transfer.push(lacking)
+        archive.sweep([inspected.id, *inspected.layers])
+        sys.stdout.write(pushed.as_text(inspected, time.monotonic() - began))
+        if pushed.failed:
+            raise Exit(code=UnfitError.exit_status)

@@ -1,0 +1,99 @@
+"""The container engine of this machine, through the Docker SDK: looks up images, runs and saves them.
+
+The SDK is imported at its first use: its import would double the start time of every command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import MusterError, UsageError
+from ...core.waits import waiting
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of this machine's engine."""
+
+    name: str
+    id: str
+    created: str
+    layers: tuple[str, ...]
+    """The digests of its layers' contents (diff IDs), the lowest first."""
+    size: int
+    labels: dict[str, str]
+
+
+class LocalEngine:
+    """The engine that DOCKER_HOST names, or the one at its usual socket."""
+
+    def __init__(self) -> None:
+        from docker.client import DockerClient  # noqa: PLC0415
+
+        with _explained():
+            self._client: Any = DockerClient.from_env()
+            self._client.ping()
+
+    def image(self, name: str) -> Image:
+        """Look up an image by its name. `UsageError` if this machine does not have it."""
+        try:
+            with _explained():
+                attributes = self._client.images.get(name).attrs
+        except _errors().ImageNotFound:
+            remedy = f"docker pull {shlex.quote(name)}"
+            if name.startswith("muster:"):
+                remedy = f"muster image build --target {shlex.quote(name.removeprefix('muster:'))}"
+            raise UsageError(f"no image {name} here; get it with: {remedy}") from None
+        return Image(
+            name=name,
+            id=attributes["Id"],
+            created=attributes["Created"],
+            layers=tuple(attributes["RootFS"]["Layers"]),
+            size=attributes["Size"],
+            labels=attributes["Config"].get("Labels") or {},
+        )
+
+    def run(self, image: Image, argv: Sequence[str]) -> tuple[int, str]:
+        """Run a command without network. Returns its exit status and output, or the error of its start."""
+        with _explained():
+            container = self._client.containers.create(
+                image.id, list(argv), entrypoint=[], network_mode="none", hostname="image", shm_size="256m"
+            )
+            try:
+                container.start()
+                status = container.wait()["StatusCode"]
+                return status, container.logs(stderr=False).decode(errors="replace")
+            except _errors().APIError as error:
+                return 127, str(error.explanation)
+            finally:
+                container.remove(force=True)
+
+    def save(self, image: Image) -> Iterator[bytes]:
+        """The image as `docker save` writes it, piece by piece."""
+        with _explained():
+            yield from self._client.api.get_image(image.name, chunk_size=CHUNK)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    from requests.exceptions import RequestException  # noqa: PLC0415
+
+    try:
+        with waiting("the container engine"):
+            yield
+    except _errors().ImageNotFound:
+        raise
+    except (_errors().DockerException, RequestException) as error:
+        raise MusterError(f"the container engine: {error}; does `docker info` work here?") from None
+
+
+def _errors() -> Any:
+    import docker.errors  # noqa: PLC0415
+
+    return docker.errors

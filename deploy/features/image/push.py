@@ -1,0 +1,196 @@
+"""Brings an image to every host without a registry; layers go through a tree of hosts (connect/transfer)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.connect.cluster import Cluster
+from ...core.connect.fanout import ask_every
+from ...core.connect.reports import ImageLoaded, Report
+from ...core.content.files import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
+from ...core.content.messages import BLOB_FORGET
+from ...core.content.transfers import OnProgress, Transfers
+from ...core.errors import MusterError
+from ...core.text.fold import HostMessage, fold_messages
+from ...core.text.text import count, table
+from .archive import Archive, Layer
+from .engine import Image, LocalEngine
+from .messages import IMAGE, IMAGE_LOAD, PresentImage
+
+LOAD_SECONDS = 900.0
+
+
+@dataclass
+class ImagePushOutcome:
+    """The outcome on a host. `layers` and `size` (compressed bytes) are of those that it lacked."""
+
+    layers: int = 0
+    size: int = 0
+    had_it: bool = False
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"FAILED: {self.error}"
+        if self.had_it:
+            return "has it already"
+        return f"loaded; {count(self.layers, 'layer')} transferred, {self.size / 1e6:.1f} MB"
+
+
+@dataclass
+class ImagePushResult:
+    """The outcome of a push. `sent`: the bytes that left this machine. `notes`: lines for the user."""
+
+    hosts: dict[str, ImagePushOutcome] = field(default_factory=dict)
+    sent: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any host did not get the image."""
+        return any(outcome.error for outcome in self.hosts.values())
+
+    def as_text(self, image: Image, seconds: float) -> str:
+        """The outcome on every host, and the number of bytes that left this machine."""
+        outcomes = fold_messages(HostMessage(host, str(outcome)) for host, outcome in self.hosts.items())
+        have = sum(not outcome.error for outcome in self.hosts.values())
+        hosts, sent = count(len(self.hosts), "host"), self.sent / 1e6
+        lines = [
+            *table(message[:2] for message in outcomes),
+            "",
+            f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {hosts} "
+            f"after {seconds:.0f} s; {sent:.1f} MB left this machine",
+            *self.notes,
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
+    """The layers that each host lacks (diff IDs); None if it has the image. `UnfitError` for failed hosts."""
+    arguments = {"name": image.name, "layers": list(image.layers)}
+    answers = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: arguments).require_all()
+    return {
+        host: None if _same(image, held) else image.layers[held.common :] for host, held in answers.items()
+    }
+
+
+def _same(image: Image, answer: PresentImage | ImageLoaded) -> bool:
+    """Whether a host has the image. Engines with containerd's store give it another id."""
+    return answer.id == image.id or (answer.created == image.created and answer.layers == image.layers)
+
+
+def prepare(
+    engine: LocalEngine,
+    image: Image,
+    archive: Archive,
+    lacking: Mapping[str, tuple[str, ...] | None],
+    progress: OnProgress = lambda done, total: None,
+) -> bytes:
+    """Compress every layer that a host lacks into the archive; returns the image's configuration.
+
+    `progress`: gets the number of compressed bytes of the image so far, and of all.
+    """
+    wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
+    if all(diff_ids is None for diff_ids in lacking.values()):
+        return b""
+    configuration = archive.configuration(image.id)
+    if configuration is not None and all(archive.layer(diff_id) for diff_id in wanted):
+        return configuration
+    return archive.take(_counted(engine.save(image), image.size, progress), image.id, wanted)
+
+
+def _counted(pieces: Iterable[bytes], total: int, progress: OnProgress) -> Iterator[bytes]:
+    """The pieces of an image, as an engine saves it: a little more than the size of the image."""
+    done = 0
+    for piece in pieces:
+        yield piece
+        done = min(total, done + len(piece))
+        progress(done, total)
+
+
+class ImageTransfer:
+    """The push of an image."""
+
+    def __init__(
+        self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, progress: OnProgress
+    ) -> None:
+        self._cluster, self._image, self._archive = cluster, image, archive
+        self._configuration, self._progress = configuration, progress
+        self._layers: dict[str, list[Layer]] = {}
+        """The layers that each host lacks."""
+        self._missing: dict[str, set[str]] = {}
+        """The digests of layers that have not arrived yet."""
+
+    def push(self, lacking: Mapping[str, tuple[str, ...] | None]) -> ImagePushResult:
+        """Bring every host the layers that it lacks, and let its engine load the image."""
+        hosts: dict[str, ImagePushOutcome] = {}
+        for host, lacked in lacking.items():
+            # An image may have a layer twice: BuildKit makes the same one for every step without changes.
+            layers = [self._layer(diff_id) for diff_id in dict.fromkeys(lacked or ())]
+            size = sum(layer.size for layer in layers)
+            hosts[host] = ImagePushOutcome(len(layers), size, had_it=lacked is None)
+            if lacked is not None:
+                self._layers[host] = layers
+        lacking_anywhere = {layer.diff_id for layers in self._layers.values() for layer in layers}
+        diff_ids = [diff_id for diff_id in dict.fromkeys(self._image.layers) if diff_id in lacking_anywhere]
+        ordered = filter(None, map(self._archive.layer, diff_ids))  # the lowest layer first
+        files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in ordered]
+        needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
+        self._missing = {host: {*digests} for host, digests in needed.items()}
+        self._transfers = transfers = Transfers(
+            self._cluster, serve(self._cluster, "images", needed).require_all(), self._progress
+        )
+        transfers.arrived, transfers.take_other = self._arrived, self._take_other
+        for host in [host for host, missing in self._missing.items() if not missing]:
+            self._load(host)
+        wanted = transfers_of(files, needed)
+        transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
+        for host, error in transfers.lost.items():
+            hosts[host].error = error
+        self._tidy(hosts)
+        return ImagePushResult(hosts, transfers.sent, transfers.notes)
+
+    def _arrived(self, host: str, transfer: Transfer) -> None:
+        """Let the engine of a host load the image as soon as the host has all layers."""
+        self._missing[host].discard(transfer.digest)
+        if not self._missing[host]:
+            self._load(host)
+
+    def _load(self, host: str) -> None:
+        self._transfers.working[host] = LOAD_SECONDS
+        names = {diff_id: f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in self._image.layers}
+        request: dict[str, Any] = {
+            "name": self._image.name,
+            "places": [names[diff_id] for diff_id in self._image.layers],
+            "layers": [[names[layer.diff_id], layer.digest] for layer in self._layers[host]],
+        }
+        self._cluster.channels[host].post(IMAGE_LOAD, self._configuration, **request)
+
+    def _take_other(self, host: str, report: Report) -> bool:
+        if not isinstance(report, ImageLoaded) or host not in self._transfers.working:
+            return False
+        del self._transfers.working[host]
+        if report.error:
+            self._transfers.lose(host, report.error)
+        elif not _same(self._image, report):
+            self._transfers.lose(host, f"its engine made another image of it: {report.id}")
+        return True
+
+    def _layer(self, diff_id: str) -> Layer:
+        layer = self._archive.layer(diff_id)
+        if layer is None:
+            raise MusterError(f"{self._archive.folder}: the layer {diff_id} is gone; push again")
+        return layer
+
+    def _tidy(self, hosts: Mapping[str, ImagePushOutcome]) -> None:
+        """Remove the files on hosts whose engine has loaded them. Before, another host may read them."""
+        for host, layers in self._layers.items():
+            if not hosts[host].error:
+                with contextlib.suppress(MusterError):
+                    channel = self._cluster.channels[host]
+                    digests = [layer.digest for layer in layers]
+                    channel.ask(BLOB_FORGET, digests=digests, seconds=ANSWER_SECONDS)

@@ -1,0 +1,1 @@
+"""What the kernels of hosts say of a job."""

@@ -1,0 +1,1 @@
+"""Leases of GPUs, and hosts that launches leave out."""

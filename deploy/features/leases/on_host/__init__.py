@@ -1,0 +1,1 @@
+"""Leases of this host's GPUs."""

@@ -1,0 +1,210 @@
+"""Leases of this host's GPUs: the answers to requests of a launch, and the list for others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ....core.agent.devices import Device, Devices, chosen, foreign, look
+from ....core.agent.processes import descendants
+from ....core.wire.frames import Frame
+from . import claims
+from .claims import MOST_NAME, MOST_SHOWN, Claim, OwnClaim, Want
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+FRESH_SECONDS = 1.0  # nvidia-smi is not asked again at once
+KEEP_SECONDS = 30.0
+
+
+class Found(NamedTuple):
+    """The devices that a job can have, and why it cannot have others."""
+
+    devices: list[Device]
+    taken: list[Frame]
+
+
+class Leases:
+    """The leases of one job on this host. They end with this process, or before at `lease_end`."""
+
+    def __init__(self) -> None:
+        self._own = OwnClaim()
+        self._devices, self._looked = Devices(), float("-inf")
+        self._using = threading.Lock()  # a request that waited for a disk may come to an end late
+        self._keeper: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._own.close()
+
+    def do_lease(self, request: Frame, payload: bytes) -> Frame:
+        """Queue for devices; with `take` lease them too, if as many as wanted are free.
+
+        `gpus`: their number, or `chosen` ones as in CUDA_VISIBLE_DEVICES. `user`: who launched the job.
+        `queued`: when it arrived on the last of its hosts; 0 if that is not known yet.
+        """
+        with self._using:
+            return self._lease(request)
+
+    def do_lease_end(self, request: Frame, payload: bytes) -> Frame:
+        """Give all devices back, and leave the queue."""
+        with self._using:
+            self.close()
+        return {}
+
+    def do_leases(self, request: Frame, payload: bytes) -> Frame:
+        """The GPUs of this host and who uses them, and who waits."""
+        devices, problems = Devices(), list[str]()
+        try:
+            devices = look()
+        except OSError as error:
+            problems.append(f"its GPUs are not known: {error}")
+        with claims.turn() as in_the_way:
+            living = claims.living_claims()
+        problems += [in_the_way] if in_the_way else []
+        holders = _holders(living)
+        waiting = [
+            {"user": claim.user, "job": claim.job, "since": claim.order[0], "number": claim.wants.number}
+            for claim in living
+            if claim.wants
+        ]
+        return {
+            "kind": devices.kind,
+            "gpus": [
+                _described(device, holders.get(device.name), *foreign(device, set()))
+                for device in devices.listed
+            ],
+            "waiting": waiting[:MOST_SHOWN],
+            "problem": "; ".join(problems),
+        }
+
+    def _lease(self, request: Frame) -> Frame:
+        gpus, take = self._gpus(request), request["take"]
+        number = request["gpus"] if request["chosen"] is None else len(gpus)
+        want = Want(number, tuple(device.name for device in gpus)) if number else None
+        waits = Claim(request["job"], wants=want, queued=request["queued"], by=request["user"][:MOST_NAME])
+        with claims.turn() as in_the_way:
+            others = claims.living_claims(self._own.paths)
+            found = self._find(gpus, number, others, self._order(waits))
+            ready = len(found.devices) >= number
+            if ready and take:
+                found = self._take(waits, found)
+                ready = len(found.devices) >= number
+            if not (ready and take):
+                self._wait(waits, keeps=take)
+        own = self._own.claim
+        return {
+            "kind": self._devices.kind,
+            "ready": ready,
+            "all": len(gpus),
+            "mig": any(device.mig for device in self._devices.listed),
+            "got": [_described(device, None) for device in found.devices],
+            "taken": found.taken,
+            "arrived": own.order[0] if own.wants else 0.0,
+            "beside": claims.users_beside(others),
+            "in_the_way": in_the_way,
+        }
+
+    def _gpus(self, request: Frame) -> Sequence[Device]:
+        """The GPUs that the job may use: those that its user chose, or that this login may use."""
+        if not request["gpus"] and request["chosen"] is None:
+            return []
+        if time.monotonic() - self._looked > FRESH_SECONDS:
+            self._devices, self._looked = look(), time.monotonic()
+        listed = self._devices.listed
+        if request["chosen"] is not None:
+            return chosen(request["chosen"], listed)
+        visible = os.environ.get(VISIBLE) if self._devices.kind == "nvidia" else None
+        return listed if visible is None else chosen(visible, listed)
+
+    def _order(self, waits: Claim) -> tuple[float, str]:
+        """The place of this job in the queue; at its end, if it does not wait yet."""
+        own = self._own.claim
+        arrived = own.arrived if own.wants == waits.wants and own.queued == waits.queued else time.time()
+        return max(arrived, waits.queued), waits.job
+
+    def _find(
+        self, devices: Sequence[Device], number: int, others: list[Claim], order: tuple[float, str]
+    ) -> Found:
+        """Choose from the devices that this job has, that are free, and that are left by who waits before."""
+        holders, has = _holders(others), self._own.claim.has
+        own = {*descendants()} if any(device.pids for device in devices) else set()
+        free: list[Device] = []
+        taken: list[Frame] = []
+        for device in devices if number else ():
+            user, process = foreign(device, own)
+            if device.name in has or not (process or device.name in holders):
+                free.append(device)
+            else:
+                taken.append(_described(device, holders.get(device.name), user, process))
+        ahead = [claim for claim in others if claim.wants and claim.order < order]
+        left = {*claims.unreserved([device.name for device in free], ahead), *has}
+        if len(left) < number:
+            taken += [
+                _described(device, None, ahead[0].user, f"job {ahead[0].job}, which waits for it")
+                for device in free
+                if device.name not in left
+            ]
+        usable = [device for device in free if device.name in left]
+        first = sorted(usable, key=lambda device: device.name not in has)[:number]
+        return Found([device for device in usable if device in first], taken)
+
+    def _take(self, waits: Claim, found: Found) -> Found:
+        """Claim the devices; returns those that no other agent has claimed meanwhile, or all of them."""
+        had = self._own.claim
+        has = {device.name: device.number for device in found.devices}
+        claim = Claim(waits.job, had.since if had.has else time.time(), has, by=waits.by)
+        if has == had.has and not had.wants:
+            self._own.keep()
+            return found
+        self._own.publish(claim)
+        holders = _holders(claims.living_claims(self._own.paths))
+        rivals = [device for device in found.devices if device.name in holders.keys() - had.has.keys()]
+        if rivals:  # each of two agents that claim at once sees the other; both try again
+            self._own.withdraw()
+            taken = [_described(device, holders[device.name]) for device in rivals]
+            return Found([each for each in found.devices if each not in rivals], [*found.taken, *taken])
+        self._own.confirm()
+        self._start_keeper()
+        return found
+
+    def _wait(self, waits: Claim, *, keeps: bool) -> None:
+        """Queue; with the devices that this job has, if it keeps them."""
+        had = self._own.claim
+        has, since = (had.has, had.since) if keeps else ({}, 0.0)
+        if has or waits.wants:
+            self._own.write(Claim(waits.job, since, has, waits.wants, waits.queued, waits.by))
+        else:
+            self._own.close()
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, daemon=True)
+            self._keeper.start()
+
+    def _keep(self) -> None:
+        """Look now and then whether the file of the claim is still there, as long as there is a claim."""
+        while True:
+            time.sleep(KEEP_SECONDS)
+            with self._using:
+                if not self._own.paths:
+                    self._keeper = None
+                    return
+                with contextlib.suppress(OSError):  # a full disk, say: it is tried again
+                    self._own.keep()
+
+
+def _holders(living: list[Claim]) -> Mapping[str, Claim]:
+    """The claim that has each device; the oldest, if several say so."""
+    newest_first = sorted(living, key=lambda claim: claim.arrived, reverse=True)
+    return {name: claim for claim in newest_first for name in claim.has}
+
+
+def _described(device: Device, claim: Claim | None, user: str = "", process: str = "") -> Frame:
+    frame: Frame = {"index": device.number, "name": device.name, "user": user, "process": process}
+    return {**frame, "job": "", "since": 0.0} | (
+        {"user": claim.user, "process": "", "job": claim.job, "since": claim.since} if claim else {}
+    )

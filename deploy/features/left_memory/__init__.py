@@ -1,0 +1,1 @@
+"""What ended processes left in the memory of hosts."""

@@ -1,0 +1,1 @@
+"""Processes that the out-of-memory killer ended."""

@@ -1,0 +1,120 @@
+"""The metrics of a job. Each attempt of a job that was restarted leaves its own, perhaps on another head."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from ...core.connect.channel import Channel
+from ...core.connect.requests.launch import FETCH, FETCHED, PING
+from ...core.errors import MusterError
+from ...core.job.bounded import value_of
+from ...core.job.events import Stage
+from ...core.job.feature import Attempt, Feature
+from ...core.job.result import LaunchResult
+from ...core.wire.paths import JobPaths
+
+METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
+"""The files of metrics that a run keeps, and the key that numbers the lines of each."""
+MOST_METRICS = 1 << 26  # bytes of a file
+# Time limits for one part, and for all parts together. Files not fetched by then are named in the verdict.
+# The head's agent ends itself after 12 s without a ping (core/agent/attempt.py), and the driver
+# sends none while it waits for a part.
+PART_SECONDS, METRICS_SECONDS = 10.0, 300.0
+# A slow link delivers a small part in time; large parts need fewer round trips.
+LEAST_PART, QUICK_SECONDS = 1 << 16, 2.0
+
+
+class Metrics(Feature):
+    """Keeps each file of METRICS, of all attempts together."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str | None] = {}
+        self._unfetched: dict[tuple[str, str], list[str]] = {}
+        """The files that could not be fetched, by head and its folder."""
+
+    def begins(self, attempt: Attempt) -> None:
+        """An earlier driver of the job may have kept its own."""
+        self._folder = attempt.folder
+        self._texts = self._texts or {name: self._folder.kept(name) for name in METRICS}
+
+    def fetch(self, attempt: Attempt) -> None:
+        """Fetch the files of an attempt from the job's folder on its head."""
+        attempt.emit(Stage("fetching the metrics"))
+        head, out = attempt.head, JobPaths(attempt.plan.hosts[0].folder).out
+        lacking = self._unfetched[head.host, out] = [*METRICS]  # an interrupt may come
+        deadline = time.monotonic() + METRICS_SECONDS
+        for name, key in METRICS.items():
+            try:
+                text = fetched(head, name, deadline - time.monotonic()).decode(errors="replace") or None
+            except MusterError:
+                continue
+            self._texts[name] = joined(self._texts[name], text, key)
+            lacking.remove(name)
+
+    def over(self, result: LaunchResult) -> LaunchResult:
+        """Write the files, and note what is missing."""
+        for name, text in self._texts.items():
+            if text is not None:
+                self._folder.keep(name, text)
+        return dataclasses.replace(result, notes=(*result.notes, *self._missing()))
+
+    def _missing(self) -> list[str]:
+        """Notes about files that are missing or incomplete on this machine, with the location of the rest."""
+        lines = []
+        for (head, out), names in self._unfetched.items():
+            if partial := [name for name in names if self._texts[name] is not None]:
+                verb = "is" if len(partial) == 1 else "are"
+                rest = f"the rest could not be fetched from {head}, where it is in {out}"
+                lines.append(f"{' and '.join(partial)} {verb} incomplete: {rest}")
+            if missing := [name for name in names if self._texts[name] is None]:
+                why = "could not be fetched; if the program wrote"
+                it = "it, it is" if len(missing) == 1 else "them, they are"
+                lines.append(f"{' and '.join(missing)} {why} {it} in {out} on {head}")
+        return lines
+
+
+def fetched(head: Channel, name: str, seconds: float, largest: int = MOST_METRICS) -> bytes:
+    """A file in $MUSTER_OUT of a host, within these seconds; of a larger one only its begin."""
+    content, most = bytearray(), LEAST_PART
+    deadline = time.monotonic() + seconds
+    while len(content) < largest:
+        head.post(PING)
+        began = time.monotonic()
+        seconds = min(PART_SECONDS, deadline - began)
+        if seconds <= 0:
+            raise MusterError(f"more than {METRICS_SECONDS:.0f} s", host=head.host)
+        start = len(content)
+        part = head.ask(FETCH, path=f"out/{name}", start=start, most=most, seconds=seconds).payload
+        content += part
+        if len(part) < most:
+            break
+        quick = time.monotonic() - began < QUICK_SECONDS
+        most = min(2 * most, FETCHED) if quick else max(most // 2, LEAST_PART)
+    return bytes(content)
+
+
+def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | None:
+    """Both metrics, a JSON object a line. Of an epoch that both attempts trained, the later line is kept.
+
+    `key`: the field that numbers the lines. If no line of the later attempt has it, only the later attempt is
+    kept.
+    """
+    if earlier is None or later is None:
+        return earlier if later is None else later
+    numbers = [number for line in later.splitlines() if (number := _number(line, key)) is not None]
+    if not numbers:
+        return later
+    first = min(numbers)
+    kept = [
+        line for line in earlier.splitlines() if (number := _number(line, key)) is not None and number < first
+    ]
+    return "".join(f"{line}\n" for line in kept) + later
+
+
+def _number(line: str, key: str) -> int | None:
+    try:
+        number = value_of(line.encode(errors="replace"))[key]
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return None
+    return number if type(number) is int else None

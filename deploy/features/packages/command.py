@@ -1,0 +1,94 @@
+"""`muster env list` and `env remove`: the packages of the hosts."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ...cli.inventory import cluster_of
+from ...cli.shared import JSON, HostOptions, write_json
+from ...core.connect.fanout import ask_every, ask_in_turn
+from ...core.errors import UsageError
+from ...core.hosts.facts import KEY, Environment
+from ...core.plan.flags import flag
+from ...core.text.fold import fold, fold_names
+from ...core.text.terminal import harmless
+from ...core.text.text import count, size
+from .messages import ENVIRONMENT_REMOVE, ENVIRONMENTS
+
+SECONDS, REMOVE_SECONDS = 30.0, 600.0
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class EnvList(HostOptions):
+    """List the environments of packages on the hosts (launch --requirements)."""
+
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        with cluster_of(self) as cluster:
+            answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
+        hosts = {host: answer.environments for host, answer in answers.items()}
+        if self.json:
+            write_json(
+                {host: {key: asdict(made) for key, made in each.items()} for host, each in hosts.items()}
+            )
+        else:
+            none = "no environments; muster launch --requirements FILE makes one\n"
+            sys.stdout.write(_listing(hosts) or none)
+
+
+@dataclass(frozen=True)
+class EnvRemove(HostOptions):
+    """Remove an environment of packages from the hosts, or all that no job uses."""
+
+    environment: str = flag(
+        "",
+        "its name, as in muster env list; without it, every environment that no job uses",
+        takes="positional",
+    )
+
+    def run(self) -> None:
+        """Remove them host by host, and print the freed space of each."""
+        name = self.environment
+        _require_name(name)
+        with cluster_of(self) as cluster:
+            fields = {"keys": [name] if name else [], "before": None}
+            answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
+            homes = {host: answer.home for host, answer in answers.items()}
+            removals = ask_in_turn(
+                cluster.channels, ENVIRONMENT_REMOVE, REMOVE_SECONDS, homes, lambda host: fields
+            ).require_all()
+        if name and not any(removal.removed or removal.kept for removal in removals.values()):
+            raise UsageError(f"{name}: no such environment; muster env list has the names")
+        for host, removal in removals.items():
+            in_use = f", {len(removal.kept)} in use" if removal.kept else ""
+            freed = f"{count(len(removal.removed), 'environment')} removed{in_use}"
+            sys.stdout.write(f"{host}: {freed}, {size(removal.freed)} freed\n")
+
+
+def _require_name(environment: str) -> None:
+    """`UsageError` for an invalid name of an environment, before any host is asked."""
+    if environment and not re.fullmatch(KEY, environment):
+        raise UsageError(f"{environment}: not an environment name; muster env list has the names")
+
+
+def _listing(environments: Mapping[str, Mapping[str, Environment]]) -> str:
+    """A line for each environment: its name, its packages, its hosts."""
+    lines = []
+    for key in dict.fromkeys(key for each in environments.values() for key in each):
+        having = {host: each[key] for host, each in environments.items() if key in each}
+        for names, text in fold((host, _described(made)) for host, made in having.items()):
+            days = (time.time() - max(having[name].used for name in names)) / DAY
+            lines.append(f"{key}  {harmless(text)}  used {days:.0f} days ago  {fold_names(names)}\n")
+    return "".join(lines)
+
+
+def _described(made: Environment) -> str:
+    torch = f", torch {made.torch}" if made.torch else ""
+    packages = count(made.packages, "package")
+    return f"{made.source}: {packages}, Python {made.python}{torch}, {size(made.bytes)}"

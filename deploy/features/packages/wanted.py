@@ -1,0 +1,93 @@
+"""The requirements of a launch: a file, and choices. Their fingerprint identifies the lock."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from ...core.connect.ownership import require_own
+from ...core.errors import UsageError
+from .requirements import files_of, require_no_builds
+
+_RUNS = "the ranks run the packages that it names"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """The packages for the ranks of a launch."""
+
+    file: Path
+    """requirements.txt, pyproject.toml or uv.lock."""
+    python: str = ""
+    """The version of Python, `3.12`; empty for the hosts' own."""
+    system_torch: bool = False
+    """Whether torch is the host's own, with its dependencies."""
+    torch_backend: str = "auto"
+    """Which wheels of torch: uv's name, or `auto` for those of the hosts, or `none` for the index's own."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The common properties of the hosts of a launch that decide which wheels run on them."""
+
+    python: str
+    """`3.13`"""
+    machine: str
+    glibc: str
+    """The oldest of the hosts, `2.36`."""
+    driver: str = ""
+    """The oldest NVIDIA driver of the hosts; empty without GPUs."""
+    torch: str = ""
+    """The hosts' own torch, if that is used."""
+    own_python: str = ""
+    """The hosts' own Pythons, which have that torch."""
+    mpi: bool = False
+    """Whether Open MPI has to come as a wheel."""
+
+    @property
+    def uv_name(self) -> str:
+        """The platform as uv calls it: the newest that is not newer than the hosts."""
+        minor = int(self.glibc.split(".")[1])
+        version = next((version for version in _MANYLINUX if version <= minor), _MANYLINUX[-1])
+        return f"{self.machine}-manylinux_2_{version}"
+
+
+_MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
+
+
+def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str) -> Requirements | None:
+    """The requirements by the flags; None without `--requirements`. `UsageError` for wrong combinations."""
+    if not file:
+        flags = {"--python-version": python, "--system-torch": system_torch}
+        flags["--torch-backend"] = torch_backend != Requirements.torch_backend
+        if flag := next((flag for flag, value in flags.items() if value), ""):
+            raise UsageError(f"{flag} needs --requirements FILE")
+        return None
+    if not Path(file).is_file():
+        raise UsageError(f"--requirements {file}: no such file")
+    if python and not re.fullmatch(r"3\.\d{1,2}", python):
+        raise UsageError(f"--python-version {python}: write a version such as 3.12")
+    if python and system_torch:
+        raise UsageError("--system-torch takes the hosts' own Python with it; leave out --python-version")
+    if not re.fullmatch(r"[a-z]+[0-9.]*", torch_backend):
+        raise UsageError(f"--torch-backend {torch_backend}: write auto, none, cpu, or a CUDA such as cu128")
+    require_own_requirements(Path(file))
+    return Requirements(Path(file), python, system_torch, torch_backend)
+
+
+def require_own_requirements(file: Path) -> None:
+    """`UsageError` for another user's requirements, and for packages that would be built here."""
+    read = [path for path, _ in files_of(file)]
+    require_own([*read, *(file.parent / name for name in ("pyproject.toml", "uv.toml"))], _RUNS)
+    require_no_builds(file)
+
+
+def fingerprint(requirements: Requirements, platform: Platform, uv: str) -> str:
+    """The digest of all inputs of a lock except the index: it changes with a file or a host."""
+    choices = ("--no-build", uv, astuple(platform), requirements.system_torch, requirements.torch_backend)
+    digest = hashlib.sha256(repr(choices).encode())
+    for path, text in files_of(requirements.file):
+        digest.update(repr((path.name, text)).encode())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""A rendezvous port that another program took."""

@@ -1,0 +1,76 @@
+"""Keeps the imports of the ranks ready on every host, for the next attempt (`--preload`)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from ...core.connect.channel import Channel
+from ...core.connect.cluster import Cluster
+from ...core.connect.requests.launch import PRELOAD, Preloaded
+from ...core.errors import MusterError
+from ...core.job.feature import Attempt, Feature, Start
+from ...core.job.job_events import LONGEST_TEXT, JobEvent
+from ...core.plan.launch_plan import Contribution
+from ...core.text.text import size
+from ...core.wire.clock import now
+
+EVERY_SECONDS = 1.0
+"""A host begins when the modules of a rank have not changed from one time to the next."""
+
+
+class Preload(Feature):
+    """Asks every host of an attempt, until it is ready or says why it will not be."""
+
+    def __init__(self) -> None:
+        self._channels = dict[str, Channel]()
+        """The hosts that are not ready yet."""
+        self._asked = 0.0
+        self._answers: dict[str, Future[Preloaded]] = {}
+
+    def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
+        """Let the ranks say which modules they import."""
+        return dict.fromkeys(cluster.channels, Contribution(env={"MUSTER_PRELOAD": "1"}))
+
+    def begins(self, attempt: Attempt) -> None:
+        """Its hosts may have preloaded imports for this attempt, and will for the next one."""
+        self._channels = dict(attempt.cluster.channels)
+        self._asked, self._answers = time.monotonic(), {}
+
+    def turn(self, attempt: Attempt) -> None:
+        """Handle the answers that have come, and ask again from time to time."""
+        spec = attempt.plan.spec
+        for host, future in [*self._answers.items()]:
+            if future.done():
+                del self._answers[host]
+                with contextlib.suppress(MusterError):  # the loop notices a host that is lost
+                    self._take(attempt, host, future.result())
+        if self._channels and not self._answers and time.monotonic() - self._asked >= EVERY_SECONDS:
+            self._asked = time.monotonic()
+            last = spec.attempt >= spec.max_restarts
+            self._answers = {host: each.post(PRELOAD, last=last) for host, each in self._channels.items()}
+
+    def _take(self, attempt: Attempt, host: str, answer: Preloaded) -> None:
+        if answer.state not in {"ready", "cold"}:
+            return
+        self._channels.pop(host, None)
+        is_restart = attempt.plan.spec.attempt > 0
+        if is_restart and answer.cold:
+            why = ", ".join(sorted(answer.cold))
+            _note(attempt, host, f"ranks did their imports themselves: {why}")
+        elif is_restart and answer.released:
+            _note(attempt, host, "ranks started with their imports done")
+        elif answer.state == "ready":
+            ready = f"{answer.modules} modules, {size(answer.memory)}"
+            _note(attempt, host, f"ready for the next attempt: {ready}")
+        else:
+            _note(attempt, host, f"the next attempt does its imports itself: {answer.why}")
+
+
+def _note(attempt: Attempt, host: str, text: str) -> None:
+    spec = attempt.plan.spec
+    event = JobEvent(at=now(), type="host.preloaded", job=spec.job, attempt=spec.attempt, host=host)
+    attempt.emit(dataclasses.replace(event, text=text[:LONGEST_TEXT]))

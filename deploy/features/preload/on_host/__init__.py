@@ -1,0 +1,1 @@
+"""Imports of ranks that are ready on this host."""

@@ -1,0 +1,1 @@
+"""Functions that are called in ranks, and their values."""

@@ -1,0 +1,1 @@
+"""Samples of hosts and ranks while a job runs."""

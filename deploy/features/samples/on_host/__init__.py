@@ -1,0 +1,1 @@
+"""Measures this host and its ranks."""

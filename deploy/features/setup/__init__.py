@@ -1,0 +1,1 @@
+"""Bare hosts become a cluster."""

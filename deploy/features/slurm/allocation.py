@@ -1,0 +1,118 @@
+"""An allocation of Slurm as hosts, which the driver reaches by steps of Slurm.
+
+Slurm describes it by variables: salloc(1) and sbatch(1), section OUTPUT ENVIRONMENT VARIABLES.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from ...core.connect.pipe import OpenPipe
+from ...core.errors import UsageError
+from ...core.hosts.hostfile import MAX_SLOTS, Host
+from ...core.hosts.name_patterns import MAX_HOSTS
+from ...core.plan.spec import LaunchSpec
+from ...core.text.text import count
+from . import job_state
+from .srun import SrunPipe
+
+PREFIX = "SLURM_"
+_REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
+_GPUS = re.compile(r"(?:[A-Za-z0-9_.-]+:)?(\d{1,4})(?:\(.*\))?")
+_JOB = re.compile(r"\d{1,10}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+    """Hosts that Slurm gave to a job of Slurm."""
+
+    job: str
+    """Slurm's number of it."""
+    hosts: tuple[Host, ...]
+    """In Slurm's order; slots are tasks, or GPUs where only GPUs were asked for."""
+    partition: str = ""
+    restarts: int = 0
+    """How often Slurm had started the job before: it may queue a batch job again."""
+
+
+def allocation_of(variables: Mapping[str, str], expand: Callable[[str], Sequence[str]]) -> Allocation:
+    """The allocation that these variables describe; `expand` turns `node[1-3]` into names.
+
+    `UsageError` if a variable is missing or invalid.
+    """
+    job = variables.get("SLURM_JOB_ID", "")
+    if not _JOB.fullmatch(job):
+        raise UsageError(
+            'no allocation of Slurm here: SLURM_JOB_ID is not set; ask for one: --slurm "-N 2 -t 60"'
+        )
+    names = expand(variables.get("SLURM_JOB_NODELIST", ""))
+    if not 1 <= len(names) <= MAX_HOSTS:
+        raise UsageError(f"Slurm's allocation {job}: {len(names)} hosts in SLURM_JOB_NODELIST")
+    slots = _slots(variables, len(names), job)
+    hosts = tuple(Host(name, slots=number) for name, number in zip(names, slots, strict=True))
+    return Allocation(job, hosts, variables.get("SLURM_JOB_PARTITION", ""), restarts_of(variables))
+
+
+def restarts_of(variables: Mapping[str, str]) -> int:
+    """How often Slurm had started the job of these variables before."""
+    count = variables.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else 0
+
+
+def _slots(variables: Mapping[str, str], hosts: int, job: str) -> list[int]:
+    """Ranks for each host: its tasks; without an option for tasks, a rank for each GPU."""
+    has_tasks = any(variables.get(name) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
+    if not has_tasks and (gpus := _GPUS.fullmatch(variables.get("SLURM_GPUS_PER_NODE", ""))):
+        return [max(1, min(int(gpus[1]), MAX_SLOTS))] * hosts
+    text = variables.get("SLURM_TASKS_PER_NODE", "1" if hosts == 1 else f"1(x{hosts})")
+    numbers = repeated(text)
+    if len(numbers) != hosts or not all(1 <= number <= MAX_SLOTS for number in numbers):
+        raise UsageError(
+            f"Slurm's allocation {job}: SLURM_TASKS_PER_NODE={text} does not fit its {hosts} hosts"
+        )
+    return numbers
+
+
+def repeated(text: str) -> list[int]:
+    """`2(x3),1` -> 2, 2, 2, 1; empty for any other text."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _REPEATED.fullmatch(part)
+        times = int(match[2] or 1) if match else 0
+        if not match or len(numbers) + times > MAX_HOSTS:
+            return []
+        numbers += [int(match[1])] * times
+    return numbers
+
+
+def on_hosts(spec: LaunchSpec, allocation: Allocation) -> LaunchSpec:
+    """The job on the hosts of the allocation; `UsageError` if they are too few."""
+    if spec.min_hosts > len(allocation.hosts):
+        raise UsageError(f"--min-hosts {spec.min_hosts}: Slurm gave {count(len(allocation.hosts), 'host')}")
+    return dataclasses.replace(
+        spec,
+        hosts=allocation.hosts,
+        min_hosts=spec.min_hosts or len(allocation.hosts),
+        allocation=allocation.job,
+    )
+
+
+def steps(
+    python: str, allocation: Allocation, *, look: Callable[[str, int], str] = job_state.ended
+) -> OpenPipe:
+    """Opens an agent as a step of the allocation. `look`: gives Slurm's reason for the end of the job."""
+    why_ended = partial(look, allocation.job, allocation.restarts)
+    explain = partial(job_state.why_lost, allocation.job, look=why_ended)
+    command = from_home(python or "python3")
+    return lambda host: SrunPipe(allocation.job, host, command, explain)
+
+
+def from_home(python: str) -> str:
+    """The path as over SSH, where a relative path begins at the home: `~/venv/bin/python`.
+
+    A step begins in the folder of its driver instead.
+    """
+    return f"~/{python}" if re.match(r"[^~/][^/]*/", python) else python

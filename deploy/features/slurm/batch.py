@@ -1,0 +1,221 @@
+"""A detached launch as a batch job of Slurm: its folder, the script, and sbatch.
+
+The folder of the run, `runs/JOB`, is made at once; login node and nodes must share it. Besides the files of
+every run, it has `slurm.json` (Slurm's number of the job, and sbatch's command), and until the end of the job
+a folder `batch` with everything for its driver: its code, the job, and the current contents of the user's
+tree. So edits while the job waits change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ...core.connect.bootstrap import quoted
+from ...core.errors import MusterError, UsageError
+from ...core.job.job_record import record_without_hosts
+from ...core.plan.flags import Flag, Options, flags_of
+from ...core.plan.source_tree import Tree
+from ...core.plan.spec import LaunchSpec, is_secret
+from ...core.wire.durable import write_atomically
+from ...core.wire.os_errors import explain
+from ...core.wire.store import Store
+from ...core.wire.variables import for_slurm
+from ..detach.driver import own_code
+from .allocation import from_home
+from .mark import write_mark
+from .programs import SECONDS, ask, error_of, missing
+
+BATCH, LOG = "batch", "driver.log"
+# Options of the user come last and override these.
+# B: the driver alone gets the signal, and passes it to the ranks.
+# No --no-kill: with it Slurm 24.11 keeps the other nodes forever when the first one, the driver's, dies.
+OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60", "--export=ALL")
+REQUEUE = "--requeue"
+_HIDDEN = "***"
+"""Stands for the value of a secret option in files."""
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.features.slurm.batch_main import main; main()"
+
+
+class Batch(NamedTuple):
+    """A batch job for sbatch."""
+
+    folder: Path
+    options: tuple[str, ...]
+    """The user's options of sbatch."""
+    python: str
+
+    @property
+    def job_name(self) -> str:
+        return f"muster-{self.folder.name}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The argv of sbatch."""
+        name, log = f"--job-name={self.job_name}", f"--output={self.folder / LOG}"
+        own = ("--parsable", *OWN_OPTIONS, name, log, "--open-mode=append", f"--chdir={self.folder.parent}")
+        return ("sbatch", *own, *self.options, str(self.folder / BATCH / "script"))
+
+    @property
+    def script(self) -> str:
+        """The script for the first node: the driver replaces the shell, so that it gets the signal."""
+        driver = self.folder / BATCH / "driver"
+        arguments = shlex.join(["-I", "-c", _START, str(driver), str(self.folder)])
+        here, result = (shlex.quote(str(path)) for path in (driver, self.folder / "result.json"))
+        over = f"{self.folder}: this job is over, so Slurm's next start of it does nothing; launch it again"
+        unseen = f"{self.folder}: not on $(hostname); give a --runs that login node and nodes share"
+        return (
+            "#!/bin/sh\n"
+            f"# The driver of Muster's job {self.folder.name}, on the first node of its allocation.\n"
+            f"[ -d {here} ] || [ ! -e {result} ] || {{ echo {_in_double_quotes(over)} >&2; exit 3; }}\n"
+            f"[ -d {here} ] || {{ echo {_in_double_quotes(unseen)} >&2; exit 3; }}\n"
+            f"exec {quoted(from_home(self.python))} {arguments}\n"
+        )
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.command)}\n\n{self.script}"
+
+
+def batch_of(spec: LaunchSpec, options: Sequence[str], runs: Path) -> Batch:
+    """The batch job of a launch whose folder goes into `runs`."""
+    return Batch((runs / spec.job).resolve(), tuple(options), spec.python or "python3")
+
+
+def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
+    """Make the run's folder and submit the job; returns Slurm's number of it.
+
+    `UsageError` quotes sbatch if it refuses the job. Then the folder is removed.
+    """
+    try:
+        (batch.folder / BATCH).mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"{batch.folder}: the folder exists") from None
+    except OSError as error:
+        raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, batch.folder, ignore_errors=True)
+        try:
+            _prepare(spec, batch)
+            number = _submit(batch, {**environ, **secrets(spec)})
+        except OSError as error:
+            raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
+        undo.pop_all()
+    return number
+
+
+def _submit(batch: Batch, environ: Mapping[str, str]) -> str:
+    """Run sbatch, and record Slurm's number. If that fails, cancel the job that Slurm may have."""
+    job: tuple[str, ...] = ("--me", f"--name={batch.job_name}")
+    try:
+        number = _sbatch(batch, environ)
+        job = (number,)
+        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.options)
+    except UsageError:  # sbatch has refused it
+        raise
+    except BaseException:
+        with contextlib.suppress(MusterError):
+            ask("scancel", *job)
+        raise
+    return number
+
+
+def secrets(spec: LaunchSpec) -> dict[str, str]:
+    """The values that no file may have. Slurm passes them on with the environment of sbatch."""
+    values = {name: value for name, value in spec.env if is_secret(name, spec.hidden)}
+    return values | {_variable(flag): getattr(part, flag.field) for part, flag in _secret_options(spec)}
+
+
+def without_secrets(spec: LaunchSpec) -> LaunchSpec:
+    """The job without its secrets, for a file."""
+    env = tuple((name, "" if is_secret(name, spec.hidden) else value) for name, value in spec.env)
+    return _with_options(dataclasses.replace(spec, env=env), lambda flag: _HIDDEN)
+
+
+def with_secrets(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
+    """The job with its secrets; `MusterError` if Slurm did not pass on a value."""
+    if lacking := [name for name in secrets(spec) if name not in environ]:
+        options = {_variable(flag): flag.name for _, flag in _secret_options(spec)}
+        option = options.get(lacking[0], f"--env {lacking[0]}")
+        raise MusterError(f"{option}: Slurm did not pass it on; leave --export out of --slurm")
+    env = tuple((name, environ[name] if is_secret(name, spec.hidden) else value) for name, value in spec.env)
+    return _with_options(dataclasses.replace(spec, env=env), lambda flag: environ[_variable(flag)])
+
+
+def _secret_options(spec: LaunchSpec) -> Iterator[tuple[Options, Flag]]:
+    """The options that are secret and have a value."""
+    for part in spec.features.values():
+        for flag in flags_of(part):
+            if flag.secret and getattr(part, flag.field):
+                yield part, flag
+
+
+def _variable(flag: Flag) -> str:
+    """The variable of a batch job that has the value of a secret option: MUSTER_NOTIFY."""
+    return f"MUSTER_{flag.field.upper()}"
+
+
+def _with_options(spec: LaunchSpec, value: Callable[[Flag], str]) -> LaunchSpec:
+    """The request with other values of its secret options."""
+    changed = (dataclasses.replace(part, **{flag.field: value(flag)}) for part, flag in _secret_options(spec))
+    return spec.having(*changed)
+
+
+def _prepare(spec: LaunchSpec, batch: Batch) -> None:
+    folder = batch.folder / BATCH
+    batch.folder.chmod(0o700)
+    store, code = Store(folder / "store"), own_code()
+    for tree in (spec.library, code):
+        _store(tree, store)
+    spec = dataclasses.replace(spec, tree=_store(spec.tree, store))
+    store.check_out([list(row) for row in code.listing()], folder / "driver")
+    texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode(), 0o600)
+    record = record_without_hosts(spec, batch.folder, "", detached=True)
+    write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
+
+
+def _store(tree: Tree, store: Store) -> Tree:
+    """Store the contents of a tree; returns it without the files that vanished meanwhile."""
+    vanished: set[str] = set()
+    store.add(tree.archive([file.digest for file in tree.files if file.link is None], vanished))
+    return tree.without(vanished)
+
+
+def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
+    pipe = subprocess.PIPE
+    try:
+        done = subprocess.run(
+            batch.command,
+            env=for_slurm(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="replace",
+            timeout=4 * SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise missing("sbatch") from None
+    except subprocess.TimeoutExpired:
+        raise MusterError("sbatch: no answer; is slurmctld running? try scontrol ping") from None
+    number = done.stdout.strip().partition(";")[0]
+    if done.returncode or not number.isdecimal():
+        why = error_of(done.stderr.splitlines()) or f"sbatch ended with status {done.returncode}"
+        raise UsageError(f"--slurm {' '.join(batch.options)!r}: {why}")
+    return number
+
+
+def _in_double_quotes(text: str) -> str:
+    """The text in double quotes for a shell, in which only `$(hostname)` is special."""
+    for special in ("\\", '"', "`", "$"):
+        text = text.replace(special, f"\\{special}")
+    return '"' + text.replace("\\$(hostname)", "$(hostname)") + '"'

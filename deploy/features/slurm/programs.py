@@ -1,0 +1,127 @@
+"""Slurm's own programs, on a login node or a node of a job. Calls have a time-out; errors quote them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+
+from ...core.errors import MusterError, UsageError
+from ...core.wire.variables import for_slurm
+from .site import SlurmSite, parse_config, parse_groups
+
+SECONDS = 15.0
+"""The time-out of an answer of slurmctld."""
+_MESSAGE = re.compile(
+    r"\w+: (?P<error>(?:error|fatal): )?"
+    r"(?:(?:Job submit/allocate|Batch job submission) failed: )?(?P<text>.+)"
+)
+_NO_CONFIG = re.compile(r"configuration source|cannot stat file|configuration file|slurm\.conf")
+_GENERAL = "Unspecified error"
+_ROUTINE = re.compile(
+    r"Pending job|Granted job|Relinquishing job|job \d+ (?:queued|has been allocated)|Submitted batch"
+    r"|Waiting for resource|Nodes \S+ are ready|debug|verbose|defined options|-+ "
+)
+"""Messages of each allocation, and those of --verbose."""
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+
+
+KILL_WAIT = 30.0
+"""Slurm's default."""
+
+
+def missing(program: str) -> UsageError:
+    """The error for a machine without Slurm."""
+    return UsageError(
+        f"--slurm: no {program} on this machine; start the launch on a login node of the Slurm site"
+    )
+
+
+def ask(*argv: str) -> str:
+    """The output of one of Slurm's programs. `MusterError` quotes its own error."""
+    try:
+        done = subprocess.run(
+            argv,
+            env=for_slurm(os.environ),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise missing(argv[0]) from None
+    except subprocess.TimeoutExpired as late:
+        printed = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
+        why = error_of(printed.splitlines()) or "is slurmctld running? try scontrol ping"
+        raise MusterError(f"{argv[0]}: no answer within {SECONDS:.0f} s; {why}") from None
+    if done.returncode:
+        raise MusterError(f"{argv[0]}: {error_of(done.stderr.splitlines()) or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def error_of(lines: Sequence[str]) -> str:
+    """The complaint among lines that a program of Slurm printed, without prefixes; empty if there is none.
+
+    Slurm's last error may be general, while an earlier one, or a message of the site, names the mistake.
+    """
+    messages = [match for line in lines if (match := _MESSAGE.fullmatch(line.strip()))]
+    others = [line.strip() for line in lines if line.strip() and not _MESSAGE.fullmatch(line.strip())]
+    parts = [match["text"] for match in messages if match["error"] or not _ROUTINE.match(match["text"])]
+    parts = [text for text in parts if text != _GENERAL] or parts or others[-1:]
+    if any(map(_NO_CONFIG.search, parts)):
+        return f"{parts[-1]}; set SLURM_CONF to the slurm.conf of the site"
+    return "; ".join(dict.fromkeys(parts))
+
+
+def host_names(nodelist: str) -> list[str]:
+    """The names of a node list such as `node[1-3]`, in Slurm's order."""
+    names = ask("scontrol", "show", "hostnames", nodelist).split()
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise MusterError(f"scontrol show hostnames {nodelist}: {wrong[0]!r} is not a host name")
+    return names
+
+
+def reaches(job: str, hosts: Sequence[str]) -> bool:
+    """Whether Slurm can start a step on these hosts of an allocation."""
+    number = len(hosts)
+    where = (f"--jobid={job}", f"--nodelist={','.join(hosts)}", f"--nodes={number}", f"--ntasks={number}")
+    try:
+        ask("srun", *where, "--ntasks-per-node=1", *("--overlap", "--mpi=none", "--quiet", "/bin/true"))
+    except MusterError as error:
+        return isinstance(error, UsageError)  # there is no srun here
+    return True
+
+
+def statuses_to_requeue() -> set[int]:
+    """The exit statuses after which this site starts a batch job again: slurm.conf(5), RequeueExit."""
+    try:
+        config = parse_config(ask("scontrol", "show", "config"))
+    except MusterError:
+        return set()
+    statuses: set[int] = set()
+    for part in ",".join(config.get(name, "") for name in ("requeueexit", "requeueexithold")).split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            statuses |= {*range(int(first), min(int(last or first), 255) + 1)}
+    return statuses
+
+
+def kill_wait() -> float:
+    """Seconds from SIGTERM to SIGKILL at this site when Slurm ends a job: slurm.conf(5), KillWait."""
+    try:
+        seconds = parse_config(ask("scontrol", "show", "config")).get("killwait", "").partition(" ")[0]
+    except MusterError:
+        seconds = ""
+    return float(seconds) if seconds.isdecimal() else KILL_WAIT
+
+
+def site(partition: str = "") -> SlurmSite:
+    """The site of this login node; `error` if Slurm does not answer."""
+    try:
+        config = parse_config(ask("scontrol", "show", "config"))
+        groups = parse_groups(ask("sinfo", "--noheader", "--format=%R|%a|%D|%T|%E"))
+    except MusterError as error:
+        return SlurmSite(error=error.reason)
+    return SlurmSite(config=config, groups=groups, partition=partition)

@@ -1,0 +1,117 @@
+"""Judges a Slurm site by the output of its own programs. Pure: output in, findings out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...core.hosts.finding import Finding, error, warning
+
+OVERLAP = (20, 11)
+"""The first version whose srun has --overlap (Slurm's RELEASE_NOTES of 20.11)."""
+SHORT_KILL_WAIT = 10
+SITE = "Slurm"
+"""In place of a host in the findings."""
+WELL = frozenset({"idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "plnd", "planned"})
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition that have the same state: a line of sinfo."""
+
+    partition: str
+    open: bool
+    nodes: int
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SlurmSite:
+    """A Slurm site. `error`: why Slurm's controller did not answer; the rest is empty then."""
+
+    error: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """`scontrol show config`, names in lower case."""
+    groups: Sequence[NodeGroup] = ()
+    partition: str = ""
+    """The partition that the user named; empty for all."""
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """The settings of `scontrol show config`, names in lower case; `(null)` is an empty value."""
+    pairs = re.findall(r"^(\w+)\s*= (.*?)\s*$", text, re.MULTILINE)
+    return {name.lower(): "" if value == "(null)" else value for name, value in pairs}
+
+
+def parse_groups(text: str) -> list[NodeGroup]:
+    """Lines of `sinfo --format=%R|%a|%D|%T|%E`."""
+    groups = []
+    for line in text.splitlines():
+        parts = line.split("|", 4)
+        if len(parts) == 5 and parts[2].isdecimal():
+            name, is_open, nodes, state, reason = parts
+            groups.append(
+                NodeGroup(name, is_open == "up", int(nodes), state, "" if reason == "none" else reason)
+            )
+    return groups
+
+
+def judge_site(site: SlurmSite) -> tuple[Finding, ...]:
+    """Problems of the site that prevent launches with --slurm, or make them worse."""
+    if site.error:
+        remedy = "work on a login node of the site; there: scontrol ping"
+        return (error("slurm.no-controller", SITE, site.error, remedy),)
+    return (*_nodes(site), *_steps(site), *_ends(site))
+
+
+def _nodes(site: SlurmSite) -> Iterator[Finding]:
+    groups = [group for group in site.groups if site.partition in {"", group.partition}]
+    named = f"partition {site.partition}" if site.partition else "Slurm"
+    if not groups:
+        yield error(
+            "slurm.no-partition", SITE, f"{named}: no such partition, or no nodes", "see sinfo; then -p NAME"
+        )
+        return
+    for name in dict.fromkeys(group.partition for group in groups if not group.open):
+        remedy = "take another one (-p NAME), or ask the site's staff"
+        severity = error if name == site.partition else warning
+        yield severity("slurm.partition-closed", SITE, f"partition {name} takes no jobs", remedy)
+    sick = [group for group in groups if group.state.rstrip("*~#!%$@^-") not in WELL]
+    for group in sick:
+        why = f": {group.reason}" if group.reason else ""
+        text = f"partition {group.partition}: {group.nodes} nodes are {group.state}{why}"
+        yield warning("slurm.nodes-unusable", SITE, text, "ask for fewer nodes, or ask the site's staff")
+    if len(sick) == len(groups):
+        yield error("slurm.no-nodes", SITE, f"{named}: no node can take a job", "see sinfo --list-reasons")
+
+
+def _steps(site: SlurmSite) -> Iterator[Finding]:
+    version = tuple(map(int, re.findall(r"\d+", site.config.get("slurm_version", ""))[:2]))
+    if version and version < OVERLAP:
+        text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which Muster needs"
+        yield error("slurm.too-old", SITE, text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
+
+
+def _ends(site: SlurmSite) -> Iterator[Finding]:
+    tracking = site.config.get("proctracktype", "")
+    if tracking.endswith("/pgid"):
+        text = f"{tracking}: Slurm does not find processes that leave their process group, when a job ends"
+        yield warning(
+            "slurm.loses-processes", SITE, text, "ProctrackType=proctrack/cgroup; ask the site's staff"
+        )
+    if "cgroup" not in site.config.get("taskplugin", ""):
+        text = (
+            "jobs are not confined to their CPUs and GPUs (TaskPlugin without cgroup): ranks see all of them"
+        )
+        yield warning("slurm.not-confined", SITE, text, "ask for whole nodes: --exclusive")
+    if site.config.get("slurmdtimeout", "").startswith("0 "):
+        text = "SlurmdTimeout is 0: Slurm never notices a node that is gone, Muster does after 10 s"
+        yield warning("slurm.no-node-failure", SITE, text, "ask the site's staff")
+    wait = re.match(r"(\d+) sec", site.config.get("killwait", ""))
+    if wait and int(wait[1]) < SHORT_KILL_WAIT:
+        text = f"KillWait is {wait[1]} s: a program has only {wait[1]} s to save between SIGTERM and SIGKILL"
+        yield warning(
+            "slurm.short-kill-wait", SITE, text, "save often; --signal=TERM@60 warns before a time limit"
+        )

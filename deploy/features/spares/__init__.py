@@ -1,0 +1,1 @@
+"""Hosts without ranks, so that a job can heal."""

@@ -1,0 +1,229 @@
+"""Draws the screen of `muster top` with textual, and changes the view by keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input
+
+from ...core.errors import MusterError
+from .head import Moment
+from .history import TopHistory, TopRecord
+from .lines import SORTS, View, in_ascii
+from .screen import Frame, frame
+from .sources import RecordSource
+
+LOOK_SECONDS = 1.0
+# The terminal's own colours, which suit its background. Red is for alarms alone.
+STYLES = {
+    "plain": Style(),
+    "dim": Style(dim=True),
+    "title": Style(bold=True),
+    "heading": Style(bold=True, underline=True),
+    "focus": Style(bold=True, reverse=True),
+    "cursor": Style(reverse=True),
+    "mark": Style(color="green"),
+    "odd": Style(color="magenta"),
+    "bad": Style(color="red", bold=True),
+}
+
+TakeStacks = Callable[[], str]
+"""Reads the stacks of all ranks, as text; may take seconds, and may raise MusterError."""
+
+
+def shows_utf8() -> bool:
+    """Whether the terminal shows UTF-8, by the first of the variables of its locale that is set."""
+    names = ("LC_ALL", "LC_CTYPE", "LANG")
+    locale = next((value for name in names if (value := os.environ.get(name))), "UTF-8")
+    return "UTF8" in locale.upper().replace("-", "")
+
+
+class TopScreen(Widget, can_focus=True):
+    """The lines of a frame."""
+
+    frame = Frame([])
+
+    def render_line(self, y: int) -> Strip:
+        if y >= len(self.frame.lines):
+            return Strip.blank(self.size.width)
+        ascii_only = not shows_utf8()
+        strip = Strip(
+            Segment(in_ascii(span.text) if ascii_only else span.text, STYLES[span.style])
+            for span in self.frame.lines[y].spans
+        )
+        return strip.crop_extend(0, self.size.width, None)
+
+
+class TopApp(App[None]):
+    """The application: the screen, the filter, the keys."""
+
+    CSS = """
+    * { background: ansi_default; color: ansi_default; }
+    TopScreen { height: 1fr; }
+    Input { display: none; dock: bottom; height: 1; border: none; padding: 0; }
+    Input.open { display: block; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit"),
+        Binding("ctrl+c", "quit", priority=True),
+        Binding("tab,shift+tab", "other", priority=True),
+        Binding("o", "sort"),
+        Binding("slash", "filter"),
+        Binding("enter", "choose"),
+        Binding("escape", "leave", priority=True),
+        Binding("s", "stacks"),
+        Binding("question_mark,h", "help"),
+        *(Binding(key, f"move({by})") for key, by in (("up,k", -1), ("down,j", 1))),
+        *(Binding(key, f"page({by})") for key, by in (("pageup", -1), ("pagedown,space", 1))),
+        Binding("home,g", "move(-1000000)"),
+        Binding("end,G", "move(1000000)"),
+    ]
+
+    def __init__(
+        self, source: RecordSource, history: TopHistory, take_stacks: TakeStacks | None = None
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.source, self.history, self.take_stacks = source, history, take_stacks
+        self.view = View()
+        self._ended = threading.Event()
+
+    def compose(self) -> ComposeResult:
+        """The parts of the screen."""
+        yield TopScreen()
+        yield Input(placeholder="only lines with this text")
+
+    def on_mount(self) -> None:
+        """Begin to look. SIGTERM acts as `q`: an exception would leave threads and the terminal mode."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+        self.query_one(TopScreen).focus()
+        self.run_worker(self._look, thread=True, exit_on_error=False)
+        self.set_interval(LOOK_SECONDS, self.draw)
+
+    def on_unmount(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+
+    def on_resize(self) -> None:
+        """Draw the screen in its new size, after its widgets have got theirs."""
+        self.call_after_refresh(self.draw)
+
+    def _look(self) -> None:
+        """In a thread: add records until the end. After an error the source is asked again."""
+        look = self.source.begin
+        while not self._ended.is_set():
+            try:
+                records = [*look()]
+                problem, look = "", self.source.look
+            except MusterError as error:
+                records, problem = [], str(error)
+            if self._ended.is_set():
+                return
+            self.call_from_thread(self.add, records, problem)
+            self._ended.wait(LOOK_SECONDS)
+
+    def add(self, records: list[TopRecord], problem: str = "") -> None:
+        now = time.monotonic()
+        for record in records:
+            self.history.take(record, now)
+        self.history.problem = problem
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the screen from the records so far."""
+        if not self.query(TopScreen):
+            return  # textual removes the widgets before it ends the worker and the timer
+        screen = self.query_one(TopScreen)
+        moment = Moment(time.monotonic(), time.time())
+        screen.frame = frame(self.history, self.view, moment, self.size.width, self.size.height)
+        self.view = replace(self.view, first=screen.frame.first)
+        screen.refresh()
+
+    # -- keys --
+
+    def action_other(self) -> None:
+        """Show the ranks, or the hosts."""
+        self._change(ranks=not self.view.ranks, chosen="", text=(), help=False, cursor="", first=0)
+
+    def action_sort(self) -> None:
+        """Sort by the next figure."""
+        self._change(sort=SORTS[(SORTS.index(self.view.sort) + 1) % len(SORTS)])
+
+    def action_choose(self) -> None:
+        """Show the host or rank under the cursor in full."""
+        if keys := self.query_one(TopScreen).frame.keys:
+            self._change(chosen=self.view.cursor if self.view.cursor in keys else keys[0], first=0)
+
+    def action_leave(self) -> None:
+        """Leave the filter, a text, the full view; then the filter's text, then the cursor."""
+        self.query_one(TopScreen).focus()
+        self.query_one(Input).remove_class("open")
+        if self.view.help or self.view.text or self.view.chosen:
+            self._change(chosen="", text=(), help=False, first=0)
+        else:
+            self.query_one(Input).value = ""
+            self._change(wanted="", cursor="", first=0)
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self._change(help=not self.view.help, first=0)
+
+    def action_filter(self) -> None:
+        """Ask for the text of the filter."""
+        field = self.query_one(Input)
+        field.add_class("open")
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show only hosts and ranks with the text."""
+        self._change(wanted=event.value)
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter, and focus the table."""
+        self.query_one(Input).remove_class("open")
+        self.query_one(TopScreen).focus()
+
+    def action_page(self, by: int) -> None:
+        self.action_move(by * self.query_one(TopScreen).frame.page)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor, or a text without cursor."""
+        keys = [*self.query_one(TopScreen).frame.keys]
+        if not keys:
+            self._change(first=max(0, self.view.first + by))
+            return
+        # The first move only shows the cursor, on the first line.
+        at = keys.index(self.view.cursor) if self.view.cursor in keys else min(0, -by) if abs(by) == 1 else 0
+        self._change(cursor=keys[max(0, min(len(keys) - 1, at + by))])
+
+    def action_stacks(self) -> None:
+        if self.take_stacks is None:
+            self._change(text=("no job, so there are no stacks; Esc returns",))
+            return
+        self._change(text=("reading the stacks of all ranks",))
+        self.run_worker(self._stacks, thread=True, exit_on_error=False)
+
+    def _stacks(self) -> None:
+        try:
+            text = self.take_stacks() if self.take_stacks else ""
+        except MusterError as error:
+            text = str(error)
+        lines = (text or "no rank is running").split("\n")
+        self.call_from_thread(self._change, text=("the stacks of all ranks; Esc returns", *lines))
+
+    def _change(self, **fields: object) -> None:
+        self.view = replace(self.view, **fields)  # type: ignore[arg-type]
+        self.draw()

@@ -1,0 +1,131 @@
+"""`muster top`: hosts and ranks live, in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ...cli.job_lookup import JobSearch, look, require_logs
+from ...cli.running import job_hosts
+from ...cli.shared import EXCLUDE, HOSTS_ALSO, INCLUDE, JOB_HOSTS, RUNS_FOLDER, RunningJobOptions, write_json
+from ...core.connect.cluster import Cluster
+from ...core.connect.opener import access_beside
+from ...core.errors import UsageError
+from ...core.hosts import hostfile
+from ...core.job.control import LocatedJob, state_of
+from ...core.job.reconnect import reconnecting
+from ...core.plan.flags import flag
+from ...core.text.progress import Progress
+from ..why.diagnosis import gather_stacks
+from .figures import as_json
+from .head import Moment
+from .history import TopHistory
+from .screen import everything
+from .sources import HostSource, JobSource, RecordSource
+
+FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
+
+
+@dataclass(frozen=True)
+class Top(RunningJobOptions):
+    """Show live what every host and rank does: of a job, or of hosts (--hosts).
+
+    Tab changes between hosts and ranks, Enter shows one in full, s the stacks, / filters, o sorts, q ends.
+    """
+
+    hosts: str = flag("", f"watch these hosts, without a job; with JOB: {JOB_HOSTS}", "FILE", also=HOSTS_ALSO)
+    include: str = flag("", INCLUDE, "HOSTS")
+    exclude: str = flag("", EXCLUDE, "HOSTS")
+    once: bool = flag(False, "print hosts and ranks once, as plain text")
+    json: bool = flag(False, "print the figures of hosts and ranks once, as JSON for programs")
+
+    def run(self) -> None:
+        """Show it until the user ends it, or once."""
+        shows_hosts = bool(self.hosts and not self.job)
+        if (self.include or self.exclude) and not shows_hosts:
+            option = "--include" if self.include else "--exclude"
+            raise UsageError(f"{option} is for hosts without a job: muster top --hosts FILE {option} ...")
+        if shows_hosts and self.runs != RUNS_FOLDER:
+            raise UsageError(f"--runs {self.runs} is for jobs; --hosts without a job shows hosts")
+        with contextlib.ExitStack() as stack:
+            read_stacks = None
+            if shows_hosts:
+                source, history = stack.enter_context(_hosts(self))
+            else:
+                located, search = stack.enter_context(_job(self))
+                source, history = JobSource(reconnecting(located)), TopHistory()
+                jobs = [job.state for job in search.jobs]
+                history.others = tuple(
+                    job.job for job in jobs if job.state == "running" and job.job != located.state.job
+                )
+                read_stacks = partial(_stacks, located, search, self)
+            if self.once or self.json:
+                _fill(source, history)
+                moment = Moment(time.monotonic(), time.time())
+                if self.json:
+                    write_json(as_json(history, moment.now))
+                else:
+                    sys.stdout.write(everything(history, moment))
+                return
+            _live(source, history, read_stacks)
+
+
+def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], str] | None) -> None:
+    """Draw until the user ends it."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
+        raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
+    from .app import TopApp  # noqa: PLC0415  # 130 ms
+
+    Progress.close_all()
+    # Without this, Textual reads from a closed terminal in a busy loop.
+    signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
+    TopApp(source, history, read_stacks).run()
+
+
+def _stacks(located: LocatedJob, search: JobSearch, options: Top) -> str:
+    """The stacks of a job's ranks, over new connections."""
+    with job_hosts(state_of(located), search, options) as (_, channels, silent):
+        gathered = gather_stacks(located.state.job, channels)
+    return str(replace(gathered, problems={**gathered.problems, **silent}))
+
+
+@contextlib.contextmanager
+def _job(options: Top) -> Iterator[tuple[LocatedJob, JobSearch]]:
+    """The job with this id, or the newest of this user that runs."""
+    with look(options.job, options) as search:
+        chosen = search.named(options.job) if options.job else search.default("newest running")
+        require_logs(chosen)
+        yield chosen, search
+
+
+@contextlib.contextmanager
+def _hosts(options: Top) -> Iterator[tuple[RecordSource, TopHistory]]:
+    path = Path(options.hosts)
+    chosen = hostfile.select(hostfile.load(path), options.include, options.exclude)
+    open_pipe = access_beside(path, options.python).open
+    with contextlib.closing(Cluster(chosen, open_pipe, facts=False)) as cluster:
+        errors = cluster.connect()
+        yield HostSource(cluster, errors), TopHistory(host.name for host in chosen)
+
+
+def _fill(source: RecordSource, history: TopHistory) -> None:
+    """Read the samples so far, and wait a few seconds for hosts that have no rates yet."""
+    look, until = source.begin, time.monotonic() + FIRST_SECONDS
+    while True:
+        for record in look():
+            history.take(record, time.monotonic())
+        look = source.look
+        over = history.job is not None and not history.job.running
+        waiting = [
+            track for track in history.hosts.values() if not track.why and not (track.last and track.last.cpu)
+        ]
+        if over or not waiting or time.monotonic() > until:
+            return
+        time.sleep(PAUSE_SECONDS)

@@ -1,0 +1,291 @@
+"""The state of hosts and ranks, from records in the order of their arrival. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...core.connect.requests.jobs import JobState
+from ...core.text.printed import figures_of, seconds_left
+from ...core.text.terminal import without_colours
+from ..samples.messages import HostSample, RankSample, TrainingSample
+from ..samples.sample_file import PaceLook
+from ..why.stall import stall_text
+
+KEPT = 64  # samples of a host or rank: the length of a sparkline
+KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
+OWN_LINES = 20  # of the log of a rank from before the start that has no line of another rank
+KEPT_POINTS = 2000  # of the curves; then every other one is dropped
+PACE_SECONDS = 2.0  # between two looks at the pace of printed steps
+
+
+class TrainingPoint(NamedTuple):
+    """A point of the curves of loss and throughput."""
+
+    step: int | None
+    loss: float | None
+    rate: float | None
+    """Samples or steps in a second."""
+
+
+@dataclass(frozen=True)
+class PrintedText:
+    """Output of a rank: whole lines. `old`: printed before this program watched."""
+
+    rank: int
+    host: str
+    text: str
+    old: bool = False
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A host that does not answer, and the reason."""
+
+    host: str
+    why: str
+
+
+TopRecord = HostSample | PrintedText | Unreached | PaceLook | JobState
+
+
+@dataclass
+class HostTrack:
+    """A host: its last samples, oldest first, and why it does not answer, if so."""
+
+    name: str
+    samples: deque[HostSample] = field(default_factory=lambda: deque(maxlen=KEPT))
+    why: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key of its line on the screen."""
+        return self.name
+
+    @property
+    def last(self) -> HostSample | None:
+        """The newest sample."""
+        return self.samples[-1] if self.samples else None
+
+
+@dataclass
+class RankTrack:
+    """A rank: its host, its last samples, its last output and when, in seconds of the reader's clock."""
+
+    rank: int
+    host: str
+    samples: deque[RankSample] = field(default_factory=lambda: deque(maxlen=KEPT))
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    printed: float | None = None
+    step: int | None = None
+    loss: float | None = None
+    done: float | None = None
+    """The share of its steps or epochs that is done."""
+    own: float | None = None
+    """Seconds of a step without waits for others, of a recorded job."""
+    late: float = 0.0
+    """Seconds of each step that the others wait for it."""
+    progress: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRESS))
+    """A time, and the share of its steps or epochs that was done then."""
+    running: bool = True
+    """Whether the newest sample of its host had it."""
+
+    @property
+    def key(self) -> str:
+        """The key of its line on the screen."""
+        return f"rank {self.rank}"
+
+    @property
+    def last_line(self) -> str:
+        return self.lines[-1] if self.lines else ""
+
+    @property
+    def last(self) -> RankSample | None:
+        """The newest sample."""
+        return self.samples[-1] if self.samples else None
+
+    def seconds_left(self, now: float) -> float | None:
+        """The time to the end, by the pace since this reader began to watch."""
+        if not self.progress:
+            return None
+        (began, before), (last, done) = self.progress[0], self.progress[-1]
+        left = seconds_left(done, last - began, before=before)
+        return None if left is None else max(0.0, left - (now - last))
+
+
+class TopHistory:
+    """The records of one job, or of hosts without a job."""
+
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
+        self.job: JobState | None = None
+        self.others: tuple[str, ...] = ()
+        """Other jobs that run."""
+        self.problem = ""
+        """Why the last look for records failed."""
+        self.hosts = {name: HostTrack(name) for name in hosts}
+        self.ranks: dict[int, RankTrack] = {}
+        self.training: TrainingSample | None = None
+        self.reporter: RankTrack | None = None
+        """The first rank that prints steps or losses: rank 0, of most programs."""
+        self.course: list[TrainingPoint] = []
+        """The training since the first record, by steps.jsonl, else by the lines of the reporter."""
+        self.rate_of_samples = False
+        """Whether the rates of the course are samples in a second, not steps."""
+        self.log: dict[str, set[int]] = {}
+        """The last lines of all ranks, oldest first, each with the ranks that printed it."""
+        self._pace: tuple[float, int] | None = None
+        """A time, and the printed step then."""
+        self._attempt = 0
+        self._newest = 0.0
+        self._heard = 0.0
+
+    def take(self, record: TopRecord, heard: float) -> None:
+        """Add a record. `heard`: the time of its arrival, in seconds of the reader's own clock."""
+        if isinstance(record, HostSample):
+            self._sample(record, heard)
+        elif isinstance(record, PrintedText):
+            self._printed(record, heard)
+        elif isinstance(record, PaceLook):
+            self._take_pace(record)
+        elif isinstance(record, Unreached):
+            self.hosts.setdefault(record.host, HostTrack(record.host)).why = record.why
+        else:
+            self.job = record
+            if record.attempt > self._attempt:
+                self._begin_again(record.attempt)
+            for name in record.hosts:
+                self.hosts.setdefault(name, HostTrack(name))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.job is not None and not self.job.running
+
+    def silence(self, host: str, now: float) -> float | None:
+        """Seconds since a host's last sample; None if there was none.
+
+        Hosts are compared with each other: the clock of the driver may differ from the reader's.
+        """
+        track = self.hosts.get(host)
+        if track is None or track.last is None:
+            return None
+        return max(0.0, self._newest - track.last.at) + max(0.0, now - self._heard)
+
+    def stall(self, now: float) -> str:
+        """`no step for 1 min 36 s: rank 3 on node2 never came to ...`, from the driver; empty for none."""
+        stall = self.job.stall if self.job else None
+        if stall is None:
+            return ""
+        # The last sample gives the driver's clock, which may differ from the reader's.
+        at = self._newest + max(0.0, now - self._heard) if self._newest else stall.since
+        return stall_text(max(0.0, at - stall.since), stall.why)
+
+    def _sample(self, sample: HostSample, heard: float) -> None:
+        if sample.attempt > self._attempt:
+            self._begin_again(sample.attempt)
+        if sample.attempt < self._attempt:
+            return
+        track = self.hosts.setdefault(sample.host, HostTrack(sample.host))
+        track.samples.append(sample)
+        track.why = ""
+        if sample.at >= self._newest:
+            self._newest, self._heard = sample.at, heard
+        if sample.training:
+            self._train(sample.training)
+        present = {entry.rank for entry in sample.ranks}
+        for entry in sample.ranks:
+            rank = self.ranks.setdefault(entry.rank, RankTrack(entry.rank, sample.host))
+            rank.samples.append(entry)
+        for rank in self.ranks.values():
+            if rank.host == sample.host:
+                rank.running = rank.rank in present
+
+    def _train(self, training: TrainingSample) -> None:
+        """Add a point of steps.jsonl, which has more figures than the printed lines."""
+        if self.training is None:
+            self.course = []
+        elif self.training.step == training.step:
+            return
+        self.training = training
+        seconds, samples = training.step_seconds, training.samples_per_second
+        self.rate_of_samples = samples is not None
+        rate = samples if samples is not None else 1.0 / seconds if seconds else None
+        self._add_point(TrainingPoint(training.step, training.loss, rate))
+
+    def _add_point(self, point: TrainingPoint) -> None:
+        self.course.append(point)
+        if len(self.course) > KEPT_POINTS:
+            del self.course[1:-1:2]
+
+    def _take_pace(self, look: PaceLook) -> None:
+        if look.attempt == self._attempt:
+            entries = {entry.rank: entry for entry in look.ranks}
+            for rank, track in self.ranks.items():
+                entry = entries.get(rank)
+                track.own = entry.own_seconds if entry else None
+                track.late = entry.late_seconds if entry and entry.late else 0.0
+
+    def _begin_again(self, attempt: int) -> None:
+        """Forget the ranks of an earlier attempt, and the hosts that are no longer used."""
+        self._attempt, self.ranks, self.training = attempt, {}, None
+        self.course, self.reporter, self._pace = [], None, None
+        self.log.clear()
+        used = self.job.hosts if self.job else ()
+        self.hosts = {name: track for name, track in self.hosts.items() if not used or name in used}
+
+    def _printed(self, printed: PrintedText, heard: float) -> None:
+        rank = self.ranks.setdefault(printed.rank, RankTrack(printed.rank, printed.host))
+        text = without_colours(printed.text).replace("\r", "\n")
+        lines = [line.strip()[:LONGEST_LINE] for line in text.split("\n")]
+        if not (printed_lines := [line for line in lines if line]):
+            return
+        rank.lines.extend(printed_lines)
+        rank.printed = None if printed.old else heard
+        self._log(rank.rank, printed_lines[-KEPT_LINES:], old=printed.old)
+        for line in printed_lines[-KEPT_POINTS:]:
+            self._figures(rank, line, heard)
+
+    def _log(self, rank: int, lines: list[str], *, old: bool) -> None:
+        """Add lines to the log. One that other ranks have printed stays where it is.
+
+        Of the lines from before the start, only those count that follow a line of another rank.
+        """
+        if old and self.log:
+            shared = next((index for index, line in enumerate(lines) if line in self.log), -OWN_LINES)
+            lines = lines[shared:]
+        for line in lines:
+            ranks = self.log.get(line, set())
+            if rank in ranks:  # it prints the line again
+                del self.log[line]
+            self.log[line] = {rank} if rank in ranks else ranks | {rank}
+        for line in [*self.log][: max(0, len(self.log) - KEPT_LINES)]:
+            del self.log[line]
+
+    def _figures(self, rank: RankTrack, line: str, heard: float) -> None:
+        figures = figures_of(line)
+        rank.step = rank.step if figures.step is None else figures.step
+        rank.loss = rank.loss if figures.loss is None else figures.loss
+        if figures.done is not None:
+            rank.done = figures.done
+            if rank.printed is not None:
+                rank.progress.append((heard, figures.done))
+        if figures.step is None and figures.loss is None:
+            return
+        if self.reporter is None or rank.rank < self.reporter.rank:
+            self.reporter, self._pace = rank, None
+            self.course = self.course if self.training else []
+        if self.training is None and rank is self.reporter:
+            self._printed_point(rank, figures.loss, heard)
+
+    def _printed_point(self, rank: RankTrack, loss: float | None, heard: float) -> None:
+        rate = None
+        if rank.printed is not None and rank.step is not None:
+            since, before = self._pace or (heard, rank.step)
+            if heard - since >= PACE_SECONDS or rank.step < before:
+                rate = (rank.step - before) / (heard - since) if rank.step > before else None
+                since, before = heard, rank.step
+            self._pace = since, before
+        if loss is not None or rate is not None:
+            self._add_point(TrainingPoint(rank.step, loss, rate))

@@ -1,0 +1,209 @@
+"""The screen of `muster top` as a pure function of the records so far, the user's view, and its size.
+
+From the top: alarms, the job, its curves, the hosts, the ranks, the end of the log, the keys. A small screen
+has a line in place of a table, and no curves; on a large one, the curves have a quarter of the
+rows, and the log gets those that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...core.text.text import count, span
+from .curves import curves_of, drawn
+from .details import host_in_full, host_summary, rank_in_full, rank_summary, state_of_rest
+from .head import Moment, alarm_lines, job_lines
+from .history import TopHistory
+from .judge import Judge
+from .lines import ScreenLine, Span, View, heading, line, padded
+from .tables import HostTable, RankTable, host_table, rank_table
+
+PLAIN_COLUMNS = 120  # of --once
+ROWS_WITH_CURVES = 26
+ROWS_WITH_BOTH = 20  # for tables of hosts and of ranks; with fewer, one of them is a line
+ROWS_WITH_TITLE, LONGEST_LABEL = 5, 16  # of the log
+KEYS = {
+    "Tab": "hosts or ranks: the other table",
+    "arrows, j, k, PgUp, PgDn, Home, End": "move",
+    "Enter": "the host or rank under the cursor in full",
+    "Esc": "back; without a filter",
+    "/": "only hosts and ranks with a text",
+    "o": "the next order: trouble, name, CPU, memory, GPU",
+    "s": "the stacks of all ranks",
+    "?": "these keys",
+    "q, Ctrl-C": "quit; the job continues",
+}
+
+
+class Frame(NamedTuple):
+    """A whole screen. `keys`: the hosts or ranks on which the cursor may stand, in their order."""
+
+    lines: list[ScreenLine]
+    keys: Sequence[str] = ()
+    first: int = 0
+    """The first line of the table or text that is shown."""
+    page: int = 1
+    """The rows for a move by a page."""
+
+
+def frame(history: TopHistory, view: View, moment: Moment, width: int, rows: int) -> Frame:
+    """The screen, in exactly so many rows."""
+    judge = Judge(history, moment.now)
+    alarms = alarm_lines(history, judge, width, max(2, rows // 8))
+    head = [*alarms, *job_lines(history, moment, width)][: max(1, rows - 4)]
+    body_rows = max(1, rows - len(head) - 1)
+    if in_full := _in_full(history, view, judge, width):
+        first = max(0, min(view.first, len(in_full) - body_rows))
+        body = Frame(in_full[first : first + body_rows], (), first, body_rows)
+    else:
+        body = _Panels(history, view, judge, width, body_rows).frame()
+    blank = [ScreenLine(())] * (body_rows - len(body.lines))
+    lines = [*head, *body.lines, *blank, key_line(view, width, full=bool(in_full))]
+    return body._replace(lines=lines[:rows])
+
+
+def _in_full(history: TopHistory, view: View, judge: Judge, width: int) -> list[ScreenLine]:
+    """Lines in place of the panels: keys, stacks, a host or a rank; empty for the panels."""
+    if view.help:
+        names = max(map(len, KEYS)) + 2
+        return [line(width, Span(padded(key, names), "title"), Span(what)) for key, what in KEYS.items()]
+    if view.text:
+        return [line(width, Span(text)) for text in view.text]
+    if view.chosen.startswith("rank ") and (rank := history.ranks.get(int(view.chosen[5:]))):
+        return rank_in_full(rank, judge, width)
+    if host := history.hosts.get(view.chosen):
+        return host_in_full(history, host, judge, width)
+    return []
+
+
+def key_line(view: View, width: int, *, full: bool) -> ScreenLine:
+    """The keys that act now."""
+    other = "hosts" if view.ranks else "ranks"
+    keys = [("q", "quit"), ("Esc", "back")] if full else [("q", "quit"), ("Tab", other), ("Enter", "in full")]
+    more = [("/", "filter"), ("o", f"order: {view.sort}"), ("s", "stacks"), ("?", "keys")]
+    if view.wanted:
+        keys, more[0] = [("Esc", f"ends the filter: {view.wanted}"), *keys], ("/", "change it")
+    return line(
+        width,
+        *(part for key, what in [*keys, *more] for part in (Span(key, "title"), Span(f" {what}  ", "dim"))),
+    )
+
+
+class _Panels:
+    """Curves, hosts, ranks and log in so many rows."""
+
+    def __init__(self, history: TopHistory, view: View, judge: Judge, width: int, rows: int) -> None:
+        self.history, self.view, self.judge, self.width = history, view, judge, width
+        self.hosts = host_table(history, view, judge, width)
+        self.ranks = rank_table(history, view, judge, width)
+        self.is_in_ranks = view.ranks and bool(history.ranks)
+        """Whether the cursor is in the table of the ranks."""
+        self.curves = curves_of(history)[: 2 if width >= 100 else 1] if rows >= ROWS_WITH_CURVES else []
+        self.curve_rows, self.host_rows, self.rank_rows, self.log_rows = self._rows(rows)
+
+    def _rows(self, rows: int) -> tuple[int, int, int, int]:
+        """How many rows each panel gets."""
+        curves = rows // 4 if self.curves else 0
+        lines = len(self.history.log)
+        log = min(lines, max(1, rows // 6)) if lines else 0
+        left = rows - curves - log
+        hosts = 1 + max(1, len(self.hosts.rows))
+        ranks = 1 + max(1, len(self.ranks.rows)) if self.history.ranks else 0
+        focused, other = (ranks, hosts) if self.is_in_ranks else (hosts, ranks)
+        if focused + other > left:
+            other = min(other, left // 2 if focused > left // 2 else left - focused)
+            other = min(1, other) if left < ROWS_WITH_BOTH or other < 3 else other
+        focused = min(focused, left - other)
+        spare = left - focused - other
+        more_log = min(spare, max(0, lines + 1 - log))
+        hosts, ranks = (other, focused) if self.is_in_ranks else (focused, other)
+        return curves, hosts, ranks, log + more_log
+
+    def frame(self) -> Frame:
+        """The panels; the cursor is in one of the tables."""
+        view, width = self.view, self.width
+        lines = drawn(self.curves, width, self.curve_rows) if self.curves else []
+        body = Frame([])
+        for table, rows in ((self.hosts, self.host_rows), (self.ranks, self.rank_rows)):
+            focus = (table is self.ranks) == self.is_in_ranks
+            if rows == 1 and not focus:
+                summary = rank_summary if table is self.ranks else host_summary
+                lines.append(summary(self.history, self.judge, width))
+            elif rows:
+                window = _Window(table, view if focus else replace(view, cursor="", first=0), rows - 1)
+                lines += [table.heading(focus=focus), *window.lines()]
+                if focus:
+                    body = Frame([], window.keys, window.first, max(1, rows - 2))
+        return body._replace(lines=[*lines, *self._log()])
+
+    def _log(self) -> list[ScreenLine]:
+        """The end of the log: each line with the ranks that printed it."""
+        titled = self.log_rows >= ROWS_WITH_TITLE
+        shown = [*self.history.log.items()][-max(1, self.log_rows - titled) :] if self.log_rows else []
+        labels = [
+            label if len(label := span(sorted(ranks))) <= LONGEST_LABEL else count(len(ranks), "rank")
+            for _, ranks in shown
+        ]
+        most = max(map(len, labels), default=0)
+        return [
+            *([heading(self.width, "log, the last lines of the ranks")] if titled else []),
+            *(
+                line(self.width, Span(f"{padded(label, most)}  ", "dim"), Span(text))
+                for label, (text, _) in zip(labels, shown, strict=True)
+            ),
+        ]
+
+
+class _Window:
+    """The part of a table that fits in so many rows, with the cursor in it."""
+
+    def __init__(self, table: HostTable | RankTable, view: View, rows: int) -> None:
+        self.table, self.wanted = table, view.wanted
+        self.keys = [track.key for track, _ in table.rows]
+        whole = len(self.keys)
+        shown_rows = rows if whole <= rows else max(1, rows - 1)
+        at = self.keys.index(view.cursor) if view.cursor in self.keys else 0
+        self.cursor = self.keys[at] if view.cursor and self.keys else ""
+        first = min(max(view.first, at - shown_rows + 1), at)
+        self.first = max(0, min(first, whole - shown_rows))
+        self.shown = range(self.first, min(whole, self.first + shown_rows))
+
+    def lines(self) -> list[ScreenLine]:
+        """The lines that are shown, and a line about the others."""
+        if not self.keys:
+            text = f"no {self.table.noun} has the text {self.wanted}"
+            return [line(self.table.width, Span(text, "dim"))]
+        lines = [*map(self.table.line, self.shown)]
+        if self.cursor:
+            at = self.keys.index(self.cursor) - self.first
+            spans = tuple(Span(text, "cursor") for text, _ in lines[at].spans)
+            lines[at] = lines[at]._replace(spans=spans)
+        rest = self._rest()
+        return [*lines, line(self.table.width, Span(rest, "dim"))] if rest else lines
+
+    def _rest(self) -> str:
+        """`+ 12 more hosts, all well`; empty if all are shown."""
+        noun, whole = self.table.noun, len(self.keys)
+        below = whole - self.shown.stop
+        if whole <= len(self.shown):
+            return ""
+        if not below:
+            return f"{noun}s {self.first + 1} to {whole} of {whole}"
+        state = state_of_rest([note for _, note in self.table.rows[self.shown.stop :]])
+        position = f" ({noun}s {self.first + 1} to {self.shown.stop} of {whole})" if self.first else ""
+        return f"+ {count(below, f'more {noun}')}, {state}{position}"
+
+
+def everything(history: TopHistory, moment: Moment) -> str:
+    """All hosts and ranks as plain text, for `--once`."""
+    judge, width = Judge(history, moment.now), PLAIN_COLUMNS
+    hosts = host_table(history, View(), judge, width)
+    ranks = rank_table(history, View(), judge, width)
+    parts = [
+        [*alarm_lines(history, judge, 10_000, 1000), *job_lines(history, moment, width)],
+        *([table.heading(), *map(table.line, range(len(table.rows)))] for table in (hosts, ranks)),
+    ]
+    shown = parts if ranks.rows else parts[:2]
+    return "\n\n".join("\n".join(map(str, part)) for part in shown) + "\n"

@@ -1,0 +1,274 @@
+"""Explains a stalled job: the stacks of its ranks, why they wait (features/why), unreachable hosts.
+
+py-spy reads the stacks on the hosts (features/why/gather.py). Equal stacks are folded. Hosts are asked
+whether they reach each other where their ranks talk.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from ...core.connect.channel import Channel
+from ...core.connect.cluster import Cluster
+from ...core.connect.fanout import ask_every, on_every
+from ...core.connect.requests.hosts import OPEN_PORT, REACH, Reached
+from ...core.connect.requests.launch import STACKS, Stack, StackFrame
+from ...core.errors import lines_of
+from ...core.hosts.rendezvous import Rendezvous, peers
+from ...core.job.cause import ended_with, in_collective
+from ...core.job.events import Stage
+from ...core.job.feature import Attempt, Feature
+from ...core.job.result import Failure, LaunchResult, RankExit
+from ...core.job.state import LaunchState
+from ...core.plan.launch_plan import LaunchPlan
+from ...core.plan.spec import LaunchSpec
+from ...core.text.fold import fold
+from ...core.text.terminal import harmless
+from ...core.text.text import span
+from .gather import gather, own_py_spy, send_py_spy, with_missing
+from .positions import Positions, Rank
+
+if TYPE_CHECKING:
+    from .verdict import Verdict
+
+
+# An agent waits 8 s for each py-spy. An agent that is slower than this is silent, and its host has a problem.
+STACKS_SECONDS = 12.0
+_REMEDIES = {
+    "Permission": "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE",
+    "Exec format": "py-spy of this machine is for another processor: pip install py-spy on that host",
+    "No such file": "pip install py-spy here, or on that host",
+}
+
+
+@dataclass(frozen=True)
+class RankStacks:
+    """The frames of each rank, innermost first; or a single line with the reason why there are none."""
+
+    frames: Mapping[int, tuple[str, ...]]
+    problems: Mapping[str, str]
+    """The hosts that gave no stacks, and why."""
+    unread: frozenset[int] = frozenset()
+    """The ranks whose stack could not be read."""
+
+    @property
+    def odd(self) -> list[int]:
+        """The readable ranks whose stack differs from that of most of them; none if there is no majority."""
+        read = {rank: frames for rank, frames in self.frames.items() if rank not in self.unread}
+        groups = fold(read.items())
+        if not groups or 2 * len(groups[0][0]) <= len(read):
+            return []
+        return sorted(rank for ranks, _ in groups[1:] for rank in ranks)
+
+    def __str__(self) -> str:
+        lines = []
+        for ranks, frames in fold(sorted(self.frames.items())):
+            lines += [f"{span(ranks)}:", *(f"    {frame}" for frame in frames)]
+        lines += lines_of(self.problems.items())
+        return "".join(f"{line}\n" for line in lines)
+
+
+def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
+    """Ask all hosts at once for the stacks of a job."""
+    tool = own_py_spy()
+    outcomes = on_every(channels, lambda host: _ask_stacks(job, channels[host], tool))
+    by_rank = {int(rank): stack for stacks in outcomes.results.values() for rank, stack in stacks.items()}
+    return RankStacks(
+        {rank: _frames(stack) for rank, stack in by_rank.items()},
+        {host: error.reason for host, error in outcomes.errors.items()},
+        frozenset(rank for rank, stack in by_rank.items() if stack.error),
+    )
+
+
+def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStacks:
+    """The stacks that are part of the evidence of a hang."""
+    stacks = {
+        rank.number: Stack(
+            tuple(StackFrame(*frame[:3]) for frame in rank.evidence.frames), rank.evidence.error
+        )
+        for rank in ranks
+        if rank.evidence and rank.evidence.process
+    }
+    return RankStacks(
+        {rank: _frames(stack) for rank, stack in stacks.items()},
+        dict(problems),
+        frozenset(rank for rank, stack in stacks.items() if stack.error),
+    )
+
+
+def _ask_stacks(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
+    """The stack of each rank of a host. `tool`: py-spy, for a host without it."""
+    digest = send_py_spy(channel, tool, STACKS_SECONDS)
+    answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
+    return answer.stacks
+
+
+def _frames(stack: Stack) -> tuple[str, ...]:
+    if stack.error:
+        error = harmless(stack.error)
+        return (": ".join([error, *(remedy for sign, remedy in _REMEDIES.items() if sign in error)]),)
+    # The frames of `python -m` itself are left out.
+    program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)
+    return tuple(harmless(f"{frame.function} ({frame.file}:{frame.line})") for frame in program)
+
+
+# Failures that only the ranks themselves can explain.
+STUCK = frozenset({"start", "stall"})
+MOST_PAIRS = 3
+# Messages of Gloo, NCCL and Muster's MPI backend about a collective that took too long.
+_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The stacks at the time of the failure, and the verdict on why the ranks wait, if they recorded that.
+
+    `unreached`: a sentence for each host that does not reach another one.
+    """
+
+    stacks: RankStacks
+    why: Verdict | None
+    unreached: tuple[str, ...] = ()
+
+
+def needed(failure: Failure, spec: LaunchSpec) -> bool:
+    """Whether a job stalls, or a rank of a recorded job failed in a collective."""
+    return failure.kind in STUCK or (
+        failure.kind == "rank" and spec.record and (_timed_out(failure) or in_collective(failure.tail))
+    )
+
+
+def _timed_out(failure: Failure) -> bool:
+    return any(map(_TIMED_OUT.search, failure.tail))
+
+
+class Diagnosis(Feature):
+    """Explains a job that stalls or does not start, and a rank that failed in a collective."""
+
+    def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Ask all ranks where they are."""
+        failure = result.failure
+        if failure is None or not needed(failure, attempt.plan.spec):
+            return result
+        attempt.emit(Stage("asking every rank where it is"))
+        found = gather_explanation(failure, attempt)
+        failure = explained(failure, found, attempt.state)
+        return replace(result, failure=failure, stacks=str(found.stacks), why=found.why)
+
+
+def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
+    """Ask the hosts that still answer, before the job is ended."""
+    from .verdict import explain, explain_crash  # noqa: PLC0415  # 6 ms, only for these failures
+
+    plan, cluster, channels = attempt.plan, attempt.cluster, attempt.answering
+    ranks, problems = gather(plan.spec.job, channels)
+    every = without_victims(_every(ranks, problems, plan, channels), failure, attempt.state.ends)
+    stands_still = failure.kind == "stall" and failure.rank is None
+    why = None
+    if failure.kind == "rank" and not _timed_out(failure):
+        why = explain_crash(every)
+    elif plan.spec.record and failure.kind != "start":
+        why = explain(every, stalled=True)
+    unreached = tuple(unreached_pairs(plan, cluster, channels)) if stands_still else ()
+    return Explanation(of_evidence(ranks, problems), why, unreached)
+
+
+def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Mapping[int, float], Verdict]:
+    """For how long each rank has waited in a collective, and the verdict if nothing moves."""
+    from .verdict import explain  # noqa: PLC0415  # 6 ms with waits, only for a job that is silent
+    from .waits import waited  # noqa: PLC0415
+
+    ranks, problems = gather(plan.spec.job, channels)
+    return waited(Positions(ranks)), explain(_every(ranks, problems, plan, channels), stalled=True)
+
+
+def _every(
+    ranks: Sequence[Rank], problems: Mapping[str, str], plan: LaunchPlan, channels: Mapping[str, Channel]
+) -> list[Rank]:
+    """The ranks with evidence, and the others."""
+    names = [host.host.name for host in plan.hosts]
+    silent = [name for name in names if name in problems or name not in channels]
+    return with_missing(ranks, {placed.rank: placed.host for placed in plan.ranks}, silent)
+
+
+def without_victims(ranks: Sequence[Rank], failure: Failure, ends: Mapping[int, RankExit]) -> list[Rank]:
+    """The ranks, without the ends of those that the launcher ended after the failure."""
+    victims = ended_with(failure, ends)
+    return [
+        replace(rank, evidence=replace(rank.evidence, end=None), ended_with_job=True)
+        if rank.evidence and rank.number in victims
+        else rank
+        for rank in ranks
+    ]
+
+
+def explained(failure: Failure, explanation: Explanation, state: LaunchState) -> Failure:
+    """The failure with the stacks, and with hosts that do not reach each other, or else odd ranks."""
+    stacks = explanation.stacks
+    if failure.kind == "rank":
+        return failure  # its last lines explain more
+    odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
+    reason = failure.reason
+    if odd:
+        reason += f"; {state.name(odd)} {'is' if len(odd) == 1 else 'are'} elsewhere in the code"
+    if explanation.unreached:  # then the position of a rank is a consequence
+        reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
+    return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
+
+
+ANSWER_SECONDS = 10.0
+MOST_PEERS = 16
+
+
+def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]) -> list[str]:
+    """A sentence for each host that does not reach another one at the addresses of its ranks.
+
+    A host that does not answer proves nothing about the others.
+    """
+    addresses = _rank_addresses(plan, cluster)
+    nonces = {name: secrets.token_hex(8) for name in channels}
+    ports = {
+        name: answer.port
+        for name, answer in ask_every(
+            channels, OPEN_PORT, ANSWER_SECONDS, lambda name: {"nonce": nonces[name], "probe": True}
+        ).results.items()
+        if answer.port and addresses[name]
+    }
+    names = [*ports]
+
+    def request(name: str) -> dict[str, Any]:
+        tried = (names[number] for number in peers(names.index(name), len(names), MOST_PEERS))
+        return {"targets": [target(other) for other in tried if other != name]}
+
+    def target(name: str) -> dict[str, Any]:
+        return {"host": name, "addresses": addresses[name], "port": ports[name], "nonce": nonces[name]}
+
+    outcomes = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, request)
+    return [
+        f"{source} does not reach {host} at {_reason(reached)}"
+        for source, answer in outcomes.results.items()
+        for host, reached in answer.reached.items()
+        if host in names and reached.refused and not reached.interfaces
+    ]
+
+
+def _rank_addresses(plan: LaunchPlan, cluster: Cluster) -> dict[str, list[str]]:
+    """The addresses of each host where its ranks listen; all of them if the interface is unknown.
+
+    The environment of the ranks has the interface, which the user may have chosen.
+    """
+    head = plan.hosts[0]
+    interfaces = {host.host.name: host.env.get("GLOO_SOCKET_IFNAME") for host in plan.hosts}
+    rendezvous = Rendezvous(head.env["MASTER_ADDR"], int(head.env["MASTER_PORT"]), interfaces)
+    addresses = {host.host.name: cluster.addresses(host.host) for host in plan.hosts}
+    listening = rendezvous.rank_addresses(head.host.name, addresses, cluster.facts)
+    return {name: list(listening.get(name, own)) for name, own in addresses.items()}
+
+
+def _reason(reached: Reached) -> str:
+    return ", ".join(f"{address} ({why})" for address, why in reached.refused.items())

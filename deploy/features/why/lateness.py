@@ -1,0 +1,238 @@
+"""How late each rank begins the collectives of a step. Pure: times of arrival in, the pace of ranks out.
+
+The lateness of a rank at a collective is its arrival minus the median arrival. The lateness of a step is the
+sum over its collectives that wait for all ranks, and the most of those that run in the background, as the
+buckets of a backward do: a rank that is late for the first bucket is as late for the next.
+
+A step has a score for each rank: the share of the other ranks that it is later than, minus the share that it
+is not, where a lateness of MARGIN of the step is not counted. sums.py adds the scores up.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from .meetings import Arriving, HostClock, Meetings, groups, join, with_distinct_groups
+from .messages import CallSite
+
+STEPS = 30
+"""The number of the last steps that are judged."""
+LEAST_STEPS = 8
+MARGIN = 0.04
+"""A rank is late if it is later than others by more than this share of a step."""
+_REGULAR = 0.9
+_BLOCKS = 20
+
+
+@dataclass(frozen=True)
+class RankPace:
+    """How a rank goes through a step, in seconds. `late`: how long the others wait for it.
+
+    `own`: the part of the step without waits for others. `often`: in which share of the steps it is late.
+    `since`: the number of the first collective that it begins late, and `since_at` its time by the driver's
+    clock; 0 for a rank that is not late.
+    """
+
+    rank: int
+    host: str
+    late: float
+    own: float
+    often: float = 0.0
+    is_late: bool = False
+    since: int = 0
+    since_at: float = 0.0
+    site: CallSite | None = None
+    """The collective that it begins late."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step: the numbers of its first and last collective, and the time of the first by the driver's clock.
+
+    `scores` and `excess`: for each rank of the pace, its score, and its lateness minus that of the others.
+    """
+
+    first: int
+    last: int
+    at: float
+    scores: tuple[float, ...]
+    excess: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How the ranks of a group go through their steps. `per_step`: collectives in a step.
+
+    `regular` is false if the collectives do not repeat: then a step is just this number of them.
+    """
+
+    group: str
+    steps: int
+    step_seconds: float
+    per_step: int
+    regular: bool
+    ranks: tuple[RankPace, ...]
+    latest: tuple[Step, ...] = ()
+
+    @property
+    def late(self) -> list[RankPace]:
+        """The ranks that are late, the latest first."""
+        return sorted((rank for rank in self.ranks if rank.is_late), key=lambda rank: -rank.late)
+
+
+def paces(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> list[Pace]:
+    """The pace of each group, by the steps that the program repeats, and perhaps by equal parts.
+
+    Equal parts count if the program repeats nothing, or if a step seems to be one collective: it may be more.
+    """
+    ranks = with_distinct_groups(ranks)
+    measured = []
+    for group in groups(ranks):
+        if meetings := join(group, ranks, clocks):
+            period, total = _period(meetings.sites), len(meetings.seqs)
+            part = total // _BLOCKS
+            new = _new_lateness(meetings)
+            if total >= LEAST_STEPS * (period or 1):
+                measured.append(_by_steps(meetings, new, period or 1, regular=period is not None))
+            if (period or 1) == 1 < part:
+                measured.append(_by_steps(meetings, new, part, regular=False))
+    return [pace for pace in measured if pace]
+
+
+def _period(sites: Sequence[CallSite]) -> int | None:
+    """The number of collectives after which the program now repeats itself; None if it does not.
+
+    Collectives before the judged steps do not matter: they may be of another part of the program.
+    """
+    for period in range(1, len(sites) // LEAST_STEPS + 1):
+        lately = sites[-(STEPS + 1) * period :]
+        same = sum(site == again for site, again in zip(lately, lately[period:], strict=False))
+        if same >= _REGULAR * (len(lately) - period):
+            return period
+    return None
+
+
+def _new_lateness(meetings: Meetings) -> list[list[float]]:
+    """For each rank and collective, its lateness; if no rank has waited since the last one, the increase."""
+    count = len(meetings.ranks)
+    new: list[list[float]] = [[] for _ in range(count)]
+    carried = [0.0] * count
+    before = [-math.inf] * count
+    for index in range(len(meetings.seqs)):
+        times = [meetings.at[rank][index] for rank in range(count)]
+        ordered = sorted(times)
+        middle = median(ordered)
+        background = not meetings.sites[index].waits
+        for rank, at in enumerate(times):
+            late = at - middle
+            late = late if abs(late) > meetings.guard[rank] else 0.0
+            waited_for = background or _median_without(ordered, at) >= before[rank]
+            new[rank].append(late if waited_for else late - carried[rank])
+            carried[rank] = late
+        before = times
+    return new
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of sorted numbers without one of them."""
+    index, rest = bisect_left(ordered, value), len(ordered) - 1
+    middle = rest // 2
+    upper = ordered[middle + (middle >= index)]
+    if rest % 2:
+        return upper
+    return (ordered[middle - 1 + (middle - 1 >= index)] + upper) / 2
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Meetings cut into steps of `size`; the last one is whole."""
+
+    meetings: Meetings
+    size: int
+
+    @property
+    def starts(self) -> range:
+        """The index of the first meeting of each step."""
+        total = len(self.meetings.seqs)
+        return range(total % self.size, total, self.size)
+
+    def seconds(self) -> float:
+        """How long a step takes."""
+        begins = [max(row[start] for row in self.meetings.at) for start in self.starts]
+        return median(end - begin for begin, end in pairwise(begins))
+
+    def lateness(self, new: Sequence[Sequence[float]]) -> list[list[float]]:
+        """For each step, the lateness of each rank in it."""
+        sites, size = self.meetings.sites, self.size
+        return [[_whole(row, sites, start, start + size) for row in new] for start in self.starts]
+
+
+def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, regular: bool) -> Pace | None:
+    """The pace by steps of `size` collectives; None if these are too few."""
+    cut = _Steps(meetings, size)
+    if len(cut.starts) < LEAST_STEPS:
+        return None
+    seconds, last = cut.seconds(), min(STEPS, len(cut.starts))
+    margins = [max(MARGIN * seconds, guard) for guard in meetings.guard]
+    lateness = cut.lateness(new)[-last:]
+    latest = [
+        _step(meetings, start, size, row, margins)
+        for start, row in zip(cut.starts[-last:], lateness, strict=True)
+    ]
+    lates = [max(0.0, median(column)) for column in zip(*(step.excess for step in latest), strict=True)]
+    paces = tuple(
+        RankPace(
+            rank.number,
+            rank.host,
+            lates[index],
+            max(0.0, seconds - (max(lates) - lates[index])),
+            sum(step.excess[index] > margins[index] for step in latest) / last,
+            site=_site(meetings, new[index], cut.starts[-last]),
+        )
+        for index, rank in enumerate(meetings.ranks)
+    )
+    return Pace(meetings.group, last, seconds, size, regular, paces, tuple(latest))
+
+
+def _step(
+    meetings: Meetings, start: int, size: int, lateness: Sequence[float], margins: Sequence[float]
+) -> Step:
+    first, last = meetings.seqs[start], meetings.seqs[start + size - 1]
+    at = median(row[start] for row in meetings.at)
+    return Step(first, last, at, scores(lateness, margins), excess(lateness))
+
+
+def scores(lateness: Sequence[float], margins: Sequence[float]) -> tuple[float, ...]:
+    """The score of each rank in a step."""
+    ordered, others = sorted(lateness), len(lateness) - 1
+    found = []
+    for late, margin in zip(lateness, margins, strict=True):
+        earlier = bisect_left(ordered, late - margin)
+        later = others - bisect_right(ordered, late - margin)  # without the rank itself
+        found.append((earlier - later) / others)
+    return tuple(found)
+
+
+def excess(lateness: Sequence[float]) -> tuple[float, ...]:
+    """The lateness of each rank minus the median lateness of the others."""
+    ordered = sorted(lateness)
+    return tuple(late - _median_without(ordered, late) for late in lateness)
+
+
+def _site(meetings: Meetings, new: Sequence[float], start: int) -> CallSite:
+    """The collective to which a rank comes later than others, by the sum over the steps from `start` on."""
+    by_site: dict[CallSite, float] = {}
+    for index in range(start, len(new)):
+        by_site[meetings.sites[index]] = by_site.get(meetings.sites[index], 0.0) + new[index]
+    return max(by_site, key=lambda site: by_site[site])
+
+
+def _whole(new: Sequence[float], sites: Sequence[CallSite], start: int, end: int) -> float:
+    """The lateness of a step."""
+    waited = sum(new[index] for index in range(start, end) if sites[index].waits)
+    return waited + max((new[index] for index in range(start, end) if not sites[index].waits), default=0.0)

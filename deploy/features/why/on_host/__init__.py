@@ -1,0 +1,1 @@
+"""What this host knows of a stalled job."""

@@ -1,0 +1,138 @@
+"""Notes that a job stalls, by the rule of features/why/stall.py, and that it continues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...core.connect.fanout import in_thread
+from ...core.job.events import Begun, Event, printed_by_program
+from ...core.job.feature import Attempt, Feature
+from ...core.job.job_events import EventType, JobEvent
+from ...core.job.result import Failure, LaunchResult
+from ...core.text.printed import figures_of
+from ...core.text.text import count, duration
+from ...core.wire.clock import now
+from ..samples.messages import HostSample
+from .diagnosis import gather_waits
+from .gather import gather_begun
+from .stall import MANY_COLLECTIVES, StallRule, stall_text
+
+if TYPE_CHECKING:
+    from .verdict import Verdict
+
+LOOK_SECONDS = 2.0
+LONGEST_LINE = 500
+UNSEEN_SECONDS = 60.0
+"""A program without a record of collectives may have made a step by then."""
+
+
+class StallNotes(Feature):
+    """Notes that the job stalls, with the cause, and that it continues. It never ends the job.
+
+    It also knows whether the program has made a step: a job that fails before its first one may fail again.
+    """
+
+    def begins(self, attempt: Attempt) -> None:
+        """An attempt stalls on its own."""
+        state, floor = attempt.state, attempt.plan.spec.stall_note
+        self._attempt, self._state, self._floor = attempt, state, floor
+        self._rule = StallRule(floor, now())
+        self._gpus = {rank: attempt.plan.gpu_of(placed) for rank, placed in state.placed.items()}
+        self._begun: Mapping[int, int] = {}
+        self._begun_is_old = False
+        """Whether it may be of a time before the stall: then a larger number is no progress since."""
+        self._answer: Future[tuple[Mapping[int, float], Verdict]] | None = None
+        self._since: float | None = None
+        """The time of the last progress, if a stall was noted."""
+        self._why, self._next_look, self._began = "", 0.0, now()
+
+    def on_event(self, event: Event) -> None:
+        """Output, samples and collectives are signs of life."""
+        if text := printed_by_program(event):
+            step = self._rule.needs_steps and figures_of(text[-LONGEST_LINE:])
+            self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
+            self._note_end()
+        elif isinstance(event, HostSample):
+            self._rule.sampled(event, self._gpus)
+            self._note_end()
+        elif isinstance(event, Begun):
+            self._take_begun(event.collectives)
+
+    def turn(self, attempt: Attempt) -> None:
+        """Look from time to time."""
+        if self._floor and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + min(LOOK_SECONDS, self._floor / 2)
+            self._look()
+
+    def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Say whether the program may have made a step, for the decision about a restart."""
+        if result.failure and attempt.plan.spec.may_restart:
+            return replace(result, stepped=self._stepped(result.failure))
+        return result
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Note the stall in which the job ended, unless that is the failure itself."""
+        if self._since is None or (result.failure and result.failure.kind == "stall"):
+            return result
+        return replace(result, notes=(*result.notes, stall_text(now() - self._since, self._why)))
+
+    def _stepped(self, failure: Failure) -> bool:
+        """Where no collective is recorded, only time tells."""
+        if self._rule.makes_steps or failure.kind not in {"rank", "launcher"}:
+            return True
+        begun = gather_begun(self._attempt.plan.spec.job, self._attempt.answering)
+        return max(begun.values(), default=0) >= MANY_COLLECTIVES or (
+            not begun and now() - self._began > UNSEEN_SECONDS
+        )
+
+    def _take_begun(self, collectives: Mapping[int, int]) -> None:
+        more = any(number > self._begun.get(rank, 0) for rank, number in collectives.items())
+        if more and not self._begun_is_old:
+            self._rule.progressed(now(), step=max(collectives.values()) >= MANY_COLLECTIVES)
+        self._begun, self._begun_is_old = {**self._begun, **collectives}, False
+        self._note_end()
+
+    def _look(self) -> None:
+        state, at = self._state, now()
+        if state.failures:
+            return
+        if not state.all_started:
+            self._rule.progressed(at)
+            return
+        if self._answer and self._answer.done():
+            self._judge(self._answer, at)
+            self._answer = None
+        elif not self._answer and self._rule.must_check(at, state.missing, recorded=state.plan.spec.record):
+            channels = dict(self._attempt.cluster.channels)
+            self._answer = in_thread(lambda: gather_waits(state.plan, channels))
+
+    def _note_end(self) -> None:
+        """Note at once that a stall has ended: the job may end a moment later."""
+        if self._since is not None and self._rule.ended is not None:
+            again = "steps again" if self._rule.ended_by_step else "output or processor use again"
+            text = f"{again} after {duration(self._rule.ended - self._since)}"
+            self._note("steps.resumed", self._since, now(), text)
+            self._since = None
+
+    def _judge(self, answer: Future[tuple[Mapping[int, float], Verdict]], at: float) -> None:
+        waits, verdict = ({}, None) if answer.exception() else answer.result()
+        if self._rule.judge(at, self._state.missing, waits) and self._rule.since is not None:
+            self._since, self._why, self._begun_is_old = self._rule.since, self._cause(verdict), True
+            self._note("steps.stopped", self._since, at, self._why)
+
+    def _note(self, kind: EventType, since: float, at: float, text: str) -> None:
+        spec = self._attempt.plan.spec
+        self._attempt.emit(
+            JobEvent(at=at, type=kind, job=spec.job, attempt=spec.attempt, since=since, text=text)
+        )
+
+    def _cause(self, verdict: Verdict | None) -> str:
+        """The verdict in one line; without any position, the facts."""
+        if verdict and (verdict.waiting or verdict.where or verdict.culprits):
+            return verdict.summary
+        ranks, job = count(len(self._state.missing), "rank"), self._state.plan.spec.job
+        return f"no output and no processor use on all {ranks}; muster why {job} shows where they are"

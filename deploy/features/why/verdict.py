@@ -1,0 +1,249 @@
+"""From the records of the ranks to a verdict in two lines. Pure: records in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from ...core.text.fold import fold
+from ...core.text.terminal import harmless
+from ...core.text.text import span
+from . import rendezvous
+from . import waits as waiting
+from .case import SURE_SECONDS, Case, Kind, Verdict
+from .descriptions import fate, named, operation, plural, position, waits_or_wait, were
+from .messages import SETUP
+from .positions import Rank
+from .waits import Mismatch, Wait
+
+__all__ = ["Verdict", "explain", "explain_crash"]
+
+
+def explain(ranks: Sequence[Rank], *, stalled: bool = False, still: float = 0.0) -> Verdict:
+    """The verdict on a job. `stalled`: no rank has made progress for long.
+
+    `still`: for so many seconds no rank has moved, by their stacks and processor time.
+    """
+    verdict = _Explanation(ranks, stalled=stalled or still > 0).verdict()
+    if not still:
+        return verdict
+    moved = f"; no rank has moved for {still:.0f} s"
+    return replace(
+        verdict, cause=verdict.cause + moved, summary=verdict.summary + moved, seconds=round(still, 3)
+    )
+
+
+def explain_crash(ranks: Sequence[Rank]) -> Verdict | None:
+    """The verdict on a job whose rank failed in a collective; None if the records do not explain it."""
+    return _Explanation(ranks, stalled=True).crash()
+
+
+class _Explanation(Case):
+    def verdict(self) -> Verdict:
+        """The kind that fits first: what is certain comes before what is likely."""
+        if not self.ranks:
+            return Verdict("nothing", "no rank of the job is running", "nothing to explain", hang=False)
+        differences = waiting.differences(self.positions)
+        if past := next(filter(None, map(self._departed, differences)), None):
+            return past
+        if not self.waits:
+            return self._unmet() or self._without_waits()
+        for difference in differences:
+            if self.age(difference.group, difference.seq) >= SURE_SECONDS or self.stalled:
+                return self._different(difference)
+        if culprits := self.culprits():
+            return self._absent(culprits)
+        circle = waiting.cycle(self.waits)
+        return self._unmet() or (self._deadlock(circle) if circle else self._all_present())
+
+    def crash(self) -> Verdict | None:
+        """Ranks that called the same collective with different properties, or could not meet."""
+        differences = waiting.differences(self.positions)
+        return self._different(differences[0], over=True) if differences else self._unmet()
+
+    def _different(self, mismatch: Mismatch, *, over: bool = False) -> Verdict:
+        """Ranks that call the same collective with different properties: the smaller part is the odd one.
+
+        `over`: a rank has failed in it.
+        """
+        sides = fold((rank, mismatch.meaning(entry)) for rank, entry in sorted(mismatch.entries.items()))
+        most, others = sides[0][0], sides[1:]
+        shape = mismatch.what in {"size", "type"}
+        waited = were(most) if over else waits_or_wait(most)
+        parts = [f"{span(most)} {waited} in {operation(mismatch.entries[most[0]], shape=shape)}"]
+        odd: list[int] = []
+        for numbers, _ in others:
+            odd += numbers
+            who = named([self.ranks[number] for number in numbers])
+            entry = mismatch.entries[numbers[0]]
+            is_in = were(numbers) if over else plural(numbers, "is")
+            parts.append(f"{who} {is_in} in {operation(entry, shape=shape)}")
+        clear = len(others) == 1 and len(most) > len(others[0][0])
+        cause = {
+            "operation": "they call different operations as the same collective",
+            "size": "the tensors differ in size",
+            "type": "the tensors differ in type",
+            "root": "they name different roots",
+        }[mismatch.what]
+        if clear:
+            cause += f": {span(odd)} {plural(odd, 'differs')} from the others"
+        where = tuple(dict.fromkeys(mismatch.entries[rank].where for rank in odd))
+        return self.make(
+            "different", "; ".join(parts), cause, odd if clear else sorted(mismatch.entries),
+            operation=operation(mismatch.entries[most[0]]), where=where, certain=True,
+        )  # fmt: skip
+
+    def _departed(self, mismatch: Mismatch) -> Verdict | None:
+        """Ranks that called another collective than the others, and went on, as MPI lets them."""
+        entries = mismatch.entries
+        if any(entry.state != "d" for entry in entries.values()):
+            return None
+        sides = fold((rank, mismatch.meaning(entry)) for rank, entry in sorted(entries.items()))
+        odd = sorted(rank for numbers, _ in sides[1:] for rank in numbers)
+        who, entry = named([self.ranks[rank] for rank in odd]), entries[odd[0]]
+        where = f" ({harmless(entry.where)})" if entry.where else ""
+        at = f"#{mismatch.seq} of group {harmless(mismatch.group)}"
+        called = f"{'it' if len(odd) == 1 else 'each'} called {operation(entry)}"
+        others = f"the others {operation(entries[sides[0][0][0]])}"
+        return self.make(
+            "different", f"{who} left the order of the others at {at}{where}",
+            f"{called}, {others}; what they have exchanged since then is wrong", odd,
+            operation=operation(entries[sides[0][0][0]]), where=(entry.where,),
+            certain=self.age(mismatch.group, mismatch.seq) >= SURE_SECONDS,
+        )  # fmt: skip
+
+    def _absent(self, culprits: list[int]) -> Verdict:
+        """Ranks that others wait for, and that do not wait themselves."""
+        wait = next(wait for wait in self.waits if {*wait.awaited} & {*culprits})
+        culprits = [rank for rank in culprits if rank in wait.awaited]
+        reasons = fold((rank, position(self.ranks[rank])) for rank in culprits)
+        cause = "; ".join(
+            f"{named([self.ranks[rank] for rank in numbers])} {self.coming(numbers, text)}"
+            for numbers, text in reasons
+        )
+        fated = [rank for rank in culprits if fate(self.ranks[rank])]
+        sure = any(self.is_certain(rank) for rank in culprits)
+        summary = "; ".join(
+            f"{named([self.ranks[rank] for rank in numbers])} "
+            + (
+                plural(numbers, text)
+                if fate(self.ranks[numbers[0]])
+                else f"never came to {operation(wait.entry)}: {'it' if len(numbers) == 1 else 'each'} {text}"
+            )
+            for numbers, text in reasons
+        )
+        return self.make(
+            "fate" if fated else "absent", self.waiters(wait), cause, culprits, summary=summary,
+            operation=operation(wait.entry), where=self.lines(culprits), wait=wait, certain=sure,
+        )  # fmt: skip
+
+    def _deadlock(self, circle: list[Wait]) -> Verdict:
+        parts = [
+            f"rank {wait.rank} waits in {operation(wait.entry)}"
+            + ("" if wait.entry.kind == "message" else f" for rank {after.rank}")
+            for wait, after in zip(circle, [*circle[1:], circle[0]], strict=True)
+        ]
+        ring = " -> ".join(str(wait.rank) for wait in [*circle, circle[0]])
+        oldest = min(circle, key=lambda wait: wait.since)
+        where = tuple(dict.fromkeys(wait.entry.where for wait in circle))
+        return self.make(
+            "deadlock", "; ".join(parts), f"each waits for the next in a circle: ranks {ring}",
+            sorted(wait.rank for wait in circle), operation=operation(oldest.entry), where=where,
+            wait=oldest, certain=True,
+        )  # fmt: skip
+
+    def _unmet(self) -> Verdict | None:
+        """Ranks that cannot meet by what they gave to `init_process_group`."""
+        by_rank = self.positions.collectives.get(SETUP, {})
+        for seq in self._unmet_calls():
+            same = {rank: entry for rank, entries in by_rank.items() for entry in entries if entry.seq == seq}
+            found = rendezvous.unmet(self.ranks, same)
+            if found is None:
+                continue
+            sides = fold((rank, operation(entry)) for rank, entry in sorted(same.items()))
+            headline = "; ".join(f"{span(ranks)} called {text}" for ranks, text in sides)
+            where = tuple(dict.fromkeys(same[rank].where for rank in found.odd or same))
+            wait = next((wait for wait in self.waits if wait.entry in same.values()), None)
+            return self.make(
+                "unmet", headline, found.cause, found.odd,
+                operation=sides[0][1], where=where, wait=wait,
+            )  # fmt: skip
+        return None
+
+    def _unmet_calls(self) -> list[int]:
+        """The numbers of the calls in which a rank waits; in a stalled job, also of failed ones.
+
+        Only the last call of a rank counts: it may have tried again.
+        """
+        states = "if" if self.stalled else "i"
+        by_rank = self.positions.collectives.get(SETUP, {}).values()
+        last = [[entry for entry in entries if entry.meets][-1:] for entries in by_rank]
+        return sorted({entry.seq for entry in chain.from_iterable(last) if entry.state in states})
+
+    def _all_present(self) -> Verdict:
+        """Every rank that is awaited is in the same operation: it moves, or is held up below the program."""
+        wait = self.waits[0]
+        kind: Kind = "present"
+        cause, held = "every rank has come", self.fated()
+        between, elsewhere = self._unanswered(wait)
+        if held:
+            kind, cause = "fate", f"{cause}, but {self.fates(held)}"
+        elif self.is_hang(wait) and between:
+            kind, cause = "network", f"{cause}, but {between}: look at the network between the hosts"
+        elif self.is_hang(wait) and elsewhere:
+            cause += f", but it does not end; {elsewhere}, which is not an address of another rank"
+        elif self.is_hang(wait):
+            cause += ", but it does not end, and no TCP connection of theirs lacks an answer"
+        return self.make(kind, self.waiters(wait), cause, held, operation=operation(wait.entry), wait=wait)
+
+    def _unanswered(self, wait: Wait) -> tuple[str, str]:
+        """`rank 0 on node1 has no answer from 10.0.0.3:29500`, of the ranks in the same operation.
+
+        First for addresses of other ranks in it, then for the rest, which may be of any server.
+        """
+        inside = [self.ranks[other.rank] for other in self.waits if self.key(other) == self.key(wait)]
+        processes = [
+            (rank, rank.evidence.process) for rank in inside if rank.evidence and rank.evidence.process
+        ]
+        parts: tuple[list[str], list[str]] = ([], [])
+        for rank, process in processes:
+            peers = {address for other, its in processes if other is not rank for address in its.addresses}
+            for address in process.unanswered:
+                is_peer = address.rpartition(":")[0] in peers
+                parts[not is_peer].append(f"{named([rank])} has no answer from {harmless(address)}")
+        between, elsewhere = ("; ".join(dict.fromkeys(texts)) for texts in parts)
+        return between, elsewhere
+
+    def _without_waits(self) -> Verdict:
+        """No rank waits in a recorded call: stacks and processes are left."""
+        fated = self.fated()
+        recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
+        locations = fold(
+            (number, position(self.ranks[number])) for number in self.ranks if number not in fated
+        )
+        parts = [f"{span(numbers)} {plural(numbers, text)}" for numbers, text in locations[:4]]
+        missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
+        note = (
+            "no rank waits in a collective"
+            if recorded
+            else f"only stacks and /proc are available ({missing})"
+        )
+        odd = [rank for numbers, _ in locations[1:] for rank in numbers]
+        clear = bool(locations) and 2 * len(locations[0][0]) > len(self.ranks)
+        culprits = fated or (odd if clear and not recorded else [])
+        if fated:
+            stops = any(self.is_certain(rank) and not self.ended_well(rank) for rank in fated)
+            return self.make(
+                "fate",
+                "; ".join(parts) or note,
+                self.fates(fated),
+                fated,
+                where=self.lines(fated),
+                certain=stops,
+            )
+        if culprits:
+            ranks = [self.ranks[rank] for rank in culprits]
+            note += f"; {named(ranks)} {plural(culprits, 'is elsewhere in the code')}"
+        kind: Kind = "nothing" if recorded else "stacks"
+        return self.make(kind, "; ".join(parts), note, culprits, where=self.lines(culprits))

@@ -1,1 +1,0 @@
-"""Pages and screens of the records of a run. Pure, except for reading records and drawing."""
