@@ -24,7 +24,9 @@ DOCUMENTATION = """
 name: hosts_file
 short_description: Muster's hosts file as an inventory
 description:
-  - Reads an Open MPI hostfile by the rules of C(muster.deploy.core.hosts.hostfile), which names every mistake.
+  - >-
+    Reads an Open MPI hostfile by the rules of C(muster.deploy.core.hosts.hostfile), which names every
+    mistake.
   - Groups are C(cluster), and in it C(head), the first host, and C(workers), the others.
   - >-
     The group C(left) has the hosts of C(.muster/hosts.json) that left the hosts file before setup was undone.

@@ -25,8 +25,8 @@ from .records import Proof, Recorder
 
 IN_KERNEL_SECONDS = 1.0
 LONG_SECONDS = 13.0
-"""muster why calls a wait of more than 10 s a hang (deploy/features/why/case.py), and an agent looks every 10 s which
-process uses which GPU (agent/job/sampler.py)."""
+"""muster why calls a wait of more than 10 s a hang (deploy/features/why/case.py), and an agent looks every
+10 s which process uses which GPU (deploy/features/samples/on_host/sampler.py)."""
 PAIRS = 15
 STALL_SECONDS = 13
 HOLDER = """

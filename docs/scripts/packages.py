@@ -2,16 +2,17 @@
 
     python docs/scripts/packages.py
 
-A package is a folder directly below deploy/ or train/, or a single module there. A package is drawn above
-every package that it imports from. Packages that import each other, directly or through others, share a
-layer and have a dashed frame.
+A package is a folder directly below deploy/, deploy/core/ or train/, or a single module there. All features
+are one box, and their commands another. A package is drawn above every package that it imports from. The
+picture leaves out the imports of features in the core, which tests/unit/test_imports.py lists one by one.
+Packages that import each other, directly or through others, share a layer and have a dashed frame.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -46,15 +47,21 @@ class Package:
 
 
 def packages_of(top: Path) -> dict[str, list[Path]]:
-    """Return the modules of each package of a top folder; its `__init__` and `__main__` are in no package."""
+    """Return the modules of each package of a top folder; `__init__` and `__main__` there are in none."""
     packages: dict[str, list[Path]] = {}
     for path in sorted(top.rglob("*.py")):
-        inside = path.relative_to(top)
-        if len(inside.parts) > 1:
-            packages.setdefault(inside.parts[0], []).append(path)
-        elif not inside.stem.startswith("__"):
-            packages.setdefault(inside.stem, []).append(path)
+        if package := package_of(path.relative_to(top).with_suffix("").parts):
+            packages.setdefault(package, []).append(path)
     return packages
+
+
+def package_of(module: Sequence[str]) -> str:
+    """Return the package of a module, from the parts of its name below the top folder."""
+    first, *rest = module
+    if first == "features":
+        return "commands" if any(part.startswith("command") for part in rest) else first
+    package = rest[0] if first == "core" and rest else first
+    return "" if package.startswith("__") or package == "core" else package
 
 
 def imports_of(top: Path) -> dict[str, frozenset[str]]:
@@ -66,13 +73,14 @@ def imports_of(top: Path) -> dict[str, frozenset[str]]:
             for path in paths
             for imported in _imported_packages(path, top)
             if imported in packages and imported != package
+            if not (imported == "features" and path.relative_to(top).parts[0] == "core")
         )
         for package, paths in packages.items()
     }
 
 
 def _imported_packages(path: Path, top: Path) -> set[str]:
-    """Return the first name below the top folder in every relative or absolute import of a module."""
+    """Return the package in every relative or absolute import of a module."""
     folder = (top.name, *path.relative_to(top).parts[:-1])
     names: list[tuple[str, ...]] = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -83,7 +91,7 @@ def _imported_packages(path: Path, top: Path) -> set[str]:
             module = (*base, *(node.module or "").split(".")) if node.module else base
             names += [(*module, alias.name) for alias in node.names]
     absolute = [name[1:] if name[0] == "muster" else name for name in names]
-    return {name[1] for name in absolute if name[0] == top.name and len(name) > 1}
+    return {package_of(name[1:]) for name in absolute if name[0] == top.name and len(name) > 1}
 
 
 def reachable(imports: Imports) -> dict[str, set[str]]:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import pkgutil
 import threading
 import types
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 import pytest
 
-from muster.deploy.core.connect import channel, report_frames, requests, silence
+from muster.deploy.core.connect import channel, report_frames, silence
 from muster.deploy.core.connect.bootstrap import GREETING
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
@@ -33,11 +32,10 @@ from muster.deploy.core.job.events import LauncherOutput, Output
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.features.adhoc.messages import FILE
 from tests.attacks.honest import ANSWERS, REPORTS
+from tests.subjects import request_modules
 from tests.unit.plans import make_plan
 
-SUBJECTS = [
-    import_module(f"{requests.__name__}.{module.name}") for module in pkgutil.iter_modules(requests.__path__)
-]
+SUBJECTS = [import_module(name) for name in request_modules()]
 REQUESTS = {
     request.name: request
     for subject in SUBJECTS

@@ -15,7 +15,10 @@ from tests.launching import ROOT, Project, wait_until_clean
 
 DRIVER = ROOT / ".venv" / "python-3.10" / "bin" / "fab"  # which the Makefile makes
 MPIRUN = ROOT / ".venv" / "bin" / "mpirun"
-AGENT = [path for folder in ("agent", "common") for path in sorted((DEPLOY / folder).rglob("*.py"))]
+PLACES = ("core/agent", "core/wire", *(f"features/*/{name}" for name in ("on_host", "wire", "in_rank")))
+AGENT = [
+    path for place in PLACES for kind in ("/**/*.py", ".py") for path in sorted(DEPLOY.glob(place + kind))
+]
 HOST_FILES = [*AGENT, *(ROOT / "ansible").glob("roles/*/files/*.py")]
 
 

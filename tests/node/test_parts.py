@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from muster.deploy.core.agent.main import Agent, Parts
-from muster.deploy.core.connect import requests
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.requests.hosts import LOAD, TIME
@@ -19,6 +17,7 @@ from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.wire.protocol import EARLY, ERRORS, LATE, PARTS, Part
+from tests.subjects import request_modules
 
 
 @pytest.mark.parametrize("part", (*EARLY, *LATE), ids=lambda part: part.kind)
@@ -32,8 +31,7 @@ def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_pat
 
 
 def test_the_driver_has_one_request_for_each_name_of_the_table() -> None:
-    modules = [module.name for module in pkgutil.iter_modules(requests.__path__, f"{requests.__name__}.")]
-    values = [value for name in modules for value in vars(importlib.import_module(name)).values()]
+    values = [value for name in request_modules() for value in vars(importlib.import_module(name)).values()]
     names = sorted(value.name for value in values if isinstance(value, Request))
     assert names == sorted(name for part in (*EARLY, *LATE) for name in part.names)
     assert names == sorted(PARTS) == sorted(ERRORS)

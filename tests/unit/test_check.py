@@ -430,9 +430,18 @@ def test_hosts_that_cannot_be_asked_are_no_excuse_for_the_others() -> None:
 
 def test_the_ids_are_those_of_the_document() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9.-]+)` ", (ROOT / "docs/check.md").read_text(), re.MULTILINE))
-    packages = ("bench", "check", "connect", "hosts", "plan", "agent/host")
-    sources = [path for package in packages for path in (ROOT / "deploy" / package).rglob("*.py")]
-    texts = [path.read_text() for path in sources]
+    folders = (
+        "core/connect",
+        "core/hosts",
+        "core/plan",
+        "features/bench",
+        "features/check",
+        "features/leases",
+    )
+    sources = [path for folder in folders for path in (ROOT / "deploy" / folder).rglob("*.py")]
+    others = ("core/agent/gpus.py", "features/containers/[mp]*.py", "features/slurm/s*.py")
+    sources += [path for name in others for path in (ROOT / "deploy").glob(name)]
+    texts = [path.read_text() for path in sources if not path.stem.startswith("command")]
     used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z0-9-]+)"', text)}
     no_ids = {
         "drained.json",

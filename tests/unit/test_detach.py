@@ -152,7 +152,8 @@ def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path)
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes((code.root / file.path).read_bytes())
-    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import muster.deploy.features.detach.detached_main"
+    module = "muster.deploy.features.detach.detached_main"
+    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module}"
     done = subprocess.run([sys.executable, "-ISc", starts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""The packages of the project, and the one way in which imports go between them."""
+"""The layers of the project, and the one way in which imports go between them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,68 @@ from muster.deploy.core.connect.bootstrap import early_modules, late_modules
 from muster.deploy.core.wire.protocol import EARLY, LATE
 
 ROOT = Path(__file__).parents[2]
-# A package imports from itself and from those below it.
-DEPLOY = (
-    *("api", "cli", "slurm", "view", "bench", "check", "jobs"),
-    *("launch", "why", "debug", "image", "envs", "data", "adhoc", "connect", "plan", "hosts"),
-    *("timings", "agent", "common", "decode", "waits", "interrupts", "errors", "console"),
+# Of deploy/core. A layer imports from itself and from those below it.
+CORE = (
+    ("job",),
+    ("plan",),
+    ("content", "connect"),
+    ("hosts",),
+    ("timings", "waits", "interrupts", "decode", "errors", "agent"),
+    ("text", "wire"),
 )
-PURE = ("plan", "hosts", "check", "view", "why", "console")
-"""Packages that judge and describe: no network, no process, no clock. What they read, they are given."""
+ON_HOSTS = {"agent", "in_rank", "on_host", "wire"}
+"""The folders and modules that go to hosts: of core/, and of each feature."""
 IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "threading", "time"}
+PURE = (
+    "core.plan",
+    "core.hosts",
+    "core.text",
+    *(f"features.{name}" for name in ("check", "page", "top", "why")),
+)
+"""Packages that judge and describe: no network, no process, no clock. What they read, they are given."""
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.
 GATHERERS = {
-    *("deploy.core.plan.source_tree", "deploy.core.plan.git", "deploy.features.check.measure"),
-    *("deploy.core.text.screen", "deploy.core.text.progress", "deploy.core.text.live_line"),
-    *("deploy.features.top.app", "deploy.features.top.sources"),
-    "deploy.features.why.gather",
+    *("core.plan.source_tree", "core.plan.git", "features.check.measure", "features.why.gather"),
+    *("core.text.screen", "core.text.progress", "core.text.live_line"),
+    *("features.top.app", "features.top.sources", "features.why.diagnosis"),
+    *(f"features.why.{name}" for name in ("pace_watch", "stall_notes", "stall_timeout")),
 }
+CORE_IMPORTS_FEATURES: Mapping[str, str] = {
+    "connect.report_frames": "forward",
+    "connect.reports": "samples",
+    "connect.requests.jobs": "why",
+    "connect.requests.launch": "containers",
+    "job.events": "samples why",
+    "job.fetch": "metrics samples",
+    "job.result": "why",
+    "job.run_folder": "samples why",
+    "job.runner": "spares why",
+    "job.stages": "samples why",
+    "job.table": "why",
+    "job.verdict": "kernel why",
+}
+"""The modules of the core that import features, with those features. Only shorten it."""
+FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
+    "adhoc": "left_memory packages",
+    "bench": "all_features leases page",
+    "check": "bench image leases setup slurm",
+    "detach": "all_features all_options",
+    "forward": "eval",
+    "hints": "leases samples",
+    "image": "containers",
+    "nested": "samples",
+    "notify": "why",
+    "page": "samples why",
+    "practice": "image",
+    "returned_values": "metrics",
+    "samples": "leases why",
+    "slurm": "all_features all_options detach",
+    "top": "samples why",
+    "why": "kernel samples",
+}
+"""The features that import others. Only shorten it."""
+ALL = {"all_features.py", "all_options.py"}
+"""The lists of all features, which are no feature."""
 TRAIN = (
     *("__main__", "demo", "training_loop", "position", "tools", "options"),
     *("checkpoint", "sync", "reporting"),
@@ -62,9 +108,20 @@ def imports(path: Path) -> set[str]:
     return {name.removeprefix("muster.") for name in found}
 
 
-def package(name: str) -> str:
-    """`plan` for deploy.core.plan.spec."""
+def top(name: str) -> str:
+    """`core` for deploy.core.plan.spec, `demo` for train.demo.run."""
     return name.split(".")[1] if "." in name else ""
+
+
+def below(name: str, folder: str) -> str:
+    """`plan` for deploy.core.plan.spec and `core`, `why` for deploy.features.why.verdict and `features`."""
+    parts = name.split(".")
+    return parts[2] if parts[1:2] == [folder] and len(parts) > 2 else ""
+
+
+def goes_to_hosts(name: str) -> bool:
+    inner = name.split(".")[2:]
+    return bool(ON_HOSTS & {*(inner if top(name) == "core" else inner[1:])})
 
 
 DRIVER = modules("deploy")
@@ -88,24 +145,61 @@ def offenders(imported: Imported, is_wrong: Callable[[str, str], bool]) -> list[
     return [f"{name} imports {one}" for name, used in imported.items() for one in used if is_wrong(name, one)]
 
 
-def is_above(order: Sequence[str], name: str, other: str) -> bool:
+def is_above(order: Sequence[str], own: str, its: str) -> bool:
     """Whether a module's package lies above that of another, in an order from the top."""
-    own, its = package(name), package(other)
     return own in order and its in order and order.index(its) < order.index(own)
 
 
-def test_every_module_of_deploy_is_in_a_package() -> None:
-    assert {package(name) for name in DRIVER} == {*DEPLOY, ""}
+def test_every_module_of_deploy_is_in_its_place() -> None:
+    assert {top(name) for name in DRIVER} == {"api", "cli", "core", "features", ""}
+    assert {below(name, "core") for name in DRIVER} == {"", *(name for layer in CORE for name in layer)}
+    assert {path.name for path in (ROOT / "deploy" / "features").glob("*.py")} == {"__init__.py", *ALL}
 
 
-def test_in_deploy_a_package_imports_only_what_is_below_it(driver: Imported) -> None:
-    assert not offenders(driver, lambda name, one: one.startswith("deploy.") and is_above(DEPLOY, name, one))
+def test_in_the_core_a_layer_imports_only_what_is_below_it(driver: Imported) -> None:
+    layer = {name: str(number) for number, names in enumerate(CORE) for name in names}
+    order = [str(number) for number in range(len(CORE))]
+    assert not offenders(
+        driver,
+        lambda name, one: is_above(
+            order, layer.get(below(name, "core"), ""), layer.get(below(one, "core"), "")
+        ),
+    )
+
+
+def test_only_what_is_above_imports_commands(driver: Imported) -> None:
+    """A feature's command lies with the feature, and belongs to the command line."""
+    inner = {name: used for name, used in driver.items() if top(name) in {"core", "features"}}
+    inner = {name: used for name, used in inner.items() if not name.split(".")[-1].startswith("command")}
+    assert not offenders(inner, lambda _, one: one.startswith(("deploy.cli", "deploy.api")))
+    rest = {name: used for name, used in driver.items() if top(name) == "cli"}
+    assert not offenders(rest, lambda _, one: one.startswith("deploy.api"))
+
+
+def test_the_core_imports_no_feature(driver: Imported) -> None:
+    """But for a list that only gets shorter."""
+    own = {name.removeprefix("deploy.core."): used for name, used in driver.items() if top(name) == "core"}
+    found = {name: {below(one, "features") for one in used} - {""} for name, used in own.items()}
+    assert {name: " ".join(sorted(used)) for name, used in found.items() if used} == CORE_IMPORTS_FEATURES
+
+
+def test_no_feature_imports_another(driver: Imported) -> None:
+    """But for a list that only gets shorter. The list of all features is no feature."""
+    found: dict[str, set[str]] = {}
+    for name, used in driver.items():
+        own = below(name, "features")
+        if own and f"{own}.py" not in ALL:
+            others = {below(one, "features") for one in used} - {"", own}
+            found[own] = found.get(own, set()) | others
+    assert {name: " ".join(sorted(used)) for name, used in found.items() if used} == FEATURE_IMPORTS_FEATURE
 
 
 def test_in_train_a_package_imports_only_what_is_below_it(training: Imported) -> None:
-    apart = {name: used for name, used in training.items() if package(name) != "mpi_backend"}
-    assert not offenders(apart, lambda name, one: one.startswith("train.") and is_above(TRAIN, name, one))
-    assert {package(name) for name in TRAINING} == {*TRAIN, ""}
+    apart = {name: used for name, used in training.items() if top(name) != "mpi_backend"}
+    assert not offenders(
+        apart, lambda name, one: one.startswith("train.") and is_above(TRAIN, top(name), top(one))
+    )
+    assert {top(name) for name in TRAINING} == {*TRAIN, ""}
 
 
 @pytest.mark.parametrize("which", ["deploy", "train"])
@@ -125,17 +219,15 @@ def test_the_driver_and_the_training_run_without_each_other(driver: Imported, tr
 
 def test_no_two_modules_of_train_have_one_name() -> None:
     """The MPI backend is a package on its own: its names are its own."""
-    stems = Counter(path.stem for name, path in TRAINING.items() if package(name) != "mpi_backend")
+    stems = Counter(path.stem for name, path in TRAINING.items() if top(name) != "mpi_backend")
     assert [stem for stem, count in stems.items() if count > 1 and not stem.startswith("__")] == []
 
 
 def test_what_runs_on_a_host_needs_the_standard_library_alone(driver: Imported) -> None:
-    beside = {path.stem for path in (ROOT / "deploy" / "agent").rglob("*.py")}  # in the folder of a job
+    on_hosts = {name: used for name, used in driver.items() if goes_to_hosts(name)}
+    beside = {DRIVER[name].stem for name in on_hosts}  # in the folder of a job
     known = {*sys.stdlib_module_names, *beside, "__future__"}
-    on_hosts = {name: used for name, used in driver.items() if package(name) in {"agent", "common"}}
-    assert not offenders(
-        on_hosts, lambda _, one: package(one) not in {"agent", "common"} and one.split(".")[0] not in known
-    )
+    assert not offenders(on_hosts, lambda _, one: not goes_to_hosts(one) and one.split(".")[0] not in known)
 
 
 def test_an_agent_has_every_module_that_its_parts_import(driver: Imported) -> None:
@@ -152,23 +244,25 @@ def test_an_agent_has_every_module_that_its_parts_import(driver: Imported) -> No
 def test_the_core_of_an_agent_imports_no_part_of_a_job(driver: Imported) -> None:
     """They are loaded by the table of core/wire/protocol.py, when a request or a word needs one."""
     parts = {f"deploy.{part.module}" for part in (*EARLY, *LATE) if part.needs == "job"}
-    core = {
-        f"deploy.core.agent.{name}" for name in ("main", "processes", "job.supervisor", "job.local_socket")
-    }
+    core = {f"deploy.core.agent.{name}" for name in ("main", "processes", "supervisor", "local_socket")}
     for _ in range(len(driver)):
         core |= {one for name in core for one in driver[name] if one in driver}
-    assert {name.rpartition(".")[0] for name in core} <= {
-        *("deploy.core.agent", "deploy.core.agent", "deploy.core.agent", "deploy.core.wire"),
-        "deploy.features.packages.on_host",  # the lock of the packages of a job
-    }
     assert not core & parts
 
 
-def test_the_driver_never_imports_the_agent(driver: Imported) -> None:
-    own = {name: used for name, used in driver.items() if package(name) not in {"agent", ""}}
-    assert not offenders(own, lambda _, one: one.startswith("deploy.core.agent"))
+def test_the_driver_imports_nothing_that_is_of_hosts_alone(driver: Imported) -> None:
+    """`wire` is of both sides."""
+    own = {name: used for name, used in driver.items() if not goes_to_hosts(name)}
+    assert not offenders(own, lambda _, one: goes_to_hosts(one) and "wire" not in one.split("."))
 
 
 def test_what_judges_and_describes_touches_nothing(driver: Imported) -> None:
-    pure = {name: used for name, used in driver.items() if package(name) in PURE and name not in GATHERERS}
+    pure = {
+        name: used
+        for name, used in driver.items()
+        if name.removeprefix("deploy.").startswith(PURE)
+        and not goes_to_hosts(name)
+        and name.removeprefix("deploy.") not in GATHERERS
+        and not name.split(".")[-1].startswith("command")
+    }
     assert not offenders(pure, lambda _, one: one in IMPURE)

@@ -297,7 +297,8 @@ def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path
         "from muster.deploy.cli.program import run\n"
         "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
         "assert 'muster.deploy.core.job.loop' in sys.modules\n"
-        "late = ('muster.deploy.features.why.verdict', 'muster.deploy.features.why.waits', 'muster.deploy.features')\n"
+        "of = 'muster.deploy.features.'\n"
+        "late = (f'{of}why.verdict', f'{of}why.waits', f'{of}page', f'{of}top')\n"
         "sys.stderr.write(repr([name for name in sys.modules if name.startswith(late)]))\n"
     )
     done = run(Path(sys.executable), "-c", script, cwd=tmp_path)

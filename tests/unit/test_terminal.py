@@ -111,7 +111,7 @@ def _past_the_guard(name: str, used: str) -> bool:
     if used in {"sys.stdout", "sys.stderr"}:
         # api/ shows what a command has written through its own guard.
         allowed = ("deploy/api/", "deploy/cli/", "deploy/core/text/terminal.py")
-        return not name.startswith(allowed) and name not in FRAMES
+        return not name.startswith(allowed) and "/command" not in name and name not in FRAMES
     if used in {"sys.stdout.buffer", "sys.stderr.buffer"}:
         return name not in FRAMES
     if "own_stream(" in used and not name.startswith("deploy/core/text/"):

@@ -1,6 +1,7 @@
 """The stages of a launch up to the first output of its ranks, as lines of progress.
 
-Each is read again and again by the thread that draws the line (core/text/progress.py), while others change it.
+Each is read again and again by the thread that draws the line (core/text/progress.py), while others change
+it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CACHES = {
 }
 COMPILED = (".pyc", ".pyo")
 RECORDS = {"metrics.jsonl", "steps.jsonl", "returned"}
-"""The entries of $MUSTER_OUT that the driver fetches into the folder of the run (features/metrics/driver.py)."""
+"""The entries of $MUSTER_OUT that the driver fetches into the run's folder (features/metrics/driver.py)."""
 MOST_FILES, MOST_ENTRIES, MOST_DEPTH, MOST_SECONDS = 10_000, 250_000, 32, 1.5
 
 

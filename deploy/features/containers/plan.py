@@ -22,7 +22,7 @@ from .messages import SHOWN, HostImage, inside
 from .options import ContainerOptions, Mount
 
 PRIVATE = "$MUSTER_AGENT"
-"""The agent's private folder in the engine's argv: the agent puts in its own (features/containers/on_host)."""
+"""The agent's private folder in the engine's argv: the agent puts in its own (on_host/container.py)."""
 
 
 def plan_container(spec: LaunchSpec, host: str, facts: Facts, image: HostImage) -> ContainerPlan:

@@ -1,9 +1,9 @@
 """Leases GPUs for a job, on all of its hosts or on none.
 
-The agent of each host claims them (features/leases/on_host/leases.py). A job queues on all hosts, and gets nothing
-that those before it wait for. Each host dates its arrival, and the last date counts on every host. So the
-order is the same everywhere, and nobody holds some hosts while it waits for others: no two jobs wait for each
-other, and the first one in the queue gets everything as soon as those who have it end.
+The agent of each host claims them (on_host/leases.py). A job queues on all hosts, and gets nothing that those
+before it wait for. Each host dates its arrival, and the last date counts on every host. So the order is
+the same everywhere, and nobody holds some hosts while it waits for others: no two jobs wait for each other,
+and the first one in the queue gets everything as soon as those who have it end.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A command that is told of stalls and of the end of a job."""
+"""Tells a command of the stalls and the end of a job."""

@@ -16,7 +16,7 @@ MOST_RETURNED = 1 << 24  # bytes of the value of one rank
 
 
 def name_of(rank: int) -> str:
-    """The file of a rank, in the folder of a run and in $MUSTER_OUT (features/returned_values/in_rank/muster_call.py)."""
+    """The file of a rank, in the folder of a run and in $MUSTER_OUT (in_rank/muster_call.py)."""
     return f"returned/rank-{rank}.json"
 
 

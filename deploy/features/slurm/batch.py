@@ -41,7 +41,10 @@ OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60", "--export=ALL")
 REQUEUE = "--requeue"
 _HIDDEN = "***"
 """Stands for the value of a secret option in files."""
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.features.slurm.batch_main import main; main()"
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from muster.deploy.features.slurm.batch_main import main; main()"
+)
 
 
 class Batch(NamedTuple):

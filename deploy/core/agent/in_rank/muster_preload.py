@@ -1,9 +1,9 @@
 """Waits, with the imports of the ranks done, until the next attempt of the job needs them (`--preload`).
 
 The agent starts one such process on its host, by the command line and with the environment of a rank
-(features/preload/on_host/preload.py). `sitecustomize.py` calls `wait` before Python runs the program, and so nothing
-of the program has run. For each rank of the next attempt a fork returns from there: Python then begins the
-program with its own `__main__`, arguments and flags.
+(features/preload/on_host/preload.py). `sitecustomize.py` calls `wait` before Python runs the program, and so
+nothing of the program has run. For each rank of the next attempt a fork returns from there: Python then
+begins the program with its own `__main__`, arguments and flags.
 
 Between this process and the rank is the wrapper (`rank.py`), as it is without `--preload`: a first fork makes
 the pipes, forks the rank, and becomes the wrapper by exec.

@@ -1,7 +1,7 @@
 """The agent's part in `fab data`: keeps the data sets of this host, and receives chunks of new ones.
 
-Chunks travel in bundles of at most 4 MiB, as files from host to host (core/agent/transfer/transfers.py). Long work
-ends early when the driver is gone.
+Chunks travel in bundles of at most 4 MiB, as files from host to host (core/agent/transfer/transfers.py). Long
+work ends early when the driver is gone.
 """
 
 from __future__ import annotations
