@@ -7,7 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+import requests
 
+from muster.deploy.core.errors import MusterError
 from muster.deploy.features.packages import fetch
 from muster.deploy.features.packages.lock import Lock, Package
 from tests.damage import DAMAGE
@@ -43,3 +45,31 @@ def test_a_wheel_that_was_damaged_here_is_downloaded_again(
     (wheel,) = fetch.wheels(lock, tmp_path)
     assert len(downloads) == 2
     assert (wheel.size, wheel.path.read_bytes()) == (len(CONTENT), CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("variables", "file"),
+    [
+        ({}, True),
+        ({"SSL_CERT_FILE": "/a"}, "/a"),
+        ({"SSL_CERT_FILE": "/a", "REQUESTS_CA_BUNDLE": "/b"}, "/b"),
+    ],
+)
+def test_a_download_trusts_the_authorities_that_uv_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], file: str | bool
+) -> None:
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    trusted: list[object] = []
+
+    def get(url: str, **options: object) -> None:
+        trusted.append(options["verify"])
+        raise requests.ConnectionError("no network")
+
+    monkeypatch.setattr(requests, "get", get)
+    lock = Lock("ab" * 10, "requirements.txt", "3.12", (Package("digits", "1.0", URL, DIGEST),), "")
+    with pytest.raises(MusterError, match="cannot be downloaded here"):
+        fetch.wheels(lock, tmp_path)
+    assert trusted == [file]
