@@ -111,13 +111,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return top
 
 
-def hint_in(project: Path, line: str, torch: str | None = None) -> str:
+def hint_in(project: Path, line: str, torch: str | None = None, of_others: str | None = None) -> str:
     sent = ("pkg/__init__.py", "pkg/rpc/__init__.py", "train.py")
     tree = Tree(project, ".", tuple(TreeFile(name, False, "ab" * 32) for name in sent))
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", f"{line}\n"))
     plan = make_plan("node[1-3] slots=2", program=Program(script="train.py"), tree=tree)
     result = dataclasses.replace(DONE, plan=plan, failure=failure)
-    facts = {"node1": dataclasses.replace(NODE, torch=torch)}
+    facts = {
+        "node1": dataclasses.replace(NODE, torch=torch),
+        "node2": dataclasses.replace(NODE, torch=of_others),
+    }
     return missing_module(result, facts, here=True) or left_behind(result)
 
 
@@ -172,9 +175,15 @@ def test_a_module_that_only_this_shell_finds_is_no_package_of_an_index(project: 
     assert said.startswith(f"mine is in {project.parent}/lib, which only PYTHONPATH of this shell names; ")
 
 
+def test_a_host_without_the_torch_of_the_others_is_named(project: Path) -> None:
+    said = hint_in(project, f"{NO_MODULE}'torch'", of_others="2.6.0")
+    assert said == "node1 has no torch, and other hosts have one; muster check names what fixes it"
+    assert hint_in(project, f"{NO_MODULE}'torch'").startswith("node1 has no torch; list its package")
+
+
 def test_the_hint_about_a_package_says_that_the_torch_of_the_hosts_stays(project: Path) -> None:
     line = f"{NO_MODULE}'einops'"
-    listed = "the hosts have no einops; list its package in a file, and launch with --requirements FILE"
+    listed = "node1 has no einops; list its package in a file, and launch with --requirements FILE"
     assert hint_in(project, line) == listed
     assert (
         hint_in(project, line, torch="2.6.0") == f"{listed}; their own torch stays unless that needs another"
@@ -250,7 +259,7 @@ def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
 
 def test_a_missing_package_is_looked_for_in_the_projects_own_list() -> None:
     files = ("requirements.txt", "imagenet/requirements.txt", "imagenet/main.py")
-    said = "the hosts have no torchvision; launch with --requirements {} if that lists it"
+    said = "node1 has no torchvision; launch with --requirements {} if that lists it"
     assert module_hint("torchvision", *files, script="imagenet/main.py") == said.format(
         "imagenet/requirements.txt"
     )
@@ -261,7 +270,7 @@ def test_a_missing_package_is_looked_for_in_the_projects_own_list() -> None:
 @pytest.mark.parametrize("files", [("train.py",), ("below/requirements.txt",)])
 def test_a_missing_package_that_nothing_here_lists_names_the_option(files: tuple[str, ...]) -> None:
     assert module_hint("torchvision", *files) == (
-        "the hosts have no torchvision; list its package in a file, and launch with --requirements FILE"
+        "node1 has no torchvision; list its package in a file, and launch with --requirements FILE"
     )
 
 
@@ -281,7 +290,7 @@ def test_the_missing_program_of_a_launch_is_a_module_too() -> None:
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=tail)
     plan = make_plan("node1 slots=2", program=Program(module="lightning"))
     said = missing_module(dataclasses.replace(DONE, plan=plan, failure=failure), {}, here=True)
-    assert said.startswith("the hosts have no lightning; list its package")
+    assert said.startswith("node1 has no lightning; list its package")
 
 
 def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def missing_module(result: LaunchResult, facts: Mapping[str, Facts], *, here: bo
             name, host = match[1] or match[2], result.failure.host if result.failure else None
             left = _module_here(name, result.plan) if here else ""
             torch = facts[host].torch if host and host in facts else None
+            if not left and name == "torch" and not torch and any(fact.torch for fact in facts.values()):
+                return f"{host} has no torch, and other hosts have one; muster check names what fixes it"
             return left or _explain_module(name, host or "a host", result.plan, has_torch=bool(torch))
     return ""
 
@@ -121,11 +123,9 @@ def _explain_package(name: str, host: str, plan: LaunchPlan, *, has_torch: bool)
     for listing in (folder / name for folder in searched for name in _REQUIREMENTS):
         if listing in sent:
             path = os.path.relpath(listing, plan.spec.tree.within)
-            return (
-                f"the hosts have no {name}; launch with --requirements {shlex.quote(path)} if that lists it"
-            )
+            return f"{host} has no {name}; launch with --requirements {shlex.quote(path)} if that lists it"
     keep = "; their own torch stays unless that needs another" if has_torch else ""
-    return f"the hosts have no {name}; list its package in a file, and launch with --requirements FILE{keep}"
+    return f"{host} has no {name}; list its package in a file, and launch with --requirements FILE{keep}"
 
 
 def _folder_of_program(plan: LaunchPlan) -> PurePosixPath:

@@ -150,7 +150,8 @@ _REMEDIES = {
     "{forget}, then confirm the new key with: {login} (after muster setup: run it again)",
     "ssh.host-key-unknown": "compare the fingerprint with the host's own, and confirm it once with: {login}",
     "ssh.host-key-revoked": "do not log in there; give the host a new key, and pin that one",
-    "ssh.login-refused": "add the public key there; a key with a passphrase needs ssh-add first",
+    "ssh.login-refused": "add the public key there, or name another account (user=); "
+    "a key with a passphrase needs ssh-add first",
     "ssh.too-many-keys": "name the right key for this host in the SSH configuration, with IdentityFile and "
     "IdentitiesOnly yes; or raise MaxAuthTries in its sshd_config",
     "ssh.name-unknown": "correct the hosts file, or give it a HostName in ~/.ssh/config",

@@ -221,7 +221,7 @@ def _login_refused(error: Any, route: Route) -> HostError:
         remedies.append(
             f"a key with a passphrase needs an agent: {agent}{shlex.join(('ssh-add', *encrypted))}"
         )
-    remedies = remedies or ["add the public key there"]
+    remedies = remedies or ["add the public key there, or name another account (user=)"]
     return HostError("ssh.login-refused", text, "; ".join(remedies))
 
 
