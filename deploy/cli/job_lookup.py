@@ -128,16 +128,19 @@ class JobSearch(NamedTuple):
 
 
 @contextlib.contextmanager
-def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
+def look(job: str, options: RecordOptions, *, newest: bool = False) -> Iterator[JobSearch]:
     """Look for a job, or without an id for all jobs, while the hosts that may have it are connected.
 
-    For a job that this machine has, no host is asked.
+    For a job that this machine has, no host is asked. `newest`: nor if the newest of this user runs here.
     """
     runs = options.runs_folder
     with contextlib.ExitStack() as stack:
         connected, silent, asked = list[ConnectedHosts](), dict[str, MusterError](), set[str]()
         located, head = jobs.jobs_at([_local_records(runs)], on_error=silent.__setitem__), ""
         is_local = any(job and entry.state.job.endswith(job) for entry in located)
+        here = [entry.state.job for entry in jobs.own(located, own_name()) if entry.state.running]
+        if newest and here and not (job or options.hosts):
+            is_local = hosts_record.newest_elsewhere(runs, after=max(here)) is None
         for chosen, access, is_head in () if is_local else _routes(job, options):
             head = chosen[0].name if is_head else head
             asked |= {host.name for host in chosen}

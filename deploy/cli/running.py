@@ -40,7 +40,7 @@ def running(options: JobOptions, select: tuple[str, str] = ("", "")) -> Iterator
     this machine has the job. If none has it, the silent host may: `UnfitError` names it.
     """
     job = options.job
-    with look(job, options) as search:
+    with look(job, options, newest=not job) as search:
         state = (search.named(job) if job else search.default("newest running")).state
         if not job:
             print_which(state.job, search.lines_but(state.hosts))

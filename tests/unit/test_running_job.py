@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import hosts_record
 from muster.deploy.core.job.hosts_record import HostsRecord
+from muster.deploy.core.wire.users import own_name
 from tests.hosts_here import HostsHere
-from tests.unit.test_job_states import RECORD, make_run
+from tests.unit.test_job_states import RECORD, hold, make_run
 
 
 @pytest.fixture
@@ -63,3 +65,16 @@ def test_a_detached_job_whose_first_host_is_down_is_known_and_its_host_is_named(
         f"node1: the driver of {job} is there, and it does not answer (no route to it); "
         "if it is down, the job has ended on every host"
     )
+
+
+@pytest.mark.usefixtures("hosts")
+def test_a_job_that_runs_here_is_the_newest_and_no_host_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "runs", user=own_name(), hosts=["node2"], placed=[4])
+    hosts_record.write(run, HostsRecord(hostfile.parse("node2 slots=4\n"), Access()))
+    held = hold(run)
+    with running(JobOptions()) as found:
+        assert found.state.job == RECORD["job"]
+    os.close(held)
+    assert capsys.readouterr().err == f"job {RECORD['job']}\n"

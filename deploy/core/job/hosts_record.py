@@ -149,10 +149,13 @@ def head_of(runs: Path, job: str) -> str:
     return ""
 
 
-def newest_elsewhere(runs: Path) -> HostsRecord | None:
-    """The record of the newest job whose run is on its first host, not on this machine."""
+def newest_elsewhere(runs: Path, after: str = "") -> HostsRecord | None:
+    """The record of the newest job whose run is on its first host, not on this machine.
+
+    `after`: only of a job whose id is later.
+    """
     folders = [path.parent for path in runs.glob(f"*/{NAME}")]
-    away = [folder for folder in folders if not (folder / "job.json").exists()]
+    away = [folder for folder in folders if folder.name > after and not (folder / "job.json").exists()]
     now = time.strftime("%Y%m%d-%H%M%S~")  # an id of a later time was made while the clock was wrong
     newest = max(away, key=lambda folder: (folder.name < now, folder.name), default=None)
     return _read(newest / NAME) if newest else None

@@ -86,7 +86,7 @@ LINKS, SWEEP, HOSTS = "links", "sweep", "host_speed"
 """The modules of muster.train.tools that the benchmarks run."""
 SHORT = {
     LINKS: ("--large", "1048576", "--seconds", "0.05", "--trips", "50"),
-    HOSTS: ("--mebibytes", "32", "--seconds", "0.05"),
+    HOSTS: ("--mebibytes", "32", "--matrix", "256", "--seconds", "0.05"),
 }
 
 

@@ -64,7 +64,7 @@ def _download(package: Package, path: Path, over: threading.Event) -> None:
     try:
         with (
             os.fdopen(descriptor, "wb") as file,
-            requests.get(package.url, stream=True, timeout=SECONDS) as answer,
+            requests.get(package.url, stream=True, timeout=SECONDS, verify=_authorities()) as answer,
         ):
             answer.raise_for_status()
             for piece in answer.iter_content(PIECE):
@@ -79,3 +79,8 @@ def _download(package: Package, path: Path, over: threading.Event) -> None:
         raise MusterError(f"{package.name} {package.version} cannot be downloaded here: {error}") from None
     finally:
         Path(draft).unlink(missing_ok=True)
+
+
+def _authorities() -> str | bool:
+    """The file of certificate authorities: uv, which locks the packages, reads SSL_CERT_FILE."""
+    return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
