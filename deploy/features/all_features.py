@@ -18,7 +18,12 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
 
     `packages`: brings the packages, if the hosts need not have them already.
     """
-    found: list[Feature] = [Leases()]
+    found: list[Feature] = []
+    if spec.may_restart:
+        from .spares.driver import SpareHosts  # noqa: PLC0415  # most jobs have none
+
+        found.append(SpareHosts())
+    found.append(Leases())
     if packages is None and spec.environment:
         packages = Present(spec.environment, spec.packages)
     if packages:

@@ -181,6 +181,16 @@ def test_an_environment_that_a_job_uses_is_not_removed(home: Path) -> None:
     assert not folder.exists()
 
 
+def test_an_agent_holds_the_environment_of_its_ranks_until_it_ends(home: Path) -> None:
+    complete(home, age=3600.0)
+    agent = Environments(home, unsent)
+    for _ in range(2):  # a restart asks again
+        assert agent.do_env_hold({"key": KEY}, b"") == {}
+    assert remove(home / "envs", KEY) is None
+    with pytest.raises(FileNotFoundError, match="was removed in between; launch again"):
+        agent.do_env_hold({"key": KEY[::-1]}, b"")
+
+
 def test_what_is_no_environment_is_neither_removed_nor_told(home: Path) -> None:
     complete(home)
     (home / "envs" / "cache").mkdir()

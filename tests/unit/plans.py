@@ -95,7 +95,7 @@ def make_plan(
     more = dict.fromkeys(by_host, added)
     for host, lease in (leases or {}).items():
         more[host] += contribution(request, lease)
-    for host, each in contributions(request, by_host, containers or {}, INSIDE).items():
+    for host, each in contributions(request, by_host, containers or {}, INSIDE)[0].items():
         more[host] += each
         by_host[host] = each.facts or by_host[host]
     return plan(request, placement, ClusterFacts(by_host, rendezvous), more, TOOLS)

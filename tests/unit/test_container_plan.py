@@ -11,10 +11,11 @@ from muster.deploy.cli.commands import load
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.program import run
 from muster.deploy.core.errors import UnfitError
-from muster.deploy.core.plan.launch_plan import ContainerPlan, HostPlan, LaunchPlan
+from muster.deploy.core.plan.launch_plan import HostPlan, LaunchPlan
 from muster.deploy.features.containers.messages import EngineName, HostImage, ImageContents, require_same
 from muster.deploy.features.containers.options import Mount
-from tests.unit.plans import make_plan
+from muster.deploy.features.containers.plan import ContainerPlan, plan_container
+from tests.unit.plans import NODE, make_plan
 
 REF, ID = "nvcr.io/nvidia/pytorch:25.01-py3", "ab" * 32
 USERS = "root:x:0:0:root:/root:/bin/bash\nubuntu:x:1001:1001::/home/ubuntu:/bin/bash\n"
@@ -54,9 +55,14 @@ def planned(there: HostImage = DOCKER, *, facts: dict[str, Any] | None = None, *
 
 
 def on_node1(there: HostImage = DOCKER, **more: Any) -> tuple[HostPlan, ContainerPlan]:
-    host = planned(there, **more).hosts[0]
-    assert host.container
-    return host, host.container
+    plan = planned(there, **more)
+    return plan.hosts[0], container_in(plan, there, **(more.get("facts") or {}))
+
+
+def container_in(
+    plan: LaunchPlan, there: HostImage = DOCKER, host: str = "node1", **facts: Any
+) -> ContainerPlan:
+    return plan_container(plan.spec, host, dataclasses.replace(NODE, **facts), there)
 
 
 def argv(**changes: Any) -> tuple[str, ...]:
@@ -155,8 +161,8 @@ def test_kept_folders_are_where_they_are_outside() -> None:
 
 def test_values_of_the_environment_are_on_no_command_line() -> None:
     plan = planned(env=(("HF_TOKEN", "hf_123"),), hidden=("HF_TOKEN",))
-    container = plan.hosts[0].container
-    assert container and "hf_123" not in " ".join(container.argv)
+    container = container_in(plan)
+    assert "hf_123" not in " ".join(container.argv)
     assert "hf_123" not in str(plan)
     assert dict(container.environment) == {"HOME": "/home/ml/.muster/home", "USER": "ml", "LOGNAME": "ml"}
 
@@ -227,8 +233,7 @@ def test_devices_for_rdma_and_the_users_own_folders_come_in() -> None:
 def test_apptainer_starts_a_file_with_the_environment_of_the_image_alone() -> None:
     there = dataclasses.replace(DOCKER, engine="apptainer", program="/usr/bin/apptainer")
     plan = make_plan("node1", containers={"node1": there}, image="/nfs/torch.sif")
-    container = plan.hosts[0].container
-    assert container
+    container = container_in(plan, there)
     assert container.argv[:3] == ("/usr/bin/apptainer", "exec", "--cleanenv")
     assert container.argv[-4:] == ("/nfs/torch.sif", "/usr/bin/python", "-IS", f"{JOB}/bin/keeper.py")
     assert container.remove == ()
@@ -237,7 +242,7 @@ def test_apptainer_starts_a_file_with_the_environment_of_the_image_alone() -> No
 def test_every_host_and_attempt_has_a_container_of_its_own_name() -> None:
     there = {"node1": DOCKER, "node2": DOCKER}
     plan = make_plan("node1\nnode2", containers=there, image=REF, attempt=1)
-    names = [host.container.remove[-1] for host in plan.hosts if host.container]
+    names = [container_in(plan, host=host).remove[-1] for host in there]
     assert names == [f"muster-20261120-120000-abcd-1-{host}" for host in there]
 
 

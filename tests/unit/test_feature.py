@@ -18,7 +18,7 @@ from muster.deploy.core.job.feature import Feature, Features, Start
 from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.planning import make_plan
 from muster.deploy.core.job.result import LaunchResult
-from muster.deploy.core.plan.launch_plan import Contribution
+from muster.deploy.core.plan.launch_plan import Contribution, LaunchPlan
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.timings import Timings
 from tests.unit.plans import NODE
@@ -73,8 +73,13 @@ def test_a_feature_that_raises_before_the_start_refuses_the_attempt() -> None:
         def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
             raise LookupError("no such thing")
 
-    with pytest.raises(MusterError, match=r"Muster's own error in Unprepared: LookupError.*test_feature.py"):
-        list(Features((Noting(), Unprepared())).prepare(cast(Any, None), cast(Any, None)))
+        def delivered(self, plan: LaunchPlan, cluster: Cluster) -> None:
+            raise LookupError("no such thing")
+
+    features, given = Features((Noting(), Unprepared())), cast(Any, None)
+    for call in (lambda: [*features.prepare(given, given)], lambda: features.delivered(given, given)):
+        with pytest.raises(MusterError, match=r"own error in Unprepared: LookupError.*test_feature.py"):
+            call()
 
 
 def test_the_plan_has_what_features_add_and_each_sees_the_facts_of_those_before_it() -> None:

@@ -50,7 +50,7 @@ CORE_IMPORTS_FEATURES: Mapping[str, str] = {
     "job.fetch": "metrics samples",
     "job.result": "why",
     "job.run_folder": "samples why",
-    "job.runner": "spares why",
+    "job.runner": "why",
     "job.stages": "samples why",
     "job.table": "why",
     "job.verdict": "kernel why",

@@ -22,6 +22,7 @@ from muster.deploy.core.job.runner import Job
 from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.features.all_features import features_of
 from tests.unit.plans import TREE, make_plan
 from tests.waiting import wait_until
 
@@ -46,7 +47,9 @@ class JobHere:
     def plan(self, start: Start, *given: Any) -> LaunchPlan:
         names = [host.name for host in start.placement.hosts]
         self.hosts.append(names)
-        return make_plan("\n".join(f"{name} slots=2" for name in names), attempt=start.spec.attempt)
+        return make_plan(
+            "\n".join(f"{name} slots=2" for name in names), attempt=start.spec.attempt, hosts=HOSTS
+        )
 
     def loop(self, attempt: Attempt, features: Features) -> Any:
         return SimpleNamespace(run=lambda: self.end(attempt, features))
@@ -88,6 +91,6 @@ def test_a_lost_host_that_answers_again_takes_part_in_the_next_attempt(job: JobH
         may_restart=True,
         max_restarts=2,
     )
-    result = Job(spec, job.open_pipe, job.folder).run()
+    result = Job(spec, job.open_pipe, job.folder, features_of(spec)).run()
     assert job.hosts == [["node1", "node2"], ["node1"], ["node1", "node2"]]
     assert (result.failure, result.left_out) == (None, {})

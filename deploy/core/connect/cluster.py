@@ -67,7 +67,8 @@ class Cluster(Listener):
         self.facts: dict[str, Facts] = {}
         self._asked: dict[str, Facts] = {}
         """The facts as the hosts gave them; in `facts`, some are of an environment or a container."""
-        self._open_pipe = open_pipe
+        self.open_pipe = open_pipe
+        self._reserve = Reserve()
 
     def __enter__(self) -> Cluster:
         """Connect to every host at once; `UnfitError` names all those that cannot be reached."""
@@ -100,6 +101,7 @@ class Cluster(Listener):
 
     def close(self) -> None:
         """Cut every lifeline."""
+        self._reserve.close()
         on_every(self._opened, lambda name: self._opened[name].close())
 
     def hand_on(self, names: Iterable[str]) -> KeptHosts:
@@ -114,16 +116,17 @@ class Cluster(Listener):
         return kept
 
     def set_aside(self, names: Iterable[str]) -> Reserve:
-        """Hold the connections to these hosts apart: they are no longer hosts of this cluster."""
-        reserve = Reserve()
+        """Hold the connections to these hosts apart until this cluster ends. They leave its hosts."""
         for name in names:
-            reserve.add(self._opened.pop(name), self._asked[name])
+            self._reserve.add(self._opened.pop(name), self._asked[name])
         self.channels = {name: channel for name, channel in self.channels.items() if name in self._opened}
         self.hosts = tuple(host for host in self.hosts if host.name in self._opened)
-        return reserve
+        return self._reserve
 
     def forget_reports(self) -> None:
         """Drop what hosts have reported about the last attempt, once they can report no more of it."""
+        if not self._kept.taken:
+            return
         self.events.forget(but=(StopAsked,))
         for host, channel in self.channels.items():
             if channel.lost:
@@ -136,7 +139,7 @@ class Cluster(Listener):
             self._asked[host.name] = self.facts[host.name]
             self._greet(channel)
             return
-        pipe = self._open_pipe(host)
+        pipe = self.open_pipe(host)
         with self._timings.part("agent and facts" if self._with_facts else "agent", host.name):
             channel = Channel(host.name, pipe, self.events)
             self._take_over(host, channel)

@@ -20,6 +20,11 @@ class KeptHosts:
         self.taken: set[str] = set()
         """The hosts that were taken over."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The hosts that were not taken over yet."""
+        return frozenset(self._channels)
+
     def add(self, channel: Channel, facts: Facts) -> None:
         """Keep a host, which reports to this queue from now on."""
         channel.report_to(self.events)

@@ -1,4 +1,4 @@
-"""Delivers a launch to the hosts: its code and files, and the start of their containers.
+"""Delivers a launch to the hosts: its code and files.
 
 A host gets only the contents that it lacks.
 """
@@ -16,7 +16,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..connect.requests.hosts import FREE_PORT, LOAD
-from ..connect.requests.launch import CONTAINER_START, MISSING, PREPARE, STORE, Missing, Prepared
+from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
 from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan
@@ -24,7 +24,7 @@ from ..plan.source_tree import Tree
 from ..text.progress import OnStage, show_no_stage
 from .stages import DeliveryStage
 
-DELIVERY_SECONDS, MISSING_SECONDS, CONTAINER_SECONDS = 600.0, 30.0, 150.0
+DELIVERY_SECONDS, MISSING_SECONDS = 600.0, 30.0
 # The time that a host has to make a job's folder from its store, and the extra time for each file and MiB.
 PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 # Contents are sent in archives of about this size: a host stores one while the next is packed and sent.
@@ -129,15 +129,11 @@ def _prepare(
     seconds = preparation_seconds(plan.spec.tree, plan.spec.library)
     prepared = _post_prepare(plan, host, channel, contents)
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
-    started = _start_container(host, channel)
     if damaged := channel.wait(prepared, seconds).damaged:
         names = [name for tree in contents for name in tree.send_again(channel, damaged, stage)]
         if channel.wait(_post_prepare(plan, host, channel, contents), seconds).damaged:
             raise _lost_again(names, host)
-        started = _start_container(host, channel)  # the host refused the first one: nothing was prepared
     channel.wait(freed, seconds)
-    if started:
-        channel.wait(started, seconds + CONTAINER_SECONDS)
 
 
 def _lost_again(names: Sequence[str], host: HostPlan) -> MusterError:
@@ -168,21 +164,7 @@ def _post_prepare(
         library=library.listing(),
         kept=host.kept,
         files=[astuple(file) for file in host.files],
-        # Inside of a container they lead to its mounts.
-        links=code.links_out() if host.container is None else [],
-    )
-
-
-def _start_container(host: HostPlan, channel: Channel) -> Future[Nothing] | None:
-    """Let a host start its container, if the ranks run in one."""
-    if host.container is None:
-        return None
-    return channel.post(
-        CONTAINER_START,
-        argv=host.container.argv,
-        remove=host.container.remove,
-        launcher_inside=host.container.launcher_inside,
-        environment=dict(host.container.environment),
+        links=[] if host.own_files else code.links_out(),
     )
 
 

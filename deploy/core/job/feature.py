@@ -2,8 +2,8 @@
 
 A feature leaves out the methods that it does not need. The job calls its features in the order of their
 tuple. `prepare` changes an attempt, by the values that it returns; the other methods tap its course. A
-feature that raises in `greet` or `prepare` refuses the attempt. In another method it loses itself only: the
-verdict gets a note, and the folder of the run the traceback.
+feature that raises in `greet`, `prepare` or `delivered` refuses the attempt. In any other method it loses
+itself only: the verdict gets a note, and the folder of the run the traceback.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..errors import MusterError
 if TYPE_CHECKING:  # most commands have no job
     from ..connect.channel import Channel
     from ..connect.cluster import Cluster
+    from ..connect.kept import KeptHosts
     from ..connect.reports import Report
     from ..plan.launch_plan import Contribution, LaunchPlan
     from ..plan.placement import Placement
@@ -60,6 +61,8 @@ class Attempt:
     timings: Timings
     began: float
     """When the first attempt of the job began, in seconds since the epoch."""
+    away: frozenset[str] = frozenset()
+    """The hosts of the job that were lost, and may answer again."""
     is_last: bool = True
     """Whether no other attempt follows. It is known at the end."""
 
@@ -98,6 +101,9 @@ class Feature:
         """
         return {}
 
+    def delivered(self, plan: LaunchPlan, cluster: Cluster) -> None:
+        """The job's folder is on every host: start there what the ranks need."""
+
     def begins(self, attempt: Attempt) -> None:
         """An attempt is announced, and its ranks start next. A `MusterError` ends it."""
 
@@ -125,6 +131,9 @@ class Feature:
     def fetch(self, attempt: Attempt) -> None:
         """The result of the attempt is recorded; files of its hosts can be fetched."""
 
+    def hand_over(self, kept: KeptHosts) -> None:
+        """Another attempt may follow: add connected hosts that it can take over."""
+
     def over(self, result: LaunchResult) -> LaunchResult:
         """The job is over, and its result not yet written; returns the result to write."""
         return result
@@ -142,10 +151,6 @@ class Features:
         self._errors: dict[str, str] = {}
         """The traceback of each feature that raised, by its name. It is not called again."""
 
-    def add(self, feature: Feature) -> None:
-        """Add one that acts after the others."""
-        self._features.append(feature)
-
     @property
     def hears(self) -> frozenset[type[Report]]:
         """See `Feature.hears`."""
@@ -160,6 +165,11 @@ class Features:
         """See `Feature.prepare`. The next feature is called when the values of this one are applied."""
         for feature in self._features:
             yield self._require(feature, partial(feature.prepare, start, cluster))
+
+    def delivered(self, plan: LaunchPlan, cluster: Cluster) -> None:
+        """See `Feature.delivered`."""
+        for feature in self._features:
+            self._require(feature, partial(feature.delivered, plan, cluster))
 
     def begins(self, attempt: Attempt) -> None:
         """See `Feature.begins`."""
@@ -198,6 +208,11 @@ class Features:
         """See `Feature.fetch`."""
         for feature in self._features:
             self._call(feature, partial(feature.fetch, attempt), None)
+
+    def hand_over(self, kept: KeptHosts) -> None:
+        """See `Feature.hand_over`."""
+        for feature in self._features:
+            self._call(feature, partial(feature.hand_over, kept), None)
 
     def over(self, result: LaunchResult, keep: Callable[[str, str], None]) -> LaunchResult:
         """See `Feature.over`. `keep` writes a file into the folder of the run."""

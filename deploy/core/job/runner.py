@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 
-from ...features.spares.driver import SpareHosts, TurnsOfSpareHosts
 from ...features.why.stall import stall_text
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
@@ -58,8 +57,6 @@ class Job:
         self._history = JobHistory(spec.job, self._pass_on)
         self._first_lines: FirstLines | None = None
         self._policy = Policy(spec.max_restarts, spec.min_hosts, hosts=spec.hosts)
-        self._spares = SpareHosts(open_pipe, self._say)
-        self.features.add(TurnsOfSpareHosts(self._spares))
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
@@ -96,9 +93,6 @@ class Job:
                 self._let_go()  # hosts that this attempt does not need
                 the_plan = self._plan(start, cluster)
                 self._deliver(the_plan, cluster, code, start.timings)
-                self._spares.reserve = cluster.set_aside(the_plan.spares)
-                if kept:
-                    cluster.forget_reports()
                 self._execute(the_plan, cluster, start.timings, hosts)
                 self._keep(cluster)
         except UnfitError as error:
@@ -140,9 +134,10 @@ class Job:
     def _deliver(
         self, the_plan: LaunchPlan, cluster: Cluster, code: Sequence[Contents], timings: Timings
     ) -> None:
-        """Send the code, and prepare the job's folder on every host."""
+        """Make the job's folder on every host, and let the features start there what the ranks need."""
         with timings.part("delivery"):
             deliver(the_plan, cluster, code, self._stage)
+            self.features.delivered(the_plan, cluster)
         if more := code[0].tree.vanished[len(the_plan.spec.tree.vanished) :]:
             self._say(f"note: {about_vanished(more)}")
 
@@ -164,7 +159,8 @@ class Job:
         result = self._results[-1]
         if result.warned:
             return ()
-        hosts, self._policy = restart.with_returned(hosts, self._spares.answering, self._policy)
+        connected = self._kept.names if self._kept else ()
+        hosts, self._policy = restart.with_returned(hosts, connected, self._policy)
         return self._next(restart.after(result, hosts, attempt, self._policy, now()), attempt)
 
     @staticmethod
@@ -185,11 +181,10 @@ class Job:
         result = self._results[-1]
         if self.spec.may_restart and result.failure:
             self._kept = cluster.hand_on(result.cleared)
-            self._spares.hand_to(self._kept)
+            self.features.hand_over(self._kept)
 
     def _let_go(self) -> None:
         """Close the connections that no attempt has taken over."""
-        self._spares.reserve.close()
         if self._kept:
             self._kept.close()
             self._kept = None
@@ -201,7 +196,8 @@ class Job:
         self._stage(f"starting {the_plan.spec.launcher}")
         began = self._results[0].started if self._results else now()
         state = LaunchState(the_plan, self._emit)
-        attempt = Attempt(the_plan, cluster, self.folder, self._emit, state, timings, began)
+        away = self._policy.away - {host.name for host in hosts}
+        attempt = Attempt(the_plan, cluster, self.folder, self._emit, state, timings, began, away)
         # Whoever has seen job.json may stop the job, and expects a result.
         announced, self._announced = self._announced, the_plan
         try:
@@ -211,9 +207,9 @@ class Job:
         except MusterError:
             self._announced = announced
             raise
+        cluster.forget_reports()
         self._history.began(the_plan)
         self.folder.keep_launched(launched(the_plan, cluster.facts))
-        self._spares.begin(self.spec, hosts, self._policy)
         self._first_lines = FirstLines(timings, len(the_plan.ranks))
         result = LaunchLoop(attempt, self.features).run()
         self._again = False

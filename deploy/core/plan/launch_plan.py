@@ -33,22 +33,6 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class ContainerPlan:
-    """The container of a host."""
-
-    image: str
-    """The image with its id, which is the same on every host."""
-    argv: tuple[str, ...]
-    """The engine's command; it runs as long as the container."""
-    remove: tuple[str, ...]
-    """The engine's command that ends the container by force; empty for apptainer."""
-    launcher_inside: bool
-    """Whether the launcher runs in it; else the host's mpirun starts each rank in it."""
-    environment: tuple[tuple[str, str], ...]
-    """Variables of everything in it, besides those of the image and of the ranks."""
-
-
-@dataclass(frozen=True)
 class Contribution:
     """What a feature adds to an attempt on a host."""
 
@@ -62,9 +46,14 @@ class Contribution:
     """Folders on PATH, before that of mpirun."""
     files: tuple[RemoteFile, ...] = ()
     """Files in the job's folder. Each replaces one of the plan with the same path."""
-    container: ContainerPlan | None = None
+    own_files: bool = False
+    """Whether its ranks see other files than its agent, which then checks no links out of the code."""
     about: tuple[str, ...] = ()
     """Lines for the plan, which shows equal lines of several hosts once."""
+    about_host: tuple[str, ...] = ()
+    """Lines for the plan of the host."""
+    launcher_runs: str = ""
+    """Where its launcher runs, if not on the host itself: `of the container`, for the plan."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """Fields of launch.json."""
     if_module_is_missing: str = ""
@@ -77,8 +66,10 @@ class Contribution:
             env={**self.env, **more.env},
             path=(*self.path, *more.path),
             files=(*self.files, *more.files),
-            container=more.container or self.container,
+            own_files=more.own_files or self.own_files,
             about=(*self.about, *more.about),
+            about_host=(*self.about_host, *more.about_host),
+            launcher_runs=more.launcher_runs or self.launcher_runs,
             record={**self.record, **more.record},
             if_module_is_missing=more.if_module_is_missing or self.if_module_is_missing,
         )
@@ -99,8 +90,8 @@ class HostPlan:
     command: tuple[str, ...] | None
     kept: tuple[tuple[str, str], ...] = ()
     """The links in the job's code to folders that outlive the job, each with its target."""
-    container: ContainerPlan | None = None
-    """Where the ranks run; None for the host itself."""
+    own_files: bool = False
+    """Whether its ranks see other files than its agent."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +132,10 @@ class LaunchPlan:
         return tuple(notes)
 
     def __str__(self) -> str:
-        described = (_describe_host(self.spec, host) for host in self.hosts)
+        described = (
+            _describe_host(self.spec, host, self.added.get(host.host.name, Contribution()))
+            for host in self.hosts
+        )
         notes = (f"note: {note}" for note in self.notes)
         about = dict.fromkeys(line for added in self.added.values() for line in added.about)
         options = ["options:", *(f"  {source}" for source in self.spec.sources)] if self.spec.sources else []
@@ -173,7 +167,7 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
 
 
-def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
+def _describe_host(spec: LaunchSpec, plan: HostPlan, added: Contribution) -> str:
     ranks = (
         f"ranks {plan.ranks[0].rank}-{plan.ranks[-1].rank}"
         if len(plan.ranks) > 1
@@ -191,9 +185,8 @@ def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
         f"  env {name}={'***' if is_secret(name, spec.hidden) else shlex.quote(value)}"
         for name, value in sorted(plan.env.items())
     ]
-    if plan.container:
-        lines += [f"  container of {plan.container.image}", f"    {shlex.join(plan.container.argv)}"]
+    lines += [f"  {line}" for line in added.about_host]
     if plan.command:
-        where = " of the container" if plan.container and plan.container.launcher_inside else ""
-        lines += [f"  run in {plan.cwd}{where}", f"    {shlex.join(plan.command)}"]
+        where = " ".join(filter(None, (plan.cwd, added.launcher_runs)))
+        lines += [f"  run in {where}", f"    {shlex.join(plan.command)}"]
     return "\n".join(lines)

@@ -94,7 +94,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, added: Cont
         files=tuple({file.path: file for file in files}.values()),
         command=launcher.command(host.name, layout),
         kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in spec.keep),
-        container=added.container,
+        own_files=added.own_files,
     )
 
 

@@ -11,19 +11,20 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import on_every
 from ...core.connect.pipe import LostError
-from ...core.connect.requests.launch import CONTAINER
+from ...core.connect.requests.launch import CONTAINER, CONTAINER_START
 from ...core.errors import MusterError, UnfitError
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
 from ...core.job.stages import with_hosts
-from ...core.plan.launch_plan import Contribution
+from ...core.plan.launch_plan import Contribution, LaunchPlan
 from ...core.plan.spec import LaunchSpec
 from .messages import EngineName, HostImage, push_commands, require_same
 from .options import ContainerOptions
-from .plan import contributions
+from .plan import ContainerPlan, contributions
 
 # A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
 LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0
+START_SECONDS = 180.0
 # Messages of engines if a registry asks for a login; Docker's registry answers so for unknown names too.
 _REFUSED = re.compile(r"(?i)no basic auth credentials|unauthorized|denied|authentication required")
 ON_HOST = Path(__file__).parent / "on_host"
@@ -39,6 +40,7 @@ class Containers(Feature):
         self._image, self._engine = options.image, options.engine
         self._survey = (ON_HOST / "survey.py").read_bytes()
         self._answers: dict[str, Future[HostImage]] = {}
+        self._plans: Mapping[str, ContainerPlan] = {}
 
     def greet(self, channel: Channel) -> None:
         """Ask a host for the image while other hosts are still connecting."""
@@ -49,7 +51,25 @@ class Containers(Feature):
         start.emit(Stage(with_hosts(f"looking for the image {self._image}")))
         with start.timings.part("image"):
             images = self._require(cluster, start.emit, pull=not start.is_dry_run)
-        return contributions(start.spec, cluster.facts, images, programs())
+        added, self._plans = contributions(start.spec, cluster.facts, images, programs())
+        return added
+
+    def delivered(self, plan: LaunchPlan, cluster: Cluster) -> None:
+        """Start the container of each host with ranks."""
+        channels = {host.host.name: cluster.channels[host.host.name] for host in plan.hosts}
+
+        def start(name: str) -> None:
+            container = self._plans[name]
+            started = channels[name].post(
+                CONTAINER_START,
+                argv=container.argv,
+                remove=container.remove,
+                launcher_inside=container.launcher_inside,
+                environment=dict(container.environment),
+            )
+            channels[name].wait(started, START_SECONDS)
+
+        on_every(channels, start, interrupted=cluster.close).require_all()
 
     def _require(self, cluster: Cluster, emit: Emit, *, pull: bool) -> Mapping[str, HostImage]:
         """The image of every host; `UnfitError` where it is missing or another. `pull`: fetch it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from ...core.errors import HostError, UnfitError
 from ...core.hosts.facts import Facts
-from ...core.plan.launch_plan import ContainerPlan, Contribution, RemoteFile
+from ...core.plan.launch_plan import Contribution, RemoteFile
 from ...core.plan.spec import LaunchSpec
 from ...core.text.terminal import harmless
 from ...core.wire.paths import JobPaths, MusterPaths
@@ -23,6 +23,22 @@ from .options import ContainerOptions, Mount
 
 PRIVATE = "$MUSTER_AGENT"
 """The agent's private folder in the engine's argv: the agent puts in its own (on_host/container.py)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerPlan:
+    """The container of a host."""
+
+    image: str
+    """The image with its id, which is the same on every host."""
+    argv: tuple[str, ...]
+    """The engine's command; it runs as long as the container."""
+    remove: tuple[str, ...]
+    """The engine's command that ends the container by force; empty for apptainer."""
+    launcher_inside: bool
+    """Whether the launcher runs in it; else the host's mpirun starts each rank in it."""
+    environment: tuple[tuple[str, str], ...]
+    """Variables of everything in it, besides those of the image and of the ranks."""
 
 
 def plan_container(spec: LaunchSpec, host: str, facts: Facts, image: HostImage) -> ContainerPlan:
@@ -186,28 +202,40 @@ def found_inside(
     return facts_inside
 
 
-def contributions(
-    spec: LaunchSpec, facts: Mapping[str, Facts], images: Mapping[str, HostImage], programs: Mapping[str, str]
-) -> Mapping[str, Contribution]:
-    """What the container of each host adds to its plan; `UnfitError` for hosts that cannot pass it GPUs."""
-    found, added, reasons = found_inside(spec, facts, images), {}, []
-    reference = spec.of(ContainerOptions).image
+def plan_containers(
+    spec: LaunchSpec, facts: Mapping[str, Facts], images: Mapping[str, HostImage]
+) -> dict[str, ContainerPlan]:
+    """The container of each host; `UnfitError` for hosts that cannot pass it GPUs."""
+    plans, reasons = {}, []
     for name, image in images.items():
         try:
-            container = plan_container(spec, name, facts[name], image)
+            plans[name] = plan_container(spec, name, facts[name], image)
         except HostError as error:
             reasons.append((name, error.reason))
-            continue
-        added[name] = Contribution(
+    if reasons:
+        raise UnfitError(reasons)
+    return plans
+
+
+def contributions(
+    spec: LaunchSpec, facts: Mapping[str, Facts], images: Mapping[str, HostImage], programs: Mapping[str, str]
+) -> tuple[Mapping[str, Contribution], Mapping[str, ContainerPlan]]:
+    """What the container of each host adds to its plan, and the containers."""
+    found, plans = found_inside(spec, facts, images), plan_containers(spec, facts, images)
+    reference = spec.of(ContainerOptions).image
+    added = {
+        name: Contribution(
             facts=found[name],
-            files=tuple(_files(spec, container, facts[name], image, programs)),
-            container=container,
+            files=tuple(_files(spec, plans[name], facts[name], image, programs)),
+            own_files=True,
+            about_host=(f"container of {plans[name].image}", f"  {shlex.join(plans[name].argv)}"),
+            launcher_runs="of the container" if plans[name].launcher_inside else "",
             record={"image": reference},
             if_module_is_missing=f"the image {harmless(reference)} has no {{name}}; add its package there",
         )
-    if reasons:
-        raise UnfitError(reasons)
-    return added
+        for name, image in images.items()
+    }
+    return added, plans
 
 
 def _files(
