@@ -85,6 +85,7 @@ class Hosts:
         self.plan = plan
         self.channels = {host.host.name: FakeChannel() for host in plan.hosts}
         self.events = Inbox()
+        self.folder: RunFolder | None = None
 
     def tell(self, teller: str, event: str, **frame: Any) -> None:
         said = json.loads(json.dumps({"event": event, "time": time.time(), **frame}))
@@ -113,10 +114,11 @@ class Hosts:
     def run(self, start_timeout: float = 5.0, stall_timeout: float = 0.0, emit: Emit = drop) -> LaunchResult:
         channels: Any = self.channels
         cluster: Any = Listener(self.events, channels)
+        cluster.facts = {}
         limits: dict[str, Any] = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
         spec = dataclasses.replace(self.plan.spec, **limits)
         features = features_of(spec)
-        attempt = attempt_of(dataclasses.replace(self.plan, spec=spec), cluster, emit, features)
+        attempt = attempt_of(dataclasses.replace(self.plan, spec=spec), cluster, emit, features, self.folder)
         features.begins(attempt)
         return features.ended(attempt, LaunchLoop(attempt, features).run())
 
@@ -356,7 +358,7 @@ def test_a_launcher_that_the_kernel_killed_is_told_apart_too(hosts: Hosts) -> No
 
 
 def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stacks = RankStacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
     found = Explanation(stacks, explain([], stalled=True))
@@ -366,11 +368,13 @@ def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
         for _ in range(3):
             entries = [{"rank": rank, "cpu": 0.0, "state": "S"} for rank in ranks]
             hosts.tell(name, "sample", sample=json.dumps({"ranks": entries}))
+    hosts.folder = RunFolder(tmp_path, "j")
+    hosts.folder.path.mkdir()
     result = hosts.run(stall_timeout=1e-9)
     assert result.failure is not None
     assert (result.failure.kind, result.exit_status) == ("stall", 3)
     assert result.failure.reason.endswith("; rank 3 (node2) is elsewhere in the code")
-    assert result.stacks == str(stacks)
+    assert (tmp_path / "j" / "stacks.txt").read_text() == str(stacks)
     assert result.why == found.why
     assert result.as_json()["why"]["headline"] == "no rank of the job is running"
 

@@ -26,22 +26,23 @@ from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job import control as jobs
 from muster.deploy.core.job import table as job_table
 from muster.deploy.core.job.control import LocalRuns, LocatedJob, LogLine
-from muster.deploy.core.job.events import LauncherOutput, Output, Paced
+from muster.deploy.core.job.events import LauncherOutput, Output
 from muster.deploy.core.job.fetch import fetch, snapshot
 from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.text.screen import Screen
 from muster.deploy.core.wire.frames import Frame
+from muster.deploy.core.wire.rank_logs import restart_suffix
 from muster.deploy.core.wire.runs import identity
 from muster.deploy.core.wire.users import own_name
 from muster.deploy.features.metrics.driver import METRICS
 from muster.deploy.features.page.records import read
 from muster.deploy.features.page.run_page import run_page
 from muster.deploy.features.returned_values.driver import name_of
-from muster.deploy.features.samples.messages import HostSample
+from muster.deploy.features.samples.sample_file import SAMPLES
 from muster.deploy.features.slurm.mark import any_mark
-from muster.deploy.features.why.lateness import Pace
+from muster.deploy.features.why.stragglers import PACE
 from tests.unit.plans import make_plan
 
 RECORD: dict[str, Any] = {
@@ -398,15 +399,15 @@ def test_every_file_that_a_driver_writes_into_a_run_is_brought(tmp_path: Path) -
     for attempt in (0, 1):
         plan = make_plan("node1 slots=2", job=RECORD["job"], attempt=attempt)
         folder.begin(plan)
-        folder.on_event(HostSample(1.0, "node1"))
-        folder.on_event(Paced(1.0, Pace("0", 1, 1.0, 1, True, ()), ()))
+        for name in (SAMPLES, PACE, f"stacks{restart_suffix(attempt)}.txt"):
+            folder.append(name, "{}\n")
         folder.keep_launched({})
         folder.on_event(JobEvent(at=1.0, type="rank.started", job=RECORD["job"], attempt=attempt))
         folder.on_event(Output(1, "node1", "err", "line\n"))
         for spawned in (False, True):
             folder.on_event(LauncherOutput("node1", "line\n", spawned))
         folder.say("line")
-        result = folder.ended(LaunchResult(plan, 1.0, 2.0, None, {}, stacks="stacks"))
+        result = folder.ended(LaunchResult(plan, 1.0, 2.0, None, {}))
     for name in (*METRICS, name_of(1)):
         folder.keep(name, "{}\n")
     folder.finish(result, "DONE")

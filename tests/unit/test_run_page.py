@@ -25,9 +25,8 @@ from muster.deploy.features.page.metrics import own_times, step_times
 from muster.deploy.features.page.records import Records, read
 from muster.deploy.features.page.render import TEMPLATES, _environment, render, write_report
 from muster.deploy.features.page.run_page import run_page
-from muster.deploy.features.samples.sample_file import pace_line
 from muster.deploy.features.why.causes import Surroundings
-from muster.deploy.features.why.stragglers import stragglers
+from muster.deploy.features.why.stragglers import pace_line, stragglers
 from muster.deploy.features.why.sums import pace
 from tests.unit.paces import Run
 from tests.unit.records import job

@@ -12,14 +12,14 @@ import pytest
 
 from muster.deploy.core.connect.report_frames import of_frame
 from muster.deploy.core.connect.reports import Sampled
-from muster.deploy.core.job.events import Event, Reported
+from muster.deploy.core.job.events import Event, Recorded, Reported
 from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.features.samples import driver as sampling
 from muster.deploy.features.samples.driver import Sampling
 from muster.deploy.features.samples.messages import HostSample
-from muster.deploy.features.samples.sample_file import SampleFile
 from muster.deploy.features.why.messages import Straggler
+from muster.deploy.features.why.pace_watch import PaceWatch
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import FakeChannel
@@ -117,11 +117,12 @@ def test_every_host_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_disk_that_is_full_for_samples_is_a_note_and_no_failure(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "job")
-    folder.begin(PLAN)
-    folder._samples = SampleFile("/dev/full", 1)
-    folder.on_event(HostSample(1.0, "node1"))
-    assert folder.problem == "here: samples.jsonl ends early: No space left on device"
+    folder, feature = RunFolder(tmp_path, "job"), Sampling()
+    folder.path.mkdir()
+    (folder.path / "samples.jsonl").symlink_to("/dev/full")
+    feature.begins(attempt_of(PLAN, folder=folder))
+    feature.on_event(HostSample(1.0, "node1"))
+    assert feature.over(DONE).notes == ("here: samples.jsonl ends early: No space left on device",)
 
 
 def test_a_disk_that_is_full_for_events_is_a_note_and_no_failure(tmp_path: Path) -> None:
@@ -134,9 +135,16 @@ def test_a_disk_that_is_full_for_events_is_a_note_and_no_failure(tmp_path: Path)
     assert "the hosts have all logs" in folder.problem
 
 
-def test_a_late_rank_is_noted_again_when_its_figures_change(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "job")
-    folder.path.mkdir()
+def test_a_late_rank_is_named_again_when_its_figures_change() -> None:
+    events, watch = list[Event](), PaceWatch()
+    watch.begins(attempt_of(PLAN, emit=events.append))
+
+    def named(*late: Straggler) -> list[Any]:
+        """What the record names after a look that finds these ranks; empty if it stays as it is."""
+        events.clear()
+        watch._name(late)
+        return [event.value for event in events if isinstance(event, Recorded)]
+
     late = Straggler(1, "node1", 0.1, 1.0, 0.9, 20, True, "all_reduce", 1.0)
     looks = [
         late,
@@ -145,9 +153,7 @@ def test_a_late_rank_is_noted_again_when_its_figures_change(tmp_path: Path) -> N
         replace(late, late=0.2),
         replace(late, late=0.2, cause="heat"),
     ]
-    assert [folder.note_late([look]) for look in looks] == [True, False, False, True, True]
-    (noted,) = json.loads((folder.path / "job.json").read_text())["late"]
-    assert (noted["late"], noted["cause"]) == (0.2, "heat")
-    assert folder.note_late([late] * 100)
-    assert not folder.note_late([late] * 100), "more than the record takes"
-    assert folder.note_late([])
+    assert named() == []
+    assert [bool(named(look)) for look in looks] == [True, False, False, True, True]
+    assert named(late, late) == [[late.as_json()] * 2]
+    assert named() == [[]]

@@ -18,11 +18,13 @@ from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import stages
-from muster.deploy.core.job.stages import DeliveryStage, EndStage, StartStage, with_hosts
+from muster.deploy.core.job.stages import DeliveryStage, EndStage, with_hosts
 from muster.deploy.core.job.state import LaunchState
 from muster.deploy.core.text import progress as progress_module
 from muster.deploy.core.text.progress import Progress
+from muster.deploy.features.samples import starting
 from muster.deploy.features.samples.messages import HostSample, RankSample
+from muster.deploy.features.samples.starting import StartStage
 from tests.unit.plans import make_plan
 from tests.waiting import wait_until
 
@@ -31,7 +33,7 @@ from tests.waiting import wait_until
 def turn_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets the time of the stages."""
     clock = {"now": 0.0}
-    for module in (stages, waits):
+    for module in (stages, starting, waits):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
     return lambda now: clock.update(now=now)
 
@@ -99,11 +101,11 @@ def test_ranks_are_counted_until_they_have_started_and_one_has_printed(
     turn_clock(4.0)
     assert stage() == "starting mpirun, 4 s"
     state.started |= {0, 1, 2}
-    state.has_printed = True
+    stage.has_printed = True
     assert stage() == "3 of 4 ranks started, 4 s (rank 3 on node2: code delivered)"
     state.started.add(3)
     assert stage() == ""
-    state.has_printed = False
+    stage.has_printed = False
     assert stage() == "4 ranks started"
     turn_clock(16.0)
     assert stage() == "4 ranks started, no output for 12 s"

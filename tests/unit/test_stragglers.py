@@ -14,7 +14,6 @@ import pytest
 from muster.deploy.core.agent.processes import peek
 from muster.deploy.core.decode import from_json
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
-from muster.deploy.features.samples.sample_file import MOST_RANKS, pace_line
 from muster.deploy.features.why.causes import Surroundings, mean_unsent
 from muster.deploy.features.why.lateness import Pace, paces
 from muster.deploy.features.why.meetings import Arriving
@@ -22,7 +21,7 @@ from muster.deploy.features.why.messages import Arrivals, Evidence, Pressure, St
 from muster.deploy.features.why.on_host.arrivals import summary as summary_of_rank
 from muster.deploy.features.why.on_host.pressure import connections, counters, unsent_share
 from muster.deploy.features.why.positions import Rank
-from muster.deploy.features.why.stragglers import Summary, lines, stragglers
+from muster.deploy.features.why.stragglers import MOST_RANKS, Summary, lines, pace_line, stragglers
 from muster.deploy.features.why.sums import pace
 from tests.unit.paces import BEGAN, Run
 

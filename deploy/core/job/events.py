@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...features.samples.messages import HostSample
-from ...features.why.lateness import Pace
-from ...features.why.messages import Straggler
 from ..connect.reports import Report
 from ..text.progress import Text
 from .job_events import JobEvent
@@ -71,16 +69,15 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Paced:
-    """The pace of the ranks of a recorded job, and the ranks that are late."""
+class Recorded:
+    """A field of job.json, which other machines read while the job runs."""
 
-    at: float
-    pace: Pace
-    late: Sequence[Straggler]
+    name: str
+    value: Any
 
 
 Event: TypeAlias = (
-    JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Reported | HostSample | Begun | Paced
+    JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Reported | HostSample | Begun | Recorded
 )
 Emit: TypeAlias = Callable[[Event], None]
 

@@ -106,7 +106,6 @@ class ReportHandlers:
     def _output(self, host: str, report: RankOutput) -> None:
         rank, text = report.rank, report.text
         self.state.require_own(host, rank)  # it becomes a part of a path on this machine
-        self.state.has_printed = True
         if rank == 0 and report.stream == "out" and (last_line := text.rstrip().rpartition("\n")[2]):
             self.state.last_line = last_line.rpartition("\r")[2]
         self._emit(Output(rank, host, report.stream, text))
@@ -147,9 +146,7 @@ class ReportHandlers:
         from_mpirun = plan.spec.launcher == "mpirun" and host == plan.hosts[0].host.name
         from_mpirun = from_mpirun and not self.state.failures  # then it prints why it ends the job
         spawned = from_mpirun and self._spawned.has(report.stream, report.text, all_started=started)
-        if spawned:
-            self.state.has_printed = True
-        else:
+        if not spawned:
             self.state.launcher_printed(report.text)
         self._emit(LauncherOutput(host, report.text, spawned))
 

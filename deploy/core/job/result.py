@@ -170,8 +170,6 @@ class LaunchResult:
     notes: tuple[str, ...] = ()
     written: Mapping[str, Written] = field(default_factory=dict)
     """The files that its program wrote into the job's folder, by host."""
-    stacks: str = ""
-    """The stacks of the ranks when the job stalled or did not start."""
     why: Verdict | None = None
     """Why a recorded job stalled."""
     late: tuple[Straggler, ...] = ()

@@ -10,14 +10,10 @@ import json
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ...features.samples.messages import HostSample
-from ...features.samples.sample_file import PACE, SAMPLES, SampleFile, pace_line
-from ...features.why.messages import Straggler
-from ..connect.requests.jobs import MOST_LATE
 from ..errors import MusterError, UsageError
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec
@@ -25,7 +21,7 @@ from ..wire.durable import write_atomically
 from ..wire.os_errors import explain, naming
 from ..wire.rank_logs import RankLog, restart_suffix, spawned_log
 from ..wire.runs import RESERVES
-from .events import Event, LauncherOutput, Output, Paced, Said
+from .events import Event, LauncherOutput, Output, Recorded, Said
 from .job_events import JobEvent
 from .job_record import caller_of_stop, record_of, record_without_hosts
 from .log_limit import LogLimit
@@ -35,8 +31,6 @@ from .result import LaunchResult, stopped
 # no inode left: a file for each of them.
 RESERVED_BYTES = 1 << 17
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-LIKE = 0.1
-"""A lateness that differs by no larger share from the noted one is not noted again."""
 
 
 @contextlib.contextmanager
@@ -77,7 +71,6 @@ class RunFolder:
         self.waits = False
         """Whether the job waits for its hosts."""
         self._open: dict[str, IO[bytes]] = {}
-        self._samples: SampleFile | None = None
         self._lock: int | None = None
         self._full = ""
         """Why writing here failed; empty as long as it works."""
@@ -106,8 +99,6 @@ class RunFolder:
             self._create()
         self._attempt = plan.spec.attempt
         self._limit.begin()
-        if self._samples is None:
-            self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
         self._write(f"plan{self._suffix}.txt", str(plan))
         started = self.record.get("started", time.time())
         self.record = record_of(
@@ -154,12 +145,16 @@ class RunFolder:
             self._append_event(event)
         elif isinstance(event, Said):
             self.say(event.text)
-        elif isinstance(event, HostSample) and self._samples:
-            self._samples.add(event)  # it never raises: samples are optional
-        elif isinstance(event, Paced) and not self._full:
-            with contextlib.suppress(OSError):  # like samples
-                text = pace_line(event.at, self._attempt, event.pace, event.late)
-                _write_all(self._file(self.path / PACE), text.encode())
+        elif isinstance(event, Recorded):
+            self.record = {**self.record, event.name: event.value}
+            with contextlib.suppress(OSError):
+                self._record("job.json", self.record)
+
+    def append(self, name: str, text: str) -> None:
+        """Append to a file without which the run is still usable."""
+        if not self._full:
+            with contextlib.suppress(OSError):
+                _write_all(self._file(self.path / name), text.encode())
 
     def _append_output(self, event: Output) -> None:
         """Append the output of a rank, byte for byte."""
@@ -180,22 +175,6 @@ class RunFolder:
             return
         self._append(self.logs / "driver.log", _bytes_of(f"{text}\n"))
 
-    def note_stall(self, stall: Mapping[str, Any] | None) -> None:
-        """Write to job.json that the job makes no progress, for `status` and `top`; None: it does again."""
-        self.record = {**self.record, "stall": stall}
-        with contextlib.suppress(OSError):
-            self._record("job.json", self.record)
-
-    def note_late(self, late: Sequence[Straggler]) -> bool:
-        """Write to job.json which ranks are late, for `why`; returns whether that has changed."""
-        late, known = late[:MOST_LATE], self.record.get("late", ())
-        if len(known) == len(late) and all(map(_is_known, known, late)):
-            return False
-        self.record = {**self.record, "late": [rank.as_json() for rank in late]}
-        with contextlib.suppress(OSError):
-            self._record("job.json", self.record)
-        return True
-
     def keep_launched(self, launched: dict[str, Any]) -> None:
         """Write the record of this attempt (core/job/launched.py)."""
         self.keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
@@ -209,7 +188,7 @@ class RunFolder:
                 self._full = explain(naming(error, str(path)))
 
     def ended(self, result: LaunchResult) -> LaunchResult:
-        """Write the stacks of an attempt, and the ends of its logs that are cut.
+        """Write the ends of the logs of an attempt that are cut.
 
         The returned result names these logs, and has the user if `muster stop` interrupted the driver.
         """
@@ -217,8 +196,6 @@ class RunFolder:
             self._append(self.logs / log, content)
         if self._limit.note:
             result = dataclasses.replace(result, notes=(*result.notes, self._limit.note))
-        if result.stacks:
-            self.keep(f"stacks{self._suffix}.txt", result.stacks)
         if result.failure and result.failure.kind == "interrupted" and (by := caller_of_stop(self.path)):
             return dataclasses.replace(result, failure=stopped(by, result.exit_status, result.failure.at))
         return result
@@ -241,8 +218,6 @@ class RunFolder:
     @property
     def problem(self) -> str:
         """Why this folder is incomplete; empty if it is complete."""
-        if not self._full and self._samples and self._samples.problem:
-            return f"here: {SAMPLES} ends early: {explain(self._samples.problem)}"
         return f"here: {self._full}; the hosts have all logs, {self.path} does not" if self._full else ""
 
     def finish(self, result: LaunchResult, verdict: str) -> str:
@@ -253,8 +228,6 @@ class RunFolder:
         for file in self._open.values():
             with contextlib.suppress(OSError):  # some network file systems report only now that they are full
                 file.close()
-        if self._samples:
-            self._samples.close()
         for name in RESERVES:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
@@ -305,9 +278,3 @@ def _bytes_of(text: str) -> bytes:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
         return text.encode(errors="replace")
-
-
-def _is_known(noted: Mapping[str, Any], rank: Straggler) -> bool:
-    """Whether a late rank was noted with the same cause, and about the same lateness."""
-    same = (noted["rank"], noted["cause"]) == (rank.rank, rank.cause)
-    return same and abs(rank.late - noted["late"]) <= LIKE * noted["late"]

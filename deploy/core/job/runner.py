@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 
-from ...features.why.stall import stall_text
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.kept import KeptHosts
@@ -25,7 +24,7 @@ from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..wire.clock import now
 from . import restart_policy as restart
 from .deliver import Contents, deliver, prepare_for
-from .events import Event, Output, Paced, Said, Stage, Waiting
+from .events import Event, Output, Recorded, Said, Stage, Waiting
 from .feature import Attempt, Features, Start
 from .history import FirstLines, JobHistory
 from .job_events import JobEvent
@@ -288,31 +287,16 @@ class Job:
             self._history.output(event)
         if isinstance(event, Waiting):
             self._wait(event)
-        elif not isinstance(event, JobEvent):
-            self._pass_on(event)
-        else:
+        elif isinstance(event, JobEvent):
             self._history.add(event)
-            if event.type in {"rank.lingers", "steps.resumed"}:  # they cannot wait for the verdict
-                self._say(event.text)
-            if event.type == "order.left":
-                self._say(f"note: {event.text}")
-            if event.since is not None:
-                self._stalled(event, event.since)
-        if isinstance(event, Paced) and self.folder.note_late(event.late) and self._head:
+        else:
+            self._pass_on(event)
+        if isinstance(event, Recorded) and self._head:
             self._record(self._head, "job.json", self.folder.record, wait=False)
 
     def _pass_on(self, event: Event) -> None:
         self.folder.on_event(event)
         self.features.on_event(event)
-
-    def _stalled(self, event: JobEvent, since: float) -> None:
-        """Print a stall, and record it where other machines ask for the job; or record its end."""
-        stalls = event.type == "steps.stopped"
-        if stalls:
-            self._say(f"note: {stall_text(event.at - since, event.text)}")
-        self.folder.note_stall({"since": since, "why": event.text} if stalls else None)
-        if self._head:
-            self._record(self._head, "job.json", self.folder.record, wait=False)
 
     def _wait(self, event: Waiting) -> None:
         """Print why the job waits. A job that starts again is already listed as running."""

@@ -6,14 +6,11 @@ it.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...features.samples.messages import HostSample
-from ...features.why.stall import IDLE_SHARE
 from .. import waits
 from ..connect.channel import Channel
 from ..connect.requests.launch import EndedProcess, RankProcess, Stopping
@@ -85,43 +82,6 @@ class DeliveryStage:
             left = f", {duration(int((total - sent) * seconds / sent))} left"
         to = f"to {count(len(receivers), 'host')}{left} (largest: {self._largest[1]})"
         return f"sending {sent / 1e6:.0f} of {total / 1e6:.0f} MB {to}"
-
-
-class StartStage:
-    """`starting mpirun`, `5 of 6 ranks started`, `6 ranks started, no output for 12 s`; then nothing."""
-
-    def __init__(self, state: LaunchState, samples: Mapping[str, HostSample]) -> None:
-        """`samples`: the newest of each host."""
-        self._state, self._samples, self._began = state, samples, time.monotonic()
-        self._all_started = math.inf
-
-    def __call__(self) -> str:
-        state, now = self._state, time.monotonic()
-        ranks, started, seconds = len(state.placed), len(state.started), now - self._began
-        if started == ranks:
-            self._all_started = min(self._all_started, now)
-            return "" if state.has_printed else self._silence(ranks, now - self._all_started)
-        elapsed = f", {duration(int(seconds))}" if seconds >= ELAPSED_SECONDS else ""
-        if not started:
-            return f"starting {state.plan.spec.launcher}{elapsed}"
-        first = next(placed for rank, placed in state.placed.items() if rank not in state.started)
-        missing = f" (rank {first.rank} on {first.host}: {state.phases[first.host]})" if elapsed else ""
-        return f"{started} of {count(ranks, 'rank')} started{elapsed}{missing}"
-
-    def _silence(self, ranks: int, seconds: float) -> str:
-        """`6 ranks started, no output for 12 s; only ranks 0-3 use the CPU`."""
-        text = f"{count(ranks, 'rank')} started"
-        if seconds < ELAPSED_SECONDS:
-            return text
-        text = f"{text}, no output for {duration(int(seconds))}"
-        cores = {rank.rank: rank.cpu for host in [*self._samples.values()] for rank in host.ranks}
-        busy = sorted(rank for rank, used in cores.items() if used and used >= IDLE_SHARE)
-        if len(cores) < ranks or None in cores.values():  # not measured yet
-            return text
-        if len(busy) == ranks:
-            return f"{text}; {'it uses' if ranks == 1 else 'all use'} the CPU"
-        only = f"only {span(busy)} {'uses' if len(busy) == 1 else 'use'}" if busy else "none uses"
-        return f"{text}; {only} the CPU"
 
 
 class EndStage:

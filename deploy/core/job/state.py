@@ -9,13 +9,12 @@ from itertools import groupby
 
 from ..connect.reports import ProgramOver
 from ..errors import MusterError
-from ..plan import openmpi
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
 from ..text.terminal import harmless
 from ..text.text import span
 from ..wire.clock import now
-from .events import Emit, drop
+from .events import Emit, Said, drop
 from .job_events import EventType, JobEvent, of_failure
 from .result import Failure, RankExit
 
@@ -126,8 +125,6 @@ class LaunchState:
         """The time of the first rank's start."""
         self.asked_grace: float | None = None
         """The grace that `muster stop` on another machine has given."""
-        self.has_printed = False
-        """Whether any rank has printed anything."""
         self.ends: dict[int, RankExit] = {}
         self.lingering: dict[int, Lingering] = {}
         """The ranks whose program is over; also of those that have ended since."""
@@ -175,6 +172,7 @@ class LaunchState:
             over = self.lingering[rank]
             event = self._of_rank("rank.lingers", rank, over.placed.host, over.at)
             self._emit(replace(event, text=over.sentence))
+            self._emit(Said(over.sentence))  # it cannot wait for the verdict
 
     def _did_not_end(self, rank: int) -> None:
         if rank not in self.ends:
@@ -221,9 +219,7 @@ class LaunchState:
         return (*self.notes, *short, *lingering)
 
     def launcher_printed(self, text: str) -> None:
-        """Keep the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""
-        if openmpi.is_full(text) and openmpi.FULL not in self.notes:
-            self.notes.append(openmpi.FULL)
+        """Keep the last lines of mpirun or torchrun."""
         self.launcher_tail = [*self.launcher_tail[1 - LAUNCHER_TAIL :], text.rstrip("\n")]
 
     @property

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from ...core.decode import MALFORMED, from_json
-from ..samples.sample_file import pace_look
 from ..why.messages import Straggler
-from ..why.stragglers import lines
+from ..why.stragglers import lines, pace_look
 from .chart import Chart, Point, chart
 from .records import Records, RunRecord, number_of
 

@@ -15,6 +15,9 @@ from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
 from ...core.text.text import count
 from ...core.wire.clock import now
+from ...core.wire.os_errors import explain
+from .messages import HostSample
+from .sample_file import SAMPLES, SampleFile
 
 SAMPLE_SECONDS = 2.0
 LEAST_SECONDS = 0.5  # between two samples of a host: more come only from a host that floods
@@ -22,15 +25,20 @@ FLOOD = 100  # samples that came too early: some also come at once after a break
 
 
 class Sampling(Feature):
-    """Asks every host for samples, and passes them on as events."""
+    """Asks every host for samples, passes them on as events, and keeps them in `samples.jsonl`."""
 
     hears = (Sampled,)
+
+    def __init__(self) -> None:
+        self._file: SampleFile | None = None
 
     def begins(self, attempt: Attempt) -> None:
         """No host is asked yet: a host begins to sample after it has started its launcher."""
         self._attempt, self._is_asked = attempt, False
         self._last: dict[str, float] = {}
         self._malformed, self._excess = Counter[str](), Counter[str]()
+        if self._file is None:
+            self._file = SampleFile(str(attempt.folder.path / SAMPLES), len(attempt.plan.hosts))
 
     def turn(self, attempt: Attempt) -> None:
         """Ask every host once, and do not wait for the answers."""
@@ -43,6 +51,8 @@ class Sampling(Feature):
         """Take the report of a host."""
         if isinstance(event, Reported) and isinstance(event.report, Sampled):
             self._take(event.host, event.report)
+        elif isinstance(event, HostSample) and self._file:
+            self._file.add(event)
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Note the hosts whose samples were dropped."""
@@ -55,6 +65,15 @@ class Sampling(Feature):
             if number > FLOOD
         ]
         return dataclasses.replace(result, notes=(*result.notes, *malformed, *excess))
+
+    def over(self, result: LaunchResult) -> LaunchResult:
+        """Close the file, and note why it ends early, if it does."""
+        if self._file:
+            self._file.close()
+        if self._file is None or self._file.problem is None:
+            return result
+        note = f"here: {SAMPLES} ends early: {explain(self._file.problem)}"
+        return dataclasses.replace(result, notes=(*result.notes, note))
 
     def _take(self, host: str, report: Sampled) -> None:
         """Pass a sample on with the time, and with those of its ranks that the plan has on that host."""

@@ -17,6 +17,8 @@ from ...core.hosts.bounds import Name
 # Bounds above what any host has: a number beyond them is wrong, and would spoil every scale.
 MOST_CORES, MOST_RANKS, MOST_GPUS = 1 << 16, 1 << 12, 1 << 8
 MOST_RANK, MOST_TIME = 1 << 20, 1e12
+IDLE_SHARE = 0.05
+"""Helper threads wake up now and then, so a rank that uses less than a twentieth of a core is idle."""
 SampleBytes = Annotated[int, Between(0, 1 << 60)]
 Rate = Annotated[float, Between(0, 1 << 60)]
 Share = Annotated[float, Between(0, 1)]

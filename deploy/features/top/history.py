@@ -11,8 +11,8 @@ from ...core.connect.requests.jobs import JobState
 from ...core.text.printed import figures_of, seconds_left
 from ...core.text.terminal import without_colours
 from ..samples.messages import HostSample, RankSample, TrainingSample
-from ..samples.sample_file import PaceLook
 from ..why.stall import stall_text
+from ..why.stragglers import PaceLook
 
 KEPT = 64  # samples of a host or rank: the length of a sparkline
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500

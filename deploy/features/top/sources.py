@@ -23,7 +23,8 @@ from ...core.job.reconnect import TRY_SECONDS
 from ...core.wire.rank_logs import RankLog
 from ..samples import messages as samples
 from ..samples.messages import HostSample
-from ..samples.sample_file import PACE, SAMPLES, PaceLook, SampleReader, pace_look
+from ..samples.sample_file import SAMPLES, SampleReader
+from ..why.stragglers import PACE, PaceLook, pace_look
 from .history import PrintedText, TopRecord, Unreached
 
 PART = 1 << 20

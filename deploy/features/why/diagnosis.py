@@ -30,6 +30,7 @@ from ...core.plan.spec import LaunchSpec
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import span
+from ...core.wire.rank_logs import restart_suffix
 from .gather import gather, own_py_spy, send_py_spy, with_missing
 from .positions import Positions, Rank
 
@@ -157,8 +158,9 @@ class Diagnosis(Feature):
             return result
         attempt.emit(Stage("asking every rank where it is"))
         found = gather_explanation(failure, attempt)
-        failure = explained(failure, found, attempt.state)
-        return replace(result, failure=failure, stacks=str(found.stacks), why=found.why)
+        name = f"stacks{restart_suffix(attempt.plan.spec.attempt)}.txt"
+        attempt.folder.keep(name, str(found.stacks))
+        return replace(result, failure=explained(failure, found, attempt.state), why=found.why)
 
 
 def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import in_thread
-from ...core.job.events import Begun, Event, Paced
+from ...core.connect.requests.jobs import MOST_LATE
+from ...core.job.events import Begun, Event, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.job_events import JobEvent
 from ...core.job.result import LaunchResult
@@ -26,7 +27,7 @@ from .gather import GatheredPace, gather, gather_pace
 from .lateness import Pace
 from .messages import Straggler
 from .positions import Rank
-from .stragglers import Summary
+from .stragglers import PACE, Summary, pace_line
 
 FIRST_SECONDS, LOOK_SECONDS = 5.0, 10.0
 MOST_SHARE, MOST_DRIVER_SHARE = 0.005, 0.02  # of a processor
@@ -35,6 +36,8 @@ FEWER = 200
 UNSENT_LOOKS = 5
 """The looks whose unsent data is averaged."""
 LAST_SECONDS = 3.0  # that the end of a job waits for the last look
+LIKE = 0.1
+"""A lateness that differs by no larger share from the named one is not named again."""
 LOOKS = 8
 """The number of readings of the stacks when a rank is late for the first time."""
 
@@ -54,6 +57,8 @@ class PaceWatch(Feature):
         self._summary = Summary()
         self._departed: dict[str, str] = {}
         """For each group of which ranks left the order of the others, a line about them."""
+        self._named: Sequence[Straggler] = ()
+        """The late ranks that job.json names."""
 
     def on_event(self, event: Event) -> None:
         """Samples explain why a rank is late. Of a job that stalls, looks stay frequent."""
@@ -104,8 +109,17 @@ class PaceWatch(Feature):
                 attempt.emit(
                     JobEvent(at=look.at, type="order.left", job=spec.job, attempt=spec.attempt, text=text)
                 )
+                attempt.emit(Said(f"note: {text}"))
         if look.pace:
-            attempt.emit(Paced(look.at, look.pace, look.late))
+            number = attempt.plan.spec.attempt
+            attempt.folder.append(PACE, pace_line(look.at, number, look.pace, look.late))
+            self._name(look.late[:MOST_LATE])
+
+    def _name(self, late: Sequence[Straggler]) -> None:
+        """Record who is late, for `muster why`, if that has changed."""
+        if len(late) != len(self._named) or not all(map(_is_like, self._named, late)):
+            self._named = late
+            self._attempt.emit(Recorded("late", [rank.as_json() for rank in late]))
 
     def _take(self) -> _Look:
         """A look, in a thread. It reads stacks only for a late rank whose cause is unknown."""
@@ -138,3 +152,9 @@ class _Look:
     late: list[Straggler]
     pause: float
     """Seconds to the next look at least."""
+
+
+def _is_like(named: Straggler, rank: Straggler) -> bool:
+    """Whether a late rank was named with the same cause, and about the same lateness."""
+    same = (named.rank, named.cause) == (rank.rank, rank.cause)
+    return same and abs(rank.late - named.late) <= LIKE * named.late

@@ -15,13 +15,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ...core.text.text import duration
-from ..samples.messages import GpuSample, HostSample, RankSample
+from ..samples.messages import IDLE_SHARE, GpuSample, HostSample, RankSample
 from .messages import Evidence
 from .positions import Rank
 
 UNSURE, TIMES, MOST = 5.0, 3.0, 30.0
-IDLE_SHARE = 0.05
-"""Helper threads wake up now and then, so a rank that uses less than a twentieth of a core is idle."""
 LEAST_RATE = 1 << 16
 """Bytes a second that a rank, or the host of a rank in state D, must move to be at work."""
 IDLE_GPU = 0.05

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.connect.fanout import in_thread
-from ...core.job.events import Begun, Event, printed_by_program
+from ...core.job.events import Begun, Event, Recorded, Said, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.job_events import EventType, JobEvent
 from ...core.job.result import Failure, LaunchResult
@@ -116,6 +116,8 @@ class StallNotes(Feature):
             again = "steps again" if self._rule.ended_by_step else "output or processor use again"
             text = f"{again} after {duration(self._rule.ended - self._since)}"
             self._note("steps.resumed", self._since, now(), text)
+            self._attempt.emit(Said(text))
+            self._attempt.emit(Recorded("stall", None))
             self._since = None
 
     def _judge(self, answer: Future[tuple[Mapping[int, float], Verdict]], at: float) -> None:
@@ -123,6 +125,8 @@ class StallNotes(Feature):
         if self._rule.judge(at, self._state.missing, waits) and self._rule.since is not None:
             self._since, self._why, self._begun_is_old = self._rule.since, self._cause(verdict), True
             self._note("steps.stopped", self._since, at, self._why)
+            self._attempt.emit(Said(f"note: {stall_text(at - self._since, self._why)}"))
+            self._attempt.emit(Recorded("stall", {"since": self._since, "why": self._why}))
 
     def _note(self, kind: EventType, since: float, at: float, text: str) -> None:
         spec = self._attempt.plan.spec

@@ -14,8 +14,8 @@ from ...core.job.events import Event, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure
 from ...core.wire.clock import now
-from ..samples.messages import HostSample
-from .stall import IDLE_SHARE, gpus_compute
+from ..samples.messages import IDLE_SHARE, HostSample
+from .stall import gpus_compute
 
 _NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
+from ...core.decode import MALFORMED, AtMost, Between, from_json
+from ...core.hosts.bounds import Name, Seconds
+from ...core.hosts.bounds import Rank as RankNumber
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import duration, size
@@ -106,3 +111,58 @@ class Summary:
         found = stragglers(pace, surroundings)
         self._causes.update({rank.rank: rank.cause for rank in found if rank.cause})
         self.late = [replace(rank, cause=self._causes.get(rank.rank, "")) for rank in found]
+
+
+# -- the lines of pace.jsonl --
+
+PACE = "pace.jsonl"
+MOST_RANKS = 256
+"""Of more ranks, a line of the pace has those that work longest on a step."""
+
+
+@dataclass(frozen=True)
+class RankLook:
+    """A rank in a line of the pace: the seconds of a step that it works, and that the others wait for it."""
+
+    rank: RankNumber
+    host: Name
+    own_seconds: Seconds
+    late_seconds: Seconds
+    late: bool
+
+
+@dataclass(frozen=True)
+class PaceLook:
+    """The part of a line of the pace that is read."""
+
+    attempt: Annotated[int, Between(0, 1 << 20)]
+    steps: Annotated[int, Between(0, 1 << 20)]
+    ranks: Annotated[tuple[RankLook, ...], AtMost(MOST_RANKS)]
+
+
+def pace_look(record: object) -> PaceLook | None:
+    """A decoded line of pace.jsonl; None for a malformed one."""
+    try:
+        look: PaceLook = from_json(PaceLook, record)
+    except MALFORMED:
+        return None
+    return look
+
+
+def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) -> str:
+    """The pace of a running attempt as a line, with its newline. Times in seconds."""
+    ranks = sorted(sorted(pace.ranks, key=lambda rank: -rank.own)[:MOST_RANKS], key=lambda rank: rank.rank)
+    record = {
+        "at": round(at, 3),
+        "attempt": attempt,
+        "group": pace.group,
+        "steps": pace.steps,
+        "step_seconds": round(pace.step_seconds, 6),
+        "regular": pace.regular,
+        "ranks": [
+            asdict(RankLook(rank.rank, rank.host, round(rank.own, 6), round(rank.late, 6), rank.is_late))
+            for rank in ranks
+        ],
+        "late": [straggler.as_json() for straggler in late],
+    }
+    return json.dumps(record, separators=(",", ":")) + "\n"
