@@ -24,7 +24,7 @@ from muster.deploy.features.top.sources import JobSource
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "images" / "top.svg"
-COLUMNS, ROWS, SECONDS = 120, 36, 40.0
+COLUMNS, ROWS, SECONDS = 100, 32, 40.0
 # Ranks that compute, one slower than the others, and a loss that falls.
 PROGRAM = """import json
 import math
