@@ -17,7 +17,7 @@ import pytest
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.reports import CommandEnd, LauncherLine
-from muster.deploy.core.connect.requests.launch import CONTAINER, CONTAINER_START, PREPARE, START
+from muster.deploy.core.connect.requests.launch import PREPARE, START
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.job.events import Event, Waiting
@@ -27,7 +27,7 @@ from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.timings import Timings
 from muster.deploy.features.containers import driver as containers
-from muster.deploy.features.containers.messages import HostImage
+from muster.deploy.features.containers.messages import CONTAINER, CONTAINER_START, HostImage
 from muster.deploy.features.containers.on_host.engines import last_line
 from muster.deploy.features.containers.on_host.look import Containers
 from muster.deploy.features.containers.options import ContainerOptions

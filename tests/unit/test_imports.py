@@ -45,7 +45,6 @@ CORE_IMPORTS_FEATURES: Mapping[str, str] = {
     "connect.report_frames": "forward",
     "connect.reports": "samples",
     "connect.requests.jobs": "why",
-    "connect.requests.launch": "containers",
     "job.events": "samples",
     "job.fetch": "metrics samples",
     "job.result": "why",

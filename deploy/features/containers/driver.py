@@ -11,14 +11,13 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import on_every
 from ...core.connect.pipe import LostError
-from ...core.connect.requests.launch import CONTAINER, CONTAINER_START
 from ...core.errors import MusterError, UnfitError
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
 from ...core.job.stages import with_hosts
 from ...core.plan.launch_plan import Contribution, LaunchPlan
 from ...core.plan.spec import LaunchSpec
-from .messages import EngineName, HostImage, push_commands, require_same
+from .messages import CONTAINER, CONTAINER_START, EngineName, HostImage, push_commands, require_same
 from .options import ContainerOptions
 from .plan import ContainerPlan, contributions
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+from ...core.connect.requests.request import Nothing, Request
 from ...core.decode import AtMost, Like
 from ...core.errors import UnfitError
 from ...core.hosts.bounds import AbsolutePath, Count, Number, Text
@@ -58,6 +59,10 @@ class HostImage:
     """Devices of the host that ranks need: RDMA, and GPUs of AMD."""
     home: Annotated[str, Like(r"[0-9a-f]{32}")]
     """Equal on hosts that share a home folder: containers with it may be swept."""
+
+
+CONTAINER = Request("container", HostImage)
+CONTAINER_START = Request("container_start", Nothing)
 
 
 def inside(facts: Facts, image: HostImage) -> Facts:

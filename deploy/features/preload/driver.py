@@ -10,13 +10,13 @@ from concurrent.futures import Future
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
-from ...core.connect.requests.launch import PRELOAD, Preloaded
 from ...core.errors import MusterError
 from ...core.job.feature import Attempt, Feature, Start
 from ...core.job.job_events import LONGEST_TEXT, JobEvent
 from ...core.plan.launch_plan import Contribution
 from ...core.text.text import size
 from ...core.wire.clock import now
+from .messages import PRELOAD, Preloaded
 
 EVERY_SECONDS = 1.0
 """A host begins when the modules of a rank have not changed from one time to the next."""

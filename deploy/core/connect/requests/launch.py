@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
-from ....features.containers.messages import HostImage
 from ...content.messages import FolderMark
 from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Name, Number, Path, Pid, Rank, Seconds, Text
@@ -85,21 +84,6 @@ class Stopping:
 
 
 @message(frozen=True)
-class Preloaded:
-    """How far a host is with the imports for the next attempt; `why`: why it will not have them.
-
-    Of the ranks of this attempt, `released` have started with them, and `cold` without, by the reason.
-    """
-
-    state: Literal["waiting", "importing", "ready", "cold"]
-    why: Text
-    memory: Bytes
-    modules: Count
-    released: Count
-    cold: Annotated[Mapping[Text, Count], AtMost(1 << 12)]
-
-
-@message(frozen=True)
 class WrittenFiles:
     """A number of files, their bytes, and the path of the largest; `more`: there may be more."""
 
@@ -165,8 +149,6 @@ class HostStacks:
 
 
 MISSING = Request("missing", Missing)
-CONTAINER = Request("container", HostImage)
-CONTAINER_START = Request("container_start", Nothing)
 STORE = Request("store", Nothing)
 PREPARE = Request("prepare", Prepared)
 START = Request("start", Nothing)
@@ -177,7 +159,6 @@ WATCH = Request("watch", Nothing)
 SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
 STOP = Request("stop", Stopping, ranks=lambda answer: answer.ranks)
-PRELOAD = Request("preload", Preloaded)
 OUTPUTS = Request("outputs", Written)
 MEMORY_KILLS = Request("memory_kills", MemoryKills)
 FETCH = Request("fetch", Payload, FETCHED)
