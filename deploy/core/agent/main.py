@@ -27,7 +27,7 @@ from ..wire.clock import steady
 from ..wire.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..wire.os_errors import explain
 from ..wire.paths import MusterPaths
-from ..wire.protocol import EARLY, ERRORS, LATE, PARTS, WORDS, Part
+from ..wire.protocol import EARLY, ERRORS, LATE, NEEDS, PARTS, WORDS, Part
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (core/connect/channel.py).
@@ -196,7 +196,7 @@ class Parts:
             return self._send
         if name == "parts":
             return self
-        if request := {"transfers": "blob_serve", "job": "prepare"}.get(name):
+        if request := NEEDS.get(name):
             return self.of(request)
         from pathlib import Path  # noqa: PLC0415  # 3 ms, not for facts
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..wire.frames import Readable
-from ..wire.protocol import EARLY, LATE
+from ..wire.protocol import EARLY, NEEDS, PARTS
 
 DEPLOY = Path(__file__).parents[2]
-# The requests that need late modules.
-NEED_LATE = {request for part in LATE for request in part.names}
 _IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import \(?([\w, ]*)", re.MULTILINE)
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
@@ -79,16 +77,18 @@ def early_modules() -> dict[str, str]:
 
 
 @cache
-def late_modules() -> dict[str, str]:
-    """The further modules, which an agent gets before the first request that needs one of them."""
-    early, all_late = early_modules(), _with_imports(part.module for part in LATE)
-    return {name: text for name, text in all_late.items() if name not in early}
+def late_modules(request: str) -> dict[str, str]:
+    """The further modules that a request needs: those of its part, and of the parts that this needs."""
+    part = PARTS[request]
+    needed = (PARTS[NEEDS[name]] for name in part.needs.split() if name in NEEDS)
+    modules = _with_imports(each.module for each in (part, *needed))
+    return {name: text for name, text in modules.items() if name not in early_modules()}
 
 
 @cache
-def late_source() -> bytes:
-    """The late modules, compressed."""
-    return zlib.compress(json.dumps(late_modules()).encode())
+def late_source(request: str) -> bytes:
+    """These modules, compressed."""
+    return zlib.compress(json.dumps(late_modules(request)).encode())
 
 
 @cache

@@ -20,8 +20,9 @@ from ..errors import MusterError
 from ..waits import waiting
 from ..wire.clock import now
 from ..wire.frames import Frame, Readable, read_frame, write_frame
+from ..wire.protocol import LATE, PARTS
 from . import report_frames
-from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
+from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .host_clock import measure_offset
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe, SilentError
@@ -101,7 +102,9 @@ class Channel:
         self._numbers = itertools.count()
         self._posting = threading.Lock()
         self._waiting: dict[int, _Pending] = {}
-        self._greeted = self._given_up = self._has_late = False
+        self._greeted = self._given_up = False
+        self._sent: set[str] = set()
+        """The modules of parts that were sent after the start."""
         self.lost: LostError | None = None
         """Why the connection has ended."""
         with contextlib.suppress(OSError):  # if the agent never starts, `last_words` has the reason
@@ -111,9 +114,11 @@ class Channel:
 
     def post(self, request: Request[Answer], payload: bytes = b"", **arguments: Any) -> Future[Answer]:
         """Send a request to the agent; the future holds its answer, `LostError` or `MusterError`."""
-        if request.name in NEED_LATE and not self._has_late:
-            self._has_late = True
-            self.post(MODULES, late_source())
+        for name in (request.name, *arguments.get("words", ())):
+            part = PARTS.get(name)
+            if part in LATE and part.module not in self._sent:
+                self._sent.add(part.module)
+                self.post(MODULES, late_source(name))
         number = next(self._numbers)
         if not self._waiting:
             self._asked = time.monotonic()

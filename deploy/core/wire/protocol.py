@@ -30,8 +30,8 @@ class Part(NamedTuple):
 EARLY = (
     Part("core.agent.main", "Agent", "", {"": "time load modules"}),
     Part("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
-    Part("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
     Part("core.agent.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
+    Part("core.wire.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
     Part("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Part(
         *("core.agent.supervisor", "JobSupervisor", "home send parts"),
@@ -43,8 +43,18 @@ EARLY = (
             "": "shell_end ping signal stop outputs memory_kills",
         },
     ),
+)
+"""The parts that travel at the agent's start."""
+LATE = (
+    Part("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
     Part("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
     Part("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
+    Part("features.detach.on_host", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
+    Part(
+        *("features.why.on_host.evidence", "RankEvidence", "home"),
+        {"cannot read where the ranks are": "stacks why"},
+    ),
+    Part("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
     Part(
         *("core.wire.runs", "JobFolders", "jobs"),
         {
@@ -53,18 +63,6 @@ EARLY = (
             "": "end_driver",
         },
     ),
-    Part("features.detach.on_host", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
-    Part(
-        "features.why.on_host.evidence",
-        "RankEvidence",
-        "home",
-        {"cannot read where the ranks are": "stacks why"},
-    ),
-    Part("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
-    Part("core.wire.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
-)
-"""The parts that travel at the agent's start."""
-LATE = (
     Part("features.check.on_host", "HealthHandler", "", {"cannot examine the host": "health"}),
     Part(
         "features.kernel.on_host", "KernelLog", "", {"cannot read the kernel's messages": "kernel_messages"}
@@ -80,9 +78,7 @@ LATE = (
         {"cannot connect": "stream_open", "": "stream_part stream_taken stream_close"},
     ),
     Part(
-        "features.why.on_host.arrivals",
-        "ArrivalMeter",
-        "home",
+        *("features.why.on_host.arrivals", "ArrivalMeter", "home"),
         {"cannot read where the ranks are": "arrivals"},
     ),
     Part("features.adhoc.on_host.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
@@ -116,8 +112,10 @@ LATE = (
         },
     ),
 )
-"""The parts that most commands do not need: they travel before the first request to one of them."""
+"""The other parts: each travels before the first request to it, with the modules that it imports."""
 PARTS = {name: part for part in (*EARLY, *LATE) for name in part.names}
+NEEDS = {"transfers": "blob_serve", "job": "prepare"}
+"""Parts that others need, each by a request to it."""
 WORDS = {word: part for part in (*EARLY, *LATE) for word in part.words.split()}
 ERRORS = {
     name: text for part in PARTS.values() for text, names in part.requests.items() for name in names.split()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, on_every
-from ...core.connect.requests.hosts import OPEN_PORT, REACH, Reached
+from ...core.connect.requests.hosts import LOAD, OPEN_PORT, REACH, Reached
 from ...core.connect.requests.launch import STACKS, Stack, StackFrame
 from ...core.errors import lines_of
 from ...core.hosts.rendezvous import Rendezvous, peers
@@ -36,7 +36,6 @@ from .positions import Positions, Rank
 
 if TYPE_CHECKING:
     from .verdict import Verdict
-
 
 # An agent waits 8 s for each py-spy. An agent that is slower than this is silent, and its host has a problem.
 STACKS_SECONDS = 12.0
@@ -150,6 +149,15 @@ def _timed_out(failure: Failure) -> bool:
 
 class Diagnosis(Feature):
     """Explains a job that stalls or does not start, and a rank that failed in a collective."""
+
+    _told: Attempt | None = None
+
+    def turn(self, attempt: Attempt) -> None:
+        """Send every host once what it needs to say where its ranks are: any driver may ask."""
+        if self._told is not attempt:  # after its launchers have begun
+            self._told = attempt
+            for channel in attempt.cluster.channels.values():
+                channel.post(LOAD, words=["why"])
 
     def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Ask all ranks where they are."""

@@ -91,9 +91,10 @@ class EvidenceOfJob(JobPart):
         if hello["hello"] == "stacks":
             write_frame(stream, {"stacks": take_stacks(hello["tool"], job.ranks.programs())})
             return
-        code, recorded = JobPaths(job.job["folder"]).code, job.job["env"].get("MUSTER_RECORD") == "1"
-        gpus = job.shared.get("gpus", dict)()
-        evidence = collect(hello["tool"], job.ranks, str(job.private), code, recorded=recorded, gpus=gpus)
+        paths, more = JobPaths(job.job["folder"]), {"gpus": job.shared.get("gpus", dict)()}
+        recorded = job.job["env"].get("MUSTER_RECORD") == "1"
+        folder, tool = str(job.private), hello["tool"]
+        evidence = collect(tool, job.ranks, folder, paths.code, recorded=recorded, **more)
         write_frame(stream, {"ranks": evidence})
 
 
@@ -253,9 +254,6 @@ def _process(pid: int, state: str, before: tuple[ProcessStat | None, float]) -> 
         "unanswered": unanswered,
         "addresses": addresses,
     }
-
-
-# -- who holds up a rank: the process with the lock of a file, and the processes below it that have ended --
 
 
 def file_lock(pid: int, ranks: Mapping[int, int], root: str = "") -> Frame | None:
