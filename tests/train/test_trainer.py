@@ -16,9 +16,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import TensorDataset
 
-from muster.train.demo.datasets.samples import DatasetSamples
+from muster.train.demo.datasets.samples import Samples
 from muster.train.demo.trainer import Trainer
 from muster.train.job.failure import TrainError
 from muster.train.job.group import Group, process_group
@@ -37,11 +36,11 @@ def group() -> Iterator[Group]:
         yield joined
 
 
-def _numbers(count: int = 33) -> DatasetSamples:
+def _numbers(count: int = 33) -> Samples:
     """33 = 2 * 16 + 1: nothing divides, and of the last batch all ranks but the first have no sample."""
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(count, 4, generator=generator)
-    return DatasetSamples(TensorDataset(inputs, inputs.sum(1, keepdim=True)), CPU)
+    return Samples(inputs, inputs.sum(1, keepdim=True))
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

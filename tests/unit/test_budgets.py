@@ -49,9 +49,9 @@ MOST: Mapping[str, int] = {
     "deploy/features/slurm": 1_580,
     "deploy/features/spares": 40,
     "deploy/features/top": 2_080,
-    "deploy/features/why": 4_170,
+    "deploy/features/why": 4_230,
     "deploy/features/written_files": 30,
-    "train": 10_920,
+    "train": 10_830,
 }
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""
 LONGEST_MODULE = 600

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from muster.deploy.core.connect.reports import ProgramOver
 from muster.deploy.core.job.events import Output
+from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.result import Failure, RankExit
 from muster.deploy.core.job.state import Lingering
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
@@ -124,3 +127,20 @@ def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -
     assert (job.failure.rank, job.failure.host) == (2, "node2")
     alive = "is kept alive by thread 'writer' in save (train.py:3), and no rank has printed anything"
     assert alive in job.failure.reason
+
+
+def test_a_stall_that_was_noted_counts_though_a_rank_computes(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.deploy.features.why.stall_timeout.now", lambda: job.now)
+    why = "rank 3 on node2 never came to all_reduce #4 of group 0: it computes, in solve (train.py:9)"
+    noted = JobEvent(at=12.0, type="steps.stopped", job="j", attempt=0, since=6.0, text=why)
+    job.stall.on_event(noted)
+    job.pass_time(14, busy=1.0)
+    job.stall.on_event(replace(noted, type="steps.resumed", text="steps again after 8 s"))
+    job.pass_time(20, busy=1.0)
+    assert job.failure is None
+    job.stall.on_event(replace(noted, since=job.now))
+    job.pass_time(12, busy=1.0)
+    assert job.failure
+    assert job.failure.reason == f"no step for 12 s: {why}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,9 +12,9 @@ import pytest
 from muster.deploy.core.job.events import Begun, Event
 from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
-from muster.deploy.features.why import stall_notes
+from muster.deploy.features.why import diagnosis, stall_notes
 from muster.deploy.features.why.gather import begun
-from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall
+from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall, StackLine
 from muster.deploy.features.why.positions import Positions, Rank
 from muster.deploy.features.why.stall import StallRule, at_work, stall_text
 from muster.deploy.features.why.stall_notes import StallNotes
@@ -230,6 +230,40 @@ def test_a_rank_that_does_not_come_is_named_with_its_line_and_the_collective() -
         "no step for 1 min 36 s: rank 2 on localhost never came to all_reduce #7 of group 0 (3.9 KiB, "
         "reads_data.py:12): it is in read_shard (reads_data.py:5)"
     )
+
+
+IN_TORCH = StackLine("linear", "torch/nn/modules/linear.py", 134, False)
+
+
+@pytest.mark.parametrize("loops", [True, False])
+def test_an_endless_loop_counts_as_a_wait_where_all_others_wait_and_an_evaluation_does_not(
+    monkeypatch: pytest.MonkeyPatch, *, loops: bool
+) -> None:
+    ranks = records_of(RECORDS / "endless_loop-gloo.json.gz")
+    (odd,) = (rank for rank in ranks if rank.number == 2)
+    assert odd.evidence
+    frames = odd.evidence.frames if loops else (IN_TORCH, *odd.evidence.frames)
+    looks = [
+        [
+            replace(odd, evidence=replace(odd.evidence, frames=frames)) if rank is odd else rank
+            for rank in ranks
+        ]
+        for _ in range(9)
+    ]
+    monkeypatch.setattr(diagnosis, "gather", lambda *_: (looks.pop(), {}))
+    monkeypatch.setattr(diagnosis, "BETWEEN_LOOKS", 0.0)
+    waits, verdict = diagnosis.gather_waits(make_plan("localhost slots=3"), {})
+    assert waits.keys() == ({0, 1, 2} if loops else {0, 1})
+    assert verdict.culprits == (2,)
+
+
+def test_a_rank_that_leaves_the_function_is_in_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = records_of(RECORDS / "endless_loop-gloo.json.gz")
+    moved = [replace(rank, evidence=replace(rank.evidence, frames=())) for rank in ranks if rank.evidence]
+    looks = [moved, ranks, ranks]
+    monkeypatch.setattr(diagnosis, "gather", lambda *_: (looks.pop() if looks else moved, {}))
+    monkeypatch.setattr(diagnosis, "BETWEEN_LOOKS", 0.0)
+    assert diagnosis.gather_waits(make_plan("localhost slots=3"), {})[0].keys() == {0, 1}
 
 
 def test_a_collective_that_a_call_and_a_backend_count_is_one() -> None:

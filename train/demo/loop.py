@@ -17,7 +17,7 @@ from ..data.sampler import Share
 from ..job.failure import TrainError
 from ..job.group import Job
 from ..reporting.metrics import EpochMetrics, MetricsFile
-from ..reporting.outputs import LOG, TensorBoard, profiled
+from ..reporting.outputs import TensorBoard, profiled
 from ..reporting.terminal import Terminal
 from ..training_loop import TrainingLoop
 from .config import LAST_EPOCH, TrainConfig
@@ -118,7 +118,6 @@ def report(metrics: EpochMetrics, epochs: int, terminal: Terminal) -> None:
     """Write the line of an epoch."""
     epoch = f"epoch {metrics.epoch:>{len(str(epochs))}}/{epochs}"
     loss, accuracy, rate = metrics.loss, metrics.accuracy, metrics.samples_per_second
-    LOG.info("%s  loss %.6f  accuracy %.4f  %.0f samples/s over all ranks", epoch, loss, accuracy, rate)
     terminal.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
 
 

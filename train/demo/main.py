@@ -39,7 +39,6 @@ from ..job.group import Job, process_group, shared_folder
 from ..job.hardware import be_deterministic, use_fair_share_of_cores
 from ..job.ranks import Ranks, remark
 from ..job.spawn import spawn
-from ..reporting.outputs import log_to
 from ..reporting.summary import headline, verdict
 from ..reporting.terminal import Terminal
 from .config import TrainConfig
@@ -84,8 +83,6 @@ def train(config: TrainConfig, job: Job) -> None:
     terminal = Terminal(job.ranks, os.environ)
     if line := remark(os.environ, job.ranks):
         terminal.line(line)
-    if config.rank_logs:
-        log_to(job.out / "logs", job)
     samples, held_out = load(config.data, getattr(torch, config.dtype), job.device)
     samples = samples.at(slice(config.limit or None))
     name = "digits" if config.data == "digits" else "samples"

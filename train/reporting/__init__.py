@@ -1,1 +1,1 @@
-"""What a run shows and writes: lines on the terminal, metrics.jsonl, logs, profiles, TensorBoard's files."""
+"""What a run shows and writes: lines on the terminal, metrics.jsonl, profiles, TensorBoard's files."""

@@ -1,19 +1,15 @@
-"""Optional output files of a run: for TensorBoard, a profile, a log of every rank."""
+"""Optional output files of a run: for TensorBoard, and a profile."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..job.failure import TrainError
 from ..job.group import Group
-
-LOG = logging.getLogger("train")
 
 
 class TensorBoard:
@@ -86,17 +82,3 @@ def _write(profiler: profile, folder: Path, group: Group) -> None:
     name.with_suffix(".txt").write_text(
         profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=30)
     )
-
-
-def log_to(folder: Path, group: Group) -> None:
-    """Send what this rank writes to LOG into a file named after its rank."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / f"rank-{group.rank:04d}.log", mode="w")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO)
-    LOG.propagate = False
-    LOG.info(
-        "%s on %s, backend %s, device %s", group.ranks, group.hosts[group.rank], group.backend, group.device
-    )
-    LOG.info("torch %s, %d threads", torch.__version__, torch.get_num_threads())

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...core.text.fold import fold
 from ...core.text.text import span
 from . import waits as waiting
-from .descriptions import evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
+from .descriptions import came, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 from .messages import RecordedCall
 from .positions import Positions, Rank
 from .waits import Wait
@@ -151,7 +151,7 @@ class Case:
             return f"never came: {'it' if len(numbers) == 1 else 'each'} {text}{before}"
         ages = [seconds for number in numbers if (seconds := self.since(number)) is not None]
         since = f", {max(ages):.0f} s" if ages else ""
-        return f"never came: {'it' if len(numbers) == 1 else 'each'} {text}{since}"
+        return f"{came(text)}: {'it' if len(numbers) == 1 else 'each'} {text}{since}"
 
     def since(self, rank: int) -> float | None:
         """Seconds since a rank ended its last collective or message."""

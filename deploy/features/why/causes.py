@@ -150,7 +150,8 @@ def usual_location(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -
             line = own_line(seen.evidence.frames)
             if line is None or waits(seen.evidence):
                 continue
-            key = f"{line.file}:{line.function}"
+            place = "" if line.function.startswith("`") else line.function  # a line outside any function
+            key = f"{line.file}:{place}"
             counter[key] += 1
             if which == 0:
                 descriptions[key] = doing(seen.evidence)

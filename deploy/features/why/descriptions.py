@@ -16,10 +16,11 @@ from .stall import IDLE_GPU
 BUSY = 0.5  # cores
 BUSY_GPU = 0.5  # of the time
 SWAPPING = 20.0  # pages a second that come from the disk
+READS_DATA = "reads data"
 SAVES = "saves or loads a checkpoint"
 # The activity of a rank, by a file in the stack above the user's own line.
 _ACTIVITIES = (
-    ("torch/utils/data", "reads data"),
+    ("torch/utils/data", READS_DATA),
     ("torch/serialization", SAVES),
     ("torch/distributed/checkpoint", SAVES),
     ("subprocess.py", "waits for a program that it started"),
@@ -94,6 +95,12 @@ def position(rank: Rank) -> str:
     if rank.ended_with_job:
         return "ended with the job, so its stack is unknown"
     return fate(rank) or (doing(rank.evidence) if rank.evidence else "")
+
+
+def came(text: str) -> str:
+    """Whether a rank that does this is late or absent: a pause of its data may end, unless a worker has."""
+    pauses = text.startswith(READS_DATA) and "has ended" not in text
+    return "has not come yet" if pauses else "never came"
 
 
 def doing(evidence: Evidence) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -33,6 +34,7 @@ from ...core.text.text import span
 from ...core.wire.rank_logs import restart_suffix
 from .gather import gather, own_py_spy, send_py_spy, with_missing
 from .positions import Positions, Rank
+from .stall import own_loop
 
 if TYPE_CHECKING:
     from .verdict import Verdict
@@ -188,13 +190,29 @@ def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
     return Explanation(of_evidence(ranks, problems), why, unreached)
 
 
+MORE_LOOKS, BETWEEN_LOOKS = 3, 1.0
+"""How often, and after how many seconds, the stack of a rank that computes is read again."""
+
+
 def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Mapping[int, float], Verdict]:
-    """For how long each rank has waited in a collective, and the verdict if nothing moves."""
+    """For how long each rank has waited in a collective, and the verdict if nothing moves.
+
+    Where all others wait, a rank that stays in one function of the program's own, as in an endless loop,
+    counts as they do. One that computes in a library, as in an evaluation, is at work.
+    """
     from .verdict import explain  # noqa: PLC0415  # 6 ms with waits, only for a job that is silent
     from .waits import waited  # noqa: PLC0415
 
     ranks, problems = gather(plan.spec.job, channels)
-    return waited(Positions(ranks)), explain(_every(ranks, problems, plan, channels), stalled=True)
+    waits = waited(Positions(ranks))
+    loops = {rank.number: place for rank in ranks if (place := own_loop(rank))}
+    if waits and loops and waits.keys() | loops.keys() >= {rank.number for rank in ranks}:
+        for _ in range(MORE_LOOKS):
+            time.sleep(BETWEEN_LOOKS)
+            again = {rank.number: own_loop(rank) for rank in gather(plan.spec.job, channels)[0]}
+            loops = {rank: place for rank, place in loops.items() if again.get(rank) == place}
+        waits |= dict.fromkeys(loops.keys() - waits.keys(), min(waits.values()))
+    return waits, explain(_every(ranks, problems, plan, channels), stalled=True)
 
 
 def _every(

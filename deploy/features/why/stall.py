@@ -171,6 +171,16 @@ def _is_still(before: Evidence | None, after: Evidence | None) -> bool:
     return same and after.process.ran - before.process.ran < IDLE_SHARE * (after.now - before.now)
 
 
+def own_loop(rank: Rank) -> str:
+    """The function of the program in which a rank computes, without a call of a library; empty for none."""
+    evidence = rank.evidence
+    if not (evidence and evidence.process and evidence.frames) or evidence.process.busy < IDLE_SHARE:
+        return ""
+    inside = evidence.frames[0]
+    computes = any((gpu.utilisation or 0.0) >= IDLE_GPU for gpu in evidence.gpus)
+    return f"{inside.file}:{inside.function}" if inside.own and not computes else ""
+
+
 def stall_text(seconds: float, why: str) -> str:
     """`no step for 1 min 36 s: rank 3 on node2 never came to all_reduce #41 of group 0 (slow.py:8): ...`."""
     return f"no step for {duration(seconds)}: {why}"

@@ -2,7 +2,8 @@
 
 It stalls if a rank is stopped (SIGSTOP) or stuck in the kernel (a file system that does not answer) for that
 long, or if no rank prints and none uses its processor or a GPU. A rank that computes in silence is at work. A
-rank that polls while it waits, as under MPI and CUDA, looks busy.
+rank that polls while it waits, as under MPI and CUDA, looks busy; so does one in an endless loop. In a job
+whose collectives are recorded, stall_notes.py finds these, and a stall that it has noted counts too.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 
 from ...core.job.events import Event, printed_by_program
 from ...core.job.feature import Attempt, Feature
+from ...core.job.job_events import JobEvent
 from ...core.job.result import Failure
 from ...core.wire.clock import now
 from ..samples.messages import IDLE_SHARE, HostSample
-from .stall import gpus_compute
+from .stall import gpus_compute, stall_text
 
 _NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
 
@@ -38,11 +40,15 @@ class StallTimeout(Feature):
         self._seconds = attempt.plan.spec.stall_timeout
         self._seen: dict[int, _Seen] = {}
         self._printed = time.monotonic()
+        self._noted: JobEvent | None = None
+        """The note of a stall that has not ended."""
 
     def on_event(self, event: Event) -> None:
         """Output is a sign of life, and a sample may be one."""
         if printed_by_program(event):
             self._printed = time.monotonic()
+        elif isinstance(event, JobEvent) and event.since is not None:
+            self._noted = event if event.type == "steps.stopped" else None
         elif isinstance(event, HostSample):
             self._take(event, time.monotonic())
             self._judge(time.monotonic())
@@ -78,6 +84,8 @@ class StallTimeout(Feature):
                 self._fail(f"{state.lingering[odd[0]].reason}, and {nothing}", odd)
                 return
             self._fail(nothing, [])
+        elif self._noted and now() - (self._noted.since or now()) > self._seconds:
+            self._fail(stall_text(now() - (self._noted.since or now()), self._noted.text), [])
 
     def _fail(self, reason: str, odd: list[int]) -> None:
         if len(odd) > 1:

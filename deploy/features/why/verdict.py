@@ -12,7 +12,7 @@ from ...core.text.text import span
 from . import rendezvous
 from . import waits as waiting
 from .case import SURE_SECONDS, Case, Kind, Verdict
-from .descriptions import fate, named, operation, plural, position, waits_or_wait, were
+from .descriptions import came, fate, named, operation, plural, position, waits_or_wait, were
 from .messages import SETUP
 from .positions import Rank
 from .waits import Mismatch, Wait
@@ -129,7 +129,8 @@ class _Explanation(Case):
             + (
                 plural(numbers, text)
                 if fate(self.ranks[numbers[0]])
-                else f"never came to {operation(wait.entry)}: {'it' if len(numbers) == 1 else 'each'} {text}"
+                else f"{came(text)} to {operation(wait.entry)}: "
+                f"{'it' if len(numbers) == 1 else 'each'} {text}"
             )
             for numbers, text in reasons
         )

@@ -10,8 +10,8 @@ from ...job.failure import TrainError
 from .samples import Samples
 
 # For each data set, the module of this package whose function `images` reads it.
-MODULES = {"digits": "digits", "mnist5k": "mnist5k", "synthetic": "synthetic", "folder": "image_folder"}
-FORMS = "digits, mnist5k, synthetic or folder:PATH"
+MODULES = {"digits": "digits", "synthetic": "synthetic", "folder": "image_folder"}
+FORMS = "digits, synthetic or folder:PATH"
 
 
 def load(data: str, dtype: torch.dtype, device: torch.device) -> tuple[Samples, Samples]:

@@ -1,14 +1,11 @@
-"""Data to train on: the interface, images in memory, and an adapter for any dataset of torch."""
+"""Data to train on: the interface, and images in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.utils._pytree import tree_map
-from torch.utils.data import Dataset, default_collate
 
 
 class Data(Protocol):
@@ -46,30 +43,3 @@ class Samples:
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).to(self.labels.device)
         held_out = -(-len(self) // 5)
         return self.at(order[held_out:]), self.at(order[:held_out])
-
-
-class DatasetSamples:
-    """The samples of a map-style `dataset` of torch, which gives (inputs, target) for a number.
-
-    `collate` makes a batch of a list of them, as in a DataLoader; its tensors are moved to `device`.
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        device: torch.device,
-        collate: Callable[[list[Any]], Any] = default_collate,
-    ) -> None:
-        self.dataset, self.device, self.collate = dataset, device, collate
-
-    def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]  # of map style: it has a length
-
-    def batch(self, indices: torch.Tensor) -> tuple[Any, Any]:
-        numbers = indices.tolist()
-        several = getattr(self.dataset, "__getitems__", None)  # all at once, as a DataLoader asks for them
-        inputs, targets = self.collate(several(numbers) if several else [self.dataset[n] for n in numbers])
-        return self._moved(inputs), self._moved(targets)
-
-    def _moved(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, torch.Tensor) else leaf, tree)

@@ -11,6 +11,7 @@ starts, to read it (rank.py, PR_SET_PTRACER).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -37,6 +38,7 @@ from .pressure import connections
 
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8
+MOST_TEXT = 60  # characters of a line of the program
 OVER = "_on_shutdown"  # of in_rank/muster_over.py
 ANSWER_SECONDS = 20.0
 MOST_OF_HOST = 12_000  # entries of all ranks: an answer has room for 8 MiB and half a million values
@@ -159,10 +161,24 @@ def _is_in(thread: dict[str, Any], code: str) -> bool:
 
 
 def _frame(frame: dict[str, Any], code: str) -> list[Any]:
-    shown = [frame["name"], frame["short_filename"] or frame["filename"], frame["line"]]
+    name, path, line = frame["name"], frame["filename"], frame["line"]
+    shown = [name, frame["short_filename"] or path, line]
     if not code:
         return shown
-    return [*shown, frame["filename"].startswith(code) or not os.path.isabs(frame["filename"])]
+    own = path.startswith(code) or not os.path.isabs(path)
+    if own and name == "<module>":  # which says less than the line
+        shown[0] = _text_of(os.path.join(code, path), line) or name
+    return [*shown, own]
+
+
+def _text_of(path: str, line: int) -> str:
+    """The text of a line of a program, in backquotes; empty if it cannot be read."""
+    with contextlib.suppress(OSError):
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                text = next(itertools.islice(file, max(0, line - 1), line), "").strip()
+                return f"`{text[:MOST_TEXT]}`" if text else ""
+    return ""
 
 
 # -- evidence of a hang --
