@@ -20,35 +20,35 @@ class RunFlags(TypedDict, total=False):
     exclude: str
     python: str
     slurm: str | Literal[True]
+    notify: str
+    stall_timeout: int
+    no_record: bool
+    preload: bool
+    gpus: str | int
+    wait: str | int | Literal[True]
+    keep: str | Sequence[str]
     image: str
     engine: Literal["docker", "podman", "apptainer"]
     mount: str | Sequence[str]
-    gpus: str | int
-    wait: str | int | Literal[True]
-    notify: str
+    requirements: Path
+    python_version: str
+    system_torch: bool
+    torch_backend: str
     np: int
     per_host: int
     env: Mapping[str, str] | Sequence[str]
-    requirements: Path
     detach: bool
     max_restarts: int
-    stall_timeout: int
     profile: str
-    keep: str | Sequence[str]
     backend: Literal["auto", "gloo", "nccl", "mpi", "hccl"]
     network: str
     runs: Path
     slots: str | int
-    python_version: str
-    system_torch: bool
-    torch_backend: str
     min_hosts: int
     spares: int
-    preload: bool
     grace: int
     start_timeout: int
     rank: str | int
-    no_record: bool
     max_log: str
     timings: bool
     launcher: Literal["mpirun", "torchrun"]

@@ -16,7 +16,7 @@ from ..core.connect.pipe import OpenPipe, Pipe
 from ..core.errors import UnfitError, UsageError
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
-from ..core.hosts.slots import SlotRule, counted_slots, slot_rule
+from ..core.hosts.slots import SlotRule, counted_slots
 from ..core.job.feature import Feature
 from ..core.job.hosts_record import HostsRecord
 from ..core.plan.launcher import launcher_of
@@ -131,14 +131,14 @@ def hosts_or_this_machine(options: HostOptions) -> Inventory:
     return Inventory((Host("localhost"),), access.open, access)
 
 
-def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
-    """The hosts with the slots that `--slots` gives them; those of the hosts file where it is empty.
+def with_slots(inventory: Inventory, rule: SlotRule | None) -> tuple[Host, ...]:
+    """The hosts with the slots that `--slots` gives them; without a rule, those of the hosts file.
 
     To count GPUs or cores it connects to every host; `UnfitError` names those that cannot be counted.
     """
-    if not slots:
+    if not rule:
         return inventory.hosts
-    rule, facts = slot_rule(slots), {}
+    facts = {}
     if not isinstance(rule, int):
         from ..core.connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, during the logins of a launch
 

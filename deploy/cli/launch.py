@@ -53,7 +53,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     slurm_options = request.options_for_slurm(options)
     wanted = request.packages_of(options)
     progress = stack.enter_context(Progress())
-    screen = Screen(sys.stdout, parse.ranks(options.rank), may_drop=True)
+    screen = Screen(sys.stdout, options.rank, may_drop=True)
     spec = request.spec_of(options, screen.columns)
     # Report mistakes before the job waits for Slurm's hosts. Connections to other hosts start meanwhile.
     is_queued = options.slurm not in {"", THIS_ALLOCATION}

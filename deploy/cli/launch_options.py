@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal
 
+from ..core.hosts.slots import SlotRule, slot_rule
 from ..core.plan.flags import flag
-from ..core.plan.spec import LAUNCHERS, LauncherName
+from ..core.plan.spec import LAUNCHERS, MAX_LOG, LauncherName
 from ..features.all_options import FeatureOptions
-from .options import BACKENDS
+from .options import BACKENDS, network, ranks, size
 from .shared import (
     EXCLUDE,
     HOSTS,
@@ -62,13 +64,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         also=("-x",),
         group="Most used",
     )
-    requirements: str = flag(
-        "",
-        "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
-        "FILE",
-        replaces=("image", "engine", "mount"),
-        group="Most used",
-    )
     detach: bool = flag(
         False,
         "run the job independently of this command: Muster's driver runs on the first host; with --slurm, "
@@ -79,13 +74,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         0,
         "how often to start again after a failure, on the hosts that are still fit (default: 0)",
         "N",
-        least=0,
-        group="Most used",
-    )
-    stall_timeout: int = flag(
-        0,
-        "end the job if no rank makes progress for this many seconds (default: 0, never)",
-        "SECONDS",
         least=0,
         group="Most used",
     )
@@ -123,13 +111,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         blank="no arguments",
         group="What runs",
     )
-    keep: tuple[str, ...] = flag(
-        (),
-        "a folder of the program, such as checkpoints, that each host keeps from one launch to the next, at "
-        "the same path; may be repeated",
-        "PATH",
-        group="What runs",
-    )
     backend: str = flag(
         "auto",
         "auto (default), gloo, nccl, mpi or hccl; the program gets it as MUSTER_BACKEND",
@@ -145,26 +126,14 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
         "NETWORK",
         also=("--network-interface",),
+        parse=network,
         group="Where it runs",
     )
     python: str = flag("", PYTHON, "PATH", of_project=True, group="Where it runs")
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER", group="Where it runs")
 
-    slots: str = flag("", SLOTS, "SLOTS", group="How many ranks")
+    slots: SlotRule | None = flag(None, SLOTS, "SLOTS", parse=slot_rule, group="How many ranks")
 
-    python_version: str = flag(
-        "",
-        "the version of Python for these packages, 3.12 (default: the hosts' own Python)",
-        "VERSION",
-        group="Packages and container",
-    )
-    system_torch: bool = flag(False, "use the torch installed on the hosts", group="Packages and container")
-    torch_backend: str = flag(
-        "auto",
-        "which wheels of torch: auto (default: by GPUs and NVIDIA's driver), none, cpu, cu128, ...",
-        "NAME",
-        group="Packages and container",
-    )
     min_hosts: int = flag(
         0,
         "start again only if at least this many hosts are fit (default: all of them)",
@@ -178,12 +147,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         "connect, check and supply this many hosts beyond --np too, to replace hosts that fail (default: 0)",
         "N",
         least=1,
-        group="Survive failures",
-    )
-    preload: bool = flag(
-        False,
-        "keep the imports of the ranks ready on each host while the job runs, so that a restart needs "
-        "none; takes the memory of one more rank for each host, with torchrun of two",
         group="Survive failures",
     )
     grace: int = flag(
@@ -203,18 +166,15 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         group="Survive failures",
     )
 
-    rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all", "RANKS", group="Look at it")
-    no_record: bool = flag(
-        False,
-        "record no collectives and open no console in the ranks; then muster why has only their stacks, "
-        "and eval does not work",
-        group="Look at it",
+    rank: frozenset[int] | None = flag(
+        None, "show only these ranks here: 0,4-7; the logs have all", "RANKS", parse=ranks, group="Look at it"
     )
-    max_log: str = flag(
-        "500M",
+    max_log: int = flag(
+        MAX_LOG,
         "limit for each log of the run here: 200M, 4G (default: 500M; 0: none); a longer log keeps its "
         "beginning and its last lines, and its host has all of it",
         "BYTES",
+        parse=partial(size, "--max-log"),
         group="Look at it",
     )
     timings: bool = flag(False, "at the end, print how long each part of the start took", group="Look at it")

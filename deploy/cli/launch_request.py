@@ -6,19 +6,19 @@ import os
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from ..core.errors import UsageError
-from ..core.hosts.slots import slot_rule
 from ..core.plan.flags import Options, flags_of
-from ..core.plan.kept import project_key, with_kept
+from ..core.plan.kept import KeepOptions, project_key, with_kept
 from ..core.plan.program import PYTHON
 from ..core.plan.source_tree import of_package, scan, with_files
-from ..core.plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, START_SECONDS, LaunchSpec
+from ..core.plan.spec import DEFAULT_LAUNCHER, START_SECONDS, LaunchSpec
 from ..core.text.progress import OnStage
 from ..core.timings import Timings
 from ..core.wire.users import home, own_name
 from ..features.all_options import OPTIONS
-from ..features.packages.wanted import Requirements, wanted
+from ..features.packages.wanted import PackageOptions, Requirements, wanted
 from ..features.slurm.options import options_of
 from . import options as parse
 from .command import Declaration
@@ -28,6 +28,7 @@ from .launch_options import LaunchOptions
 from .launch_program import note_of_default, notes_of, program_of
 from .shared import HOSTS_FILE, THIS_ALLOCATION, TRAIN, print_note
 
+T = TypeVar("T", bound=Options)
 _INSTEAD = {
     "include": '--slurm "... -w node1,node2" names them',
     "exclude": '--slurm "... -x node3" leaves hosts out',
@@ -46,18 +47,10 @@ def refuse(options: LaunchOptions) -> None:
     given = {each.field: value for each, value in values if value != each.default}
     for part in parts_of(options):
         part.check(given)
-    if options.min_hosts and not options.max_restarts:
-        raise UsageError("--min-hosts is for restarts; add --max-restarts N")
-    for name in ("spares", "preload"):
+    for name in ("min_hosts", "spares"):
         if getattr(options, name) and not options.max_restarts:
-            raise UsageError(f"--{name} is for restarts; add --max-restarts N")
-    if options.preload:
-        for name in ("no_record", "image"):
-            if getattr(options, name):
-                raise UsageError(f"--preload does not work with --{name.replace('_', '-')}; leave one out")
+            raise UsageError(f"--{name.replace('_', '-')} is for restarts; add --max-restarts N")
     parse.require_attached(detach=options.detach, timings=options.timings, rank=options.rank)
-    if options.slots:
-        slot_rule(options.slots)
     if options.np:  # else the number of ranks follows from the hosts
         parse.require_ranks(options.rank, options.np)
 
@@ -83,8 +76,7 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
 
 def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
     """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
-    rule = options.np or options.per_host or (slot_rule(options.slots) if options.slots else None)
-    rule = rule or options.gpus
+    rule = options.np or options.per_host or options.slots or options.gpus
     brings_mpi = options.requirements or options.image
     launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
     return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "leave out")
@@ -92,12 +84,7 @@ def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
 
 def packages_of(options: LaunchOptions) -> Requirements | None:
     """The packages for the ranks, if any."""
-    return wanted(
-        options.requirements,
-        python=options.python_version,
-        system_torch=options.system_torch,
-        torch_backend=options.torch_backend,
-    )
+    return wanted(part_of(options, PackageOptions))
 
 
 def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
@@ -110,30 +97,37 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         user=own_name(),
         command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
         sources=_sources(options),
-        launcher=parse.one_of("--launcher", options.launcher or DEFAULT_LAUNCHER, LAUNCHERS),
+        launcher=options.launcher or DEFAULT_LAUNCHER,
         np=options.np or None,
         python=options.python,
-        network=parse.network(options.network),
-        backend=parse.one_of("--backend", options.backend, parse.BACKENDS),
+        network=options.network,
+        backend=options.backend,
         env=(*env, *(variable for part in parts for variable in part.variables)),
-        hidden=parse.taken_from_here(options.env),
+        hidden=_hidden(options),
         columns=None if options.detach else columns,
         start_timeout=float(options.start_timeout or START_SECONDS),
         grace=float(options.grace),
-        stall_timeout=float(options.stall_timeout),
-        stall_note=parse.stall_note(os.environ),
         may_restart=restarts,
         max_restarts=options.max_restarts,
         spares=options.spares,
-        preload=options.preload,
-        max_log=parse.size("--max-log", options.max_log),
-        record=not options.no_record,
+        max_log=options.max_log,
     ).having(*parts)
 
 
 def parts_of(options: LaunchOptions) -> list[Options]:
     """The options of each feature."""
-    return [kind(**{each.name: getattr(options, each.name) for each in fields(kind)}) for kind in OPTIONS]
+    return [part_of(options, kind) for kind in OPTIONS]
+
+
+def part_of(options: LaunchOptions, kind: type[T]) -> T:
+    """The options of a feature."""
+    return kind(**{each.name: getattr(options, each.name) for each in fields(kind)})
+
+
+def _hidden(options: LaunchOptions) -> tuple[str, ...]:
+    """The names of variables and flags whose values are secret."""
+    secret = (each.name for each in flags_of(options) if each.secret)
+    return (*parse.taken_from_here(options.env), *secret)
 
 
 def _sources(options: LaunchOptions) -> tuple[str, ...]:
@@ -142,8 +136,7 @@ def _sources(options: LaunchOptions) -> tuple[str, ...]:
         return ()
     from ..core.job.launched import shown_command  # noqa: PLC0415  # 16 ms, only for projects with defaults
 
-    hidden = parse.taken_from_here(options.env)
-    lines = []
+    hidden, lines = _hidden(options), []
     for name, value, place in options.sources:
         tokens = [name] if value is True else [opposite(name)] if value is False else [name, str(value)]
         lines.append(f"{shown_command(tokens, hidden)}: {place}")
@@ -181,7 +174,7 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
         spec = replace(spec, program=program, tree=tree, library=library)
         if options.keep:
             tree, keep = with_kept(tree, options.keep)
-            spec = replace(spec, tree=tree, keep=keep, project=project_key(tree.root))
+            spec = replace(spec, tree=tree).having(KeepOptions(keep, project_key(tree.root)))
     with clock.part("imports meanwhile"):
         from . import launching  # noqa: F401, PLC0415
     return spec

@@ -33,7 +33,7 @@ from ..core.wire.os_errors import explain
 from ..features.all_features import changing, features_of
 from ..features.detach.driver import detach
 from ..features.packages.present import PackageSource
-from ..features.packages.wanted import Requirements
+from ..features.packages.wanted import PackageOptions, Requirements
 from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory
@@ -121,7 +121,8 @@ class PreparedLaunch:
             with Cluster(placement.connected, open_pipe, network=spec.network) as cluster:
                 self.progress.stage(with_hosts("preparing the packages"))
                 packages.provide(cluster)
-            spec = replace(spec, environment=packages.key, packages=packages.described)
+            there = replace(spec.of(PackageOptions), environment=packages.key, described=packages.described)
+            spec = spec.having(there)
         with Cluster(spec.hosts[:1], open_pipe) as cluster:
             self.screen.say(harmless(detach(spec, cluster, on_stage=self.progress.stage)))
         Progress.close_all()

@@ -12,13 +12,11 @@ import termios
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from ..core.errors import UsageError
 from ..core.hosts.bounds import MOST_RANKS
 from ..core.hosts.hostfile import Host
 from ..core.plan.placement import Placement
-from ..core.plan.spec import STALL_NOTE_SECONDS
 from ..core.text.text import clip, count
 from ..core.wire.variables import is_of_ranks
 from .shared import require_rank
@@ -37,20 +35,11 @@ _SET_BY = {
     "MASTER_ADDR": "; --network chooses the network of the ranks",
 }
 """Options in place of variables that Muster sets."""
-_Choice = TypeVar("_Choice", bound=str)
 
 
 def new_job() -> str:
     """A new job id. Ids sort by time, and two launches at the same time get different ones."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-def one_of(option: str, value: str, allowed: Sequence[_Choice]) -> _Choice:
-    """The value, if it is one of those allowed."""
-    for choice in allowed:
-        if choice == value:
-            return choice
-    raise UsageError(f"{option} {value}: must be one of {', '.join(allowed)}")
 
 
 def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -93,14 +82,6 @@ def has_data(descriptor: int) -> bool:
     return False
 
 
-def stall_note(environ: Mapping[str, str]) -> float:
-    """The least seconds without progress that a launch notes."""
-    text = environ.get("MUSTER_STALL_NOTE", f"{STALL_NOTE_SECONDS:.0f}")
-    if not re.fullmatch(r"[0-9]{1,7}", text):
-        raise UsageError(f"MUSTER_STALL_NOTE={text}: write seconds as a whole number, or 0 for no note")
-    return float(text)
-
-
 def min_hosts(number: int, used: Sequence[Host]) -> int:
     """The smallest number of hosts for a restart; by default all hosts of the job."""
     if number > len(used):
@@ -140,9 +121,9 @@ def require_attached(*, detach: bool, **options: object) -> None:
         )
 
 
-def require_ranks(text: str, count: int) -> None:
+def require_ranks(chosen: frozenset[int] | None, count: int) -> None:
     """`UsageError` for a list with a rank that the job does not have."""
-    if beyond := (ranks(text) or frozenset()) - {*range(count)}:
+    if beyond := (chosen or frozenset()) - {*range(count)}:
         require_rank(max(beyond), count)
 
 
@@ -154,10 +135,10 @@ def size(option: str, text: str, *, least: int = 0) -> int:
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
 
 
-def ranks(text: str) -> frozenset[int] | None:
-    """The ranks of a list such as `0,4-7`. None means all ranks, and is the result of an empty text."""
+def ranks(text: str) -> frozenset[int]:
+    """The ranks of a list such as `0,4-7`."""
     chosen: set[int] = set()
-    for part in text.split(",") if text else ():
+    for part in text.split(","):
         if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)):
             raise UsageError(f"--rank {text}: write numbers and ranges of ranks: 0,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
@@ -166,7 +147,7 @@ def ranks(text: str) -> frozenset[int] | None:
         if last - first + len(chosen) > MOST_RANKS:
             raise UsageError(f"--rank {clip(text)}: more than {MOST_RANKS} ranks")
         chosen |= set(range(first, last + 1))
-    return frozenset(chosen) if text else None
+    return frozenset(chosen)
 
 
 def network(text: str) -> str:

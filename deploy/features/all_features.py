@@ -10,6 +10,9 @@ from ..core.plan.spec import LaunchSpec
 from .containers.options import ContainerOptions
 from .leases.driver import Leases
 from .packages.present import PackageSource, Present
+from .packages.wanted import PackageOptions
+from .preload.options import PreloadOptions
+from .why.options import WhyOptions
 from .why.recorder import Recorder
 
 
@@ -24,8 +27,9 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
 
         found.append(SpareHosts())
     found.append(Leases())
-    if packages is None and spec.environment:
-        packages = Present(spec.environment, spec.packages)
+    there = spec.of(PackageOptions)
+    if packages is None and there.environment:
+        packages = Present(there.environment, there.described)
     if packages:
         from .packages.driver import Packages  # noqa: PLC0415  # most jobs have none
 
@@ -34,9 +38,9 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
         from .containers.driver import Containers  # noqa: PLC0415  # most jobs have none
 
         found.append(Containers(spec))
-    if spec.record:
+    if spec.of(WhyOptions).record:
         found.append(Recorder())
-    if spec.preload:
+    if spec.of(PreloadOptions).preload:
         from .preload.driver import Preload  # noqa: PLC0415  # most jobs have none
 
         found.append(Preload())
@@ -66,12 +70,12 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
 
     yield Sampling()
     yield Starting()
-    if spec.stall_timeout:
+    if spec.of(WhyOptions).stall_timeout:
         from .why.stall_timeout import StallTimeout  # noqa: PLC0415
 
         yield StallTimeout()
     yield StallNotes()
-    if spec.record:
+    if spec.of(WhyOptions).record:
         from .why.pace_watch import PaceWatch  # noqa: PLC0415
 
         yield PaceWatch()

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.plan.flags import Options
+from ..core.plan.kept import KeepOptions
 from .containers.options import ContainerOptions
 from .leases.plan import LeaseOptions
 from .notify.options import NotifyOptions
+from .packages.wanted import PackageOptions
+from .preload.options import PreloadOptions
+from .why.options import WhyOptions
 
 
 @dataclass(frozen=True)
-class FeatureOptions(NotifyOptions, LeaseOptions, ContainerOptions):
+class FeatureOptions(
+    PackageOptions, ContainerOptions, KeepOptions, LeaseOptions, PreloadOptions, WhyOptions, NotifyOptions
+):
     """The options of all features: a base for each."""
 
 

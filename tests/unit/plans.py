@@ -57,7 +57,7 @@ OWN_HOME: dict[str, Any] = {
 
 def request_of(**given: Any) -> LaunchSpec:
     """A request; fields of the options of a feature go there."""
-    parts = []
+    parts, given["no_record"] = [], not given.pop("record", False)
     for kind in OPTIONS:
         own = {each.name: given.pop(each.name) for each in dataclasses.fields(kind) if each.name in given}
         parts += [kind(**own)] if own else []

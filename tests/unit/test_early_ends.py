@@ -14,6 +14,7 @@ from muster.deploy.core.job.result import Failure, KernelLine, Kind, LaunchResul
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.features.why.diagnosis import needed
+from muster.deploy.features.why.options import WhyOptions
 from muster.deploy.features.why.verdict import Verdict
 from tests.unit.plans import make_plan
 
@@ -126,11 +127,11 @@ def test_the_rank_that_failed_first_and_the_rank_that_caused_it_are_told_apart(t
 
 
 def test_only_a_rank_that_failed_in_a_collective_has_its_record_read() -> None:
-    recorded = dataclasses.replace(PLAN.spec, record=True)
+    recorded = PLAN.spec.having(WhyOptions())
     assert needed(failed(GLOO), recorded)
     assert needed(failed(LATE), recorded)
     assert not needed(failed(OWN), recorded)
-    assert not needed(failed(GLOO), dataclasses.replace(PLAN.spec, record=False))
+    assert not needed(failed(GLOO), PLAN.spec.having(WhyOptions(no_record=True)))
 
 
 def test_the_verdict_names_the_launchers_log_where_only_that_says_why(tmp_path: Path) -> None:

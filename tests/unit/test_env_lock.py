@@ -14,7 +14,7 @@ from muster.deploy.core.hosts.facts import Facts, HostEnvironments
 from muster.deploy.features.packages import fetch, uv
 from muster.deploy.features.packages.lock import Lock, locked
 from muster.deploy.features.packages.platforms import platform_of
-from muster.deploy.features.packages.wanted import Platform, Requirements, wanted
+from muster.deploy.features.packages.wanted import PackageOptions, Platform, Requirements, wanted
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE
 
@@ -81,17 +81,17 @@ def test_the_hosts_own_torch_must_be_there_and_the_same() -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({"file": "", "system_torch": True}, "--system-torch needs --requirements FILE"),
-        ({"file": "nothing.txt"}, "--requirements nothing.txt: no such file"),
-        ({"python": "latest"}, "--python-version latest: write a version such as 3.12"),
-        ({"python": "3.12", "system_torch": True}, "leave out --python-version"),
+        ({"requirements": "", "system_torch": True}, "--system-torch needs --requirements FILE"),
+        ({"requirements": "nothing.txt"}, "--requirements nothing.txt: no such file"),
+        ({"python_version": "latest"}, "--python-version latest: write a version such as 3.12"),
+        ({"python_version": "3.12", "system_torch": True}, "leave out --python-version"),
         ({"torch_backend": "--index-url"}, "--torch-backend --index-url: write auto, none, cpu"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(flags: dict[str, Any], complaint: str, tmp_path: Path) -> None:
-    given = {"file": str(require(tmp_path)), "python": "", "system_torch": False, "torch_backend": "auto"}
+    given = {"requirements": str(require(tmp_path))}
     with pytest.raises(UsageError, match=complaint):
-        wanted(**{**given, **flags})
+        wanted(PackageOptions(**{**given, **flags}))
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from muster.deploy.core.plan.openmpi import SpawnedLines
 from muster.deploy.features.all_features import features_of
 from muster.deploy.features.why import diagnosis
 from muster.deploy.features.why.diagnosis import Explanation, RankStacks
+from muster.deploy.features.why.options import WhyOptions
 from muster.deploy.features.why.verdict import explain
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
@@ -111,12 +112,12 @@ class Hosts:
                 tail=tail,
             )
 
-    def run(self, start_timeout: float = 5.0, stall_timeout: float = 0.0, emit: Emit = drop) -> LaunchResult:
+    def run(self, start_timeout: float = 5.0, stall_timeout: Any = 0, emit: Emit = drop) -> LaunchResult:
         channels: Any = self.channels
         cluster: Any = Listener(self.events, channels)
         cluster.facts = {}
-        limits: dict[str, Any] = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
-        spec = dataclasses.replace(self.plan.spec, **limits)
+        spec = dataclasses.replace(self.plan.spec, start_timeout=start_timeout)
+        spec = spec.having(WhyOptions(no_record=True, stall_timeout=stall_timeout))
         features = features_of(spec)
         attempt = attempt_of(dataclasses.replace(self.plan, spec=spec), cluster, emit, features, self.folder)
         features.begins(attempt)

@@ -54,7 +54,7 @@ CORE_IMPORTS_FEATURES: Mapping[str, str] = {
 """The modules of the core that import features, with those features. Only shorten it."""
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "adhoc": "left_memory packages",
-    "bench": "all_features leases page",
+    "bench": "all_features leases page why",
     "check": "bench image leases setup slurm",
     "detach": "all_features all_options",
     "forward": "eval",
@@ -63,7 +63,7 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "nested": "samples",
     "notify": "why",
     "page": "samples why",
-    "practice": "image",
+    "practice": "image why",
     "returned_values": "metrics",
     "samples": "leases",
     "slurm": "all_features all_options detach",

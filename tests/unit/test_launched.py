@@ -34,7 +34,7 @@ def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() 
     spec: dict[str, Any] = {
         "program": Program(script="train.py", args=("--lr", "0.1", "--token", "s3cret", "--api-key=s3cret")),
         "env": (("LEVEL", "3"), ("HF_TOKEN", "s3cret"), ("PLAIN", "s3cret")),
-        "hidden": ("PLAIN",),
+        "hidden": ("PLAIN", "--notify"),
     }
     spec["command"] = ("muster", "launch", "--env", "HF_TOKEN=s3cret", "--env", "PLAIN", "--env", "LEVEL=3")
     spec["command"] += ("--notify", "curl -d @- https://chat.example/s3cret", "train.py", "--token", "s3cret")

@@ -16,6 +16,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
 from muster.deploy.core.wire.variables import OF_RANKS, is_foreign
+from muster.deploy.features.why.options import WhyOptions
 
 
 @pytest.fixture
@@ -95,14 +96,9 @@ def test_an_environment_that_cannot_be(setting: str) -> None:
         request.environment([setting], {})
 
 
-def test_a_word_out_of_a_list() -> None:
-    with pytest.raises(UsageError, match="--launcher mpirum: must be one of mpirun, torchrun"):
-        request.one_of("--launcher", "mpirum", ("mpirun", "torchrun"))
-
-
 def test_a_job_is_recorded_unless_the_user_declines() -> None:
-    assert spec_of(LaunchOptions(), columns=None).record
-    assert not spec_of(LaunchOptions(no_record=True), columns=None).record
+    assert spec_of(LaunchOptions(), columns=None).of(WhyOptions).record
+    assert not spec_of(LaunchOptions(no_record=True), columns=None).of(WhyOptions).record
 
 
 @pytest.mark.parametrize(("text", "meant"), [("10.1.2.3/16", "10.1.0.0/16"), ("eth1", "eth1"), ("", "")])

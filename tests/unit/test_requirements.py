@@ -11,7 +11,7 @@ from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.packages import uv
 from muster.deploy.features.packages.lock import locked
 from muster.deploy.features.packages.requirements import files_of, require_no_builds
-from muster.deploy.features.packages.wanted import Platform, Requirements, wanted
+from muster.deploy.features.packages.wanted import PackageOptions, Platform, Requirements, wanted
 from tests.packages import make_wheel
 
 PLATFORM = Platform(python="3.13", machine="x86_64", glibc="2.41")
@@ -43,7 +43,7 @@ def give(project: Path, text: str, name: str = "requirements.txt") -> Path:
 
 
 def ask(file: Path) -> None:
-    wanted(str(file), python="", system_torch=False, torch_backend="none")
+    wanted(PackageOptions(str(file), torch_backend="none"))
 
 
 BUILT = [

@@ -46,10 +46,10 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
         "options": {
             "grace": spec.grace,
             "start-timeout": spec.start_timeout,
-            "stall-timeout": spec.stall_timeout,
             "max-restarts": spec.max_restarts,
             "min-hosts": spec.min_hosts,
             "network": spec.network,
+            **{name: value for part in spec.features.values() for name, value in part.recorded.items()},
         },
         "hosts": [
             {
@@ -78,7 +78,7 @@ def shown_command(tokens: Sequence[str], hidden: Container[str]) -> str:
         name = token.partition("=")[0]
         if option == "--env" and is_secret(name, hidden):
             shown.append(name)
-        elif option == "--notify" and "://" in token:  # it may be the secret of a chat
+        elif option in hidden and "://" in token:  # it may be the secret of a chat
             shown.append(HIDDEN)
         else:
             shown.append(token)

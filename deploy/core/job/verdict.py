@@ -12,6 +12,7 @@ from ...features.kernel.wire import meaning_of
 from ...features.why import stragglers
 from ..errors import MusterError, lines_of
 from ..hosts.stuck import REMEDY, not_ended
+from ..plan.kept import KeepOptions
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..text.fold import fold, fold_names
@@ -186,10 +187,11 @@ def _outputs(result: LaunchResult) -> Iterator[str]:
 
 def _kept(plan: LaunchPlan) -> Iterator[str]:
     """`checkpoints in ~/.muster/kept/project-1a2b3c4d on node[1-3]`."""
-    if plan.spec.keep and plan.hosts:
-        folder = MusterPaths.of_home("~").kept(plan.spec.project)
+    kept = plan.spec.of(KeepOptions)
+    if kept.keep and plan.hosts:
+        folder = MusterPaths.of_home("~").kept(kept.project)
         names = fold_names(host.host.name for host in plan.hosts)
-        yield f"{', '.join(plan.spec.keep)} in {folder} on {names}"
+        yield f"{', '.join(kept.keep)} in {folder} on {names}"
 
 
 def _beside(result: LaunchResult) -> Iterator[str]:

@@ -140,7 +140,7 @@ _WRITTEN = {bool: "true or false", int: "a whole number", str: "a text", tuple: 
 def flag(default: T, text: str, metavar: str = "", **more: Any) -> T:
     """Declare a field as a flag; `more`: see `Flag`. A flag whose value is a tuple may be repeated."""
     declared = Flag(text, metavar, **more)
-    if type(default) is int and declared.least is None:
+    if type(default) is int and declared.least is None and not declared.parse:
         raise TypeError(f"declare the least value of: {text}")
     made: T = dataclasses.field(default=default, metadata={"flag": declared})
     return made
@@ -173,6 +173,11 @@ class Options:
     def variables(self) -> Sequence[tuple[str, str]]:
         """Variables of every rank."""
         return ()
+
+    @property
+    def recorded(self) -> Mapping[str, object]:
+        """Entries of the options in launch.json, by flag."""
+        return {}
 
     def check(self, given: Mapping[str, Any]) -> None:
         """`UsageError` for options that exclude each other, before any host is asked.

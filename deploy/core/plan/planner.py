@@ -20,6 +20,7 @@ from ..text.terminal import harmless
 from ..text.text import count, duration, ranges
 from ..wire.paths import JobPaths, MusterPaths
 from . import openmpi
+from .kept import KeepOptions
 from .launch_plan import Contribution, HostPlan, LaunchPlan, RemoteFile
 from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require, require_python
 from .placement import Layout, Placement
@@ -83,7 +84,8 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, added: Cont
         RemoteFile(paths.hostfile, 0o600, slots),
         *added.files,
     )
-    kept = MusterPaths.of_home(facts.home).kept(spec.project)
+    keep = spec.of(KeepOptions)
+    kept = MusterPaths.of_home(facts.home).kept(keep.project)
     return HostPlan(
         host=host,
         ranks=layout.placement.ranks[host.name],
@@ -93,7 +95,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, added: Cont
         env={**added.env, **_environment(host.name, layout, paths), **_own_path(spec, path)},
         files=tuple({file.path: file for file in files}.values()),
         command=launcher.command(host.name, layout),
-        kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in spec.keep),
+        kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in keep.keep),
         own_files=added.own_files,
     )
 

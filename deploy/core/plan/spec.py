@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Options)
 LauncherName = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
-START_SECONDS, STALL_NOTE_SECONDS, GRACE_SECONDS = 60.0, 60.0, 30.0
+START_SECONDS, GRACE_SECONDS = 60.0, 30.0
 MAX_LOG = 500 << 20
 """Bytes that each log of a run may take on the driver's disk, unless --max-log gives another number."""
 NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
@@ -42,10 +42,6 @@ class LaunchSpec:
     tree: Tree = NO_FILES
     library: Tree = NO_FILES
     """What every rank can import besides the tree: `muster.train`. The user's modules come first."""
-    keep: tuple[str, ...] = ()
-    """Folders below the root of the tree that each host keeps for the next launch (core/plan/kept.py)."""
-    project: str = ""
-    """The name of the project's kept folders on every host."""
 
     # Where
     hosts: tuple[Host, ...] = ()
@@ -65,24 +61,14 @@ class LaunchSpec:
     backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
-    """Names in `env` whose values are never shown, even if the name does not look like that of a secret."""
+    """Names in `env`, and flags, whose values are never shown, even if they do not look like a secret."""
     columns: int | None = None
     """Width of the driver's terminal; None if its output is not a terminal."""
-    environment: str = ""
-    """The environment of packages of the ranks, by its name on every host; empty for the hosts' own."""
-    packages: str = ""
-    """A line about the packages of that environment."""
-    record: bool = False
-    """Whether each rank records its collectives, so that a hang can be explained (features/why)."""
 
     # How it runs, and when it starts again
     start_timeout: float = START_SECONDS
     grace: float = GRACE_SECONDS
     """Seconds from SIGTERM to SIGKILL for a rank that handles SIGTERM; also for what a rank left behind."""
-    stall_timeout: float = 0.0
-    """Seconds; with 0 the job may stall without limit."""
-    stall_note: float = STALL_NOTE_SECONDS
-    """The least seconds without progress that are noted (features/why/stall.py); 0 for no note."""
     attempt: int = 0
     """The number of earlier starts of this job."""
     may_restart: bool = False
@@ -90,8 +76,6 @@ class LaunchSpec:
     min_hosts: int = 1
     spares: int = 0
     """The number of hosts beyond those with ranks that are made ready for the next attempt."""
-    preload: bool = False
-    """Whether its hosts keep the imports of the ranks ready for the next attempt."""
     max_log: int = MAX_LOG
     """Bytes that each of its logs may take on the disk of its driver; 0 for no limit."""
     features: Mapping[str, Options] = field(default_factory=dict)

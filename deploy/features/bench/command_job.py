@@ -34,6 +34,7 @@ from ...core.text.terminal import harmless_lines
 from ...core.text.text import count, duration
 from ...core.wire.users import own_name
 from ..leases.plan import ALL_GPUS, LeaseOptions
+from ..why.options import WhyOptions
 from . import hosts as by_host
 from . import links_text
 from .findings import failed, of_hosts, of_links
@@ -148,7 +149,10 @@ def spec_of(
         pythons=inventory.pythons,
         network=network(options.network),
         backend=options.backend,
-    ).having(LeaseOptions(ALL_GPUS if tool == HOSTS else None))  # its one rank on each host measures all
+    ).having(
+        WhyOptions(no_record=True),
+        LeaseOptions(ALL_GPUS if tool == HOSTS else None),  # its one rank on each host measures all of them
+    )
 
 
 def run_benchmark(

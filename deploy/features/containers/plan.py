@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from ...core.errors import HostError, UnfitError
 from ...core.hosts.facts import Facts
+from ...core.plan.kept import KeepOptions
 from ...core.plan.launch_plan import Contribution, RemoteFile
 from ...core.plan.spec import LaunchSpec
 from ...core.text.terminal import harmless
@@ -142,13 +143,13 @@ def _apptainer(spec: LaunchSpec, facts: Facts, image: HostImage) -> tuple[str, .
 
 def _mounts(spec: LaunchSpec, facts: Facts) -> tuple[Mount, ...]:
     """Folders that the container has at the same paths as the host, and those of --mount."""
-    muster = MusterPaths.of_home(facts.home)
+    muster, keep = MusterPaths.of_home(facts.home), spec.of(KeepOptions)
     return (
         Mount(JobPaths.of(facts.home, spec.job).folder),
         Mount(muster.container_home),
         Mount(muster.data, read_only=True),
         Mount(PRIVATE),
-        *([Mount(muster.kept(spec.project))] if spec.keep else []),
+        *([Mount(muster.kept(keep.project))] if keep.keep else []),
         *spec.of(ContainerOptions).mount,
     )
 

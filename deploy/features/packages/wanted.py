@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...core.connect.ownership import require_own
 from ...core.errors import UsageError
+from ...core.plan.flags import Options, flag
 from .requirements import files_of, require_no_builds
 
 _RUNS = "the ranks run the packages that it names"
@@ -57,13 +58,45 @@ class Platform:
 _MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 
 
-def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str) -> Requirements | None:
+@dataclass(frozen=True)
+class PackageOptions(Options):
+    """The packages for the ranks of a launch, and where its hosts have them."""
+
+    requirements: str = flag(
+        "",
+        "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
+        "FILE",
+        replaces=("image", "engine", "mount"),
+        group="Most used",
+    )
+    python_version: str = flag(
+        "",
+        "the version of Python for these packages, 3.12 (default: the hosts' own Python)",
+        "VERSION",
+        group="Packages and container",
+    )
+    system_torch: bool = flag(False, "use the torch installed on the hosts", group="Packages and container")
+    torch_backend: str = flag(
+        "auto",
+        "which wheels of torch: auto (default: by GPUs and NVIDIA's driver), none, cpu, cu128, ...",
+        "NAME",
+        group="Packages and container",
+    )
+    environment: str = ""
+    """The name of their environment on every host; empty if no host has it yet."""
+    described: str = ""
+    """A line about them."""
+
+
+def wanted(options: PackageOptions) -> Requirements | None:
     """The requirements by the flags; None without `--requirements`. `UsageError` for wrong combinations."""
+    file, python, torch_backend = options.requirements, options.python_version, options.torch_backend
+    system_torch = options.system_torch
     if not file:
-        flags = {"--python-version": python, "--system-torch": system_torch}
-        flags["--torch-backend"] = torch_backend != Requirements.torch_backend
-        if flag := next((flag for flag, value in flags.items() if value), ""):
-            raise UsageError(f"{flag} needs --requirements FILE")
+        chosen = {"--python-version": python, "--system-torch": system_torch}
+        chosen["--torch-backend"] = torch_backend != Requirements.torch_backend
+        if name := next((name for name, value in chosen.items() if value), ""):
+            raise UsageError(f"{name} needs --requirements FILE")
         return None
     if not Path(file).is_file():
         raise UsageError(f"--requirements {file}: no such file")

@@ -28,12 +28,13 @@ from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
 from ...core.plan.program import Program
 from ...core.plan.source_tree import Tree, of_package, scan
-from ...core.plan.spec import DEFAULT_LAUNCHER, STALL_NOTE_SECONDS, LauncherName, LaunchSpec
+from ...core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ...core.text.progress import Progress
 from ...core.text.screen import Screen
 from ...core.timings import Timings
 from ...core.wire.users import own_name
 from ..image.engine import LocalEngine
+from ..why.options import STALL_NOTE_SECONDS, WhyOptions
 
 EXAMPLES, COMPOSE = MUSTER / "examples", MUSTER / "compose.yaml"
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
@@ -61,7 +62,7 @@ class _Demo:
     script: str = ""
     """A program of examples/, which has a bug."""
     hint: str = ""
-    stall_timeout: float = 0.0
+    stall_timeout: int = 0
     stall_note: float = STALL_NOTE_SECONDS
 
 
@@ -72,7 +73,7 @@ _HANG = _Demo(
     script="hangs.py",
     hint="rank 1 of this demo skips a collective at step 4; the job ends after 20 s without progress.\n"
     "Meanwhile, in another terminal, in this folder: muster why",
-    stall_timeout=20.0,
+    stall_timeout=20,
     stall_note=5.0,
 )
 
@@ -151,10 +152,7 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
         hosts=hostfile.load(hosts_file),
         launcher=launcher,
         columns=columns,
-        record=True,
-        stall_timeout=chosen.stall_timeout,
-        stall_note=chosen.stall_note,
-    )
+    ).having(WhyOptions(stall_timeout=chosen.stall_timeout, stall_note=chosen.stall_note))
 
 
 def _require_extra(launcher: LauncherName) -> None:

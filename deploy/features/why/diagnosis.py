@@ -33,6 +33,7 @@ from ...core.text.terminal import harmless
 from ...core.text.text import span
 from ...core.wire.rank_logs import restart_suffix
 from .gather import gather, own_py_spy, send_py_spy, with_missing
+from .options import WhyOptions
 from .positions import Positions, Rank
 from .stall import own_loop
 
@@ -140,9 +141,8 @@ class Explanation:
 
 def needed(failure: Failure, spec: LaunchSpec) -> bool:
     """Whether a job stalls, or a rank of a recorded job failed in a collective."""
-    return failure.kind in STUCK or (
-        failure.kind == "rank" and spec.record and (_timed_out(failure) or in_collective(failure.tail))
-    )
+    may_show = failure.kind == "rank" and spec.of(WhyOptions).record
+    return failure.kind in STUCK or (may_show and (_timed_out(failure) or in_collective(failure.tail)))
 
 
 def _timed_out(failure: Failure) -> bool:
@@ -184,7 +184,7 @@ def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
     why = None
     if failure.kind == "rank" and not _timed_out(failure):
         why = explain_crash(every)
-    elif plan.spec.record and failure.kind != "start":
+    elif plan.spec.of(WhyOptions).record and failure.kind != "start":
         why = explain(every, stalled=True)
     unreached = tuple(unreached_pairs(plan, cluster, channels)) if stands_still else ()
     return Explanation(of_evidence(ranks, problems), why, unreached)

@@ -19,6 +19,7 @@ from ...core.wire.clock import now
 from ..samples.messages import HostSample
 from .diagnosis import gather_waits
 from .gather import gather_begun
+from .options import WhyOptions
 from .stall import MANY_COLLECTIVES, StallRule, stall_text
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ class StallNotes(Feature):
 
     def begins(self, attempt: Attempt) -> None:
         """An attempt stalls on its own."""
-        state, floor = attempt.state, attempt.plan.spec.stall_note
+        options = attempt.plan.spec.of(WhyOptions)
+        self._recorded = options.record
+        state, floor = attempt.state, options.stall_note
         self._attempt, self._state, self._floor = attempt, state, floor
         self._rule = StallRule(floor, now())
         self._gpus = {rank: attempt.plan.gpu_of(placed) for rank, placed in state.placed.items()}
@@ -106,7 +109,7 @@ class StallNotes(Feature):
         if self._answer and self._answer.done():
             self._judge(self._answer, at)
             self._answer = None
-        elif not self._answer and self._rule.must_check(at, state.missing, recorded=state.plan.spec.record):
+        elif not self._answer and self._rule.must_check(at, state.missing, recorded=self._recorded):
             channels = dict(self._attempt.cluster.channels)
             self._answer = in_thread(lambda: gather_waits(state.plan, channels))
 

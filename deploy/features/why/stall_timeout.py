@@ -17,6 +17,7 @@ from ...core.job.job_events import JobEvent
 from ...core.job.result import Failure
 from ...core.wire.clock import now
 from ..samples.messages import IDLE_SHARE, HostSample
+from .options import WhyOptions
 from .stall import gpus_compute, stall_text
 
 _NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
@@ -37,7 +38,7 @@ class StallTimeout(Feature):
     def begins(self, attempt: Attempt) -> None:
         """An attempt stalls on its own."""
         self._attempt, self._state = attempt, attempt.state
-        self._seconds = attempt.plan.spec.stall_timeout
+        self._seconds = attempt.plan.spec.of(WhyOptions).stall_timeout
         self._seen: dict[int, _Seen] = {}
         self._printed = time.monotonic()
         self._noted: JobEvent | None = None
