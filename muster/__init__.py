@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .deploy.api.functions import run
-    from .deploy.api.job import Job, launch
-    from .deploy.api.process import LaunchError
+    from .deploy.api.job import Job, LaunchError, launch
     from .deploy.api.result import JobError, JobResult, RankError
     from .deploy.core.errors import MusterError, UsageError
 
@@ -36,7 +35,7 @@ _PLACES = {
     "Job": "deploy.api.job",
     "JobError": "deploy.api.result",
     "JobResult": "deploy.api.result",
-    "LaunchError": "deploy.api.process",
+    "LaunchError": "deploy.api.job",
     "MusterError": "deploy.core.errors",
     "RankError": "deploy.api.result",
     "UsageError": "deploy.core.errors",

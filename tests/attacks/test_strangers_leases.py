@@ -20,8 +20,8 @@ import pytest
 
 from muster.deploy.core.agent.devices import Device, Devices
 from muster.deploy.core.wire.users import name_of
+from muster.deploy.features.leases.messages import LEASE, LEASES
 from muster.deploy.features.leases.on_host import claims, leases
-from muster.deploy.features.leases.request import LEASE, LEASES
 from muster.deploy.features.samples import messages as samples
 from tests.node.test_host_leases import HOLDS, wanted
 

@@ -28,9 +28,8 @@ from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.timings import Timings
 from muster.deploy.features.leases.driver import Leasing
-from muster.deploy.features.leases.messages import Lease
+from muster.deploy.features.leases.messages import LEASE_END, LEASES, Lease
 from muster.deploy.features.leases.plan import LeaseOptions
-from muster.deploy.features.leases.request import LEASE_END, LEASES
 from tests import fake_gpus
 
 if TYPE_CHECKING:

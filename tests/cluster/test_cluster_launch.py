@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from muster.deploy.core.agent.attempt import SILENCE_SECONDS
+from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
 from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.cluster.striking import clean_at
 from tests.launching import FAB, ONE_THREAD, ROOT, Launched, Project

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from muster.deploy.core.agent.attempt import SILENCE_SECONDS
+from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
 from tests.cluster.faults import CASES, FAULTS, IN_EVERY_TEST, QUIET, TESTED
 from tests.cluster.start_faults import IN_EVERY_TEST as STARTS_IN_EVERY_TEST
 from tests.cluster.start_faults import START_FAULTS

@@ -16,8 +16,8 @@ from muster.deploy.core.connect.fanout import ask_every
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.wire.users import own_name
 from muster.deploy.features.leases import driver as leasing
+from muster.deploy.features.leases.messages import LEASES
 from muster.deploy.features.leases.plan import LeaseOptions
-from muster.deploy.features.leases.request import LEASES
 from tests.cluster import lease_races as races
 from tests.launching import Project
 from tests.waiting import read_until, wait_until

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.attempt import SILENCE_SECONDS
+from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
 from tests.launching import FAB, Project, processes_of, wait_until_clean
 from tests.terminals import shown_on
 from tests.waiting import PATIENCE, read_until

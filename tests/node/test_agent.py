@@ -17,7 +17,8 @@ from typing import TypeVar
 
 import pytest
 
-from muster.deploy.core.agent import attempt, processes
+from muster.deploy.core.agent import processes
+from muster.deploy.core.agent import supervisor as attempt
 from muster.deploy.core.agent.ending import Ending
 from muster.deploy.core.agent.local_socket import LocalSocket
 from muster.deploy.core.agent.ranks import Ranks

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.agent.transfer import blobs as module
-from muster.deploy.core.agent.transfer import peers
+from muster.deploy.core.agent.transfer import transfers as peers
 from muster.deploy.core.agent.transfer.blobs import Blobs
-from muster.deploy.core.agent.transfer.peers import Peer, Server, WantedFile
 from muster.deploy.core.agent.transfer.tls import Identity, identity
-from muster.deploy.core.content.certificates import identities
+from muster.deploy.core.agent.transfer.transfers import Peer, Server, WantedFile
+from muster.deploy.core.content.files import identities
 from tests.damage import DAMAGE
 from tests.waiting import wait_until
 

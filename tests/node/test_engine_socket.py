@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.features.image.on_host.engine import images, load
+from muster.deploy.features.image.on_host.images import images, load
 
 
 def engine(answer: bytes, reads: int) -> threading.Thread:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from muster.deploy.core.errors import MusterError
-from muster.deploy.features.adhoc.job_files import get_files
 from muster.deploy.features.adhoc.messages import FileFacts, ListedEntry
+from muster.deploy.features.adhoc.put_get import get_files
 from tests.hosts_here import HostsHere
 
 JOB = "20261120-120000-abcd"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.folders import require_targets
+from muster.deploy.core.agent.supervisor import require_targets
 from tests.launching import make_project
 
 

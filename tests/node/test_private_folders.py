@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.folders import make_private_folder, sweep
+from muster.deploy.core.agent.supervisor import make_private_folder, sweep
 
 KILLED = """
 import os, pathlib, signal, sys
-from muster.deploy.core.agent.folders import make_private_folder
+from muster.deploy.core.agent.supervisor import make_private_folder
 folder = make_private_folder()
 (folder / "data").mkdir()
 (folder / "data" / "file").touch()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.features.packages.on_host import reach
-from muster.deploy.features.packages.on_host.reach import refusal
+from muster.deploy.features.packages.on_host import environments as reach
+from muster.deploy.features.packages.on_host.environments import refusal
 
 URLS = [f"https://server{number}/x" for number in range(4)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.folders import link_kept
+from muster.deploy.core.agent.supervisor import link_kept
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.plan.kept import project_key, with_kept
 from muster.deploy.core.plan.source_tree import Tree, TreeFile

@@ -24,10 +24,9 @@ from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.timings import Timings
 from muster.deploy.features.leases import driver as leasing
 from muster.deploy.features.leases.free import free_table
-from muster.deploy.features.leases.messages import Device, HostLeases, Lease
+from muster.deploy.features.leases.messages import LEASE, LEASES, Device, HostLeases, Lease
 from muster.deploy.features.leases.on_host import claims, leases
 from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, Wish, visible, wish
-from muster.deploy.features.leases.request import LEASE, LEASES
 from tests.unit.plans import NODE, make_plan, request_of
 
 GPUS = replace(NODE, gpus=8, devices=8)

@@ -17,7 +17,7 @@ import pytest
 import muster
 from muster.deploy.api import flags, functions, job
 from muster.deploy.api.functions import write_call
-from muster.deploy.api.process import LaunchError
+from muster.deploy.api.job import LaunchError
 from muster.deploy.api.result import JobError, JobResult, RankEnd, RankError, read_result
 from muster.deploy.cli.commands import load
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError

@@ -18,8 +18,7 @@ from muster.deploy.core.errors import HostError, MusterError, UnfitError, UsageE
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job.result import Failure
 from muster.deploy.features.slurm import blame, grant, job_state, programs
-from muster.deploy.features.slurm.allocation import Allocation, allocation_of, repeated
-from muster.deploy.features.slurm.srun import SrunPipe, command
+from muster.deploy.features.slurm.allocation import Allocation, SrunPipe, allocation_of, command, repeated
 from tests.command_lines import parse
 from tests.processes import wait_until_gone
 from tests.unit.test_attempts import DONE, FAILED

@@ -12,8 +12,8 @@ from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.wire.variables import for_slurm
 from muster.deploy.features.slurm import programs
+from muster.deploy.features.slurm.allocation import SrunPipe, command
 from muster.deploy.features.slurm.options import Program, options_of
-from muster.deploy.features.slurm.srun import SrunPipe, command
 from tests.slurm import put_programs
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
+import termios
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..wire.clock import steady
 from ..wire.durable import write_atomically
@@ -24,12 +29,165 @@ from ..wire.paths import JobPaths, MusterPaths
 from ..wire.store import DamagedError, Store, sweep_old_jobs
 from ..wire.variables import is_foreign
 from ..wire.written import Search, counted
-from .attempt import Heartbeat, Reports
 from .ending import Ending
-from .folders import link_kept, make_private_folder, require_targets, sweep_in_thread
 from .local_socket import LocalSocket
 from .processes import PR_SET_CHILD_SUBREAPER, Reaper, descendants, die_with_agent, prctl
 from .ranks import Ranks
+
+PREFIX, LOCK = "muster-", "lock"
+_NAME = re.compile(PREFIX + r"[a-z0-9_]{8}")
+MOST_ENTRIES = 1 << 14
+"""The most entries of the host's temporary folder that are checked."""
+MOST_LINKS = 10
+"""The most links that a message names."""
+
+
+def make_private_folder() -> Path:
+    """A new folder; the lock in it is held as long as this process lives."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    draft = folder / f"{LOCK}.new"
+    # Never closed. Under this name no sweep takes it for the lock of a killed agent.
+    fcntl.flock(os.open(draft, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+    draft.rename(folder / LOCK)
+    return folder
+
+
+def sweep_in_thread() -> None:
+    """Remove the folders of killed agents, beside the launch: they may have much content."""
+    threading.Thread(target=sweep, args=(Path(tempfile.gettempdir()),), daemon=True).start()
+
+
+def sweep(temporary: Path) -> None:
+    """Remove folders of this user's killed agents from a temporary folder. Others may write there too."""
+    with contextlib.suppress(OSError), os.scandir(temporary) as entries:
+        for entry, _ in zip(entries, range(MOST_ENTRIES)):
+            if _NAME.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_left(entry.path)
+
+
+def _remove_if_left(folder: str) -> None:
+    """Remove a folder whose lock is free. OSError for one that is not this user's, or is in use."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(opened)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
+            return
+        lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=opened)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in os.listdir(opened):
+                if name != LOCK:  # last, so that an interrupted sweep is continued
+                    _remove(name, opened)
+            os.unlink(LOCK, dir_fd=opened)
+            os.rmdir(folder)
+        finally:
+            os.close(lock)
+    finally:
+        os.close(opened)
+
+
+def _remove(name: str, opened: int) -> None:
+    """Remove a file, or a folder with its content, and follow no link. `opened`: its folder."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
+        shutil.rmtree(f"/proc/self/fd/{opened}/{name}")  # it goes through descriptors
+    else:
+        os.unlink(name, dir_fd=opened)
+
+
+def link_kept(kept: Iterable[tuple[str, str]]) -> None:
+    """Make the folders that outlive the job, and the links to them in its code: (link, folder)."""
+    for link, folder in kept:
+        make_private(Path(folder))
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        try:
+            os.symlink(folder, link)
+        except FileExistsError:
+            if not (os.path.islink(link) and os.readlink(link) == folder):
+                raise OSError(
+                    f"{link} is no link to {folder} any more: an earlier attempt of the job has replaced the "
+                    "link that --keep made; let the program remove only what is in the folder"
+                ) from None
+
+
+def require_targets(links: Iterable[tuple[str, str]]) -> None:
+    """OSError names the links of the code, (path, target), whose target does not exist on this host."""
+    absent = [f"{path} -> {target}" for path, target in links if not os.path.exists(target)]
+    if absent:
+        more = [f"and {len(absent) - MOST_LINKS} more"] if len(absent) > MOST_LINKS else []
+        raise OSError(
+            f"links of the code have no target here: {', '.join([*absent[:MOST_LINKS], *more])}; mount the "
+            "target on this host, list the link in .musterignore, or bring the files with muster data push"
+        )
+
+
+LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
+SILENCE_SECONDS = 12.0  # the driver pings every 2 s (core/connect/listener.py)
+STDIN = 0
+
+
+class Reports:
+    """Sends the reports about an attempt until it is over: a late one must not seem to be about the next."""
+
+    def __init__(self, send: Callable[[Frame], None]) -> None:
+        self._send, self._over = send, False
+        self._sending = threading.Lock()
+
+    def __call__(self, frame: Frame) -> None:
+        """Send a report. A request to stop the job is about all of its attempts."""
+        with self._sending:
+            if not self._over or frame["event"] == "stop-asked":
+                self._send(frame)
+
+    def end(self) -> None:
+        """Send no more."""
+        with self._sending:
+            self._over = True
+
+    def pump(self, name: str, stream: IO[bytes]) -> None:
+        """Send each line of a launcher's stream."""
+        while line := stream.readline(LONGEST_LINE):
+            text = line.decode(errors="surrogateescape")
+            self({"event": "launcher", "stream": name, "text": text})
+
+
+class Heartbeat:
+    """Ends this agent when the driver is silent: a network that drops packets closes no lifeline."""
+
+    def __init__(self) -> None:
+        self.heard = 0.0
+        self._over = threading.Event()
+
+    def hear(self) -> None:
+        """Note a sign of life of the driver. From the first one on, its silence counts."""
+        first, self.heard = not self.heard, time.monotonic()
+        if first and not self._over.is_set():
+            threading.Thread(target=self.end_after_silence, daemon=True).start()
+
+    def end(self) -> None:
+        """The silence does not count any more: no process is left that would have to be ended."""
+        self._over.set()
+
+    def end_after_silence(self) -> None:
+        """Requests that wait unread, while the agent works on another one, are signs of life too."""
+        waited = 0
+        while time.monotonic() - self.heard < SILENCE_SECONDS:
+            if self._over.wait(0.5):
+                return
+            waits = unread(STDIN)
+            if waits > waited:
+                self.heard = time.monotonic()
+            waited = waits
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def unread(descriptor: int) -> int:
+    """The bytes that wait in a pipe or socket."""
+    count = array.array("i", [0])
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
 
 PASSED_ON = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}
 OPEN_MPI_DAEMONS = {"orted", "prted"}

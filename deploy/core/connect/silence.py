@@ -14,7 +14,7 @@ from .pipe import SilentError
 
 SILENCE_SECONDS = 10.0
 """The limit for every command. The agents of a job wait a little longer for the driver, so that the driver's
-verdict comes first (SILENCE_SECONDS of core/agent/attempt.py)."""
+verdict comes first (SILENCE_SECONDS of core/agent/supervisor.py)."""
 GREETING_SECONDS = 30.0
 """The limit before an agent's greeting: a login and a Python have to start."""
 TOGETHER_SECONDS = 4.0

@@ -1,7 +1,7 @@
 """Finds the cause among several failures, and explains it.
 
 Ranks that a launcher ends when it gives up are victims, as are ranks whose peer ended early. Agents end a job
-whose driver is silent (core/agent/attempt.py): the failures that they report then are not the cause.
+whose driver is silent (core/agent/supervisor.py): the failures that they report then are not the cause.
 """
 
 from __future__ import annotations

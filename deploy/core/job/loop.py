@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from .. import interrupts
-from ..connect.cluster import expect_ranks
+from ..connect.cluster import Cluster, expect_ranks
 from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
-from ..connect.requests.launch import PING, START, STOP, EndedProcess, Stopping
+from ..connect.requests.launch import PING, SIGNAL, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..hosts.stuck import StuckProcesses
@@ -22,10 +27,51 @@ from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefe
 from .events import Stage
 from .feature import Attempt, Features
 from .job_record import grace_of_stop
-from .rank_io import SignalRelay
 from .report_handlers import ReportHandlers
 from .result import Failure, LaunchResult, interruption
 from .stages import EndStage
+
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class SignalRelay:
+    """SIGUSR1 and SIGUSR2 to this process, until they are passed on to every rank of the job.
+
+    A scheduler that takes hosts away sends such a signal first (sbatch --signal=B:USR1@60). A program that
+    handles the signal saves a checkpoint and exits; `muster.train` exits with status 75. The job does not
+    start again after that.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._got: list[int] = []
+        self.names: list[str] = []
+        """Those that were passed on."""
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals meanwhile; only a process's main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers = {number: signal.signal(number, self._take) for number in PASSED_ON}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self._got.append(number)  # a handler must not wait for a lock that its thread may hold
+
+    def pass_on(self) -> None:
+        """Ask every host to send the signals to its ranks."""
+        while self._got:
+            name = signal.Signals(self._got.pop(0)).name
+            self.names.append(name)
+            for channel in self._cluster.channels.values():
+                channel.post(SIGNAL, name=name)
+
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005

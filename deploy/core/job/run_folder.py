@@ -251,7 +251,7 @@ class RunFolder:
         write_atomically(self.path / name, (json.dumps(record, indent=2) + "\n").encode())
 
     def _append(self, path: Path, content: bytes) -> None:
-        """Append to a log, and to the order of all logs (core/wire/run_output.py reads both)."""
+        """Append to a log, and to the order of all logs (core/wire/runs.py reads both)."""
         if not content or self._full:
             return  # a reader would not notice a gap
         try:

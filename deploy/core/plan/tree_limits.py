@@ -1,7 +1,7 @@
 """The limits of a working tree: links that no host can follow, and the size.
 
 A link within the tree stays a link. An absolute link out of it, such as `data -> /mnt/shared`, is intended.
-It is kept, and each host reports whether it has the target (core/agent/folders.py).
+It is kept, and each host reports whether it has the target (core/agent/supervisor.py).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from ...core.text.text import count, size
 from ...core.wire.runs import FILES_FOLDER, is_job_id
 from . import put_get as transfer
 from . import run as fanout
-from .job_files import get_files
+from .put_get import get_files
 
 DAY = 86400.0
 DEFAULT_DAYS = 7

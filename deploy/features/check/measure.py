@@ -12,8 +12,7 @@ from ...core.connect.requests.hosts import HEALTH, OPEN_PORT, REACH, Reached
 from ...core.connect.requests.request import Answer, Request
 from ...core.errors import HostError, MusterError
 from ...core.hosts.rendezvous import no_port, peers
-from ..leases.messages import HostLeases
-from ..leases.request import LEASES
+from ..leases.messages import LEASES, HostLeases
 from .measurements import Clock, Measured, Measurements
 from .network import rank_addresses
 

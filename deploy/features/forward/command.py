@@ -14,8 +14,7 @@ from ...core.errors import MusterError, UsageError
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress
 from ...core.text.terminal import harmless_lines
-from .driver import LOOPBACK, Forwarder, Target, listen
-from .peers import can_tell
+from .driver import LOOPBACK, Forwarder, Target, can_tell, listen
 
 MOST_PORT = 65535
 OPEN_TO_ALL = (

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from ...core.connect.channel import Channel
@@ -16,9 +19,46 @@ from ...core.connect.pipe import why_lost
 from ...core.connect.reports import Lost, StreamClosed, StreamPart, StreamTaken
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.wire.os_errors import explain
+from ...core.wire.users import name_of
 from ..eval.messages import STREAM_CLOSE, STREAM_OPEN, STREAM_PART, STREAM_TAKEN, StreamOpened
-from .peers import other_user
 from .wire import Stream
+
+TABLE = Path("/proc/net/tcp")
+ROOT = 0
+GONE = "a program that has ended already"
+
+
+def can_tell() -> bool:
+    """Whether this machine names the users of connections: Linux does."""
+    return TABLE.exists()
+
+
+def other_user(connection: socket.socket, peer: tuple[str, int]) -> str:
+    """Another user at the other end; empty for this user and root, and where no table has users."""
+    if not can_tell():
+        return ""
+    user = owner(TABLE.read_text(), peer, connection.getsockname())
+    if user is None:
+        return GONE
+    return "" if user in {os.getuid(), ROOT} else f"another user of this machine, {name_of(user)}"
+
+
+def owner(table: str, local: tuple[str, int], remote: tuple[str, int]) -> int | None:
+    """The user who has this connection, by /proc/net/tcp (proc(5)); None if no process has it."""
+    wanted = [_encoded(*local), _encoded(*remote)]
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if fields[1:3] == wanted:
+            # A socket that no process has any more counts as root's, and has no inode.
+            return int(fields[7]) if int(fields[9]) else None
+    return None
+
+
+def _encoded(address: str, port: int) -> str:
+    """An address as in the table: the number of its bytes as this processor reads it."""
+    number = int.from_bytes(socket.inet_aton(address), sys.byteorder)
+    return f"{number:08X}:{port:04X}"
+
 
 LOOPBACK = "127.0.0.1"
 OPEN_SECONDS = 20.0

@@ -17,7 +17,7 @@ from ...core.text.columns import cut, width_of
 from ...core.text.terminal import harmless
 from . import drained
 from .free import drained_line, free_table
-from .request import LEASES
+from .messages import LEASES
 
 ASK_SECONDS = 40.0
 

@@ -19,9 +19,8 @@ from ...core.job.feature import Feature, Start
 from ...core.plan.launch_plan import Contribution
 from ...core.text.terminal import harmless
 from ...core.text.text import duration
-from .messages import Lease
+from .messages import LEASE, LEASE_END, Lease
 from .plan import LeaseOptions, contribution, impossible, refused, wish
-from .request import LEASE, LEASE_END
 
 PATIENCE_SECONDS = 3.0
 """For the processes of a job that has just ended, and its agents, to end too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from ...core.connect.requests.request import Nothing, Request
 from ...core.decode import AtMost, Like
 from ...core.hosts.bounds import Count, Name, Seconds, Text
 from ...core.hosts.gpus import MOST_GPUS
@@ -77,3 +78,8 @@ class HostLeases:
     waiting: Annotated[tuple[WaitingJob, ...], AtMost(MOST_CLAIMS)]
     problem: Text = ""
     """Why the GPUs are not known, or who is in the way of leases."""
+
+
+LEASE = Request("lease", Lease)
+LEASE_END = Request("lease_end", Nothing)
+LEASES = Request("leases", HostLeases)

@@ -18,7 +18,7 @@ METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
 """The files of metrics that a run keeps, and the key that numbers the lines of each."""
 MOST_METRICS = 1 << 26  # bytes of a file
 # Time limits for one part, and for all parts together. Files not fetched by then are named in the verdict.
-# The head's agent ends itself after 12 s without a ping (core/agent/attempt.py), and the driver
+# The head's agent ends itself after 12 s without a ping (core/agent/supervisor.py), and the driver
 # sends none while it waits for a part.
 PART_SECONDS, METRICS_SECONDS = 10.0, 300.0
 # A slow link delivers a small part in time; large parts need fewer round trips.

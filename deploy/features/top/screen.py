@@ -7,18 +7,252 @@ rows, and the log gets those that are left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
-from ...core.text.text import count, span
-from .curves import curves_of, drawn
-from .details import host_in_full, host_summary, rank_in_full, rank_summary, state_of_rest
+from ...core.text.columns import cells
+from ...core.text.terminal import harmless
+from ...core.text.text import count, duration, number, ranges, size, span
 from .head import Moment, alarm_lines, job_lines
-from .history import TopHistory
-from .judge import Judge
-from .lines import ScreenLine, Span, View, heading, line, padded
-from .tables import HostTable, RankTable, host_table, rank_table
+from .history import HostTrack, RankTrack, TopHistory
+from .judge import Judge, Note, gpu_share
+from .lines import (
+    ScreenLine,
+    Span,
+    View,
+    bar,
+    fit,
+    heading,
+    joined,
+    line,
+    mean,
+    padded,
+    short_percent,
+    short_rate,
+    short_size,
+    spark,
+    style_of,
+    total,
+)
+from .tables import HostTable, RankTable, host_table, rank_table, state_of
+
+
+def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int) -> list[ScreenLine]:
+    """One host with its GPUs and its ranks."""
+    last = track.last
+    note = judge.host(track)
+    title = f"{harmless(track.name)}  {note.text if note else ''}"
+    lines = [line(width, Span(title, style_of(note, usual="title")))]
+    if last is None:
+        return lines
+    facts = {
+        "CPU": f"{bar(last.cpu, 20)} {short_percent(last.cpu)} of {last.cpus} cores, load {last.load}",
+        "history": spark([sample.cpu for sample in track.samples], 60, 1.0),
+        "memory": f"{_filled(last.memory, last.memory_total)}, swap {size(last.swap or 0)}",
+        "preloaded": f"{size(last.preloaded)} for the next attempt" if last.preloaded else "",
+        "/dev/shm": _filled(last.shm, last.shm_total),  # noqa: S108  # a name to read
+        "network": f"in {short_rate(last.net_in or 0)}, out {short_rate(last.net_out or 0)}",
+        "disks": f"read {short_rate(last.disk_read or 0)}, written {short_rate(last.disk_write or 0)}",
+        "hottest": f"{last.temperature:.0f} °C" if last.temperature is not None else "",
+    }
+    for lease in last.leases:
+        facts[f"GPU {ranges(lease.gpus)}"] = f"leased by job {harmless(lease.job)} of {harmless(lease.user)}"
+    lines += [line(width, Span(f"{name:<10}", "dim"), Span(text)) for name, text in facts.items() if text]
+    for gpu in last.gpus:
+        memory = f"{size(gpu.memory or 0)} of {size(gpu.memory_total or 0)}"
+        figures = f"{memory}, {gpu.power or 0:.0f} W, {gpu.temperature or 0:.0f} °C"
+        text = f"{bar(gpu.utilisation, 20)} {short_percent(gpu.utilisation):>4} {figures}"
+        number, model = Span(f"{f'GPU {gpu.index}':<10}", "dim"), Span(f"  {gpu.name or ''}", "dim")
+        lines.append(line(width, number, Span(text), model))
+    ranks = rank_table(history, View(sort="name"), judge, width)
+    own = [ranks.line(index) for index, (rank, _) in enumerate(ranks.rows) if rank.host == track.name]
+    return [*lines, *([ScreenLine(()), ranks.heading()] if own else []), *own]
+
+
+def rank_in_full(track: RankTrack, judge: Judge, width: int) -> list[ScreenLine]:
+    """One rank with the last lines of its output."""
+    last, note = track.last, judge.rank(track)
+    title = f"rank {track.rank} on {harmless(track.host)}  {note.text if note else ''}"
+    lines = [line(width, Span(title, style_of(note, usual="title")))]
+    if last:
+        figures = f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads"
+        moved = f"reads {short_rate(last.read or 0)}, writes {short_rate(last.written or 0)}"
+        lines.append(line(width, Span(f"{state_of(last)}, {figures}, {moved}")))
+    if track.own is not None:
+        lines.append(line(width, Span(f"{duration(track.own)} of a step without waiting for others")))
+    return [*lines, ScreenLine(()), *(line(width, Span(text)) for text in track.lines)]
+
+
+def _filled(used: int | None, whole: int | None) -> str:
+    """A bar with both sizes; `unknown` without them."""
+    if used is None or not whole:
+        return "unknown"
+    return f"{bar(used / whole, 20)} {size(used)} of {size(whole)}"
+
+
+def rank_summary(history: TopHistory, judge: Judge, width: int) -> ScreenLine:
+    """All ranks in a line: `8 ranks: 7 run, 1 ended; steps 102 to 109; 12.4 cores, 24 GiB`."""
+    ranks = [*history.ranks.values()]
+    running = sum(track.running for track in ranks)
+    steps = [track.step for track in ranks if track.step is not None]
+    low, high = min(steps, default=0), max(steps, default=0)
+    cpu = total([track.last.cpu for track in ranks if track.last and track.running])
+    memory = total([track.last.memory for track in ranks if track.last and track.running])
+    notes = [note for track in ranks if (note := judge.rank(track)) and note.bad]
+    ended = f", {len(ranks) - running} ended" if running < len(ranks) else ""
+    parts = [
+        f"{running} run{ended}",
+        (f"step {high}" if low == high else f"steps {low} to {high}") if steps else "",
+        f"{cpu:.3g} cores" if cpu is not None else "",
+        short_size(memory),
+        count(len(notes), "alarm") if notes else "",
+    ]
+    return _summary(f"{count(len(ranks), 'rank')}: ", parts, width)
+
+
+def host_summary(history: TopHistory, judge: Judge, width: int) -> ScreenLine:
+    """All hosts in a line: `40 hosts: all well; CPU 52%; memory 1.7 TiB`."""
+    samples = [track.last for track in history.hosts.values() if track.last]
+    notes = [note for track in history.hosts.values() if (note := judge.host(track))]
+    cpu, gpu = mean(sample.cpu for sample in samples), mean(map(gpu_share, samples))
+    parts = [
+        state_of_rest(notes),
+        f"CPU {short_percent(cpu)}" if cpu is not None else "",
+        f"GPU {short_percent(gpu)}" if gpu is not None else "",
+        f"memory {short_size(total([sample.memory for sample in samples]))}" if samples else "",
+    ]
+    return _summary(f"{count(len(history.hosts), 'host')}: ", parts, width)
+
+
+def _summary(title: str, parts: Sequence[str], width: int) -> ScreenLine:
+    return line(width, Span(title, "title"), Span(joined(parts, "; ", width - len(title))))
+
+
+def state_of_rest(notes: Sequence[Note | None]) -> str:
+    """`all well`, or how many of these hosts or ranks are in trouble or unusual."""
+    bad = sum(bool(note and note.bad) for note in notes)
+    odd = sum(bool(note and not note.bad) for note in notes)
+    parts = [f"{bad} in trouble" if bad else "", f"{odd} unusual" if odd else ""]
+    return ", ".join(filter(None, parts)) or "all well"
+
+
+LEAST_POINTS = 3
+# The bits of a braille pattern: two columns of four dots, from the top.
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+
+class Curve(NamedTuple):
+    """Values in the order of their time."""
+
+    title: str
+    values: tuple[float, ...]
+    text: Callable[[float], str]
+    """A value with its unit."""
+    begin: str
+    end: str
+    """The labels below its first and last value."""
+    from_zero: bool = True
+    """Whether the axis begins at zero, not at the least value."""
+
+
+def curves_of(history: TopHistory) -> list[Curve]:
+    """The curves of loss and throughput, else those of the hosts; fewer if there are no figures yet."""
+    unit = "samples/s" if history.rate_of_samples else "steps/s"
+    losses = [(point.step, point.loss) for point in history.course if point.loss is not None]
+    rates = [(point.step, point.rate) for point in history.course if point.rate is not None]
+    curves = [
+        _over_steps("loss", losses, number, from_zero=False),
+        _over_steps("throughput", rates, lambda value: f"{number(value, 3)} {unit}", from_zero=True),
+    ]
+    shown = [curve for curve in curves if len(curve.values) >= LEAST_POINTS]
+    return shown or [curve for curve in _host_curves(history) if len(curve.values) >= LEAST_POINTS]
+
+
+def _over_steps(
+    title: str, points: Sequence[tuple[int | None, float]], text: Callable[[float], str], *, from_zero: bool
+) -> Curve:
+    steps = [f"step {step}" for step, _ in points if step is not None] or ["", "now"]
+    return Curve(title, tuple(value for _, value in points), text, steps[0], steps[-1], from_zero)
+
+
+def _host_curves(history: TopHistory) -> list[Curve]:
+    tracks = [[*track.samples] for track in history.hosts.values() if track.samples]
+    longest = max((len(samples) for samples in tracks), default=0)
+    # The samples of one turn: the newest of each host, the newest but one of each host, and so on.
+    turns = [[samples[-back] for samples in tracks if back <= len(samples)] for back in range(longest, 0, -1)]
+    cpu = [mean(sample.cpu for sample in turn) for turn in turns]
+    network = [sum((sample.net_in or 0.0) + (sample.net_out or 0.0) for sample in turn) for turn in turns]
+    begin = _ago(tracks[0][-1].at - tracks[0][0].at) if tracks else ""
+    end = "the end" if history.is_over else "now"
+    begin = f"{begin} before {end}" if history.is_over else f"{begin} ago"
+    percents = tuple(share for share in cpu if share is not None)
+    return [
+        Curve("CPU of all hosts", percents, short_percent, begin, end),
+        Curve("network of all hosts", tuple(network), short_rate, begin, end),
+    ]
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def drawn(curves: Sequence[Curve], width: int, rows: int) -> list[ScreenLine]:
+    """The curves side by side, in so many rows."""
+    gap = 2
+    each = (width - gap * (len(curves) - 1)) // len(curves)
+    panels = [_panel(curve, each, rows) for curve in curves]
+    blank = Span(" " * gap)
+    return [
+        ScreenLine(tuple(span for part in parts for span in (*part, blank))[:-1])
+        for parts in zip(*panels, strict=True)
+    ]
+
+
+def _panel(curve: Curve, width: int, rows: int) -> list[tuple[Span, ...]]:
+    low = 0.0 if curve.from_zero else min(curve.values)
+    high = max(curve.values)
+    labels = [curve.text(high), *[""] * (rows - 4), curve.text(low) if low < high else ""]
+    left = max(map(cells, labels)) + 1
+    now = f"{curve.title} {curve.text(curve.values[-1])}"
+    extreme = f", lowest {curve.text(low)}" if not curve.from_zero else f", highest {curve.text(high)}"
+    plot = _braille(_buckets(curve.values, 2 * (width - left - 1)), low, high, rows - 2)
+    below = padded(curve.begin, width - left - 1 - cells(curve.end)) + curve.end
+    return [
+        (Span(padded(fit(now + extreme, width), width), "heading"),),
+        *(
+            (Span(f"{padded(label, left - 1, right=True)} │", "dim"), Span(row, "mark"))
+            for label, row in zip(labels, plot, strict=True)
+        ),
+        (Span(f"{' ' * (left + 1)}{below}", "dim"),),
+    ]
+
+
+def _buckets(values: Sequence[float], most: int) -> list[float]:
+    """So many values: the means of equal parts, or those on the lines between few values."""
+    if len(values) <= most:
+        positions = [index * (len(values) - 1) / (most - 1) for index in range(most)]
+        return [values[int(at)] + (values[math.ceil(at)] - values[int(at)]) * (at % 1) for at in positions]
+    bounds = [index * len(values) // most for index in range(most + 1)]
+    return [sum(values[first:last]) / (last - first) for first, last in pairwise(bounds)]
+
+
+def _braille(values: Sequence[float], low: float, high: float, rows: int) -> list[str]:
+    """A line through the values, in dots, of which a character has two by four."""
+    most = 4 * rows - 1
+    scale = most / (high - low) if high > low else 0.0  # all are equal: in the middle
+    heights = [most - round((value - low) * scale) if scale else most // 2 for value in values]
+    grid = [[0x2800] * (len(values) // 2) for _ in range(rows)]
+    before = heights[0]
+    for x, height in enumerate(heights[: 2 * len(grid[0])]):
+        step = 1 if height > before else -1
+        for y in {height, *range(before + step, height, step)}:
+            grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+        before = height
+    return ["".join(map(chr, row)) for row in grid]
+
 
 PLAIN_COLUMNS = 120  # of --once
 ROWS_WITH_CURVES = 26

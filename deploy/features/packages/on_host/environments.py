@@ -3,16 +3,227 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import http.client
+import json
+import os
 import platform
 import re
-from collections.abc import Callable
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from ....core.agent.facts import glibc_version
+from ....core.agent.facts import glibc_version, mpirun_version
+from ....core.agent.processes import die_with_agent
+from ....core.wire.durable import sync_file_system, write_sealed
 from ....core.wire.folders import identity_of_folder, make_private
 from ....core.wire.frames import Frame
+from ....core.wire.os_errors import explain
 from ....core.wire.paths import MusterPaths
-from .folders import complete_in, hold, is_key, remove
+from .folders import RECORD, complete_in, hold, is_key, lock, record, remove, size_of
+
+SECONDS = 5.0  # for all addresses: the driver waits 15 s (features/packages/bring.py)
+
+
+def refusal(urls: list[str]) -> str:
+    """Why one of the addresses does not answer; empty if all do. A name server may take long to answer."""
+    reasons: dict[str, str] = {}
+
+    def attempt(url: str) -> None:
+        # http or https: features/packages/lock.py takes no others.
+        request = urllib.request.Request(url, method="HEAD")  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310
+                reasons[url] = ""
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reasons[url] = f"{url}: {error}"
+
+    threads = [threading.Thread(target=attempt, args=(url,), daemon=True) for url in urls]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    silent = f"no answer within {SECONDS:.0f} s"
+    return next((reason for url in urls if (reason := reasons.get(url, f"{url}: {silent}"))), "")
+
+
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+LINES = 15  # of a failed program's output in the error
+# The properties of the environment that a launch needs, by its own Python.
+_FACTS = """
+import glob, json, platform, sysconfig
+from importlib.metadata import PackageNotFoundError, version
+def installed(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+print(json.dumps({
+    "python": platform.python_version(), "torch": installed("torch"), "mpi4py": installed("mpi4py"),
+    "packages": len(glob.glob(sysconfig.get_path("purelib") + "/*.dist-info")),
+}))
+"""
+
+
+class BuildError(Exception):
+    """The reason why an environment cannot be made."""
+
+
+def make_in_thread(home: Path, request: Frame, text: str, send: Callable[[Frame], None]) -> None:
+    """Make an environment, and report its end: the environment's record, or an error."""
+
+    def work() -> None:
+        began = time.monotonic()
+        try:
+            made = make(home, request, text)
+        except (BuildError, OSError, ValueError, KeyError, TypeError) as error:
+            reason = str(error) if isinstance(error, BuildError) else explain(error)
+            send({"event": "env-made", "error": reason, "seconds": time.monotonic() - began})
+        else:
+            send({"event": "env-made", "environment": made, "seconds": time.monotonic() - began})
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def make(home: Path, request: Frame, text: str) -> dict[str, Any]:
+    """Make an environment if it is missing; returns its record. Waits for a launch that makes the same."""
+    paths = MusterPaths(str(home))
+    root, key = Path(paths.environments), request["key"]
+    make_private(home, root)
+    held = lock(root, key, fcntl.LOCK_EX)
+    try:
+        folder = root / key
+        if existing := record(folder):
+            return existing
+        shutil.rmtree(folder, ignore_errors=True)  # a half-made one
+        try:
+            _build(Path(paths.wheels), root, folder, request, text)
+            facts = {**_facts_of(folder), "source": request["source"], "bytes": size_of(folder)}
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        sync_file_system(folder)  # the record stands for all files of the environment
+        write_sealed(folder / RECORD, facts)
+        made = record(folder)
+        if made is None:
+            raise BuildError("its Python was removed while it was made; launch again")
+        return made
+    finally:
+        os.close(held)
+
+
+def _build(wheels: Path, root: Path, folder: Path, request: Frame, text: str) -> None:
+    uv = [str(_uv(wheels, request["uv"])), "--no-config", "--no-progress", "--color", "never"]
+    uv += ["--cache-dir", str(root / "cache")]
+    if not request["index"]:
+        uv.append("--offline")
+    python = request["python"] or sys.executable
+    _run([*uv, "venv", "--quiet", "--no-project", "--python", python, str(folder)], root)
+    if request["system"]:
+        _add_packages_of_host(folder)
+    with tempfile.TemporaryDirectory(dir=str(root)) as temporary:
+        listed = Path(temporary, "pylock.toml" if request["index"] else "requirements.txt")
+        listed.write_text(text)
+        argv = [*uv, "pip", "install", "--python", str(folder / "bin" / "python"), "--no-deps", "--no-build"]
+        if not request["index"]:
+            argv.append("--no-index")
+            for digest, name in request["wheels"]:
+                argv += ["--find-links", str(_named(wheels, digest, name))]
+        if text.strip():
+            _run([*argv, "--requirements", str(listed)], root)
+            _compile(folder)
+
+
+def _compile(folder: Path) -> None:
+    """Compile the packages once; otherwise the ranks of the first launch do, all at the same time."""
+    compiling = [str(folder / "bin" / "python"), "-I", "-m", "compileall", "-q", "-j", "0"]
+    with contextlib.suppress(BuildError):  # a package may hold files for another version of Python
+        _run([*compiling, str(folder / "lib")], folder)
+
+
+def _uv(wheels: Path, digest: str) -> Path:
+    """The uv program of the driver, made executable."""
+    path = wheels / digest
+    path.chmod(stat.S_IRWXU)
+    return path
+
+
+def _named(wheels: Path, digest: str, name: str) -> Path:
+    """A folder with one wheel under its own name; always the same, so that uv unpacks a wheel once."""
+    if not re.fullmatch(r"[0-9a-f]{64}", digest) or not re.fullmatch(r"[\w.+!-]{1,255}\.whl", name):
+        raise ValueError(f"not a wheel: {name}")
+    folder = wheels / "named" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / name).symlink_to(wheels / digest)
+    return folder
+
+
+def _add_packages_of_host(folder: Path) -> None:
+    """Let the environment import the packages of the host's own Python too, after its own."""
+    paths = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    for site in folder.glob("lib/python*/site-packages"):
+        (site / "muster-host.pth").write_text("".join(f"{path}\n" for path in paths))
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    python = folder / "bin" / "python"
+    versions: dict[str, Any] = json.loads(_run([str(python), "-I", "-c", _FACTS], folder))
+    mpirun = folder / "bin" / "mpirun"
+    version, error = mpirun_version(str(mpirun)) if mpirun.exists() else (None, None)
+    if error:
+        raise BuildError(f"{mpirun} --version fails: {error}")
+    return {
+        **versions,
+        "executable": str(python),
+        "mpirun": str(mpirun) if mpirun.exists() else None,
+        "mpi": version,
+    }
+
+
+def _run(argv: list[str], folder: Path) -> str:
+    """The output of a program; `BuildError` with its last lines if it failed. It ends with this agent."""
+    environment = dict(_environment())
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=str(folder),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            preexec_fn=die_with_agent,  # the child only calls prctl
+        )
+    except OSError as error:
+        if error.errno == 8:  # ENOEXEC
+            raise BuildError("uv of the driver's machine is for another processor than this host's") from None
+        raise BuildError(f"{argv[0]}: {explain(error)}") from None
+    if done.returncode:
+        text = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+        lines = text.splitlines()[-LINES:]
+        raise BuildError("\n".join(lines) or f"{argv[0]} ended with status {done.returncode}")
+    return done.stdout.decode(errors="replace")
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    """The environment of uv: without another environment's settings, with the host's certificates."""
+    for name, value in os.environ.items():
+        if not name.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")):
+            yield name, value
+    if os.path.exists(CERTIFICATES):  # they may include a site's own; uv itself brings only public ones
+        yield "UV_SYSTEM_CERTS", "1"
+    environments = MusterPaths.of_home(os.path.expanduser("~")).environments
+    yield "UV_PYTHON_INSTALL_DIR", os.path.join(environments, "pythons")
+
 
 _DRIVERS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
 
@@ -38,14 +249,10 @@ class Environments:
 
     def do_env_reach(self, request: Frame, payload: bytes) -> Frame:
         """Why one of these addresses does not answer here; empty if all do."""
-        from .reach import refusal  # noqa: PLC0415  # most launches need no index
-
         return {"refusal": refusal(request["urls"])}
 
     def do_env_make(self, request: Frame, payload: bytes) -> Frame:
         """Make an environment; the end is an event, because that may take minutes."""
-        from .build import make_in_thread  # noqa: PLC0415  # most launches make none
-
         make_in_thread(self._home, request, payload.decode(), self._send)
         return {}
 
