@@ -55,7 +55,7 @@ def status(options: Status) -> None:
                 print_note(f"{count(hidden, 'older job')}: muster status -n 0 lists all")
         for line in (*(() if options.job else search.doubts), *search.lines):
             print_note(line)
-        if search.lines:  # a silent host may have jobs that are not shown
+        if search.lines and not search.runs_here:  # a silent host may have the job that is meant
             raise Exit(code=UnfitError.exit_status)
 
 

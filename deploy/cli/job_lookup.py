@@ -26,12 +26,15 @@ from ..core.job.control import Dispute, JobRecords, LocalRuns, LocatedJob
 from ..core.job.hosts_record import HostsRecord
 from ..core.text.fold import fold_names
 from ..core.text.terminal import harmless
+from ..core.wire.runs import is_job_id
 from ..core.wire.users import own_name
 from ..features.slurm.mark import any_mark
 from .shared import RecordOptions, print_note
 
 LOOKED = "here or on the hosts"
 MOST_DOUBTS = 5
+SHORT_ID = 4
+"""Characters of the end of a job's id that tell it from other jobs."""
 Default = Literal["newest", "newest running", "only running"]
 """The job of a command without an id, among those of this user."""
 
@@ -57,6 +60,8 @@ class JobSearch(NamedTuple):
     """By the id of the job, the records of it that contradict each other."""
     disregarded: Mapping[str, Sequence[str]] = MappingProxyType({})
     """The jobs of a host that do not count, because their heads have no record of them."""
+    runs_here: bool = False
+    """Whether the newest job of this user runs here, and no hosts file was named."""
 
     @property
     def lines(self) -> list[str]:
@@ -139,8 +144,12 @@ def look(job: str, options: RecordOptions, *, newest: bool = False) -> Iterator[
         located, head = jobs.jobs_at([_local_records(runs)], on_error=silent.__setitem__), ""
         is_local = any(job and entry.state.job.endswith(job) for entry in located)
         here = [entry.state.job for entry in jobs.own(located, own_name()) if entry.state.running]
-        if newest and here and not (job or options.hosts):
-            is_local = hosts_record.newest_elsewhere(runs, after=max(here)) is None
+        runs_here = bool(
+            here
+            and not (job or options.hosts)
+            and hosts_record.newest_elsewhere(runs, after=max(here)) is None
+        )
+        is_local = is_local or (newest and runs_here)
         for chosen, access, is_head in () if is_local else _routes(job, options):
             head = chosen[0].name if is_head else head
             asked |= {host.name for host in chosen}
@@ -153,7 +162,9 @@ def look(job: str, options: RecordOptions, *, newest: bool = False) -> Iterator[
             connected.append(ConnectedHosts(access, cluster))
         found = jobs.settled(located, asked, partial(hosts_record.head_of, runs))
         reasons = {host: error.reason for host, error in silent.items()}
-        yield JobSearch(job, found.jobs, reasons, connected, head, found.disputes, found.disregarded)
+        yield JobSearch(
+            job, found.jobs, reasons, connected, head, found.disputes, found.disregarded, runs_here
+        )
 
 
 def _local_records(runs: Path) -> JobRecords:
@@ -178,6 +189,15 @@ def _routes(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], 
         if job:
             _note_unrecorded(job, file)
         yield hostfile.load(file), access_beside(file, python), False
+
+
+def names_job(word: str, runs: Path) -> bool:
+    """Whether a word that may be a path is the id of a job, or at least four characters of its end.
+
+    The end counts only for jobs that this machine knows.
+    """
+    ids = filter(is_job_id, (folder.name for folder in runs.glob("*/")))
+    return is_job_id(word) or (len(word) >= SHORT_ID and any(each.endswith(word) for each in ids))
 
 
 def route_to(state: JobState, search: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:

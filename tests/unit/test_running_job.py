@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.commands import MODULES, load
 from muster.deploy.cli.job_lookup import locate
+from muster.deploy.cli.program import run
 from muster.deploy.cli.running import running
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core.connect.opener import Access
@@ -78,3 +80,36 @@ def test_a_job_that_runs_here_is_the_newest_and_no_host_is_asked(
         assert found.state.job == RECORD["job"]
     os.close(held)
     assert capsys.readouterr().err == f"job {RECORD['job']}\n"
+
+
+MORE = {"eval": ["step"], "forward": ["6006"], "logs": ["-f"], "top": ["--once"]}
+OF_A_JOB = ["get", *(name for name in MODULES if "--job" in load(name).flags)]
+
+
+@pytest.mark.usefixtures("hosts")
+@pytest.mark.parametrize("name", OF_A_JOB)
+def test_every_command_for_a_job_takes_the_end_of_its_id(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    job = RECORD["job"]
+    folder = make_run(tmp_path / "runs", hosts=["node2"], placed=[4])
+    hosts_record.write(folder, HostsRecord(hostfile.parse("node2 slots=4\n"), Access()))
+    run([name, job[-4:], *MORE.get(name, [])])
+    said = capfd.readouterr()
+    assert job in said.out + said.err
+    assert "no job" not in said.err
+
+
+@pytest.mark.usefixtures("hosts")
+def test_status_names_silent_hosts_and_fails_only_if_they_may_have_your_newest_job(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(tmp_path / "runs", user=own_name(), hosts=["node2"], placed=[4])
+    for is_held, status in ((False, 3), (True, 0)):
+        held = hold(folder) if is_held else None
+        assert run(["status"]) == status
+        said = capfd.readouterr()
+        assert RECORD["job"] in said.out
+        assert said.err == "node1: no route to it\n"
+        if held is not None:
+            os.close(held)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...cli.command import Command, Exit
 from ...cli.inventory import cluster_of
+from ...cli.job_lookup import names_job
 from ...cli.running import running
 from ...cli.shared import (
     HOSTS,
@@ -35,7 +36,7 @@ from ...core.text.fold import fold, fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless
 from ...core.text.text import count, size
-from ...core.wire.runs import FILES_FOLDER, is_job_id
+from ...core.wire.runs import FILES_FOLDER
 from . import put_get as transfer
 from . import run as fanout
 from .put_get import get_files
@@ -124,7 +125,7 @@ class Get(HostOptions):
 
     file: str = flag(
         "",
-        "a file or folder on the hosts, or the id of a job",
+        "a file or folder on the hosts, or the id of a job, or its last four characters",
         takes="positional",
         required="which file or job?",
     )
@@ -137,13 +138,13 @@ class Get(HostOptions):
 
     def run(self) -> None:
         """Copy them, and print the paths here."""
-        if is_job_id(self.file):
-            self._run_for_job()
+        options = JobOptions(job=self.file, hosts=self.hosts, runs=self.runs, python=self.python)
+        if names_job(self.file, options.runs_folder):
+            self._run_for_job(options)
         else:
             self._run_for_path()
 
-    def _run_for_job(self) -> None:
-        options = JobOptions(job=self.file, hosts=self.hosts, runs=self.runs, python=self.python)
+    def _run_for_job(self, options: JobOptions) -> None:
         inner = "" if self.to in {"", "."} else os.path.normpath(self.to)
         with running(options, (self.include, self.exclude)) as job:
             folder = options.runs_folder / job.state.job / FILES_FOLDER
@@ -160,7 +161,7 @@ class Get(HostOptions):
             raise Exit(code=UnfitError.exit_status)
         if not paths:
             what = f"no file {inner}" if inner else "no files beside its code or in $MUSTER_OUT"
-            raise MusterError(f"{self.file} has left {what} on {fold_names(hosts)}")
+            raise MusterError(f"{job.state.job} has left {what} on {fold_names(hosts)}")
 
     def _run_for_path(self) -> None:
         with cluster_of(self) as cluster:
