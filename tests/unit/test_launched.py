@@ -34,14 +34,14 @@ def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() 
     spec: dict[str, Any] = {
         "program": Program(script="train.py", args=("--lr", "0.1", "--token", "s3cret", "--api-key=s3cret")),
         "env": (("LEVEL", "3"), ("HF_TOKEN", "s3cret"), ("PLAIN", "s3cret")),
-        "hidden": ("PLAIN", "--notify"),
+        "hidden": ("PLAIN", "--tell"),
     }
     spec["command"] = ("muster", "launch", "--env", "HF_TOKEN=s3cret", "--env", "PLAIN", "--env", "LEVEL=3")
-    spec["command"] += ("--notify", "curl -d @- https://chat.example/s3cret", "train.py", "--token", "s3cret")
+    spec["command"] += ("--tell", "curl -d @- https://chat.example/s3cret", "train.py", "--token", "s3cret")
     plan = make_plan("node[1-2] slots=2", **spec)
     record = launched(plan, {"node1": NODE})
     assert record["command"] == (
-        "muster launch --env HF_TOKEN --env PLAIN --env LEVEL=3 --notify '***' train.py --token '***'"
+        "muster launch --env HF_TOKEN --env PLAIN --env LEVEL=3 --tell '***' train.py --token '***'"
     )
     assert "commit" not in record
     assert "s3cret" not in json.dumps(record)

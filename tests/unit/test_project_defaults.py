@@ -141,15 +141,13 @@ def test_the_hosts_file_of_a_launch_is_that_of_the_project(here: Path) -> None:
 
 
 def test_the_plan_has_the_place_of_each_value_and_no_secret(here: Path) -> None:
-    text = TEXT.replace('hosts = "cluster.txt"', 'notify = "curl -d @- https://chat/secret"')
-    (here / "muster.toml").write_text(text.replace('"TOKEN"', '"MY_TOKEN=abc"'))
+    (here / "muster.toml").write_text(TEXT.replace('"TOKEN"', '"MY_TOKEN=abc"'))
     values, sources = read("launch big --np 2 train.py")
     options = COMMANDS["launch"].made(values, sources=sources)
     assert isinstance(options, LaunchOptions)
     assert not read("status")[1]
     lines = spec_of(options, columns=None).sources
     assert {f"--{each}: command line" for each in ("profile big", "np 2", "script train.py")} <= {*lines}
-    assert "--notify '***': muster.toml:1" in lines
     assert "--env MY_TOKEN: muster.toml:3" in lines
     assert "--image base:1: muster.toml:12, profile big" in lines
     assert "--no-detach: muster.toml:14, profile big" in lines

@@ -30,20 +30,26 @@ from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.wire.runs import identity
-from muster.deploy.features.all_options import OPTIONS
-from muster.deploy.features.notify.options import NotifyOptions
 from muster.deploy.features.slurm import allocation, batch, batch_main, blame, grant
 from muster.deploy.features.slurm.allocation import Allocation
 from muster.deploy.features.slurm.batch import Batch, batch_of, submit
 from muster.deploy.features.slurm.batch_runs import BatchRuns
 from muster.deploy.features.slurm.mark import any_mark, mark_of, write_mark
 from tests.slurm import SHOW_JOB, put_programs
+from tests.unit.tells import TellOptions, only_tells
 from tests.unit.test_attempts import DONE, FAILED
 
 NAME = "20261122-120000-abcd"
-NOTIFY = "MUSTER_NOTIFY"
-COMMAND = "curl -d @- https://chat.example.org/hook"
+TELL = "MUSTER_TELL"
+TOLD = "/site/chat.example.org"
 TWO = Allocation("7", (Host("n1", slots=2), Host("n2", slots=1)))
+
+
+@pytest.fixture(autouse=True)
+def tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver has one feature, with a secret option."""
+    monkeypatch.setattr(batch_main, "OPTIONS", (TellOptions,))
+    monkeypatch.setattr(batch_main, "features_of", only_tells)
 
 
 @pytest.fixture(autouse=True)
@@ -155,13 +161,13 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
 ) -> None:
     slurm(sbatch=f'env > {tmp_path}/env; echo "7;cluster"')
-    job = job.having(NotifyOptions(COMMAND))
+    job = job.having(TellOptions(TOLD))
     made = batch_of(job, ["-N", "2", "--requeue"], tmp_path / "runs")
     assert submit(job, made, {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) == "7"
     (tmp_path / "project" / "train.py").write_text("changed since")
     run, given = batch_main._begin(
         made.folder,
-        batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p", NOTIFY: COMMAND}),
+        batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p", TELL: TOLD}),
         TWO,
         requeue=True,
     )
@@ -169,13 +175,13 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     assert (given.hosts, given.min_hosts, given.allocation) == (TWO.hosts, 2, "7")
     assert given.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
     assert given.may_restart
-    assert given.of(NotifyOptions).notify == COMMAND
+    assert given.of(TellOptions).tell == TOLD
     assert run.detached
     written = b"".join(path.read_bytes() for path in made.folder.rglob("*") if path.is_file())
     assert b"s3cret" not in written
     assert b"hidden too" not in written
     assert b"chat.example.org" not in written
-    assert {"HF_TOKEN=s3cret", f"{NOTIFY}={COMMAND}"} <= {*(tmp_path / "env").read_text().splitlines()}
+    assert {"HF_TOKEN=s3cret", f"{TELL}={TOLD}"} <= {*(tmp_path / "env").read_text().splitlines()}
     assert made.folder.stat().st_mode & 0o077 == 0
     mark = mark_of(made.folder)
     assert mark is not None
@@ -183,14 +189,14 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
 
 
 def _kept(made: Batch) -> LaunchSpec:
-    return LaunchSpec.of_json(json.loads((made.folder / "batch" / "job.json").read_text()), OPTIONS)
+    return LaunchSpec.of_json(json.loads((made.folder / "batch" / "job.json").read_text()), (TellOptions,))
 
 
 def test_a_value_that_slurm_did_not_pass_on_is_named(job: LaunchSpec) -> None:
     with pytest.raises(MusterError, match=r"--env HF_TOKEN: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {"PIN": ""})
-    job = dataclasses.replace(job, env=()).having(NotifyOptions(COMMAND))
-    with pytest.raises(MusterError, match=r"--notify: Slurm did not pass it on; leave --export out"):
+    job = dataclasses.replace(job, env=()).having(TellOptions(TOLD))
+    with pytest.raises(MusterError, match=r"--tell: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {})
 
 
@@ -462,10 +468,10 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
     slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm(sbatch="echo 7", scontrol='printf "n1\\n"', squeue="true")
-    tell = shlex.join(["tee", str(tmp_path / "told")])
-    wants_more = dataclasses.replace(job, min_hosts=4).having(NotifyOptions(tell))
+    tell = str(tmp_path / "told")
+    wants_more = dataclasses.replace(job, min_hosts=4).having(TellOptions(tell))
     submit(wants_more, made := batch_of(job, [], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
-    environ = {**ON_N1, NOTIFY: tell}
+    environ = {**ON_N1, TELL: tell}
     assert batch_main.drive(made.folder, environ) == 2
     found = state(tmp_path / "runs")
     assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1 host")
@@ -473,7 +479,7 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
     assert "--min-hosts 4" in capsys.readouterr().err
     told = json.loads((tmp_path / "told").read_text())
     assert (told["job"], told["state"], told["exit_status"], told["hosts"]) == (NAME, "failed", 2, [])
-    assert told["failure"]["reason"] == "--min-hosts 4: Slurm gave 1 host"
+    assert told["first_failure"]["reason"] == "--min-hosts 4: Slurm gave 1 host"
     assert not (made.folder / "batch").exists()
 
 
@@ -510,13 +516,12 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
         return end
 
     told = tmp_path / "told"
-    command = shlex.join(["tee", str(told)])
     monkeypatch.setattr(batch_main, "Job", lambda *_: SimpleNamespace(run=run))
     cases = f'"show hostnames") echo n1 ;; "show job") echo "JobId=7 {shown}" ;; requeue*) {requeued}'
     slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
-    job = job.having(NotifyOptions(command))
+    job = job.having(TellOptions(str(told)))
     submit(job, made := batch_of(job, ["--requeue"], tmp_path / "runs"), {"PATH": os.environ["PATH"]})
-    batch_main.drive(made.folder, {**ON_N1, NOTIFY: command})
+    batch_main.drive(made.folder, {**ON_N1, TELL: str(told)})
     assert told.exists() is not goes_on
     assert (made.folder / "batch").exists() is goes_on
 

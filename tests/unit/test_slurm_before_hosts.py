@@ -15,7 +15,6 @@ MISTAKES = {
     "--max-log 5X a.py": "--max-log 5X: write a number of bytes",
     "--backend x a.py": "muster launch: --backend x: must be one of",
     "--env 1=2 a.py": "--env 1=2: write NAME=value",
-    "--notify https://site/ a.py": "--notify URL was removed: use --notify 'curl -d @- URL'",
     "--network 10.0.0.0/99 a.py": "--network 10.0.0.0/99",
     "--slots many a.py": "--slots many: write gpus",
     "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",

@@ -1,8 +1,8 @@
 """Declares a flag: a field of a dataclass, with its help, and which values are valid.
 
     @dataclass(frozen=True)
-    class NotifyOptions(Options):
-        notify: str = flag("", "start this command", "COMMAND", group="Look at it")
+    class PowerOptions(Options):
+        power_limit: int = flag(0, "note a host above this power", "WATTS", group="Look at it")
 
 Parser, help, completion, muster.toml, the tasks of `fab`, the keywords of the Python API and the reference
 are made from it.
@@ -166,7 +166,7 @@ def flags_of(declared: Any) -> list[Flag]:
 class Options:
     """Options of a launch that belong together, as those of a feature: a frozen dataclass of flags.
 
-    They travel with the request, as `LaunchSpec.of(NotifyOptions)`. Fields that are no flags travel too.
+    They travel with the request, as `LaunchSpec.of(PowerOptions)`. Fields that are no flags travel too.
     """
 
     @property

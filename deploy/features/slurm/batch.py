@@ -160,7 +160,7 @@ def _secret_options(spec: LaunchSpec) -> Iterator[tuple[Options, Flag]]:
 
 
 def _variable(flag: Flag) -> str:
-    """The variable of a batch job that has the value of a secret option: MUSTER_NOTIFY."""
+    """The variable of a batch job that has the value of a secret option: MUSTER_ and its name."""
     return f"MUSTER_{flag.field.upper()}"
 
 

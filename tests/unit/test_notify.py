@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.commands import commands
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.launch_request import spec_of
+from muster.deploy.cli.project import with_defaults
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.result import Failure, LaunchResult, interruption
@@ -16,6 +20,7 @@ from muster.deploy.core.plan.program import Program
 from muster.deploy.features.notify import driver as notifying
 from muster.deploy.features.notify.driver import Notify
 from muster.deploy.features.notify.options import NotifyOptions
+from tests.command_lines import parse
 from tests.unit.plans import make_plan
 
 PLAN = make_plan(
@@ -101,6 +106,19 @@ def test_a_launch_without_notify_sends_nothing(monkeypatch: pytest.MonkeyPatch) 
         notify.on_event(event)
     assert notify.over(DONE) == DONE
     assert notify.closed(DONE) == ""
+
+
+def test_the_plan_shows_that_there_is_a_command_and_not_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "muster.toml").write_text('notify = "curl -d @- https://chat.example/s3cret"\nnp = 1\n')
+    (tmp_path / "train.py").touch()
+    launch = commands()["launch"]
+    values, sources = with_defaults(launch, parse(["launch", "train.py"]).values)
+    options = launch.made(values, sources=sources)
+    assert isinstance(options, LaunchOptions)
+    assert "--notify '***': muster.toml:1" in spec_of(options, columns=None).sources
 
 
 def test_a_command_that_fails_is_named_without_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
