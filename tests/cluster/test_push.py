@@ -185,10 +185,10 @@ def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
     with Hosts(
         hostfile.load(engines.cluster.hosts_file), access_with(engines.cluster.ssh_config, "").open
     ) as hosts:
-        lacking = survey(hosts, image)
+        lacking = survey(hosts, image, {})
         assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]
         return ImageTransfer(hosts, image, archive, prepare(engine, image, archive, lacking), tell).push(
-            lacking
+            lacking, {}
         )
 
 

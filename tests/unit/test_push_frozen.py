@@ -18,10 +18,12 @@ from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import Event, FileGot, FileStuck, ImageLoaded, Report
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
+from muster.deploy.core.errors import HostError, MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.image import push
 from muster.deploy.features.image.archive import Archive
-from muster.deploy.features.image.messages import IMAGE_LOAD
+from muster.deploy.features.image.messages import IMAGE as IMAGE_OF_HOST
+from muster.deploy.features.image.messages import IMAGE_LOAD, PresentImage
 from tests.unit.test_push_plan import CONFIGURATION, DIFF_IDS, IMAGE, saved
 from tests.waiting import PATIENCE
 
@@ -33,6 +35,7 @@ class Channel:
         self.host, self.events, self.frozen = host, events, frozen
         self.cut = threading.Event()
         self.sent_to = self.ended = False
+        self.refuses: Request[Any] | None = None
         self.greeted = self.remote = True
         self.loaded: Callable[[], None] = lambda: None
 
@@ -42,9 +45,15 @@ class Channel:
             self.sent_to = True
             assert self.cut.wait(PATIENCE)
             future.set_exception(LostError("the SSH connection broke", host=self.host))
+        elif request is self.refuses:
+            future.set_exception(MusterError("no space left", host=self.host))
         else:
             served = FilesServed(20123, ("10.0.0.1",), {}, "ef" * 16)
-            future.set_result(served if request is BLOB_SERVE else Nothing())
+            answers: dict[Request[Any], Any] = {
+                BLOB_SERVE: served,
+                IMAGE_OF_HOST: PresentImage("", "", (), 0),
+            }
+            future.set_result(answers.get(request, Nothing()))
         if request is IMAGE_LOAD:
             self.loaded()
             self.report(ImageLoaded(id=IMAGE.id))
@@ -87,10 +96,33 @@ def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, froze
     channels = {name: Channel(name, events, frozen=name == frozen) for name in ("node1", "node2", "node3")}
     cluster = cluster_of(events, channels)
     active = push.ImageTransfer(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
-    pushed = active.push(dict.fromkeys(channels, DIFF_IDS))
+    pushed = active.push(dict.fromkeys(channels, DIFF_IDS), {})
     errors = {name: outcome.error for name, outcome in pushed.hosts.items() if outcome.error}
     assert list(errors) == ([frozen] if frozen else [])
     assert all(error.startswith("silent for 10 s") for error in errors.values())
+
+
+@pytest.mark.parametrize("refused", [BLOB_SERVE, IMAGE_OF_HOST], ids=lambda request: request.name)
+def test_a_host_that_is_down_or_refuses_keeps_no_other_from_its_image(
+    tmp_path: Path, refused: Request[Any]
+) -> None:
+    archive, events = Archive(tmp_path), Inbox()
+    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    channels = {name: Channel(name, events, frozen=False) for name in ("node2", "node3")}
+    channels["node2"].refuses = refused
+    cluster = cluster_of(events, channels)
+    cluster.hosts = hostfile.parse("node[1-3]")
+    failed: dict[str, MusterError] = {"node1": HostError("ssh.unreachable", "no route to it")}
+    lacking = push.survey(cluster, IMAGE, failed)
+    pushed = push.ImageTransfer(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None).push(
+        lacking, failed
+    )
+    assert pushed.failed
+    assert {host: outcome.error for host, outcome in pushed.hosts.items()} == {
+        "node1": "no route to it",
+        "node2": "no space left",
+        "node3": "",
+    }
 
 
 def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
@@ -105,7 +137,7 @@ def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
     twice = (*DIFF_IDS, DIFF_IDS[0])
     image = dataclasses.replace(IMAGE, layers=twice)
     pushed = push.ImageTransfer(cluster, image, archive, CONFIGURATION, lambda have, total: None).push(
-        dict.fromkeys(channels, twice)
+        dict.fromkeys(channels, twice), {}
     )
     assert [outcome.error for outcome in pushed.hosts.values()] == ["", ""]
     assert sorted(loads) == ["node1", "node2"]

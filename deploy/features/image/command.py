@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class ImageCheck(Command):
 class ImagePush(HostOptions):
     """Copy an image to the engine of every host, without a registry.
 
-    Only missing layers are sent.
+    Only missing layers are sent. The other hosts get the image if one fails, which is named (status 3).
     """
 
     interrupted = "interrupted; partial data is kept: run the command again to resume"
@@ -124,14 +125,18 @@ class ImagePush(HostOptions):
         engine = LocalEngine()
         inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
         began = time.monotonic()
-        with archive.used(), Cluster(chosen, access_with(config, self.python).open) as cluster:
-            lacking = survey(cluster, inspected)
+        with (
+            archive.used(),
+            contextlib.closing(Cluster(chosen, access_with(config, self.python).open)) as cluster,
+        ):
+            failed = cluster.connect()
+            lacking = survey(cluster, inspected, failed)
             with Progress(f"compressing {self.image}", unit=MB) as progress:
                 configuration = prepare(engine, inspected, archive, lacking, progress.show)
             with Progress(self.image, unit=MB) as progress:
                 transfer = ImageTransfer(cluster, inspected, archive, configuration, progress.show)
                 with waiting("the engines of the hosts"):
-                    pushed = transfer.push(lacking)
+                    pushed = transfer.push(lacking, failed)
         archive.sweep([inspected.id, *inspected.layers])
         sys.stdout.write(pushed.as_text(inspected, time.monotonic() - began))
         if pushed.failed:

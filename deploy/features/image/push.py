@@ -13,7 +13,7 @@ from ...core.connect.reports import ImageLoaded, Report
 from ...core.content.files import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
 from ...core.content.messages import BLOB_FORGET
 from ...core.content.transfers import OnProgress, Transfers
-from ...core.errors import MusterError
+from ...core.errors import MusterError, UnfitError
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.text import count, table
 from .archive import Archive, Layer
@@ -69,12 +69,21 @@ class ImagePushResult:
         return "\n".join(lines)
 
 
-def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
-    """The layers that each host lacks (diff IDs); None if it has the image. `UnfitError` for failed hosts."""
+def survey(
+    cluster: Cluster, image: Image, failed: dict[str, MusterError]
+) -> dict[str, tuple[str, ...] | None]:
+    """The layers that each host lacks (diff IDs); None if it has the image.
+
+    `failed`: hosts that were not reached; those that do not answer are added. `UnfitError` if none is left.
+    """
     arguments = {"name": image.name, "layers": list(image.layers)}
-    answers = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: arguments).require_all()
+    answers = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: arguments)
+    failed |= answers.errors
+    if not answers.results:
+        raise UnfitError(failed.items())
     return {
-        host: None if _same(image, held) else image.layers[held.common :] for host, held in answers.items()
+        host: None if _same(image, held) else image.layers[held.common :]
+        for host, held in answers.results.items()
     }
 
 
@@ -113,7 +122,7 @@ def _counted(pieces: Iterable[bytes], total: int, progress: OnProgress) -> Itera
 
 
 class ImageTransfer:
-    """The push of an image."""
+    """The push of an image. A host that fails does not keep it from the others."""
 
     def __init__(
         self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, progress: OnProgress
@@ -125,9 +134,14 @@ class ImageTransfer:
         self._missing: dict[str, set[str]] = {}
         """The digests of layers that have not arrived yet."""
 
-    def push(self, lacking: Mapping[str, tuple[str, ...] | None]) -> ImagePushResult:
-        """Bring every host the layers that it lacks, and let its engine load the image."""
-        hosts: dict[str, ImagePushOutcome] = {}
+    def push(
+        self, lacking: Mapping[str, tuple[str, ...] | None], failed: Mapping[str, MusterError]
+    ) -> ImagePushResult:
+        """Bring every host the layers that it lacks, and let its engine load the image.
+
+        `failed`: the hosts that dropped out before.
+        """
+        hosts = {host: ImagePushOutcome(error=error.reason) for host, error in failed.items()}
         for host, lacked in lacking.items():
             # An image may have a layer twice: BuildKit makes the same one for every step without changes.
             layers = [self._layer(diff_id) for diff_id in dict.fromkeys(lacked or ())]
@@ -140,10 +154,12 @@ class ImageTransfer:
         ordered = filter(None, map(self._archive.layer, diff_ids))  # the lowest layer first
         files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in ordered]
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
+        served = serve(self._cluster, "images", needed)
+        for host, refusal in served.errors.items():
+            hosts[host].error = refusal.reason
+            del needed[host]
         self._missing = {host: {*digests} for host, digests in needed.items()}
-        self._transfers = transfers = Transfers(
-            self._cluster, serve(self._cluster, "images", needed).require_all(), self._progress
-        )
+        self._transfers = transfers = Transfers(self._cluster, served.results, self._progress)
         transfers.arrived, transfers.take_other = self._arrived, self._take_other
         for host in [host for host, missing in self._missing.items() if not missing]:
             self._load(host)
@@ -152,7 +168,8 @@ class ImageTransfer:
         for host, error in transfers.lost.items():
             hosts[host].error = error
         self._tidy(hosts)
-        return ImagePushResult(hosts, transfers.sent, transfers.notes)
+        in_order = {host.name: hosts[host.name] for host in self._cluster.hosts}
+        return ImagePushResult(in_order, transfers.sent, transfers.notes)
 
     def _arrived(self, host: str, transfer: Transfer) -> None:
         """Let the engine of a host load the image as soon as the host has all layers."""
