@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from muster.deploy.cli.job_lookup import locate, require_logs
 from muster.deploy.cli.shared import RecordOptions
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job.control import LocatedJob, printed
-from muster.deploy.features.page.chart import MOST_POINTS, thinned
+from muster.deploy.features.page.chart import MOST_POINTS, chart, thinned
 from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course
 from muster.deploy.features.page.metrics import own_times, step_times
@@ -488,3 +489,18 @@ def test_of_a_job_that_has_ended_no_driver_is_said_to_run() -> None:
     for state, message in (("done", "write its path instead of the id"), ("running", "runs in a terminal")):
         with pytest.raises(UsageError, match=message):
             require_logs(LocatedJob(job(1, 2, state), elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("steps", "labels"),
+    [
+        ([1, 2, 3], ["1", "2", "3"]),
+        ([4], ["2", "3", "4", "5", "6"]),
+        ([0, 9], ["0", "5"]),
+        ([0.0, 0.25, 0.5], ["0", "0.2", "0.4"]),
+        ([0, 100], ["0", "25", "50", "75", "100"]),
+    ],
+)
+def test_the_axis_of_steps_has_whole_numbers(steps: Sequence[float], labels: Sequence[str]) -> None:
+    made = chart("loss", "step", [(step, 1.0 / (step + 1)) for step in steps])
+    assert made and [label for _, label in made.x_ticks] == labels

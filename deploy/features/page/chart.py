@@ -43,7 +43,7 @@ def chart(title: str, x_name: str, points: Sequence[Point]) -> Chart | None:
     finite = [point for point in points if all(map(math.isfinite, point))]
     if not finite:
         return None
-    values = [y for _, y in finite]
+    values, whole = [y for _, y in finite], all(float(x).is_integer() for x, _ in finite)
     x_low, x_high = _range([x for x, _ in finite], 0.0)
     y_low, y_high = _range(values, 0.06)
     scale = _Scale(x_low, x_high, y_low, y_high)
@@ -56,7 +56,7 @@ def chart(title: str, x_name: str, points: Sequence[Point]) -> Chart | None:
         last=number(values[-1]),
         least=number(min(values)),
         most=number(max(values)),
-        x_ticks=tuple((scale.x(tick), number(tick)) for tick in ticks(x_low, x_high, 4)),
+        x_ticks=tuple((scale.x(tick), number(tick)) for tick in ticks(x_low, x_high, 4, whole=whole)),
         y_ticks=tuple((scale.y(tick), number(tick)) for tick in ticks(y_low, y_high, 3)),
         dot=drawn[0] if len(drawn) == 1 else None,
     )
@@ -104,12 +104,13 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
     return low - margin * (high - low), high + margin * (high - low)
 
 
-def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers between two bounds, `about` of them."""
+def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
+    """Round numbers between two bounds, `about` of them. `whole`: integers, such as the numbers of steps."""
     raw = (high - low) / about
     if not raw > 0 or not math.isfinite(raw):
         return []
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+    steps = [power * factor for factor in (1, 2, 2.5, 5, 10)]
+    step = next((each for each in steps if each >= raw * 0.999 and not (whole and each % 1)), 1.0)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [number * step for number in range(first, min(last, first + 4 * about) + 1)]
