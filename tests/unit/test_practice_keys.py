@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.program import main, run
+from muster.deploy.features.image.engine import how_to_get
 from muster.deploy.features.practice.command import KEYS
 from tests.launching import ROOT
 from tests.slurm import put_programs
@@ -81,3 +82,19 @@ def test_a_practice_cluster_is_started_again_and_removed_with_its_keys(
         run([*line.split()])
     assert docker() == ["build", "up", "build", "up", "down", "down", "build", "up"]
     assert sorted(path.name for path in Path(".muster").iterdir()) == [".gitignore", "verify.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("muster:cpu-source-devel", "get it with: muster image build cpu-source-devel"),
+        (
+            "muster:walk",
+            "muster image build makes muster:cpu, muster:cpu-source, muster:cuda-debian, muster:cuda; "
+            "load another one with: docker load",
+        ),
+        ("registry.site:5000/node:7", "get it with: docker pull registry.site:5000/node:7"),
+    ],
+)
+def test_a_missing_image_is_built_only_if_it_is_a_target(name: str, remedy: str) -> None:
+    assert how_to_get(name) == remedy

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...core.errors import MusterError, UsageError
 from ...core.waits import waiting
+from .versions import load, targets
 
 CHUNK = 1 << 20
 
@@ -28,6 +29,18 @@ class Image:
     """The digests of its layers' contents (diff IDs), the lowest first."""
     size: int
     labels: dict[str, str]
+
+
+def how_to_get(name: str) -> str:
+    """The remedy for an image that this machine does not have."""
+    own, _, target = name.partition("muster:")
+    if own or not target:
+        return f"get it with: docker pull {shlex.quote(name)}"
+    built = targets(load().values())
+    if target.removesuffix("-devel") in built:
+        return f"get it with: muster image build {target}"
+    images = ", ".join(f"muster:{each}" for each in built)
+    return f"muster image build makes {images}; load another one with: docker load"
 
 
 class LocalEngine:
@@ -46,10 +59,7 @@ class LocalEngine:
             with _explained():
                 attributes = self._client.images.get(name).attrs
         except _errors().ImageNotFound:
-            remedy = f"docker pull {shlex.quote(name)}"
-            if name.startswith("muster:"):
-                remedy = f"muster image build --target {shlex.quote(name.removeprefix('muster:'))}"
-            raise UsageError(f"no image {name} here; get it with: {remedy}") from None
+            raise UsageError(f"no image {name} here; {how_to_get(name)}") from None
         return Image(
             name=name,
             id=attributes["Id"],
