@@ -29,7 +29,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/eval": 290,
     "deploy/features/forward": 490,
     "deploy/features/hints": 790,
-    "deploy/features/image": 1_370,
+    "deploy/features/image": 1_390,
     "deploy/features/init": 120,
     "deploy/features/kernel": 320,
     "deploy/features/leases": 1_380,
