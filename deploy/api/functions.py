@@ -50,7 +50,7 @@ def run(
 
 def write_call(folder: Path, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
     """Write the files with which a rank calls the function (returned_values/in_rank/muster_call.py)."""
-    import cloudpickle  # noqa: PLC0415  # 40 ms, only for functions
+    import cloudpickle
 
     try:
         call = cloudpickle.dumps((function, arguments))

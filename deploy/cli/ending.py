@@ -22,7 +22,7 @@ def end_with_page(folder: Path) -> None:
 def _write(folder: Path) -> str:
     """Write it; returns why that failed, else an empty text."""
     try:
-        from ..features.page.render import write_report  # noqa: PLC0415  # 35 ms, after the verdict
+        from ..features.page.render import write_report
 
         with interrupts.interruptible(), Progress("writing the page"):
             write_report(folder, folder / PAGE)

@@ -21,10 +21,10 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # nohup means it
         signal.signal(signal.SIGINT, _end)
     if sys.argv[1:] in (["--version"], ["-V"]):
-        from .versions import versions  # noqa: PLC0415  # alone, in half the time of a command
+        from .versions import versions  # alone, in half the time of a command
 
         sys.stdout.write(versions())
         return
-    from .program import main as program  # noqa: PLC0415  # 100 ms, in which Ctrl-C must work
+    from .program import main as program  # in which Ctrl-C must work
 
     program()

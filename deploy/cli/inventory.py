@@ -104,7 +104,7 @@ def _of_this_machine(python: str, chosen: str, rule: SlotRule | None) -> Invento
 
     The launcher is that of the user, else torchrun if mpirun does not work, else mpirun.
     """
-    from ..core.connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, as below
+    from ..core.connect.cluster import Cluster
 
     access = access_with(None, python)
     alone = (Host("localhost"),)
@@ -140,7 +140,7 @@ def with_slots(inventory: Inventory, rule: SlotRule | None) -> tuple[Host, ...]:
         return inventory.hosts
     facts = {}
     if not isinstance(rule, int):
-        from ..core.connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, during the logins of a launch
+        from ..core.connect.cluster import Cluster
 
         with Cluster(inventory.hosts, inventory.open_pipe) as cluster:
             facts = cluster.facts
@@ -161,7 +161,7 @@ def without_hosts() -> Inventory:
 
 def cluster_of(options: HostOptions) -> Cluster:
     """The hosts of a hosts file, without their facts."""
-    from ..core.connect.cluster import Cluster  # noqa: PLC0415  # as above
+    from ..core.connect.cluster import Cluster
 
     inventory = of_file(options)
     return Cluster(inventory.hosts, inventory.open_pipe, facts=False)
@@ -170,9 +170,9 @@ def cluster_of(options: HostOptions) -> Cluster:
 @contextlib.contextmanager
 def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventory]:
     """The hosts of an allocation: a new one from salloc, or that of this process."""
-    from ..features.slurm import grant  # noqa: PLC0415  # 70 ms, only with --slurm
-    from ..features.slurm.allocation import steps  # noqa: PLC0415
-    from ..features.slurm.blame import AllocationEnd, blame_for_unfit, blame_slurm  # noqa: PLC0415
+    from ..features.slurm import grant
+    from ..features.slurm.allocation import steps
+    from ..features.slurm.blame import AllocationEnd, blame_for_unfit, blame_slurm
 
     with contextlib.ExitStack() as stack:
         if options.slurm == THIS_ALLOCATION:

@@ -171,7 +171,7 @@ def _local_records(runs: Path) -> JobRecords:
     """The runs of this machine; with the states from Slurm if one of them is a batch job."""
     if not any_mark(runs):
         return LocalRuns(runs)
-    from ..features.slurm.batch_runs import BatchRuns  # noqa: PLC0415  # 70 ms, only for jobs of Slurm
+    from ..features.slurm.batch_runs import BatchRuns
 
     return BatchRuns(runs, LocalRuns(runs))
 

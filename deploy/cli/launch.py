@@ -82,7 +82,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
     if parse.has_data(parse.STDIN):
         print_note(parse.UNREAD_INPUT)
-    from .launching import PreparedLaunch  # noqa: PLC0415  # loaded by now
+    from .launching import PreparedLaunch
 
     PreparedLaunch(
         spec=replace(spec, min_hosts=fewest),

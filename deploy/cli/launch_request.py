@@ -134,7 +134,7 @@ def _sources(options: LaunchOptions) -> tuple[str, ...]:
     """A line for each option with its place, without secrets; none if all are of the command line."""
     if not options.sources:
         return ()
-    from ..core.job.launched import shown_command  # noqa: PLC0415  # 16 ms, only for projects with defaults
+    from ..core.job.launched import shown_command
 
     hidden, lines = _hidden(options), []
     for name, value, place in options.sources:
@@ -176,5 +176,5 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
             tree, keep = with_kept(tree, options.keep)
             spec = replace(spec, tree=tree).having(KeepOptions(keep, project_key(tree.root)))
     with clock.part("imports meanwhile"):
-        from . import launching  # noqa: F401, PLC0415
+        from . import launching  # noqa: F401
     return spec

@@ -75,8 +75,8 @@ class PreparedLaunch:
 
     def _submit(self) -> None:
         """Submit the batch job to Slurm, or print what would be submitted."""
-        from ..features.slurm.batch import batch_of, submit  # noqa: PLC0415  # only with --slurm --detach
-        from ..features.slurm.job_state import why_waits  # noqa: PLC0415
+        from ..features.slurm.batch import batch_of, submit
+        from ..features.slurm.job_state import why_waits
 
         batch, name = batch_of(self.spec, self.slurm_options, self._runs), self.spec.job
         if self.options.dry_run:
@@ -96,7 +96,7 @@ class PreparedLaunch:
         """The delivery of the packages, if there are any."""
         if self.wanted is None:
             return None
-        from ..features.packages.bring import PackageDelivery  # noqa: PLC0415  # 11 ms, only with --requirements
+        from ..features.packages.bring import PackageDelivery
 
         def progress(what: str, unit: str) -> Progress:
             return Progress(what, unit=unit)

@@ -185,7 +185,7 @@ def _project(path: Path, *, is_here: bool) -> Project | None:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     if path.name != NAMES[0] and "muster" not in text:
         return None
-    from ..features.packages.requirements import toml  # noqa: PLC0415  # most folders have no such file
+    from ..features.packages.requirements import toml
 
     try:
         document = toml(text)

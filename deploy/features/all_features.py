@@ -23,7 +23,7 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
     """
     found: list[Feature] = []
     if spec.may_restart:
-        from .spares.driver import SpareHosts  # noqa: PLC0415  # most jobs have none
+        from .spares.driver import SpareHosts
 
         found.append(SpareHosts())
     found.append(Leases())
@@ -31,17 +31,17 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
     if packages is None and there.environment:
         packages = Present(there.environment, there.described)
     if packages:
-        from .packages.driver import Packages  # noqa: PLC0415  # most jobs have none
+        from .packages.driver import Packages
 
         found.append(Packages(packages))
     if spec.of(ContainerOptions).image:
-        from .containers.driver import Containers  # noqa: PLC0415  # most jobs have none
+        from .containers.driver import Containers
 
         found.append(Containers(spec))
     if spec.of(WhyOptions).record:
         found.append(Recorder())
     if spec.of(PreloadOptions).preload:
-        from .preload.driver import Preload  # noqa: PLC0415  # most jobs have none
+        from .preload.driver import Preload
 
         found.append(Preload())
     return tuple(found)
@@ -54,29 +54,29 @@ def features_of(spec: LaunchSpec, *others: Feature, packages: PackageSource | No
 
 def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     """The features that tap the course of a job. A dry run loads none of them."""
-    from .hints.driver import Hints  # noqa: PLC0415
-    from .kernel.driver import KernelMessages  # noqa: PLC0415
-    from .left_memory.driver import LeftInMemory  # noqa: PLC0415
-    from .memory_kills.driver import MemoryKillsOfHosts  # noqa: PLC0415
-    from .metrics.driver import Metrics  # noqa: PLC0415
-    from .nested.driver import NestedLaunchers  # noqa: PLC0415
-    from .notify.driver import Notify  # noqa: PLC0415
-    from .port_conflict.driver import PortConflict  # noqa: PLC0415
-    from .samples.driver import Sampling  # noqa: PLC0415
-    from .samples.starting import Starting  # noqa: PLC0415
-    from .why.diagnosis import Diagnosis  # noqa: PLC0415
-    from .why.stall_notes import StallNotes  # noqa: PLC0415
-    from .written_files.driver import WrittenFiles  # noqa: PLC0415
+    from .hints.driver import Hints
+    from .kernel.driver import KernelMessages
+    from .left_memory.driver import LeftInMemory
+    from .memory_kills.driver import MemoryKillsOfHosts
+    from .metrics.driver import Metrics
+    from .nested.driver import NestedLaunchers
+    from .notify.driver import Notify
+    from .port_conflict.driver import PortConflict
+    from .samples.driver import Sampling
+    from .samples.starting import Starting
+    from .why.diagnosis import Diagnosis
+    from .why.stall_notes import StallNotes
+    from .written_files.driver import WrittenFiles
 
     yield Sampling()
     yield Starting()
     if spec.of(WhyOptions).stall_timeout:
-        from .why.stall_timeout import StallTimeout  # noqa: PLC0415
+        from .why.stall_timeout import StallTimeout
 
         yield StallTimeout()
     yield StallNotes()
     if spec.of(WhyOptions).record:
-        from .why.pace_watch import PaceWatch  # noqa: PLC0415
+        from .why.pace_watch import PaceWatch
 
         yield PaceWatch()
     yield Diagnosis()
@@ -89,7 +89,7 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     yield WrittenFiles()
     yield Metrics()
     if spec.program.module == CALL:
-        from .returned_values.driver import ReturnedValues  # noqa: PLC0415
+        from .returned_values.driver import ReturnedValues
 
         yield ReturnedValues()
     yield Notify(spec)

@@ -84,7 +84,7 @@ class Agent:
 
     def _silent_disk(self) -> str:
         """The error of the home's disk, if it does not answer."""
-        from .disks import Probe, unanswered  # noqa: PLC0415  # 0.4 ms; few disks are ever suspected
+        from .disks import Probe, unanswered
 
         self._probe = self._probe or Probe(self._root)
         disk = self._probe.silent_disk()
@@ -142,7 +142,7 @@ class Agent:
         on_signals(signal.SIG_IGN)  # a second signal would break this off
         self._parts.close()
         if "subprocess" in sys.modules:  # some part may have started something
-            from .processes import end_descendants  # noqa: PLC0415  # 4 ms, not for facts
+            from .processes import end_descendants
 
             end_descendants()
 
@@ -198,7 +198,7 @@ class Parts:
             return self
         if request := NEEDS.get(name):
             return self.of(request)
-        from pathlib import Path  # noqa: PLC0415  # 3 ms, not for facts
+        from pathlib import Path
 
         return Path(self._home) if name == "home" else Path(self._home, name)
 

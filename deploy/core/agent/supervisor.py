@@ -374,7 +374,7 @@ class JobSupervisor:
         The driver repeats this request. The `grace` of the last one counts, from the first SIGTERM on;
         `patience`: seconds to wait for processes that ranks left behind, before those get SIGTERM.
         """
-        from .stuck import described  # noqa: PLC0415  # 0.5 ms, not while a job starts
+        from .stuck import described
 
         ending = self._begin_end(request["grace"])
         ending.grace, ending.patience = request["grace"], request["patience"]

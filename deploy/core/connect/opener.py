@@ -103,7 +103,7 @@ class Access:
             return OpenSshPipe(host, python, ssh_config=config)
         route = resolve(host, config)
         with _without_invoke:
-            from .transports.ssh import SshPipe  # noqa: PLC0415  # 70 ms; the other pipes do not need paramiko
+            from .transports.ssh import SshPipe
 
         return SshPipe(route, python)
 

@@ -21,9 +21,9 @@ ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)  # UTC, 
 def identities(hosts: Iterable[str]) -> dict[str, Mapping[str, str]]:
     """For each host the PEM texts that make its identity (core/agent/transfer/tls.py)."""
     # Only some commands bring files to hosts, and this takes longer to load than the rest of the driver.
-    from cryptography import x509  # noqa: PLC0415
-    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
 
     authority_key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "push")])

@@ -128,7 +128,7 @@ def sync_file_system(path: str | os.PathLike[str]) -> None:
 
     os.sync() would wait for all file systems, also for a network file system that hangs.
     """
-    import ctypes  # noqa: PLC0415  # 2 ms; most launches bring nothing new
+    import ctypes
 
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -105,6 +105,6 @@ def _user() -> str:
 
 
 def _open_files() -> int:
-    import resource  # noqa: PLC0415  # 0.3 ms; few ever need it
+    import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

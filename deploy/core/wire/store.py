@@ -59,7 +59,7 @@ class Store:
         All are written, then synced at once, then renamed: thousands of small files are synced as one. The
         names are not synced: a content whose name is lost is sent again.
         """
-        import tarfile  # noqa: PLC0415  # 1 ms; most launches bring nothing new
+        import tarfile
 
         self.root.mkdir(parents=True, exist_ok=True)
         drafts = Path(tempfile.mkdtemp(prefix=DRAFTS, dir=self.root))

@@ -138,7 +138,7 @@ def examined(
 
 def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:
     """The same with links and hosts measured, each as a job on the hosts that are fit."""
-    from ..bench.command_job import benched  # noqa: PLC0415  # 170 ms, only with --bench
+    from ..bench.command_job import benched
 
     measured = benched(inventory, checkup.fit, checkup.launcher, python, runs)
     return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
@@ -146,7 +146,7 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
 
 def _judge_site(slurm: str) -> tuple[Finding, ...]:
     """Findings about the Slurm site of this machine, for these options of salloc."""
-    from ..slurm.programs import site  # noqa: PLC0415  # 4 ms, only with --slurm
+    from ..slurm.programs import site
 
     return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else options_of(slurm))))
 

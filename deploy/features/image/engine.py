@@ -47,7 +47,7 @@ class LocalEngine:
     """The engine that DOCKER_HOST names, or the one at its usual socket."""
 
     def __init__(self) -> None:
-        from docker.client import DockerClient  # noqa: PLC0415
+        from docker.client import DockerClient
 
         with _explained():
             self._client: Any = DockerClient.from_env()
@@ -92,7 +92,7 @@ class LocalEngine:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    from requests.exceptions import RequestException  # noqa: PLC0415
+    from requests.exceptions import RequestException
 
     try:
         with waiting("the container engine"):
@@ -104,6 +104,6 @@ def _explained() -> Iterator[None]:
 
 
 def _errors() -> Any:
-    import docker.errors  # noqa: PLC0415
+    import docker.errors
 
     return docker.errors

@@ -91,7 +91,7 @@ def _of_journal(seconds: float) -> tuple[list[tuple[float, str]], str]:
 
 def _may_read_journal() -> bool:
     """Whether an empty answer means that nothing happened: journalctl hides what others may read."""
-    import grp  # noqa: PLC0415  # not on every host
+    import grp  # not on every host
 
     groups = set()
     for name in ("adm", "systemd-journal", "wheel"):

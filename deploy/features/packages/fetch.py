@@ -56,7 +56,7 @@ def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> 
 
 def _download(package: Package, path: Path, over: threading.Event) -> None:
     """Download a file, which appears complete and verified, or not at all; stops when `over` is set."""
-    import requests  # noqa: PLC0415  # most launches download nothing
+    import requests
 
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=path.parent)

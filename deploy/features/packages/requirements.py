@@ -77,9 +77,9 @@ def exported_problems(source: Path, text: str) -> list[str]:
 def toml(text: str) -> Mapping[str, Any]:
     """A TOML document; ValueError for any other text."""
     if sys.version_info >= (3, 11):
-        import tomllib  # noqa: PLC0415  # 3.10 has none
+        import tomllib  # 3.10 has none
     else:
-        import tomli as tomllib  # noqa: PLC0415
+        import tomli as tomllib
     document: Mapping[str, Any] = tomllib.loads(text)
     return document
 

@@ -30,7 +30,7 @@ def render(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  # optional, 17 ms
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # optional
     except ImportError:
         raise MusterError("a page needs jinja2, which is not installed here: pip install jinja2") from None
     environment = Environment(

@@ -81,7 +81,7 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
     """Draw until the user ends it."""
     if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
         raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
-    from .app import TopApp  # noqa: PLC0415  # 130 ms
+    from .app import TopApp
 
     Progress.close_all()
     # Without this, Textual reads from a closed terminal in a busy loop.

@@ -175,7 +175,7 @@ class Diagnosis(Feature):
 
 def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
     """Ask the hosts that still answer, before the job is ended."""
-    from .verdict import explain, explain_crash  # noqa: PLC0415  # 6 ms, only for these failures
+    from .verdict import explain, explain_crash
 
     plan, cluster, channels = attempt.plan, attempt.cluster, attempt.answering
     ranks, problems = gather(plan.spec.job, channels)
@@ -200,8 +200,8 @@ def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Map
     Where all others wait, a rank that stays in one function of the program's own, as in an endless loop,
     counts as they do. One that computes in a library, as in an evaluation, is at work.
     """
-    from .verdict import explain  # noqa: PLC0415  # 6 ms with waits, only for a job that is silent
-    from .waits import waited  # noqa: PLC0415
+    from .verdict import explain
+    from .waits import waited
 
     ranks, problems = gather(plan.spec.job, channels)
     waits = waited(Positions(ranks))

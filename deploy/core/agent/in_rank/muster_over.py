@@ -96,8 +96,8 @@ class Over:
         frame |= {"error": _shown(error), "ends_in": GRACE_SECONDS if error else 0.0}
         frame["alive"] = _kept_alive_by() or [_where(threading.main_thread(), "its main thread")]
         with contextlib.suppress(Exception):
-            import json  # noqa: PLC0415  # 20 ms with socket; few ranks need them
-            import socket  # noqa: PLC0415
+            import json
+            import socket
 
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(REPORT_SECONDS)
@@ -129,7 +129,7 @@ def _shown(error: BaseException | None) -> list[str]:
     if error is None:
         return []
     try:
-        from traceback import format_exception  # noqa: PLC0415  # 15 ms; few ranks need it
+        from traceback import format_exception
 
         lines = "".join(format_exception(type(error), error, error.__traceback__)).splitlines()
     except Exception:  # noqa: BLE001  # the report is an extra

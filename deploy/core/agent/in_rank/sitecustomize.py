@@ -70,7 +70,7 @@ class _End:
         """Whether MPI_COMM_WORLD has one rank; after MPI_Finalize, MPI can no longer be asked."""
         if finalized:
             return not self._in_mpi_job
-        import ctypes  # noqa: PLC0415  # 2 ms; most ranks need none
+        import ctypes
 
         size = ctypes.c_int()
         world = ctypes.c_char.in_dll(library, "ompi_mpi_comm_world")
@@ -85,7 +85,7 @@ def _loaded_mpi() -> Any:
             path = line.rstrip(b"\n").partition(b"/")[2]
             if os.path.basename(path).startswith(b"libmpi.so"):
                 with contextlib.suppress(OSError, ImportError):  # Python may have been replaced by now
-                    import ctypes  # noqa: PLC0415  # 2 ms; most ranks need none
+                    import ctypes
 
                     library = ctypes.CDLL(os.fsdecode(b"/" + path))
                     return library if hasattr(library, "ompi_mpi_comm_world") else None
@@ -93,7 +93,7 @@ def _loaded_mpi() -> Any:
 
 
 def _flag(library: Any, function: str) -> bool:
-    import ctypes  # noqa: PLC0415  # loaded by now
+    import ctypes
 
     flag = ctypes.c_int()
     getattr(library, function)(ctypes.byref(flag))

@@ -30,7 +30,7 @@ class Identity(NamedTuple):
 def identity(texts: Mapping[str, str]) -> Identity:
     """The identity from PEM texts: `authority`, `certificate`, `key`. It accepts only hosts of the push."""
     try:
-        import ssl  # noqa: PLC0415  # it takes longer to load than all the rest, and a Python may lack it
+        import ssl  # it takes longer to load than all the rest, and a Python may lack it
     except ImportError:
         raise OSError(NO_SSL) from None
     made = []

@@ -20,7 +20,7 @@ VENDORS = ("/usr/local/mpi/bin", "/opt/hpcx/ompi/bin", "/opt/openmpi/bin", "/usr
 def version_of(name: str) -> str | None:
     """The version of an installed distribution; None where it is missing."""
     try:
-        from importlib.metadata import version  # noqa: PLC0415  # Python 3.8
+        from importlib.metadata import version  # Python 3.8
 
         return version(name)
     except Exception:  # noqa: BLE001  # an image may have anything in its metadata

@@ -146,7 +146,7 @@ class SampleHandler:
     """Answers the request for a sample of a host without a job."""
 
     def __init__(self) -> None:
-        from .gpu_meter import GpuMeter  # noqa: PLC0415  # 2 ms, only without a job
+        from .gpu_meter import GpuMeter
 
         self._host, self._gpus = HostMeter(), GpuMeter()
 
