@@ -17,19 +17,18 @@ from ..core.errors import UnfitError, UsageError
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
 from ..core.hosts.slots import SlotRule, counted_slots
-from ..core.job.feature import Feature
-from ..core.job.hosts_record import HostsRecord
 from ..core.plan.launcher import launcher_of
 from ..core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..core.text.text import count
 from ..features.leases.drained import load, usable
 from ..features.leases.free import drained_line
 from ..features.setup.record import Stack, stack
-from ..features.slurm.options import options_of
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..core.connect.cluster import Cluster
+    from ..core.job.feature import Feature
+    from ..core.job.hosts_record import HostsRecord
 
 OnDrained = Literal["keep", "leave out", "leave out unless named"]
 """What a command does with hosts that `muster hosts drain` has put aside. A launch leaves them out. A command
@@ -62,9 +61,9 @@ class Inventory:
 
     def record(self, spec: LaunchSpec, *, detached: bool = False) -> HostsRecord | None:
         """What later commands need to reach the hosts of a job."""
-        if self.access is None:
-            return None
-        return HostsRecord(tuple(spec.hosts), self.access, detached)
+        from ..core.job.hosts_record import HostsRecord
+
+        return HostsRecord(tuple(spec.hosts), self.access, detached) if self.access else None
 
 
 def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:
@@ -173,6 +172,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
     from ..features.slurm import grant
     from ..features.slurm.allocation import steps
     from ..features.slurm.blame import AllocationEnd, blame_for_unfit, blame_slurm
+    from ..features.slurm.options import options_of
 
     with contextlib.ExitStack() as stack:
         if options.slurm == THIS_ALLOCATION:

@@ -19,7 +19,6 @@ from ..core.timings import Timings
 from ..core.wire.users import home, own_name
 from ..features.all_options import OPTIONS
 from ..features.packages.wanted import PackageOptions, Requirements, wanted
-from ..features.slurm.options import options_of
 from . import options as parse
 from .command import Declaration
 from .command_line import opposite
@@ -71,6 +70,8 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
         if getattr(options, name):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {instead}")
+    from ..features.slurm.options import options_of
+
     return options_of(options.slurm, "sbatch")
 
 

@@ -1,7 +1,4 @@
-"""The ways to handle a launch: show its plan, detach it to its head or to Slurm, or run it here.
-
-launch_request.py loads this module while launch.py connects to the hosts.
-"""
+"""Shows the plan of a launch, detaches it to its head or to Slurm, or runs it here."""
 
 from __future__ import annotations
 
@@ -10,19 +7,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..core import interrupts
+from ..core import interrupts, waits
 from ..core.connect.cluster import Cluster
 from ..core.job.events import Event
 from ..core.job.feature import Feature, Features, Start
-from ..core.job.hosts_record import HostsRecording, kept_if_taken
 from ..core.job.job_events import JobEvent
 from ..core.job.planning import make_plan
-from ..core.job.result import LaunchResult
-from ..core.job.run_folder import RunFolder
-from ..core.job.runner import Job
-from ..core.job.stages import with_hosts
-from ..core.job.verdict import verdict
 from ..core.plan.placement import Placement
 from ..core.plan.spec import LaunchSpec
 from ..core.text.progress import Progress
@@ -31,15 +23,17 @@ from ..core.text.terminal import harmless, harmless_lines
 from ..core.timings import Timings, table
 from ..core.wire.os_errors import explain
 from ..features.all_features import changing, features_of
-from ..features.detach.driver import detach
-from ..features.packages.present import PackageSource
 from ..features.packages.wanted import PackageOptions, Requirements
 from .command import Exit
-from .ending import PAGE, end_with_page
 from .inventory import Inventory
 from .launch_options import LaunchOptions
 from .shared import cache_folder, print_note
 from .shown import OnProgressLine, OnScreen
+
+if TYPE_CHECKING:
+    from ..core.job.result import LaunchResult
+    from ..core.job.run_folder import RunFolder
+    from ..features.packages.present import PackageSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +55,12 @@ class PreparedLaunch:
 
     def handle(self) -> None:
         """Show, detach or run it."""
-        spec = self.spec
         if self.placement is None:
             self._submit()
         elif self.options.dry_run:
             self._show_plan(self.placement)
         elif self.options.detach:
-            record = self.inventory.record(spec, detached=True)
-            with kept_if_taken(self._runs, spec.job, record):
-                self._detach(self.placement)
+            self._detach(self.placement)
         else:
             self._run()
 
@@ -98,43 +89,47 @@ class PreparedLaunch:
             return None
         from ..features.packages.bring import PackageDelivery
 
-        def progress(what: str, unit: str) -> Progress:
-            return Progress(what, unit=unit)
-
         launcher, dry = self.spec.launcher, self.options.dry_run
-        return PackageDelivery(self.wanted, launcher, cache_folder(), self.screen.say, progress, dry=dry)
+        return PackageDelivery(self.wanted, launcher, cache_folder(), self.screen.say, Progress, dry=dry)
 
     def _show_plan(self, placement: Placement) -> None:
         """Print the plan, and change nothing on the hosts."""
         open_pipe, network = self.inventory.open_pipe, self.spec.network
         features = Features((OnProgressLine(self.progress), *changing(self.spec, self._packages())))
         start = Start(self.spec, placement, features.on_event, self.timings, is_dry_run=True)
-        self.progress.stage(with_hosts("connecting"))
+        self.progress.stage(waits.with_hosts("connecting"))
         with Cluster(placement.connected, open_pipe, timings=self.timings, network=network) as cluster:
             sys.stdout.write(harmless_lines(str(make_plan(start, cluster, features))))
 
     def _detach(self, placement: Placement) -> None:
         """Start its driver on its head, after this driver has delivered the packages."""
-        self.progress.stage(with_hosts("connecting"))
+        from ..core.job.hosts_record import kept_if_taken
+        from ..features.detach.driver import detach
+
+        self.progress.stage(waits.with_hosts("connecting"))
         spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
         if packages:
             with Cluster(placement.connected, open_pipe, network=spec.network) as cluster:
-                self.progress.stage(with_hosts("preparing the packages"))
+                self.progress.stage(waits.with_hosts("preparing the packages"))
                 packages.provide(cluster)
             there = replace(spec.of(PackageOptions), environment=packages.key, described=packages.described)
             spec = spec.having(there)
-        with Cluster(spec.hosts[:1], open_pipe) as cluster:
+        record = self.inventory.record(spec, detached=True)
+        with kept_if_taken(self._runs, spec.job, record), Cluster(spec.hosts[:1], open_pipe) as cluster:
             self.screen.say(harmless(detach(spec, cluster, on_stage=self.progress.stage)))
         Progress.close_all()
         self.screen.say(_detached(spec.job, spec.hosts[0].name))
 
     def _run(self) -> None:
         """Run the job to its verdict, with run folder and screen."""
+        from ..core.job.hosts_record import HostsRecording
+        from ..core.job.run_folder import RunFolder
+        from ..core.job.runner import Job
+
         folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
-        screen = self.screen
         features = features_of(
             self.spec,
-            OnScreen(screen),
+            OnScreen(self.screen),
             OnProgressLine(self.progress),
             HostsRecording(self.inventory.record(self.spec)),
             _Decision(),
@@ -145,7 +140,7 @@ class PreparedLaunch:
             result = Job(self.spec, self.inventory.open_pipe, folder, features, self.timings).run()
         finally:
             Progress.close_all()
-            screen.close()
+            self.screen.close()
         self._conclude(folder, result)
         for note in features.closed(result):
             print_note(f"note: {note}")
@@ -154,6 +149,9 @@ class PreparedLaunch:
 
     def _conclude(self, folder: RunFolder, result: LaunchResult) -> None:
         """Print the verdict, and write the page."""
+        from ..core.job.verdict import verdict
+        from .ending import PAGE, end_with_page
+
         screen = self.screen
         screen.say(verdict(result, folder, "" if folder.unwritten else PAGE))
         if screen.error:

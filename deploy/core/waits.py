@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .text.columns import cut
 from .text.fold import fold_names
@@ -67,6 +67,15 @@ def line(began: float) -> str:
     if text := for_hosts() or next((text for wait in [*reversed(_open)] if (text := str(wait))), ""):
         return text
     return timed("working", began) if time.monotonic() - began >= QUICK_SECONDS else ""
+
+
+def with_hosts(what: str) -> Callable[[], str]:
+    """`connecting, waiting for 2 of 3 hosts: node[2-3] (8 s)`: a stage that hosts may delay.
+
+    Without such hosts, `preparing the packages (8 s)`: the package index may be slow.
+    """
+    began = time.monotonic()
+    return lambda: f"{what}, {hosts}" if (hosts := for_hosts()) else timed(what, began)
 
 
 def timed(text: str, began: float) -> str:

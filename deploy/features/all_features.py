@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..core.job.feature import Feature, Features
 from ..core.plan.program import CALL
 from ..core.plan.spec import LaunchSpec
 from .containers.options import ContainerOptions
 from .leases.driver import Leases
-from .packages.present import PackageSource, Present
 from .packages.wanted import PackageOptions
 from .preload.options import PreloadOptions
 from .why.options import WhyOptions
 from .why.recorder import Recorder
+
+if TYPE_CHECKING:
+    from .packages.present import PackageSource
 
 
 def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[Feature, ...]:
@@ -29,6 +32,8 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
     found.append(Leases())
     there = spec.of(PackageOptions)
     if packages is None and there.environment:
+        from .packages.present import Present
+
         packages = Present(there.environment, there.described)
     if packages:
         from .packages.driver import Packages

@@ -42,7 +42,6 @@ GATHERERS = {
     *(f"features.why.{name}" for name in ("pace_watch", "stall_notes", "stall_timeout")),
 }
 CORE_IMPORTS_FEATURES: Mapping[str, str] = {
-    "connect.report_frames": "forward",
     "connect.reports": "samples",
     "connect.requests.jobs": "why",
     "job.events": "samples",

@@ -18,10 +18,11 @@ from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import stages
-from muster.deploy.core.job.stages import DeliveryStage, EndStage, with_hosts
+from muster.deploy.core.job.stages import DeliveryStage, EndStage
 from muster.deploy.core.job.state import LaunchState
 from muster.deploy.core.text import progress as progress_module
 from muster.deploy.core.text.progress import Progress
+from muster.deploy.core.waits import with_hosts
 from muster.deploy.features.samples import starting
 from muster.deploy.features.samples.messages import HostSample, RankSample
 from muster.deploy.features.samples.starting import StartStage

@@ -23,9 +23,7 @@ from ..hosts.hostfile import Host
 from ..timings import Timings
 from .ownership import require_own
 from .pipe import OpenPipe, Pipe
-from .transports.openssh import OpenSshPipe
 from .transports.process import LocalPipe
-from .transports.ssh_config import resolve
 
 CLIENT = "MUSTER_SSH"
 """The environment variable that names the SSH client."""
@@ -100,7 +98,11 @@ class Access:
         python = self.python or self.pythons.get(host.name, "python3")
         config = Path(self.ssh_config) if self.ssh_config else None
         if self.client == "openssh":
+            from .transports.openssh import OpenSshPipe
+
             return OpenSshPipe(host, python, ssh_config=config)
+        from .transports.ssh_config import resolve
+
         route = resolve(host, config)
         with _without_invoke:
             from .transports.ssh import SshPipe

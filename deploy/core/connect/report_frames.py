@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...features.forward.wire import PART
 from ..decode import MALFORMED, from_json
 from ..wire.frames import Frame
 from .reports import KINDS, Report, Sampled
 
-MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (features/adhoc/on_host/run_command.py)
-PAYLOADS: Mapping[str, tuple[str, int]] = {"ran": ("output", MOST_OUTPUT), "stream-part": ("part", PART)}
+MOST_OUTPUT = 1 << 20  # of a command of `muster run`, in bytes (features/adhoc/on_host/run_command.py)
+MOST_PART = 1 << 16  # of a connection, in bytes (features/forward/wire.py)
+PAYLOADS: Mapping[str, tuple[str, int]] = {"ran": ("output", MOST_OUTPUT), "stream-part": ("part", MOST_PART)}
 """The reports that bytes may follow: the field for them, and how many there may be."""
 
 BUSY = "busy"
 """Sent by an agent while it works on a request: a sign of life."""
-
 SAMPLE = "sample"
 """Sent by an agent that watches its host. Not in KINDS, because no sample can end a connection."""
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from ..connect.cluster import Cluster
 from ..plan.launch_plan import Contribution, LaunchPlan
 from ..plan.planner import Tools, plan
+from ..waits import with_hosts
 from .events import Stage
 from .feature import Features, Start
-from .stages import with_hosts
 
 _AGENT = Path(__file__).parents[2] / "core" / "agent"
 IN_RANK = _AGENT / "in_rank"

@@ -21,6 +21,7 @@ from ..plan.spec import LaunchSpec
 from ..text.progress import Text
 from ..text.text import count
 from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
+from ..waits import with_hosts
 from ..wire.clock import now
 from . import restart_policy as restart
 from .deliver import Contents, deliver, prepare_for
@@ -34,7 +35,6 @@ from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .result import Failure, LaunchResult, interruption
 from .run_folder import RunFolder
-from .stages import with_hosts
 from .state import LaunchState
 from .verdict import verdict
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .. import waits
@@ -20,15 +20,6 @@ from .state import LaunchState
 
 LEAST_BYTES = 1_000_000
 """Less is not worth a count: it is sent in a moment."""
-
-
-def with_hosts(what: str) -> Callable[[], str]:
-    """`connecting, waiting for 2 of 3 hosts: node[2-3] (8 s)`: a stage that hosts may delay.
-
-    Without such hosts, `preparing the packages (8 s)`: the package index may be slow.
-    """
-    began = time.monotonic()
-    return lambda: f"{what}, {hosts}" if (hosts := waits.for_hosts()) else waits.timed(what, began)
 
 
 @dataclass
@@ -60,7 +51,7 @@ class DeliveryStage:
     def __init__(self) -> None:
         self._lock, self._sending = threading.Lock(), list[Sending]()
         self._largest, self._began = (0, ""), time.monotonic()
-        self._waiting = with_hosts("sending files")
+        self._waiting = waits.with_hosts("sending files")
 
     def send(self, channel: Channel, sizes: Mapping[str, int]) -> Sending:
         """Files are sent to a host. `sizes`: the bytes of each, by its path."""

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...features.kernel.wire import meaning_of
-from ...features.why import stragglers
 from ..errors import MusterError, lines_of
 from ..hosts.stuck import REMEDY, not_ended
 from ..plan.kept import KeepOptions
@@ -78,7 +76,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     lines += [f"        out: {line}" for line in _outputs(result)]
     lines += [f"        kept: {line}" for line in _kept(plan)]
     lines += [f"        written beside the code: {line}" for line in _beside(result)]
-    lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
+    lines += [f"        slow: {line}" for line in _late(result)]
     left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        {line}" for line in killed_lines(result)]
@@ -124,6 +122,10 @@ def killed_lines(result: LaunchResult) -> Iterator[str]:
 
 def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:
     """`node2, 14:03:11: the GPU has fallen off the bus: NVRM: Xid ...`, a line for each kind and host."""
+    if not lines:
+        return
+    from ...features.kernel.wire import meaning_of
+
     kinds: dict[tuple[str, str], list[KernelLine]] = {}
     for line in lines:
         kinds.setdefault((line.host, meaning_of(line.kind, line.text)), []).append(line)
@@ -133,6 +135,14 @@ def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:
         yield f"{host}, {clock}: {meaning}: {clip(harmless(first.text), LONGEST_REASON)}{more}"
     if len(kinds) > MOST_KERNEL_LINES:
         yield f"{count(len(kinds) - MOST_KERNEL_LINES, 'kind')} more in result.json"
+
+
+def _late(result: LaunchResult) -> Iterator[str]:
+    """The ranks that the others waited for."""
+    if result.late:
+        from ...features.why import stragglers
+
+        yield from stragglers.lines(result.late, result.ended, ended=True)
 
 
 def _memory_kills(result: LaunchResult) -> Iterator[str]:

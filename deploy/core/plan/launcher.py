@@ -10,10 +10,8 @@ from ..errors import HostError, UnfitError, UsageError
 from ..hosts.facts import Facts, minor
 from ..hosts.hostfile import Host
 from ..text.text import count, size
-from .openmpi import Mpirun
 from .placement import Layout, PlacedRank, Placement
 from .spec import LauncherName, LaunchSpec
-from .torchrun import Torchrun
 
 
 class Launcher(Protocol):
@@ -47,12 +45,15 @@ class Launcher(Protocol):
         ...
 
 
-_BY_NAME: Mapping[LauncherName, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun()}
-
-
 def launcher_of(name: LauncherName) -> Launcher:
     """The launcher of a name in LAUNCHERS."""
-    return _BY_NAME[name]
+    if name == "mpirun":
+        from .openmpi import Mpirun
+
+        return Mpirun()
+    from .torchrun import Torchrun
+
+    return Torchrun()
 
 
 def unfit(host: Host, facts: Facts, launcher: Launcher) -> HostError | None:

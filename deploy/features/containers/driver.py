@@ -14,9 +14,9 @@ from ...core.connect.pipe import LostError
 from ...core.errors import MusterError, UnfitError
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
-from ...core.job.stages import with_hosts
 from ...core.plan.launch_plan import Contribution, LaunchPlan
 from ...core.plan.spec import LaunchSpec
+from ...core.waits import with_hosts
 from .messages import CONTAINER, CONTAINER_START, EngineName, HostImage, push_commands, require_same
 from .options import ContainerOptions
 from .plan import ContainerPlan, contributions

@@ -124,7 +124,7 @@ class PackageDelivery(EnvironmentsAsked):
         launcher: str,
         cache: Path,
         write: Callable[[str], None],
-        progress: Callable[[str, str], AbstractContextManager[ProgressLine]],
+        progress: Callable[..., AbstractContextManager[ProgressLine]],
         *,
         dry: bool = False,
     ) -> None:
@@ -232,13 +232,13 @@ class PackageDelivery(EnvironmentsAsked):
             host: [file.digest for file in files] for host in offline
         }
         build = EnvironmentBuild(cluster, lock, self._wanted, tool.digest, wheels, online, self._write)
-        with self._progress("packages on their way", MB) as progress:
+        with self._progress("packages on their way", unit=MB) as progress:
             build.bring(files, needed, progress.show)
         made = build.make(makers)
         return {host: made[first[held[host].home]] for host in lacking}
 
     def _wheels(self, lock: Lock) -> list[fetch.Wheel]:
-        with self._progress("wheels for the hosts", "packages") as progress:
+        with self._progress("wheels for the hosts", unit="packages") as progress:
             return fetch.wheels(lock, self._cache, progress.show)
 
     def _online(self, cluster: Cluster, lock: Lock, hosts: list[str]) -> frozenset[str]:

@@ -10,8 +10,8 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.job.events import Stage
 from ...core.job.feature import Feature, Start
-from ...core.job.stages import with_hosts
 from ...core.plan.launch_plan import Contribution
+from ...core.waits import with_hosts
 from .messages import ENVIRONMENT_HOLD
 from .present import PackageSource
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from ...core.connect.ownership import require_own
 from ...core.errors import UsageError
 from ...core.plan.flags import Options, flag
-from .requirements import files_of, require_no_builds
 
 _RUNS = "the ranks run the packages that it names"
 
@@ -112,6 +111,8 @@ def wanted(options: PackageOptions) -> Requirements | None:
 
 def require_own_requirements(file: Path) -> None:
     """`UsageError` for another user's requirements, and for packages that would be built here."""
+    from .requirements import files_of, require_no_builds
+
     read = [path for path, _ in files_of(file)]
     require_own([*read, *(file.parent / name for name in ("pyproject.toml", "uv.toml"))], _RUNS)
     require_no_builds(file)
@@ -119,6 +120,8 @@ def require_own_requirements(file: Path) -> None:
 
 def fingerprint(requirements: Requirements, platform: Platform, uv: str) -> str:
     """The digest of all inputs of a lock except the index: it changes with a file or a host."""
+    from .requirements import files_of
+
     choices = ("--no-build", uv, astuple(platform), requirements.system_torch, requirements.torch_backend)
     digest = hashlib.sha256(repr(choices).encode())
     for path, text in files_of(requirements.file):
