@@ -188,7 +188,8 @@ def test_the_help_of_make_is_aligned() -> None:
 
 
 def test_the_modules_that_the_architecture_names_exist() -> None:
-    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)(?:\.py)?`", DOCUMENTS["docs/architecture.md"]))
+    text = DOCUMENTS["docs/architecture.md"] + DOCUMENTS["docs/explanation/reasons.md"]
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)(?:\.py)?`", text))
     roots = (ROOT / "deploy", ROOT / "train", ROOT)
     in_a_run = {"logs/order"}
     assert named - in_a_run == {
@@ -196,6 +197,15 @@ def test_the_modules_that_the_architecture_names_exist() -> None:
         for name in named
         if any((root / name).is_dir() or (root / f"{name}.py").is_file() for root in roots)
     }
+
+
+def test_the_steps_that_the_architecture_names_exist() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "deploy").rglob("*.py"))
+    named = re.findall(r"`(?:[A-Za-z]+\.)?(_?[a-z]+(?:_[a-z]+)*)`", DOCUMENTS["docs/architecture.md"])
+    steps = {name for name in named if name.startswith("_")}
+    classes = {*re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", DOCUMENTS["docs/architecture.md"])}
+    assert {name for name in steps if f"def {name}(" not in sources} == set()
+    assert {name for name in classes if not re.search(rf"class {name}\b", sources)} == set()
 
 
 def test_every_variable_of_muster_is_described_and_only_those() -> None:
