@@ -21,8 +21,9 @@ import time
 from pathlib import Path
 
 from muster.deploy.core.connect.report_frames import of_frame
-from muster.deploy.core.connect.reports import Event, Sampled
+from muster.deploy.core.connect.reports import Event
 from muster.deploy.core.wire.frames import Frame
+from muster.deploy.features.samples.messages import Sampled
 from muster.deploy.features.samples.on_host.sampler import Sampler
 from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
 

@@ -218,4 +218,5 @@ REPORTS: dict[str, dict[str, Any]] = {
     "image-loaded": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID]},
     "env-made": {"seconds": 7.0, "environment": ENVIRONMENT, "error": ""},
     "data-read": {"done": 7, "total": 9},
+    "sample": {"sample": '{"cpu": 0.5}'},
 }

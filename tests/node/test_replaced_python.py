@@ -9,10 +9,11 @@ import pytest
 
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
-from muster.deploy.core.connect.reports import LauncherLine, Sampled
+from muster.deploy.core.connect.reports import LauncherLine
 from muster.deploy.core.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STORE, WATCH
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
+from muster.deploy.features.samples.messages import Sampled
 from muster.deploy.features.why.messages import ARRIVALS, WHY
 from tests.ending import end
 from tests.processes import is_alive

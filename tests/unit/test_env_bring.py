@@ -13,7 +13,7 @@ import pytest
 
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.listener import Listener
-from muster.deploy.core.connect.reports import EnvironmentMade, Event, FileGot, Report
+from muster.deploy.core.connect.reports import Event, FileGot, Report
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import UnfitError, UsageError
@@ -22,7 +22,7 @@ from muster.deploy.core.hosts.facts import Environment, HostEnvironments, minor
 from muster.deploy.core.plan.launch_plan import Contribution
 from muster.deploy.features.packages import bring
 from muster.deploy.features.packages.bring import PackageDelivery
-from muster.deploy.features.packages.messages import ENVIRONMENT_MAKE, ENVIRONMENTS
+from muster.deploy.features.packages.messages import ENVIRONMENT_MAKE, ENVIRONMENTS, EnvironmentMade
 from muster.deploy.features.packages.present import Present
 from muster.deploy.features.packages.wanted import Requirements
 from tests.packages import make_wheel, require

@@ -42,9 +42,7 @@ GATHERERS = {
     *(f"features.why.{name}" for name in ("pace_watch", "stall_notes", "stall_timeout")),
 }
 CORE_IMPORTS_FEATURES: Mapping[str, str] = {
-    "connect.reports": "samples",
     "connect.requests.jobs": "why",
-    "job.events": "samples",
     "job.fetch": "metrics samples",
     "job.result": "why",
     "job.table": "why",
@@ -56,7 +54,6 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "bench": "all_features leases page why",
     "check": "bench image leases setup slurm",
     "detach": "all_features all_options",
-    "forward": "eval",
     "hints": "leases samples",
     "image": "containers",
     "nested": "samples",

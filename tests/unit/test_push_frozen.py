@@ -15,7 +15,7 @@ import pytest
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.listener import Listener
 from muster.deploy.core.connect.pipe import LostError
-from muster.deploy.core.connect.reports import Event, FileGot, FileStuck, ImageLoaded, Report
+from muster.deploy.core.connect.reports import Event, FileGot, FileStuck, Report
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import HostError, MusterError
@@ -23,7 +23,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.image import push
 from muster.deploy.features.image.archive import Archive
 from muster.deploy.features.image.messages import IMAGE as IMAGE_OF_HOST
-from muster.deploy.features.image.messages import IMAGE_LOAD, PresentImage
+from muster.deploy.features.image.messages import IMAGE_LOAD, ImageLoaded, PresentImage
 from tests.unit.test_push_plan import CONFIGURATION, DIFF_IDS, IMAGE, saved
 from tests.waiting import PATIENCE
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.job.events import Begun, Event
+from muster.deploy.core.job.events import Event
 from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.features.why import diagnosis, stall_notes
-from muster.deploy.features.why.gather import begun
+from muster.deploy.features.why.gather import Begun, begun
 from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall, StackLine
 from muster.deploy.features.why.positions import Positions, Rank
 from muster.deploy.features.why.stall import StallRule, at_work, stall_text

@@ -5,30 +5,37 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
-from ...features.samples import messages as samples
-from ...features.samples.messages import HostSample
-from ..decode import MALFORMED, AtMost, Between, message
+from ..decode import AtMost, Between, from_json, message
 from ..errors import HostError
-from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
-from ..hosts.facts import Environment
-from ..hosts.stuck import StuckProcesses
+from ..hosts.bounds import Bytes, Code, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
 from ..wire.frames import Frame
 
 
 class Report:
-    """A report. `event`: the name that an agent uses for its kind; the driver makes those without a name."""
+    """A report. `event`: the name that an agent uses for its kind; the driver makes those without a name.
 
-    def __init_subclass__(cls, *, event: str = "") -> None:
+    `payload`: the field for the bytes that may follow it, if any, and `room`: how many there may be.
+    """
+
+    def __init_subclass__(cls, *, event: str = "", payload: str = "", room: int = 0) -> None:
         if event:
             KINDS[event] = cls
+        if payload:
+            PAYLOADS[event] = payload, room
+
+    @classmethod
+    def of(cls, frame: Frame) -> Report:
+        """The report in a frame; one of MALFORMED for a protocol error."""
+        report: Report = from_json(cls, frame)
+        return report
 
 
 KINDS: dict[str, type[Report]] = {}
-"""The reports of agents, by the name of their event."""
+"""The reports of agents, by the name of their event. Those of a feature are known once it is imported."""
+PAYLOADS: dict[str, tuple[str, int]] = {}
 
 
 @message(frozen=True)
@@ -107,25 +114,6 @@ class ProgramOver(Report, event="program-over"):
 
 
 @message(frozen=True)
-class Sampled(Report):
-    """A sample of a host and its ranks; None for a malformed one: the host loses only this sample."""
-
-    sample: HostSample | None
-
-    @classmethod
-    def of(cls, frame: Frame) -> Sampled:
-        """The sample in a frame: JSON in a text, so that no value in it is a protocol error.
-
-        The driver adds its time and host (features/samples/driver.py).
-        """
-        try:
-            sample = json.loads(frame["sample"])
-            return cls(samples.of_json({**sample, "at": 0, "host": "", "attempt": 0}))
-        except MALFORMED:
-            return cls(None)
-
-
-@message(frozen=True)
 class LauncherLine(Report, event="launcher"):
     """A line of mpirun or torchrun."""
 
@@ -180,52 +168,6 @@ class StopAsked(Report, event="stop-asked"):
 
 
 @message(frozen=True)
-class Detached(Report, event="detached"):
-    """The driver of a detached job has started the ranks (`title`), or why it could not."""
-
-    title: Text = ""
-    error: Text = ""
-    unfit: Annotated[tuple[tuple[Name, Text], ...], AtMost(4096)] = ()
-    exit_status: Annotated[int, Between(0, 255)] = 1
-
-
-@message(frozen=True)
-class CommandRan(Report, event="ran"):
-    """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
-
-    `left`: its processes that not even SIGKILL has ended.
-    """
-
-    code: Code
-    cut: Bytes
-    timed_out: bool
-    left: StuckProcesses = ()
-    output: bytes = b""
-
-
-@message(frozen=True)
-class StreamPart(Report, event="stream-part"):
-    """A part of a connection that is passed on (features/forward/driver.py); an empty one is the last."""
-
-    stream: Count
-    part: bytes = b""
-
-
-@message(frozen=True)
-class StreamTaken(Report, event="stream-taken"):
-    """The host has written a part of a connection."""
-
-    stream: Count
-
-
-@message(frozen=True)
-class StreamClosed(Report, event="stream-closed"):
-    """A connection on the host takes no more."""
-
-    stream: Count
-
-
-@message(frozen=True)
 class FileHave(Report, event="file-have"):
     """The bytes of a file that are on a host."""
 
@@ -252,33 +194,6 @@ class FileStuck(Report, event="file-stuck"):
     digest: Digest
     have: Bytes
     text: Text
-
-
-@message(frozen=True)
-class ImageLoaded(Report, event="image-loaded"):
-    """The engine of a host has an image, or why it does not."""
-
-    id: Name = ""
-    created: Name = ""
-    layers: Annotated[tuple[DiffId, ...], AtMost(1024)] = ()
-    error: Text = ""
-
-
-@message(frozen=True)
-class DataRead(Report, event="data-read"):
-    """The bytes of a data set's source that are read."""
-
-    done: Bytes
-    total: Bytes
-
-
-@message(frozen=True)
-class EnvironmentMade(Report, event="env-made"):
-    """A host has made an environment, in so many seconds, or why it could not."""
-
-    seconds: Seconds
-    environment: Environment | None = None
-    error: Text = ""
 
 
 @message(frozen=True)

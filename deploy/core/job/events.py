@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...features.samples.messages import HostSample
 from ..connect.reports import Report
 from ..text.progress import Text
+from .feature_event import FeatureEvent
 from .job_events import JobEvent
 
 
@@ -62,13 +62,6 @@ class Reported:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """How many collectives each rank of a recorded job has begun."""
-
-    collectives: Mapping[int, int]
-
-
-@dataclass(frozen=True)
 class Recorded:
     """A field of job.json, which other machines read while the job runs."""
 
@@ -77,7 +70,7 @@ class Recorded:
 
 
 Event: TypeAlias = (
-    JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Reported | HostSample | Begun | Recorded
+    JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Reported | Recorded | FeatureEvent
 )
 Emit: TypeAlias = Callable[[Event], None]
 

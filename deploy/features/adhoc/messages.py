@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+from ...core.connect.reports import Report
 from ...core.connect.requests.launch import WrittenFiles
 from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Payload, Request
 from ...core.connect.silence import STUCK_READING_SECONDS
-from ...core.decode import AtMost, Like
-from ...core.hosts.bounds import Bytes, Count, Name, Path
+from ...core.decode import AtMost, Like, message
+from ...core.hosts.bounds import Bytes, Code, Count, Name, Path
+from ...core.hosts.stuck import StuckProcesses
 from ...core.wire.files import PART
 from ..left_memory.messages import LeftMemory
+
+MOST_OUTPUT = 1 << 20
+"""Bytes of the output of a command (features/adhoc/on_host/run_command.py)."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,20 @@ class Cleaned:
     results: Annotated[tuple[JobResults, ...], AtMost(MOST_ENTRIES)] = ()
     memory: LeftMemory | None = None
     """What ended programs of this user left in memory; it stays."""
+
+
+@message(frozen=True)
+class CommandRan(Report, event="ran", payload="output", room=MOST_OUTPUT):
+    """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
+
+    `left`: its processes that not even SIGKILL has ended.
+    """
+
+    code: Code
+    cut: Bytes
+    timed_out: bool
+    left: StuckProcesses = ()
+    output: bytes = b""
 
 
 RUN = Request("run", Nothing)

@@ -10,13 +10,13 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.pipe import LostError, why_lost
-from ...core.connect.reports import CommandRan, Lost, Report
+from ...core.connect.reports import Lost, Report
 from ...core.connect.requests.request import Nothing
 from ...core.errors import MusterError
 from ...core.hosts.stuck import not_ended
 from ...core.text.text import describe_code, status_of
 from ...core.waits import waiting
-from .messages import CLEAN, RUN, Cleaned
+from .messages import CLEAN, RUN, Cleaned, CommandRan
 
 HEAR_SECONDS = 2.0
 TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit

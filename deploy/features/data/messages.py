@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Payload, Request
 from ...core.connect.silence import STUCK_SECONDS
 from ...core.content.messages import FolderMark
-from ...core.decode import AtMost, Between, Like
+from ...core.decode import AtMost, Between, Like, message
 from ...core.hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Text
 from .wire.manifest import CHUNK
 
@@ -66,6 +67,14 @@ class DataRemoved:
     """The bytes of a data set that is removed."""
 
     freed: Bytes
+
+
+@message(frozen=True)
+class DataRead(Report, event="data-read"):
+    """The bytes of a data set's source that are read."""
+
+    done: Bytes
+    total: Bytes
 
 
 DATA_SCAN = Request("data_scan", DataBundle, stuck_after=STUCK_SECONDS)

@@ -13,14 +13,14 @@ from typing import Any
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
-from ...core.connect.reports import DataRead, Report
+from ...core.connect.reports import Report
 from ...core.content.files import ANSWER_SECONDS, serve
 from ...core.content.messages import BLOB_FORGET, FilesServed
 from ...core.content.transfers import OnProgress, Transfers
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.wire.os_errors import explain
 from .bundles import Bundle, BundleSource, bring_here, bring_manifest, bundles
-from .messages import DATA_BEGIN, DATA_PUBLISH, DATA_SCAN, DataBegun
+from .messages import DATA_BEGIN, DATA_PUBLISH, DATA_SCAN, DataBegun, DataRead
 from .source import DataSource
 from .wire.manifest import Chunks, Manifest, numbers, unpack
 from .wire.scan import Reader, scan

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.pipe import LostError, SilentError
-from ...core.connect.reports import Detached, Lost
-from ...core.connect.requests.jobs import DETACH
+from ...core.connect.reports import Lost
 from ...core.connect.silence import FROZEN
 from ...core.errors import MusterError, UnfitError
 from ...core.job.deliver import DELIVERY_SECONDS, Contents
@@ -16,6 +15,7 @@ from ...core.job.stages import DeliveryStage
 from ...core.plan.source_tree import Tree, of_package
 from ...core.plan.spec import LaunchSpec
 from ...core.text.progress import OnStage, show_no_stage
+from .messages import DETACH, Detached
 
 PYTHON = (3, 10)
 

@@ -1,11 +1,11 @@
-"""Requests to running jobs: an expression in every rank, connections to a port or a socket of a host."""
+"""The request for an expression in every rank of a running job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated
 
-from ...core.connect.requests.request import Nothing, Request
+from ...core.connect.requests.request import Request
 from ...core.decode import AtMost, Like, message
 from ...core.hosts.bounds import Text
 
@@ -28,16 +28,3 @@ class Answers:
 
 
 EVAL = Request("console_eval", Answers, ranks=lambda answer: answer.ranks)
-
-
-@message(frozen=True)
-class StreamOpened:
-    """`refused`: why there is no connection."""
-
-    refused: Text = ""
-
-
-STREAM_OPEN = Request("stream_open", StreamOpened)
-STREAM_PART = Request("stream_part", Nothing)
-STREAM_TAKEN = Request("stream_taken", Nothing)
-STREAM_CLOSE = Request("stream_close", Nothing)

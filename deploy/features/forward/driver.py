@@ -16,11 +16,20 @@ from ...core.connect.channel import Channel
 from ...core.connect.inbox import Inbox
 from ...core.connect.listener import Listener
 from ...core.connect.pipe import why_lost
-from ...core.connect.reports import Lost, StreamClosed, StreamPart, StreamTaken
+from ...core.connect.reports import Lost
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.wire.os_errors import explain
 from ...core.wire.users import name_of
-from ..eval.messages import STREAM_CLOSE, STREAM_OPEN, STREAM_PART, STREAM_TAKEN, StreamOpened
+from .messages import (
+    STREAM_CLOSE,
+    STREAM_OPEN,
+    STREAM_PART,
+    STREAM_TAKEN,
+    StreamClosed,
+    StreamOpened,
+    StreamPart,
+    StreamTaken,
+)
 from .wire import Stream
 
 TABLE = Path("/proc/net/tcp")

@@ -1,13 +1,14 @@
-"""Requests while an image goes to hosts."""
+"""Requests and reports while an image goes to hosts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
+from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import AtMost
-from ...core.hosts.bounds import Count, DiffId, Name
+from ...core.decode import AtMost, message
+from ...core.hosts.bounds import Count, DiffId, Name, Text
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,16 @@ class PresentImage:
     created: Name
     layers: Annotated[tuple[DiffId, ...], AtMost(1024)]
     common: Count
+
+
+@message(frozen=True)
+class ImageLoaded(Report, event="image-loaded"):
+    """The engine of a host has an image, or why it does not."""
+
+    id: Name = ""
+    created: Name = ""
+    layers: Annotated[tuple[DiffId, ...], AtMost(1024)] = ()
+    error: Text = ""
 
 
 IMAGE = Request("image", PresentImage)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
-from ...core.connect.reports import ImageLoaded, Report
+from ...core.connect.reports import Report
 from ...core.content.files import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
 from ...core.content.messages import BLOB_FORGET
 from ...core.content.transfers import OnProgress, Transfers
@@ -18,7 +18,7 @@ from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.text import count, table
 from .archive import Archive, Layer
 from .engine import Image, LocalEngine
-from .messages import IMAGE, IMAGE_LOAD, PresentImage
+from .messages import IMAGE, IMAGE_LOAD, ImageLoaded, PresentImage
 
 LOAD_SECONDS = 900.0
 

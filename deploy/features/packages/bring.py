@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.pipe import why_lost
-from ...core.connect.reports import EnvironmentMade, Lost, Report
+from ...core.connect.reports import Lost, Report
 from ...core.content.files import LocalFile, serve, transfers_of
 from ...core.content.transfers import OnProgress, Transfers
 from ...core.errors import UnfitError, UsageError
@@ -26,7 +26,7 @@ from ...core.text.text import count
 from ...core.wire.files import digest as digest_of
 from . import fetch, uv
 from .lock import Lock, locked
-from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH
+from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH, EnvironmentMade
 from .present import EnvironmentsAsked
 from .wanted import Platform, Requirements
 

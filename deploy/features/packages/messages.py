@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import AtMost
-from ...core.hosts.bounds import Bytes, Text
-from ...core.hosts.facts import MOST_ENVIRONMENTS, HostEnvironments, Key
+from ...core.decode import AtMost, message
+from ...core.hosts.bounds import Bytes, Seconds, Text
+from ...core.hosts.facts import MOST_ENVIRONMENTS, Environment, HostEnvironments, Key
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,15 @@ class EnvironmentsRemoved:
     removed: Annotated[tuple[Key, ...], AtMost(MOST_ENVIRONMENTS)]
     kept: Annotated[tuple[Key, ...], AtMost(MOST_ENVIRONMENTS)]
     freed: Bytes
+
+
+@message(frozen=True)
+class EnvironmentMade(Report, event="env-made"):
+    """A host has made an environment, in so many seconds, or why it could not."""
+
+    seconds: Seconds
+    environment: Environment | None = None
+    error: Text = ""
 
 
 ENVIRONMENTS = Request("envs", HostEnvironments)

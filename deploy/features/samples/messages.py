@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
+from ...core.connect.reports import Report
 from ...core.decode import MALFORMED, AtMost, Between, from_json
 from ...core.hosts.bounds import Name
+from ...core.job.feature_event import FeatureEvent
+from ...core.wire.frames import Frame
 
 # Bounds above what any host has: a number beyond them is wrong, and would spoil every scale.
 MOST_CORES, MOST_RANKS, MOST_GPUS = 1 << 16, 1 << 12, 1 << 8
@@ -88,7 +91,7 @@ class TrainingSample:
 
 
 @dataclass(frozen=True)
-class HostSample:
+class HostSample(FeatureEvent):
     """One host and its ranks. Memory and /dev/shm in bytes; rates in bytes per second."""
 
     at: Annotated[float, Between(0, MOST_TIME)]
@@ -146,3 +149,21 @@ def as_line(sample: HostSample) -> str:
 
 def _measured(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in items if value is not None and value != ()}
+
+
+@dataclass(frozen=True)
+class Sampled(Report, event="sample"):
+    """A sample of a host and its ranks; None for a malformed one: the host loses only this sample."""
+
+    sample: HostSample | None
+
+    @classmethod
+    def of(cls, frame: Frame) -> Sampled:
+        """The sample in a frame: JSON in a text, so that no value in it is a protocol error.
+
+        The driver adds its time and host (features/samples/driver.py).
+        """
+        try:
+            return cls(of_json({**json.loads(frame["sample"]), "at": 0, "host": "", "attempt": 0}))
+        except MALFORMED:
+            return cls(None)

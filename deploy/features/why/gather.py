@@ -16,6 +16,7 @@ from pathlib import Path
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.requests.launch import MISSING, SAMPLE, STORE
+from ...core.job.feature_event import FeatureEvent
 from ..samples.messages import HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .lateness import Pace, paces
@@ -24,6 +25,13 @@ from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure, Stragg
 from .positions import Rank
 from .stragglers import stragglers
 from .sums import Sums, latest
+
+
+@dataclass(frozen=True)
+class Begun(FeatureEvent):
+    """How many collectives each rank of a recorded job has begun."""
+
+    collectives: Mapping[int, int]
 
 
 def own_py_spy() -> bytes | None:

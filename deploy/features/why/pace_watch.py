@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import in_thread
 from ...core.connect.requests.jobs import MOST_LATE
-from ...core.job.events import Begun, Event, Recorded, Said
+from ...core.job.events import Event, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.job_events import JobEvent
 from ...core.job.result import LaunchResult
@@ -23,7 +23,7 @@ from ...core.timings import IMPORTS, RENDEZVOUS
 from ...core.wire.clock import now
 from ..samples.messages import HostSample
 from .causes import Surroundings, mean_unsent
-from .gather import GatheredPace, gather, gather_pace
+from .gather import Begun, GatheredPace, gather, gather_pace
 from .lateness import Pace
 from .messages import Straggler
 from .positions import Rank

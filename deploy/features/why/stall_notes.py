@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.connect.fanout import in_thread
-from ...core.job.events import Begun, Event, Recorded, Said, printed_by_program
+from ...core.job.events import Event, Recorded, Said, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.job_events import EventType, JobEvent
 from ...core.job.result import Failure, LaunchResult
@@ -18,7 +18,7 @@ from ...core.text.text import count, duration
 from ...core.wire.clock import now
 from ..samples.messages import HostSample
 from .diagnosis import gather_waits
-from .gather import gather_begun
+from .gather import Begun, gather_begun
 from .options import WhyOptions
 from .stall import MANY_COLLECTIVES, StallRule, stall_text
 

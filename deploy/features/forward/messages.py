@@ -1,0 +1,44 @@
+"""Requests and reports for connections to a port or a socket of a host."""
+
+from __future__ import annotations
+
+from ...core.connect.reports import Report
+from ...core.connect.requests.request import Nothing, Request
+from ...core.decode import message
+from ...core.hosts.bounds import Count, Text
+from .wire import PART
+
+
+@message(frozen=True)
+class StreamOpened:
+    """`refused`: why there is no connection."""
+
+    refused: Text = ""
+
+
+@message(frozen=True)
+class StreamPart(Report, event="stream-part", payload="part", room=PART):
+    """A part of a connection that is passed on (features/forward/driver.py); an empty one is the last."""
+
+    stream: Count
+    part: bytes = b""
+
+
+@message(frozen=True)
+class StreamTaken(Report, event="stream-taken"):
+    """The host has written a part of a connection."""
+
+    stream: Count
+
+
+@message(frozen=True)
+class StreamClosed(Report, event="stream-closed"):
+    """A connection on the host takes no more."""
+
+    stream: Count
+
+
+STREAM_OPEN = Request("stream_open", StreamOpened)
+STREAM_PART = Request("stream_part", Nothing)
+STREAM_TAKEN = Request("stream_taken", Nothing)
+STREAM_CLOSE = Request("stream_close", Nothing)
