@@ -21,7 +21,7 @@ from ..core.text.columns import width_of
 from ..core.text.progress import Progress
 from ..core.text.screen import Screen
 from ..core.text.terminal import harmless, harmless_lines
-from ..core.text.text import count
+from ..core.text.text import count, span
 from ..core.waits import waiting
 from ..core.wire.rank_logs import host_of_spawned
 from ..core.wire.users import own_name
@@ -108,9 +108,14 @@ def stop(options: Stop) -> None:
         if not located.state.running:
             sys.stdout.write(f"{located.state.job} is over: {harmless(job_table.outcome(located.state))}\n")
             return
-        with waiting(f"the end of {located.state.job}"):
+        with waiting(end := f"the end of {located.state.job}") as wait:
             by = f"by {own_name()} on {socket.gethostname()}"
-            state = jobs.stop(located, by, None if options.grace == AS_LAUNCHED else float(options.grace))
+            grace = None if options.grace == AS_LAUNCHED else float(options.grace)
+
+            def show(state: JobState) -> None:
+                wait.name(f"{span(state.saving)} to handle SIGTERM" if state.saving else end)
+
+            state = jobs.stop(located, by, grace, show)
         sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
         if state.running:
             raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)

@@ -28,6 +28,10 @@ class Wait:
         self._left[host] = None
         self._hosts += 1
 
+    def name(self, what: str) -> None:
+        """Name what is waited for anew."""
+        self._what = what
+
     def over_for(self, host: str) -> None:
         self._left.pop(host, None)
 

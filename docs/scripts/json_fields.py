@@ -452,6 +452,7 @@ MEANINGS = {
     "JobState.gpus": "the numbers of the GPUs that it leases, by host",
     "JobState.spares": "spare hosts that are ready for the next attempt",
     "JobState.grace": "seconds that its ranks have for SIGTERM at a stop",
+    "JobState.saving": "the ranks that still handle SIGTERM while the job is ended",
     "JobState.left_out": "hosts that have left the job",
     "LeftOut.host": "its name",
     "LeftOut.why": "the reason",

@@ -23,7 +23,7 @@ from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import events, state
 from muster.deploy.core.job import report_handlers as reports
 from muster.deploy.core.job.cause import first_of
-from muster.deploy.core.job.events import Emit, LauncherOutput, Output, drop
+from muster.deploy.core.job.events import Emit, LauncherOutput, Output, Recorded, drop
 from muster.deploy.core.job.loop import STOP_SECONDS, LaunchLoop
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
@@ -155,7 +155,12 @@ def test_a_host_whose_ranks_still_save_is_asked_again_and_its_killed_ranks_are_n
     ]
     hosts.start_all()
     hosts.end(0, code=1)
-    result = hosts.run()
+    told: list[object] = []
+    result = hosts.run(emit=told.append)
+    assert [event for event in told if isinstance(event, Recorded)] == [
+        Recorded("saving", [2, 3]),
+        Recorded("saving", []),
+    ]
     stop = ("stop", {"grace": 30.0, "patience": 0.0})
     assert [channel.asked.count(stop) for channel in hosts.channels.values()] == [1, 2]
     assert result.cleared == {"node1", "node2"}

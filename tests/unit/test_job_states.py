@@ -21,6 +21,7 @@ from muster.deploy.cli.command import Exit, execute
 from muster.deploy.cli.jobs import Attach, Logs
 from muster.deploy.cli.program import run
 from muster.deploy.cli.shared import JobOptions
+from muster.deploy.core import waits
 from muster.deploy.core.connect.requests.request import Answer, Request
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job import control as jobs
@@ -32,6 +33,7 @@ from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.text.screen import Screen
+from muster.deploy.core.wire import runs as wire_runs
 from muster.deploy.core.wire.frames import Frame
 from muster.deploy.core.wire.rank_logs import restart_suffix
 from muster.deploy.core.wire.runs import identity
@@ -257,6 +259,33 @@ def test_status_lists_jobs_that_run_first_and_then_the_last_ones(
     assert listed("--running", "--mine") == [names[7]]
     os.close(own)
     os.close(theirs)
+
+
+def test_a_stop_names_the_ranks_that_still_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path, hosts=["node1"], ranks=2, placed=[2])
+    held, shown, saving = hold(folder), list[str](), [[0, 1], [1], []]
+
+    def tick(seconds: float) -> None:
+        shown.append(waits.line(time.monotonic()))
+        if saving:
+            record = json.loads((folder / "job.json").read_text())
+            (folder / "job.json").write_text(json.dumps({**record, "saving": saving.pop(0)}))
+            shown.append(job_table.details(only(tmp_path).state))
+        else:
+            os.close(held)
+
+    monkeypatch.setattr(time, "sleep", tick)
+    monkeypatch.setattr(wire_runs, "end_driver", lambda *words, force: True)
+    run(["stop", RECORD["job"], "--runs", str(tmp_path)])
+    end = f"waiting for the end of {RECORD['job']}"
+    assert shown[::2] == [
+        end,
+        "waiting for ranks 0-1 to handle SIGTERM",
+        "waiting for rank 1 to handle SIGTERM",
+        end,
+    ]
+    assert "\nending   ranks 0-1 still handle SIGTERM\n" in shown[1]
+    assert "\nending " not in shown[5]
 
 
 def test_a_row_of_status_fits_the_terminal_and_names_the_user(tmp_path: Path) -> None:

@@ -256,11 +256,16 @@ def printed(located: LocatedJob, *, rank: int | None, follow: bool, skip: bool =
             time.sleep(POLL_SECONDS)
 
 
-def stop(located: LocatedJob, by: str, grace: float | None = None) -> JobState:
+def stop(
+    located: LocatedJob,
+    by: str,
+    grace: float | None = None,
+    on_state: Callable[[JobState], None] = lambda state: None,
+) -> JobState:
     """End the job on every host, unless it is over; returns its state afterwards.
 
     This asks its driver to end it, and kills a driver that does not do so in time; then agents end the job.
-    `grace`: seconds for its ranks, in place of those of the launch.
+    `grace`: seconds for its ranks, in place of those of the launch. `on_state`: gets its state until then.
     """
     job = located.state.job
     seconds = STOP_SECONDS + (located.state.grace if grace is None else grace)
@@ -274,7 +279,8 @@ def stop(located: LocatedJob, by: str, grace: float | None = None) -> JobState:
                 "where no agent can signal it; press Ctrl-C there"
             )
         deadline = time.monotonic() + seconds
-        while state_of(located).running and time.monotonic() < deadline:
+        while (state := state_of(located)).running and time.monotonic() < deadline:
+            on_state(state)
             time.sleep(POLL_SECONDS)
     return state_of(located)
 

@@ -24,7 +24,7 @@ from ..errors import MusterError
 from ..hosts.stuck import StuckProcesses
 from ..wire.clock import now
 from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
-from .events import Stage
+from .events import Recorded, Stage
 from .feature import Attempt, Features
 from .job_record import grace_of_stop
 from .report_handlers import ReportHandlers
@@ -273,8 +273,12 @@ class LaunchLoop:
             wait_for_all(asked.values(), 0.05)
             for name in [name for name in running if asked[name].done()]:
                 last[name] = stopping = _answer(asked[name])
-                if stopping and not stopping.over:
+                before = stage.saving
+                if stopping:
                     stage.note(name, stopping)
+                if stage.saving != before:
+                    self.attempt.emit(Recorded("saving", stage.saving))
+                if stopping and not stopping.over:
                     asked[name] = self._ask_to_stop(name, patient)
                 else:
                     running.discard(name)

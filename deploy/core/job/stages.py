@@ -15,7 +15,7 @@ from .. import waits
 from ..connect.channel import Channel
 from ..connect.requests.launch import EndedProcess, RankProcess, Stopping
 from ..text.progress import ELAPSED_SECONDS
-from ..text.text import count, duration, span
+from ..text.text import count, duration, still_saving
 from .state import LaunchState
 
 LEAST_BYTES = 1_000_000
@@ -87,12 +87,16 @@ class EndStage:
         """Note how far a host is."""
         self._hosts[host] = stopping
 
+    @property
+    def saving(self) -> list[int]:
+        """The ranks that still handle SIGTERM."""
+        return sorted(rank for stopping in [*self._hosts.values()] for rank in stopping.saving)
+
     def __call__(self) -> str:
         hosts = {**self._hosts}
         seconds = duration(int(time.monotonic() - self._began))
-        if saving := sorted(rank for stopping in hosts.values() for rank in stopping.saving):
-            handle = "handles" if len(saving) == 1 else "handle"
-            return f"{span(saving)} still {handle} SIGTERM, {seconds}; Ctrl-C ends the job now"
+        if saving := self.saving:
+            return f"{still_saving(saving)}, {seconds}; Ctrl-C ends the job now"
         behind = [
             f"{process.name}{of_rank(process)} on {host}"
             for host, stopping in hosts.items()

@@ -32,6 +32,7 @@ def table(states: Sequence[JobState], width: int | None = None) -> str:
 def details(state: JobState, width: int | None = None) -> str:
     """The row of a job, and the details that the row leaves out."""
     facts = {
+        "ending": text.still_saving(state.saving),
         "stall": _stall(state),
         "launcher": state.launcher,
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
@@ -94,5 +95,5 @@ def _row(state: JobState) -> tuple[str, ...]:
         str(state.ranks),
         str(len(state.hosts)),
         "-" if end is None else text.duration(end - state.started),
-        state.why or _stall(state) or state.last_line,
+        state.why or text.still_saving(state.saving) or _stall(state) or state.last_line,
     )

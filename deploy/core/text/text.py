@@ -93,6 +93,11 @@ def span(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}" if ranks else ""
 
 
+def still_saving(ranks: Sequence[int]) -> str:
+    """`ranks 0-1 still handle SIGTERM`; nothing for none."""
+    return f"{span(ranks)} still handle{'s' * (len(ranks) == 1)} SIGTERM" if ranks else ""
+
+
 def ranges(numbers: Iterable[int], width: int = 0) -> str:
     """`0-3,5` for 0, 1, 2, 3, 5; with leading zeros up to `width`."""
     runs = [

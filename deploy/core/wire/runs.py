@@ -178,7 +178,7 @@ def describe(run: Path) -> Frame:
     if result.get("attempt", 0) != record.get("attempt", 0):
         result = {}  # of an earlier attempt
     waits = str(record.pop("waiting", "")) if not result else ""
-    stall, late = record.pop("stall", None), record.pop("late", ())
+    stall, late, saving = record.pop("stall", None), record.pop("late", ()), record.pop("saving", ())
     unfinished = "waiting" if waits else "running"
     failure, found = result.get("first_failure") or {}, result.get("why") or {}
     ended = end_state(result["exit_status"], failure.get("kind")) if result else ""
@@ -198,6 +198,7 @@ def describe(run: Path) -> Frame:
         "last_line": _last_line(run),
         "stall": stall if state == "running" else None,
         "late": late if state == "running" else (),
+        "saving": saving if state == "running" else (),
     }
 
 

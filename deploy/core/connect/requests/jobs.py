@@ -79,6 +79,8 @@ class JobState:
     stall: JobStall | None = None
     late: Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)] = ()
     """The ranks of a running job that the others wait for, by the sums of its driver."""
+    saving: Annotated[tuple[Rank, ...], AtMost(MOST_ENTRIES)] = ()
+    """The ranks of a job that is being ended that still handle SIGTERM."""
     user: Text = ""
     """The user who launched it; of a job of an older version, the owner of its record."""
     arrived: Seconds = 0.0
