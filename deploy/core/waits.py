@@ -29,7 +29,7 @@ class Wait:
         self._hosts += 1
 
     def name(self, what: str) -> None:
-        """Name what is waited for anew."""
+        """Change what is waited for."""
         self._what = what
 
     def over_for(self, host: str) -> None:

@@ -198,7 +198,9 @@ def test_an_mpirun_that_exits_0_is_not_believed(hosts: Hosts) -> None:
     assert "without an end of rank 2 (node2), rank 3 (node2)" in result.failure.reason
 
 
-def test_a_host_that_is_silent_while_the_launcher_ends_the_job_is_the_failure(hosts: Hosts) -> None:
+def test_a_host_that_is_silent_while_the_launcher_ends_the_job_is_the_failure(
+    hosts: Hosts, tmp_path: Path
+) -> None:
     lost = hosts.channels["node2"]
     lost.unanswered = {"stop"}
     hosts.start_all()
@@ -207,6 +209,8 @@ def test_a_host_that_is_silent_while_the_launcher_ends_the_job_is_the_failure(ho
     result = hosts.run()
     assert result.failure is not None
     assert result.failure.headline == "node2: silent for 10 s: frozen, or cut off from the network"
+    remedy = "        look: muster check --include node2 shows whether it answers now"
+    assert remedy in verdict(result, RunFolder(tmp_path, "job"))
     assert result.failure.tail == ("ended with it: rank 1 on node1: SIGTERM (15)\n",)
     assert time.monotonic() - began < STOP_SECONDS
     assert lost.asked[-1] == ("give up", {})

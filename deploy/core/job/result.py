@@ -59,6 +59,11 @@ class Failure:
         return self.kind == "host" and self.reason.startswith("protocol error")
 
     @property
+    def silent(self) -> bool:
+        """Whether its host did not answer (core/connect/silence.py)."""
+        return self.kind == "host" and self.reason.startswith("silent for")
+
+    @property
     def headline(self) -> str:
         """`rank 4 on node3: exit status 1`."""
         if self.kind in ("rank", "stall", "world") and self.rank is not None:

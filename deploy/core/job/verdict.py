@@ -42,6 +42,7 @@ _PARTS = {
 }
 """The parts of a start that may be long (core/timings.py), and their names in the verdict."""
 MOST_KERNEL_LINES, MOST_BEHIND = 4, 4
+LOOK = "shows whether it answers now, and how to continue an agent that a signal has stopped"
 LEAST_SECONDS, LEAST_SHARE = 2.0, 0.1
 """A part is named from this time on, and from this share of the whole time."""
 
@@ -69,6 +70,8 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         first = first_alike(result, result.earlier)
         tail = first.failure.tail if first and first.failure else failure.tail
         lines += [f"{QUOTE}{harmless(line.rstrip())}" for line in tail[-TAIL_LINES:]]
+        if failure.silent:
+            lines.append(f"        look: muster check --include {failure.host} {LOOK}")
         lines += [f"        after {time_taken} of {what}{parts}"] if plan.hosts else []
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
