@@ -175,12 +175,12 @@ MODULES = {name: module for family in FAMILIES.values() for name, (module, _) in
 FIRST_COMMANDS = {
     "init": "start a project: hosts.txt, fabfile.py",
     "demo": "train on this machine alone, to try it",
-    "check": "are the hosts fit, and if not, what fixes it",
+    "check": "test whether the hosts are ready, and name what to fix",
     "launch SCRIPT": "run a program on every host",
-    "status": "the jobs, running and over",
-    "logs": "what the ranks printed",
-    "top": "hosts and ranks, live",
-    "why": "why a job hangs or is slow",
+    "status": "list the jobs that run, and the last that ended",
+    "logs": "print the output of a job",
+    "top": "watch the hosts and ranks of a job, live",
+    "why": "explain why a job hangs or is slow",
     "stop JOB": "end a job on every host",
     "run COMMAND": "run a command on every host",
 }

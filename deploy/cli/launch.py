@@ -28,6 +28,9 @@ from .shared import THIS_ALLOCATION, print_note
 class Launch(LaunchOptions):
     """Run a program on every host, keep the logs of its ranks, print a verdict.
 
+    A rank is one process of the program. A host gets as many ranks as it has slots in the hosts file. The
+    verdict says how the job ended, and why.
+
     muster launch train.py --epochs 3        the program gets --epochs 3
     muster launch --np 4 -m package.module   a module, with 4 ranks
     muster launch -- --epochs 3              Muster's own training program

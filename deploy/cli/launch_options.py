@@ -59,20 +59,20 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
     )
     env: tuple[str, ...] = flag(
         (),
-        "for every rank; NAME alone takes its value from this machine; may be repeated",
+        "a variable of every rank; NAME alone takes its value from this machine; may be repeated",
         "NAME=VALUE",
         also=("-x",),
         group="Most used",
     )
     detach: bool = flag(
         False,
-        "run the job independently of this command: Muster's driver runs on the first host; with --slurm, "
-        "as a batch job",
+        "let the job continue without this command: Muster's driver, which watches it, runs on the first "
+        "host; with --slurm, in a batch job",
         group="Most used",
     )
     max_restarts: int = flag(
         0,
-        "how often to start again after a failure, on the hosts that are still fit (default: 0)",
+        "how often to start again after a failure, on the hosts that still work (default: 0)",
         "N",
         least=0,
         group="Most used",
@@ -82,7 +82,7 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
     )
     profile: str = flag(
         "",
-        "the profile in muster.toml or [tool.muster] whose values to use; its name alone does too",
+        "use the values of this profile in muster.toml or [tool.muster]; muster launch NAME does the same",
         "NAME",
         group="What runs",
     )
@@ -113,7 +113,8 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
     )
     backend: str = flag(
         "auto",
-        "auto (default), gloo, nccl, mpi or hccl; the program gets it as MUSTER_BACKEND",
+        "backend of torch.distributed: auto (default), gloo, nccl, mpi or hccl; the program gets it as "
+        "MUSTER_BACKEND",
         "NAME",
         choices=BACKENDS,
         group="What runs",
@@ -123,7 +124,7 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
     exclude: str = flag("", EXCLUDE, "HOSTS", group="Where it runs")
     network: str = flag(
         "",
-        "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
+        "network of the ranks: a CIDR, or an interface of the first host (default: one that all hosts reach)",
         "NETWORK",
         also=("--network-interface",),
         parse=network,
@@ -144,7 +145,7 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
     )
     spares: int = flag(
         0,
-        "connect, check and supply this many hosts beyond --np too, to replace hosts that fail (default: 0)",
+        "keep this many more hosts than --np needs ready, to replace hosts that fail (default: 0)",
         "N",
         least=1,
         group="Survive failures",

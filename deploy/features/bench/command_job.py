@@ -64,7 +64,7 @@ class BenchOptions(SlurmOptions):
     )
     network: str = flag(
         "",
-        "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
+        "network of the ranks: a CIDR, or an interface of the first host (default: one that all hosts reach)",
         "NETWORK",
     )
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")

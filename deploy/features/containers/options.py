@@ -61,7 +61,7 @@ class ContainerOptions(Options):
     )
     engine: str = flag(
         "",
-        "docker, podman or apptainer starts the container (default: what each host has)",
+        "start the container with docker, podman or apptainer (default: the one that each host has)",
         "NAME",
         choices=ENGINES,
         group=GROUP,

@@ -56,7 +56,8 @@ class LeaseOptions(Options):
 
     gpus: int | None = flag(
         None,
-        "lease this number of GPUs on each host, with a rank for each; 0: none (default: one for each rank)",
+        "reserve this number of GPUs on each host, and start a rank for each; 0: none (default: one GPU for "
+        "each rank)",
         "N",
         group="Most used",
         parse=_number,

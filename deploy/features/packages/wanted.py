@@ -63,7 +63,7 @@ class PackageOptions(Options):
 
     requirements: str = flag(
         "",
-        "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
+        "install the packages of this requirements.txt, pyproject.toml or uv.lock on every host, once",
         "FILE",
         replaces=("image", "engine", "mount"),
         group="Most used",
