@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+from concurrent.futures import Future
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import Tree, TreeFile
 from muster.deploy.core.text.terminal import harmless
 from muster.deploy.features.hints.file_hints import left_behind, missing_module, sent_elsewhere
+from muster.deploy.features.written_files.driver import WrittenFiles as WrittenFilesOfHosts
+from tests.unit.attempts import attempt_of
 from tests.unit.plans import NODE, NOTHING, make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
@@ -338,3 +342,29 @@ def test_a_verdict_says_what_lies_beside_the_code(
     said = verdict(result, RunFolder(tmp_path, PLAN.spec.job))
     assert f"written beside the code: {text.format(job=PLAN.spec.job)}\n" in said
     assert [row["host"] for row in result.as_json()["written"]] == [*beside]
+
+
+def test_hosts_that_left_the_job_are_searched_while_they_answer_and_named_else(tmp_path: Path) -> None:
+    def host(files: WrittenFiles, *, ended: bool = False) -> SimpleNamespace:
+        answer = Future[Written]()
+        answer.set_result(Written(files, NONE, files.largest * 32))
+        return SimpleNamespace(ended=ended, post=lambda request: answer, wait=lambda *_: answer.result())
+
+    first = WrittenFiles(1, 2048, more=False, largest="a")
+    channels = {
+        "node1": host(WrittenFiles(0, 0, more=False)),
+        "node2": host(first),
+        "node3": host(first, ended=True),
+    }
+    cluster: Any = SimpleNamespace(channels=channels, silent={})
+    attempt, feature = attempt_of(PLAN, cluster), WrittenFilesOfHosts()
+    result = feature.ended(dataclasses.replace(attempt, next_hosts=frozenset({"node1"})), FAILED)
+    assert not result.written
+    for name in ("node2", "node3"):
+        del channels[name]
+    plan = make_plan("node1 slots=2")
+    result = feature.ended(dataclasses.replace(attempt, plan=plan), dataclasses.replace(DONE, plan=plan))
+    result = feature.over(dataclasses.replace(result, left_out={"node2": "failed twice", "node3": "gone"}))
+    said = verdict(result, RunFolder(tmp_path, PLAN.spec.job))
+    assert "written beside the code: a, 2 KiB on node2; muster get" in said
+    assert "; the next launch starts without it; not searched: node3\n" in said

@@ -63,8 +63,13 @@ class Attempt:
     """When the first attempt of the job began, in seconds since the epoch."""
     away: frozenset[str] = frozenset()
     """The hosts of the job that were lost, and may answer again."""
-    is_last: bool = True
-    """Whether no other attempt follows. It is known at the end."""
+    next_hosts: frozenset[str] = frozenset()
+    """The hosts of the attempt that follows, which are known at the end."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no other attempt follows."""
+        return not self.next_hosts
 
     @property
     def head(self) -> Channel:

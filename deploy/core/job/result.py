@@ -175,6 +175,8 @@ class LaunchResult:
     notes: tuple[str, ...] = ()
     written: Mapping[str, Written] = field(default_factory=dict)
     """The files that its program wrote into the job's folder, by host."""
+    unsearched: tuple[str, ...] = ()
+    """The hosts on which there may be more of them: they did not answer, or left the job before."""
     why: Verdict | None = None
     """Why a recorded job stalled."""
     late: tuple[Straggler, ...] = ()

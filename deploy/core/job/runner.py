@@ -215,7 +215,8 @@ class Job:
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
         result = self.features.cause(attempt, result)
         again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
-        attempt = dataclasses.replace(attempt, is_last=result.warned or not again)
+        if not result.warned:
+            attempt = dataclasses.replace(attempt, next_hosts=frozenset(host.name for host in again))
         result = self.features.ended(attempt, result)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result

@@ -218,7 +218,8 @@ def _beside(result: LaunchResult) -> Iterator[str]:
     if wrote:
         it = "it" if [files.files for _, files in wrote] == [1] else "them"
         get = f"muster get {result.plan.spec.job} fetches {it}"
-        yield f"{', '.join(listed)}; {get}; the next launch starts without {it}"
+        more = f"; not searched: {fold_names(result.unsearched)}" if result.unsearched else ""
+        yield f"{', '.join(listed)}; {get}; the next launch starts without {it}{more}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:
