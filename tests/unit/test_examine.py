@@ -76,7 +76,7 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
     channel = Channel("node1", Simulated({}), Inbox())
     monkeypatch.setattr(channel, "ask", ask)
     monkeypatch.setattr(
-        "muster.deploy.core.connect.host_clock.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
+        "muster.deploy.core.connect.channel.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
     )
     ahead, uncertainty = channel.measure_clock()
     assert ahead == pytest.approx(5.0)

@@ -12,8 +12,8 @@ import pytest
 from muster.deploy.cli.program import run
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.errors import UsageError
-from muster.deploy.features.forward import driver as peers
-from muster.deploy.features.forward.driver import Forwarder, Target, listen
+from muster.deploy.features.forward import command as peers
+from muster.deploy.features.forward.command import Forwarder, Target, listen
 from muster.deploy.features.forward.wire import PART, WINDOW, Stream
 from tests.waiting import PATIENCE, wait_until
 

@@ -18,12 +18,18 @@ import pytest
 from muster.deploy.core.agent.processes import ProcessStat
 from muster.deploy.core.wire.clock import steady
 from muster.deploy.features.samples.messages import of_json
-from muster.deploy.features.samples.on_host import rank_meter
+from muster.deploy.features.samples.on_host import sampler as rank_meter
 from muster.deploy.features.samples.on_host import sampler as sampler_here
 from muster.deploy.features.samples.on_host.gpu_meter import FIELDS, GpuMeter, parse
 from muster.deploy.features.samples.on_host.meter import HostMeter, Rates, SampleHandler
-from muster.deploy.features.samples.on_host.rank_meter import RankMeter, launcher_of
-from muster.deploy.features.samples.on_host.sampler import MOST_BYTES, Sampler, TrainingMeter, last_step
+from muster.deploy.features.samples.on_host.sampler import (
+    MOST_BYTES,
+    RankMeter,
+    Sampler,
+    TrainingMeter,
+    last_step,
+    launcher_of,
+)
 from tests.waiting import wait_until
 
 NET = """Inter-| Receive

@@ -18,10 +18,9 @@ from paramiko.ssh_exception import NoValidConnectionsError
 
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.transports import ssh
-from muster.deploy.core.connect.transports.connection import PinnedClient
 from muster.deploy.core.connect.transports.host_keys import UnknownHostKey, known_keys
 from muster.deploy.core.connect.transports.process import LocalPipe
-from muster.deploy.core.connect.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
+from muster.deploy.core.connect.transports.ssh import PACKET_BYTES, PinnedClient, SshPipe, _explain, _Outgoing
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve
 from muster.deploy.core.errors import HostError, UsageError
 from muster.deploy.core.hosts.hostfile import Host

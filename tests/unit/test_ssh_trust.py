@@ -18,10 +18,9 @@ import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from muster.deploy.core.connect.transports import ssh_config
-from muster.deploy.core.connect.transports.connection import PinnedClient
 from muster.deploy.core.connect.transports.host_keys import known_keys
 from muster.deploy.core.connect.transports.login import Login
-from muster.deploy.core.connect.transports.ssh import SshPipe, _explain
+from muster.deploy.core.connect.transports.ssh import PinnedClient, SshPipe, _explain
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts.hostfile import Host

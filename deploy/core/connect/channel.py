@@ -23,12 +23,11 @@ from ..wire.frames import Frame, Readable, read_frame, write_frame
 from ..wire.protocol import LATE, PARTS
 from . import report_frames
 from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
-from .host_clock import measure_offset
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe, SilentError
 from .report_frames import BUSY
 from .reports import Event, Lost, Report
-from .requests.hosts import MODULES, TIME
+from .requests.hosts import MODULES, TIME, Time
 from .requests.request import Answer, Request
 from .silence import (
     FROZEN,
@@ -41,6 +40,30 @@ from .silence import (
     losses,
     standstill,
 )
+
+ROUNDS, LEAST_ROUNDS, SECONDS, PRECISION = 8, 3, 0.25, 0.001
+
+
+def measure_offset(ask: Callable[[], Time], *, steady: bool) -> tuple[float, float]:
+    """The offset, positive if the host's clock is fast, and its uncertainty, in seconds.
+
+    `steady`: not the time of day, but the monotonic clocks. The error is at most half a round trip, so the
+    quickest of several round trips counts.
+    """
+    measured: list[tuple[float, float]] = []
+    began = time.monotonic()
+    while len(measured) < ROUNDS:
+        late = time.monotonic() - began > SECONDS and len(measured) >= LEAST_ROUNDS
+        if late or (measured and min(measured)[0] < PRECISION):
+            break
+        sent = now() if steady else time.time()
+        answer = ask()
+        host_time = answer.steady if steady else answer.time
+        received = now() if steady else time.time()
+        measured.append(((received - sent) / 2, host_time - (sent + received) / 2))
+    uncertainty, offset = min(measured)
+    return offset, uncertainty
+
 
 # The longest line of an agent is shorter; the values of a line are bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23

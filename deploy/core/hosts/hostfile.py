@@ -21,8 +21,81 @@ from pathlib import Path
 
 from ..errors import HostfileError, Problem, UsageError
 from ..text.text import clip, nearest
-from . import hostfile_text
+from ..wire.files import open_regular
 from .name_patterns import MAX_HOSTS, InvalidValue, all_names, expand
+
+MOST_BYTES = 1 << 24
+_LINE = r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # a character at which str.splitlines does not split
+_COMMENT = re.compile(rf"(?:#|//){_LINE}*|/\*(?s:.*?)(?P<end>\*/|\Z)")
+_KEY_AND_VALUE = re.compile(r"[^\s=]+(?:\s*=\s*(?:[^\s=]+(?![^\s=]|\s*=))?)?|\S+")
+_UNDECODED = re.compile("[\udc80-\udcff]")  # by surrogateescape
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Bytes that are not UTF-8 are kept, because a comment may contain them."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such hosts file{_similar(path) or _remedy(str(path))}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a directory, not a hosts file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{path}: is larger than {MOST_BYTES >> 20} MiB; a hosts file has one line a host")
+    if b"\0" in data:
+        raise UsageError(f"{path}: is not a text file; a hosts file has one line a host: 'node1 slots=4'")
+    return data.decode("utf-8-sig", "surrogateescape")
+
+
+def _similar(path: Path) -> str:
+    """`; did you mean ...?` with a file beside a missing one; empty if none has a similar name."""
+    try:
+        return nearest(path.name, [each.name for each in path.parent.iterdir() if each.is_file()])
+    except OSError:
+        return ""
+
+
+def _remedy(path: str) -> str:
+    """The remedy for a missing hosts file; its path may be a list of hosts, as mpirun accepts it."""
+    parts = [re.fullmatch(r"([A-Za-z0-9_][\w.-]*)(?::(\d{1,4}))?", part) for part in path.split(",")]
+    hosts = [part for part in parts if part]
+    if len(hosts) < len(parts) or not (len(hosts) > 1 or hosts[0][2]):
+        return "; `muster init` writes an example with one line for each host"
+    line = f"{hosts[0][1]} slots={hosts[0][2] or 1}"
+    names = ",".join(host[1] for host in hosts)
+    return f"; write a file with one line for each host: '{line}'; --include {names} takes some of its hosts"
+
+
+def without_comments(text: str, source: str) -> tuple[str, list[Problem]]:
+    """The text with a space for each character of a comment, and a problem for a comment without an end."""
+    problems = []
+
+    def blank(comment: re.Match[str]) -> str:
+        if comment["end"] == "":
+            line, column = _position(text, comment.start())
+            problems.append(Problem(source, line, column, "this comment has no end: write */ after it"))
+        return "".join(part if part.isspace() else " " for part in comment[0])
+
+    return _COMMENT.sub(blank, text), problems
+
+
+def _position(text: str, index: int) -> tuple[int, int]:
+    lines = (text[:index] + "x").splitlines()
+    return len(lines), len(lines[-1])
+
+
+def tokens_of(line: str) -> list[tuple[int, str]]:
+    """The tokens of a line, each with its column. `slots = 4` is a single token."""
+    return [(match.start() + 1, re.sub(r"\s*=\s*", "=", match[0])) for match in _KEY_AND_VALUE.finditer(line)]
+
+
+def undecoded(line: str) -> tuple[int, str] | None:
+    """The first byte of a line that is not UTF-8: its column and its number."""
+    match = _UNDECODED.search(line)
+    return (match.start() + 1, f"0x{ord(match[0]) - 0xDC00:02x}") if match else None
+
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_SLOTS = 1024
@@ -52,13 +125,13 @@ class Host:
 
 def load(path: Path) -> tuple[Host, ...]:
     """Read and parse a hosts file; a missing, empty or binary one is an error, never a local run."""
-    return parse(hostfile_text.load(path), str(path))
+    return parse(read_text(path), str(path))
 
 
 def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
     """Parse the text of a hosts file; `HostfileError` has its problems, MOST_PROBLEMS at most."""
     hosts: list[Host] = []
-    text, problems = hostfile_text.without_comments(text, source)
+    text, problems = without_comments(text, source)
     first: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         line_hosts, complaints = _parse_line(line)
@@ -123,9 +196,9 @@ def expanded(pattern: str, option: str) -> set[str]:
 
 def _parse_line(line: str) -> tuple[list[Host], list[tuple[int, str]]]:
     """The hosts of a line, and (column, complaint) for each mistake in it."""
-    if byte := hostfile_text.undecoded(line):
+    if byte := undecoded(line):
         return [], [(byte[0], f"the byte {byte[1]} is not UTF-8; outside of comments, names are ASCII")]
-    tokens = hostfile_text.tokens(line)
+    tokens = tokens_of(line)
     if not tokens:
         return [], []
     (column, pattern), *settings = tokens

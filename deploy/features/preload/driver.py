@@ -7,16 +7,38 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from typing import Annotated, Literal
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
+from ...core.connect.requests.request import Request
+from ...core.decode import AtMost, message
 from ...core.errors import MusterError
+from ...core.hosts.bounds import Bytes, Count, Text
 from ...core.job.feature import Attempt, Feature, Start
 from ...core.job.job_events import LONGEST_TEXT, JobEvent
 from ...core.plan.launch_plan import Contribution
 from ...core.text.text import size
 from ...core.wire.clock import now
-from .messages import PRELOAD, Preloaded
+
+
+@message(frozen=True)
+class Preloaded:
+    """How far a host is with the imports for the next attempt; `why`: why it will not have them.
+
+    Of the ranks of this attempt, `released` have started with them, and `cold` without, by the reason.
+    """
+
+    state: Literal["waiting", "importing", "ready", "cold"]
+    why: Text
+    memory: Bytes
+    modules: Count
+    released: Count
+    cold: Annotated[Mapping[Text, Count], AtMost(1 << 12)]
+
+
+PRELOAD = Request("preload", Preloaded)
+
 
 EVERY_SECONDS = 1.0
 """A host begins when the modules of a rank have not changed from one time to the next."""
