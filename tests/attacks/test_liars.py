@@ -29,8 +29,8 @@ from muster.deploy.core.job import control as jobs
 from muster.deploy.core.job import hosts_record
 from muster.deploy.core.job.control import LocalRuns
 from muster.deploy.core.job.hosts_record import HostsRecord
+from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc import put_get as transfer
-from muster.deploy.features.adhoc import run as fanout
 from muster.deploy.features.check.measure import measure
 from muster.deploy.features.why.gather import gather_pace
 from tests.attacks.liar import LIES
@@ -100,7 +100,7 @@ def test_a_check_names_the_liar_alone(tmp_path: Path, lie: str) -> None:
 @pytest.mark.parametrize("lie", ["unknown-report", "code-of-256", "garbage", "end"])
 def test_a_command_runs_on_the_others(tmp_path: Path, lie: str) -> None:
     with cluster(tmp_path, f"run:{lie}", facts=False) as hosts:
-        ran = fanout.run(hosts, ["true"], None)
+        ran = fanout.run_on_hosts(hosts, ["true"], None)
     assert [(host, one.status) for host, one in ran.items()] == [("node1", 0), ("node2", 3), ("node3", 0)]
 
 

@@ -36,7 +36,7 @@ from muster.deploy.core.wire import limits as limits_of_hosts
 from muster.deploy.core.wire.clock import now, steady
 from muster.deploy.core.wire.limits import LONGEST_TMPDIR
 from muster.deploy.core.wire.runs import JobFolders
-from muster.deploy.features.adhoc import run as fanout
+from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc.on_host import run_command as commands
 from tests.agents import job_in
 from tests.ending import end
@@ -259,7 +259,7 @@ def test_an_agent_without_a_home_in_its_environment_gives_its_commands_one(
     """Open MPI does not start without it."""
     monkeypatch.delenv("HOME")
     with Cluster(hostfile.parse("node1"), lambda host: LocalPipe(None), facts=False) as hosts:
-        ran = fanout.run(hosts, ["printenv", "HOME"], None)
+        ran = fanout.run_on_hosts(hosts, ["printenv", "HOME"], None)
     assert ran["node1"].output == f"{pwd.getpwuid(os.getuid()).pw_dir}\n"
 
 

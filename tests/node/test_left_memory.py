@@ -14,7 +14,7 @@ import pytest
 
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.wire.clock import now
-from muster.deploy.features.adhoc.run import clean
+from muster.deploy.features.adhoc.command import clean_hosts
 from muster.deploy.features.left_memory.driver import LeftInMemory
 from muster.deploy.features.left_memory.messages import LeftMemory
 from muster.deploy.features.left_memory.on_host import left_in_memory
@@ -72,7 +72,7 @@ def test_the_verdict_of_a_failed_job_and_clean_name_them(tmp_path: Path, file: P
         assert "System V segment" in note
         done = dataclasses.replace(FAILED, failure=None)
         assert LeftInMemory().ended(attempt, done) == done
-        memory = clean(cluster, 0.0, results=False)["node1"].memory
+        memory = clean_hosts(cluster, 0.0, results=False)["node1"].memory
     assert memory and memory.files >= 1 and memory.segment_bytes >= SIZE
 
 

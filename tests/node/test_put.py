@@ -12,7 +12,7 @@ import pytest
 from muster.deploy.core.connect.fanout import on_every
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.wire.files import PART, Entry, entries, listing_digest
-from muster.deploy.features.adhoc import run as fanout
+from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc.on_host.drafts import KEPT_FROM, _sweep
 from muster.deploy.features.adhoc.put_get import get, put
 from tests.hosts_here import HostsHere, contents
@@ -196,7 +196,7 @@ def test_two_readings_of_a_folder_are_the_same(folder: Path, monkeypatch: pytest
 
 def test_a_command_that_an_agent_refuses_is_over_there(hosts: HostsHere) -> None:
     with hosts.cluster() as cluster:
-        ran = fanout.run(cluster, ["true", "no\0word"], None)
+        ran = fanout.run_on_hosts(cluster, ["true", "no\0word"], None)
     assert {host: (ended.status, ended.end) for host, ended in ran.items()} == {
         "node1": (fanout.LOST, "embedded null byte"),
         "node2": (fanout.LOST, "embedded null byte"),

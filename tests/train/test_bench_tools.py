@@ -80,7 +80,7 @@ def test_every_operation_of_a_sweep_is_right(
     sizes: dict[str, Any] = {"minbytes": "48", "maxbytes": "4K", "stepfactor": 16, "iters": 1}
     config = SweepConfig(**sizes, warmup_iters=1, op=redop, datatype=datatype, root=1, json=True)
     assert on_hosts(tmp_path, ranks, lambda group: sweep.show(group, config)) == [0] * ranks
-    found = collectives.as_json("job", "host0", {0: capfd.readouterr().out})
+    found = collectives.sweep_as_json("job", "host0", {0: capfd.readouterr().out})
     refused = {"hypercube"} if ranks == 3 else set()
     if redop == "avg" and "all_reduce" in found["refused"]:  # torch 2.6
         refused |= {"all_reduce", "reduce", "reduce_scatter"}
@@ -127,7 +127,7 @@ def test_a_wrong_result_is_counted_and_is_a_failure(
     monkeypatch.setattr(dist, "broadcast", spoiled)
     config = SweepConfig(operations="broadcast", minbytes="1K", maxbytes="1K", iters=1, json=True)
     assert on_hosts(tmp_path, 2, lambda group: sweep.show(group, config)) == [1, 1]
-    found = collectives.as_json("job", "host0", {0: capfd.readouterr().out})
+    found = collectives.sweep_as_json("job", "host0", {0: capfd.readouterr().out})
     assert found["rows"][0]["in_place"]["wrong"] == 1
 
 

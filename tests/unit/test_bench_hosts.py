@@ -115,7 +115,7 @@ REFUSED = {"bench": "refused", "operation": "alltoall", "message": "no such thin
 
 def test_the_rows_of_a_sweep_become_one_object() -> None:
     printed = "\n".join([ABOUT, json.dumps(ROW), "a warning", json.dumps(REFUSED)])
-    found = collectives.as_json("job", "node1", {0: printed})
+    found = collectives.sweep_as_json("job", "node1", {0: printed})
     assert (found["backend"], found["refused"]) == ("gloo", {"alltoall": "no such thing"})
     assert found["rows"] == [{name: value for name, value in ROW.items() if name != "bench"}]
 
@@ -132,4 +132,4 @@ def test_the_rows_of_a_sweep_become_one_object() -> None:
 )
 def test_rows_that_no_sweep_prints_are_refused_with_the_host(printed: str) -> None:
     with pytest.raises(MusterError, match=r"^node1: "):
-        collectives.as_json("job", "node1", {0: printed})
+        collectives.sweep_as_json("job", "node1", {0: printed})

@@ -14,9 +14,8 @@ from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.bench import kept
 from muster.deploy.features.bench.findings import of_links
 from muster.deploy.features.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
-from muster.deploy.features.bench.links_page import NAMES, heat_map, links_page
-from muster.deploy.features.bench.links_text import as_text
-from muster.deploy.features.check import report
+from muster.deploy.features.bench.links_text import NAMES, as_text, heat_map, links_page
+from muster.deploy.features.check import command as report
 from muster.deploy.features.check.measurements import Measurements
 from muster.deploy.features.page.render import TEMPLATES, render
 

@@ -12,9 +12,9 @@ from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.program import run
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.plan.launch_plan import HostPlan, LaunchPlan
+from muster.deploy.features.containers.driver import ContainerPlan, plan_container
 from muster.deploy.features.containers.messages import EngineName, HostImage, ImageContents, require_same
 from muster.deploy.features.containers.options import Mount
-from muster.deploy.features.containers.plan import ContainerPlan, plan_container
 from tests.unit.plans import NODE, make_plan
 
 REF, ID = "nvcr.io/nvidia/pytorch:25.01-py3", "ab" * 32

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.errors import UsageError
-from muster.deploy.features.data import report
+from muster.deploy.features.data import command as report
 from muster.deploy.features.data.bundles import Bundle, bundles
 from muster.deploy.features.data.messages import DataSet, DataVerified
 from muster.deploy.features.data.push import DataPushOutcome, DataPushResult

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from muster.deploy.core.errors import MusterError
-from muster.deploy.features.packages import fetch
+from muster.deploy.features.packages import bring as fetch
 from muster.deploy.features.packages.lock import Lock, Package
 from tests.damage import DAMAGE
 
@@ -38,11 +38,11 @@ def test_a_wheel_that_was_damaged_here_is_downloaded_again(
     tmp_path: Path, downloads: list[Path], kind: str
 ) -> None:
     lock = Lock("ab" * 10, "requirements.txt", "3.12", (Package("digits", "1.0", URL, DIGEST),), "")
-    (wheel,) = fetch.wheels(lock, tmp_path)
-    assert fetch.wheels(lock, tmp_path) == [wheel]
+    (wheel,) = fetch.fetch_wheels(lock, tmp_path)
+    assert fetch.fetch_wheels(lock, tmp_path) == [wheel]
     assert len(downloads) == 1
     DAMAGE[kind](wheel.path)
-    (wheel,) = fetch.wheels(lock, tmp_path)
+    (wheel,) = fetch.fetch_wheels(lock, tmp_path)
     assert len(downloads) == 2
     assert (wheel.size, wheel.path.read_bytes()) == (len(CONTENT), CONTENT)
 
@@ -71,5 +71,5 @@ def test_a_download_trusts_the_authorities_that_uv_trusts(
     monkeypatch.setattr(requests, "get", get)
     lock = Lock("ab" * 10, "requirements.txt", "3.12", (Package("digits", "1.0", URL, DIGEST),), "")
     with pytest.raises(MusterError, match="cannot be downloaded here"):
-        fetch.wheels(lock, tmp_path)
+        fetch.fetch_wheels(lock, tmp_path)
     assert trusted == [file]

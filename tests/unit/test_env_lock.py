@@ -11,7 +11,8 @@ import pytest
 
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts.facts import Facts, HostEnvironments
-from muster.deploy.features.packages import fetch, uv
+from muster.deploy.features.packages import bring as fetch
+from muster.deploy.features.packages import uv
 from muster.deploy.features.packages.bring import platform_of
 from muster.deploy.features.packages.lock import Lock, locked
 from muster.deploy.features.packages.wanted import PackageOptions, Platform, Requirements, wanted
@@ -114,7 +115,7 @@ def test_a_lock_names_every_package_with_its_wheel(project: Path) -> None:
         ("greeting", "1.0"),
         ("names", "2.0"),
     ]
-    wheels = fetch.wheels(made, project.parent / "cache")
+    wheels = fetch.fetch_wheels(made, project.parent / "cache")
     assert [wheel.path for wheel in wheels] == sorted((project / "wheels").glob("*.whl"))
     assert [wheel.digest for wheel in wheels] == [package.sha256 for package in made.packages]
 
@@ -200,7 +201,7 @@ def test_a_wheel_that_changed_since_it_was_locked_is_refused(project: Path) -> N
     with pytest.raises(
         MusterError, match=rf"names-2.0.*changed since it was locked; to lock it again, delete {made.file}"
     ):
-        fetch.wheels(made, project.parent / "cache")
+        fetch.fetch_wheels(made, project.parent / "cache")
 
 
 def test_a_certificate_that_is_not_trusted_has_its_remedy(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import UsageError
-from muster.deploy.features.image import build, capabilities, versions
+from muster.deploy.features.image import build, versions
+from muster.deploy.features.image import command as capabilities
 
 TRACKS = list(versions.load().values())
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -31,8 +32,8 @@ PROOF = {
 
 
 def test_the_table_of_an_image_is_the_golden_one() -> None:
-    proof = capabilities.parse(json.dumps(PROOF), "muster:cuda")
-    text = capabilities.as_text("muster:cuda", 9_870_000_000, {**LABELS, "other": "x"}, proof)
+    proof = capabilities.proof_of(json.dumps(PROOF), "muster:cuda")
+    text = capabilities.proof_as_text("muster:cuda", 9_870_000_000, {**LABELS, "other": "x"}, proof)
     assert text == (GOLDEN / "image-check.txt").read_text()
     assert proof.broken == 1
 
@@ -40,7 +41,7 @@ def test_the_table_of_an_image_is_the_golden_one() -> None:
 @pytest.mark.parametrize("said", ["", "{}", "[1]", '{"flavor": 1, "checks": []}', "exec: no such file"])
 def test_what_is_no_proof_is_quoted(said: str) -> None:
     with pytest.raises(UsageError, match="x has no proof of its versions"):
-        capabilities.parse(said, "x")
+        capabilities.proof_of(said, "x")
 
 
 @pytest.mark.parametrize(

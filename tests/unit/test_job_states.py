@@ -40,7 +40,7 @@ from muster.deploy.core.wire.runs import identity
 from muster.deploy.core.wire.users import own_name
 from muster.deploy.features.metrics.driver import METRICS
 from muster.deploy.features.page.records import read
-from muster.deploy.features.page.run_page import run_page
+from muster.deploy.features.page.render import run_page
 from muster.deploy.features.returned_values.driver import name_of
 from muster.deploy.features.samples.sample_file import SAMPLES
 from muster.deploy.features.slurm.mark import any_mark

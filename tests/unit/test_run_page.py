@@ -24,8 +24,7 @@ from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course
 from muster.deploy.features.page.metrics import own_times, step_times
 from muster.deploy.features.page.records import Records, read
-from muster.deploy.features.page.render import TEMPLATES, _environment, render, write_report
-from muster.deploy.features.page.run_page import run_page
+from muster.deploy.features.page.render import TEMPLATES, _environment, render, run_page, write_report
 from muster.deploy.features.why.causes import Surroundings
 from muster.deploy.features.why.stragglers import pace_line, stragglers
 from muster.deploy.features.why.sums import pace

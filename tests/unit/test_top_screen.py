@@ -13,7 +13,7 @@ import pytest
 
 from muster.deploy.core.text.columns import cells
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
-from muster.deploy.features.top.figures import as_json
+from muster.deploy.features.top.command import as_json
 from muster.deploy.features.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
 from muster.deploy.features.top.history import PrintedText, TopHistory, Unreached
 from muster.deploy.features.top.judge import Judge, Note

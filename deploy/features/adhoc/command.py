@@ -6,7 +6,8 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,20 +27,94 @@ from ...cli.shared import (
     print_note,
     write_json,
 )
+from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
+from ...core.connect.fanout import ask_every
 from ...core.connect.opener import config_beside
+from ...core.connect.pipe import LostError, why_lost
+from ...core.connect.reports import Lost, Report
+from ...core.connect.requests.request import Nothing
 from ...core.connect.transports.ssh_config import ssh_options
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
 from ...core.hosts import hostfile
+from ...core.hosts.stuck import not_ended
 from ...core.plan.flags import flag
 from ...core.text.fold import fold, fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless
-from ...core.text.text import count, size
+from ...core.text.text import count, describe_code, size, status_of
+from ...core.waits import waiting
 from ...core.wire.runs import FILES_FOLDER
 from . import put_get as transfer
-from . import run as fanout
+from .messages import CLEAN, RUN, Cleaned, CommandRan
 from .put_get import get_files
+
+HEAR_SECONDS = 2.0
+TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
+TRANSFER_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a command on one host. Hosts with equal ends are shown together."""
+
+    status: int
+    end: str
+    """Its end as text, empty for exit status 0."""
+    output: str
+
+
+def run_on_hosts(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[str, Ended]:
+    """Run a command on every connected host. Leaving the cluster's context ends its processes."""
+    left = dict(cluster.channels)
+    posted = {host: channel.post(RUN, argv=list(argv), limit=seconds) for host, channel in left.items()}
+    ended: dict[str, Ended] = {}
+    with waiting(hosts=left) as noted:
+        while left:
+            event = cluster.hear(HEAR_SECONDS)
+            newly = {event.host: _ended(event.report)} if event and left.pop(event.host, None) else {}
+            newly |= _refused(left, posted)
+            for host in newly:
+                noted.over_for(host)
+            ended |= newly
+    return {host: ended[host] for host in cluster.channels}
+
+
+def clean_hosts(cluster: Cluster, age: float, *, results: bool) -> dict[str, Cleaned]:
+    """Remove folders of jobs older than `age` seconds; returns removed and kept jobs, and freed bytes.
+
+    `results`: also the files that their programs wrote.
+    """
+    wanted = {"older": age, "results": results}
+    cleaned = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: wanted)
+    return cleaned.require_all()
+
+
+def _refused(left: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
+    """Stop waiting for hosts whose agent could not start the command, because no report follows."""
+    refused = {}
+    for host in [*left]:
+        error = posted[host].exception() if posted[host].done() else None
+        # A lost connection has a report.
+        if isinstance(error, MusterError) and not isinstance(error, LostError):
+            del left[host]
+            refused[host] = Ended(LOST, error.reason, "")
+    return refused
+
+
+def _ended(report: Report) -> Ended:
+    if isinstance(report, Lost):
+        return Ended(LOST, why_lost(report.reason), "")
+    if not isinstance(report, CommandRan):
+        return Ended(LOST, "protocol error: an unexpected report", "")
+    output = report.output.decode(errors="replace")
+    if report.cut:
+        output += f"\n({report.cut} bytes more)\n"
+    if report.timed_out:
+        stuck = f"; {not_ended(report.left)}" if report.left else ""
+        return Ended(TIMED_OUT, f"timed out{stuck}", output)
+    return Ended(status_of(report.code), describe_code(report.code) if report.code else "", output)
+
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
@@ -72,7 +147,7 @@ class Run(HostOptions):
         if not (argv and argv[0].strip()):
             raise UsageError("what to run? muster run COMMAND ...")
         with _reached(self) as (cluster, errors):
-            ran = fanout.run(cluster, argv, self.timeout or None) if cluster.channels else {}
+            ran = run_on_hosts(cluster, argv, self.timeout or None) if cluster.channels else {}
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
         for line in lines_of(errors.items()):
@@ -211,7 +286,7 @@ class Clean(HostOptions):
     def run(self) -> None:
         """Remove them, and print the freed space of each host."""
         with _reached(self) as (cluster, errors):
-            cleanups = fanout.clean(cluster, self.older_than * DAY, results=self.results)
+            cleanups = clean_hosts(cluster, self.older_than * DAY, results=self.results)
         if self.json:
             write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
         else:
@@ -249,7 +324,7 @@ def _reached(options: HostOptions) -> Iterator[tuple[Cluster, dict[str, MusterEr
         yield cluster, cluster.connect()
 
 
-def _shown(names: str, ended: fanout.Ended) -> str:
+def _shown(names: str, ended: Ended) -> str:
     """`node[1-3]: a single line`, or several lines below the names; with its end, if it failed."""
     head = f"{names} ({ended.end})" if ended.end else names
     lines = [harmless(line) for line in ended.output.rstrip("\n").split("\n")]

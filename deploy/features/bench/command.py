@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ...cli.command import Exit
 from ...cli.options import per_host, size
 from ...cli.shared import require_rank, runs_of, write_json
+from ...core.decode import AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
 from ...core.text.terminal import harmless_lines
 from ..page.render import render, write_page
-from . import collectives as sweep
 from . import hosts as by_host
 from . import kept, links_text
 from .command_job import (
@@ -32,10 +33,70 @@ from .command_job import (
     run_benchmark,
     spec_of,
 )
+from .lines import About, Count, Word, values
 from .links import Links, outliers, slower, worst_first
 from .links import read as read_links
-from .links_page import links_page
+from .links_text import links_page
 from .run import BenchmarkRun, one_rank_each
+
+OPERATIONS = (
+    *("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter"),
+    *("alltoall", "gather", "scatter", "sendrecv", "hypercube"),
+)
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+TYPES = ("int8", "uint8", "int32", "int64", "half", "bfloat16", "float", "double")
+REDUCTIONS = ("sum", "prod", "max", "min", "avg")
+MOST_ROWS = 10_000
+Positive = Annotated[float, Between(0, 1e15)]
+
+
+@dataclass(frozen=True)
+class CallFigures:
+    """Microseconds of a call, GB/s, and wrong elements; None if they were not checked."""
+
+    time_us: Positive
+    algbw: Positive
+    busbw: Positive
+    wrong: Count | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size of one operation, in the columns of nccl-tests."""
+
+    operation: Word
+    size: Count
+    count: Count
+    type: Word
+    redop: Word
+    root: Annotated[int, Between(-1, 1 << 20)]
+    out_of_place: CallFigures
+    in_place: CallFigures
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An operation that the backend refuses, and its message."""
+
+    operation: Word
+    message: Annotated[str, AtMost(400)]
+
+
+def sweep_as_json(job: str, host: str, printed: Mapping[int, str]) -> dict[str, Any]:
+    """The sweep that rank 0 on `host` printed. MusterError for any other output."""
+    text = printed.get(0, "")
+    about, first = values(text, "collectives", About, 1)
+    rows, second = values(text, "collective", Row, MOST_ROWS)
+    refused, third = values(text, "refused", Refusal, len(OPERATIONS))
+    if problem := first or second or third or ("" if about else "rank 0 printed no figures"):
+        raise MusterError(problem, host=host)
+    return {
+        "job": job,
+        **asdict(about[0]),
+        "rows": [asdict(row) for row in rows],
+        "refused": {refusal.operation: refusal.message for refusal in refused},
+    }
 
 
 @dataclass(frozen=True)
@@ -137,7 +198,7 @@ class BenchCollectives(BenchOptions):
     """
 
     operation: tuple[str, ...] = flag(
-        (), f"{', '.join(sweep.OPERATIONS)} (default: all)", takes="positional", choices=sweep.OPERATIONS
+        (), f"{', '.join(OPERATIONS)} (default: all)", takes="positional", choices=OPERATIONS
     )
     minbytes: str = flag("8", "the first size: 8, 1M, 1G (default: 8)", "BYTES", also=("-b",))
     maxbytes: str = flag("32M", "the last size (default: 32M)", "BYTES", also=("-e",))
@@ -149,12 +210,8 @@ class BenchCollectives(BenchOptions):
     )
     iters: int = flag(20, "timed calls of each size (default: 20)", "N", least=1, also=("-n",))
     warmup_iters: int = flag(5, "calls before them (default: 5)", "N", least=0, also=("-w",))
-    op: str = flag(
-        "sum", f"the reduction: {', '.join(sweep.REDUCTIONS)}", "NAME", also=("-o",), choices=sweep.REDUCTIONS
-    )
-    datatype: str = flag(
-        "float", f"the type: {', '.join(sweep.TYPES)}", "TYPE", also=("-d",), choices=sweep.TYPES
-    )
+    op: str = flag("sum", f"the reduction: {', '.join(REDUCTIONS)}", "NAME", also=("-o",), choices=REDUCTIONS)
+    datatype: str = flag("float", f"the type: {', '.join(TYPES)}", "TYPE", also=("-d",), choices=TYPES)
     root: int = flag(
         0,
         "the rank that broadcasts, reduces, gathers and scatters (default: 0)",
@@ -181,11 +238,11 @@ class BenchCollectives(BenchOptions):
 
     def _arguments(self) -> dict[str, object]:
         """The options of the tool. `UsageError` for those that do not go together."""
-        names = self.operation or sweep.OPERATIONS
-        if self.root and not {*names} & {*sweep.ROOTED}:
-            raise UsageError(f"--root {self.root} is for {', '.join(sweep.ROOTED)}; leave it out")
-        if self.op != sweep.REDUCTIONS[0] and not {*names} & {*sweep.REDUCING}:
-            raise UsageError(f"--op {self.op} is for {', '.join(sweep.REDUCING)}; leave it out")
+        names = self.operation or OPERATIONS
+        if self.root and not {*names} & {*ROOTED}:
+            raise UsageError(f"--root {self.root} is for {', '.join(ROOTED)}; leave it out")
+        if self.op != REDUCTIONS[0] and not {*names} & {*REDUCING}:
+            raise UsageError(f"--op {self.op} is for {', '.join(REDUCING)}; leave it out")
         if self.stepfactor > 1 and self.stepbytes:
             raise UsageError(
                 f"--stepbytes needs --stepfactor 1, got {self.stepfactor}; leave one of them out"
@@ -211,7 +268,7 @@ class BenchCollectives(BenchOptions):
 def _swept(ran: BenchmarkRun) -> dict[str, Any]:
     """The output of rank 0 for JSON. If it is incomplete, exit as the failed job did."""
     try:
-        return sweep.as_json(ran.job, ran.hosts[0], ran.printed)
+        return sweep_as_json(ran.job, ran.hosts[0], ran.printed)
     except MusterError:
         require_done(ran)
         raise

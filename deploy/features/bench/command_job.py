@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,11 +37,37 @@ from ..leases.plan import ALL_GPUS, LeaseOptions
 from ..why.options import WhyOptions
 from . import hosts as by_host
 from . import links_text
-from .findings import failed, of_hosts, of_links
-from .links import outliers, worst_first
+from .hosts import SlowHost
+from .hosts import describe as describe_host
+from .links import Slow, outliers, worst_first
 from .links import read as read_links
+from .links_text import describe
 from .run import TOOLS, BenchmarkRun, one_rank_each
 from .run import run as run_to_end
+
+_LINK = "look at cable, switch port, driver, MTU and other traffic; muster bench links measures them in full"
+_HOST = "look at what else runs there, clock rate and cooling; muster bench hosts measures it in full"
+
+
+def of_links(slow: Iterable[Slow]) -> Iterator[Finding]:
+    """`bench.slow-link` for a link, `bench.slow-network` for a host with most of its links slow."""
+    for each in slow:
+        kind = "bench.slow-link" if each.where == "link" else "bench.slow-network"
+        host, peer = each.source or each.target, each.target if each.where == "link" else ""
+        text = describe(each).removeprefix(f"{host}: ")
+        yield Finding(kind, host, "warning", text, _LINK, peer)
+
+
+def of_hosts(slow: Iterable[SlowHost]) -> Iterator[Finding]:
+    """`bench.slow-host`."""
+    for each in slow:
+        text = describe_host(each, "the others have").removeprefix(f"{each.host}: ")
+        yield Finding("bench.slow-host", each.host, "warning", text, _HOST)
+
+
+def failed(host: str, reason: str) -> Finding:
+    """`bench.failed`: the benchmark itself failed."""
+    return Finding("bench.failed", host, "warning", reason, "muster bench links shows it with its logs")
 
 
 @dataclass(frozen=True)

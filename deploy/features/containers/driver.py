@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -11,15 +13,262 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import on_every
 from ...core.connect.pipe import LostError
-from ...core.errors import MusterError, UnfitError
+from ...core.errors import HostError, MusterError, UnfitError
+from ...core.hosts.facts import Facts
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
-from ...core.plan.launch_plan import Contribution, LaunchPlan
+from ...core.plan.kept import KeepOptions
+from ...core.plan.launch_plan import Contribution, LaunchPlan, RemoteFile
 from ...core.plan.spec import LaunchSpec
+from ...core.text.terminal import harmless
 from ...core.waits import with_hosts
-from .messages import CONTAINER, CONTAINER_START, EngineName, HostImage, push_commands, require_same
-from .options import ContainerOptions
-from .plan import ContainerPlan, contributions
+from ...core.wire.paths import JobPaths, MusterPaths
+from .messages import (
+    CONTAINER,
+    CONTAINER_START,
+    SHOWN,
+    EngineName,
+    HostImage,
+    inside,
+    push_commands,
+    require_same,
+)
+from .options import ContainerOptions, Mount
+
+PRIVATE = "$MUSTER_AGENT"
+"""The agent's private folder in the engine's argv: the agent puts in its own (on_host/container.py)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerPlan:
+    """The container of a host."""
+
+    image: str
+    """The image with its id, which is the same on every host."""
+    argv: tuple[str, ...]
+    """The engine's command; it runs as long as the container."""
+    remove: tuple[str, ...]
+    """The engine's command that ends the container by force; empty for apptainer."""
+    launcher_inside: bool
+    """Whether the launcher runs in it; else the host's mpirun starts each rank in it."""
+    environment: tuple[tuple[str, str], ...]
+    """Variables of everything in it, besides those of the image and of the ranks."""
+
+
+def plan_container(spec: LaunchSpec, host: str, facts: Facts, image: HostImage) -> ContainerPlan:
+    """The container of a host; `HostError` for GPUs that the engine cannot pass to it."""
+    paths, muster = JobPaths.of(facts.home, spec.job), MusterPaths.of_home(facts.home)
+    apptainer = image.engine == "apptainer"
+    name = container_name(spec, host)
+    name_of_image = spec.of(ContainerOptions).image
+    reference = name_of_image if apptainer else image.id
+    keeper = ("-IS", f"{paths.programs}/keeper.py")
+    python = image.inside.executable if image.inside else "python3"
+    options = _apptainer(spec, facts, image) if apptainer else _engine(spec, name, facts, image)
+    command = (reference, python, *keeper) if apptainer else ("--entrypoint", python, reference, *keeper)
+    return ContainerPlan(
+        image=f"{name_of_image} ({image.engine}, {image.id[:SHOWN]})",
+        argv=(image.program, *options, *command),
+        remove=() if apptainer else (image.program, "rm", "--force", name),
+        launcher_inside=spec.launcher != "mpirun" or bool(image.inside and image.inside.mpirun),
+        environment=(("HOME", muster.container_home), ("USER", image.user), ("LOGNAME", image.user)),
+    )
+
+
+def container_name(spec: LaunchSpec, host: str) -> str:
+    """The name of a host's container: `muster-20261120-120000-abcd-0-node1`."""
+    return re.sub(r"[^\w.-]", "-", f"muster-{spec.job}-{spec.attempt}-{host}")
+
+
+def passwd(facts: Facts, image: HostImage) -> str | None:
+    """The /etc/passwd of the container: the image's, with the user. None if the image has the user's number.
+
+    mpirun, and Python's getpass, fail for a user without an entry.
+    """
+    uid, _ = _user(facts, image)
+    users = image.inside.passwd if image.inside else ""
+    if image.engine != "docker" or re.search(rf"(?m)^[^:\n]*:[^:\n]*:{uid}:", users):
+        return None  # podman and apptainer write the entry themselves
+    others = [line for line in users.splitlines() if line and not line.startswith(f"{image.user}:")]
+    home = MusterPaths.of_home(facts.home).container_home
+    entry = f"{image.user}:x:{uid}:{image.gid}::{home}:/bin/sh"
+    return "\n".join((*others, entry)) + "\n"
+
+
+def _engine(spec: LaunchSpec, name: str, facts: Facts, image: HostImage) -> tuple[str, ...]:
+    """The options of `docker run` and `podman run`, which differ only in users and limits."""
+    paths = JobPaths.of(facts.home, spec.job)
+    own = ("--name", name, "--label", f"muster.home={image.home}", "--label", f"muster.folder={paths.folder}")
+    host = ("--network", "host", "--pid", "host", "--ipc", "host", "--security-opt", "label=disable")
+    files = (f"{paths.programs}/passwd",) if passwd(facts, image) is not None else ()
+    return (
+        *("run", "--rm", "--no-healthcheck", *own, *host),
+        *_users(facts, image),
+        *_gpus(spec, facts, image),
+        *(option for device in image.devices for option in ("--device", device)),
+        *(option for mount in _mounts(spec, facts) for option in ("--mount", _bind(mount))),
+        *(
+            option
+            for path in files
+            for option in ("--mount", _bind(Mount(path, "/etc/passwd", read_only=True)))
+        ),
+        *("--env", f"MUSTER_AGENT={PRIVATE}", "--workdir", "/"),
+    )
+
+
+def _users(facts: Facts, image: HostImage) -> Iterator[str]:
+    """The options that make files of the ranks belong to the user, independently of the image's user."""
+    uid, gid = _user(facts, image)
+    yield from ("--user", f"{uid}:{gid}")
+    if image.engine == "podman" and image.rootless:
+        yield from ("--userns", "keep-id")
+    if image.remapped:
+        yield from ("--userns", "host")
+    if not image.rootless:
+        for group in image.groups:
+            yield from ("--group-add", str(group))
+    if image.raises_limits:
+        yield from ("--ulimit", "memlock=-1:-1")
+        if image.open_files > 0:
+            yield from ("--ulimit", f"nofile={image.open_files}:{image.open_files}")
+
+
+def _user(facts: Facts, image: HostImage) -> tuple[int, int]:
+    """The user's numbers inside. A rootless docker has the user as its root."""
+    return (0, 0) if image.engine == "docker" and image.rootless else (facts.uid, image.gid)
+
+
+def inner_uid(facts: Facts, image: HostImage) -> int:
+    """The user's number as programs in the container see it."""
+    return _user(facts, image)[0]
+
+
+def _apptainer(spec: LaunchSpec, facts: Facts, image: HostImage) -> tuple[str, ...]:
+    """The options of `apptainer exec`, which uses the host's network, processes and devices."""
+    binds = (f"{mount.source}:{mount.target}{':ro' * mount.read_only}" for mount in _mounts(spec, facts))
+    gpus = ("--nv",) if _gpus(spec, facts, image) else ()
+    return (
+        *("exec", "--cleanenv", "--no-home", "--pwd", "/", *gpus),
+        *(option for bind in binds for option in ("--bind", bind)),
+        *("--env", f"MUSTER_AGENT={PRIVATE}"),
+    )
+
+
+def _mounts(spec: LaunchSpec, facts: Facts) -> tuple[Mount, ...]:
+    """Folders that the container has at the same paths as the host, and those of --mount."""
+    muster, keep = MusterPaths.of_home(facts.home), spec.of(KeepOptions)
+    return (
+        Mount(JobPaths.of(facts.home, spec.job).folder),
+        Mount(muster.container_home),
+        Mount(muster.data, read_only=True),
+        Mount(PRIVATE),
+        *([Mount(muster.kept(keep.project))] if keep.keep else []),
+        *spec.of(ContainerOptions).mount,
+    )
+
+
+def _bind(mount: Mount) -> str:
+    """The value of `--mount`, which the engines read as a line of CSV."""
+    fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
+    fields += ["readonly"] if mount.read_only else []
+    return ",".join(_quoted(field) for field in fields)
+
+
+def _quoted(field: str) -> str:
+    doubled = field.replace('"', '""')
+    return f'"{doubled}"' if re.search(r'[",\n]', field) else field
+
+
+def _gpus(spec: LaunchSpec, facts: Facts, image: HostImage) -> tuple[str, ...]:
+    """The options for the host's NVIDIA GPUs; none if CUDA_VISIBLE_DEVICES is empty or -1."""
+    if not facts.gpus or dict(spec.env).get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
+        return ()
+    if image.engine == "docker" and image.gpus == "toolkit":
+        return ("--gpus", "all")
+    if image.gpus == "cdi" or (image.engine == "apptainer"):
+        return ("--device", "nvidia.com/gpu=all")
+    what = "no CDI specification of its GPUs" if image.engine == "podman" else "no NVIDIA container toolkit"
+    remedy = (
+        "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; or --env CUDA_VISIBLE_DEVICES= without GPUs"
+        if image.engine == "podman"
+        else "install nvidia-container-toolkit there; or --env CUDA_VISIBLE_DEVICES= without GPUs"
+    )
+    raise HostError("container.gpus", f"it has GPUs, but {what} for {image.engine}", remedy)
+
+
+def found_inside(
+    spec: LaunchSpec, outside: Mapping[str, Facts], images: Mapping[str, HostImage]
+) -> Mapping[str, Facts]:
+    """The facts of each host inside of its container; `UnfitError` without a launcher."""
+    facts_inside = {
+        name: dataclasses.replace(inside(outside[name], image), uid=inner_uid(outside[name], image))
+        for name, image in images.items()
+    }
+    name_of_image = spec.of(ContainerOptions).image
+    if spec.launcher == "torchrun":
+        lacking = [name for name, facts in facts_inside.items() if facts.torch is None]
+        why = f"{name_of_image} has no torch, and so no torchrun"
+    else:
+        lacking = [name for name, facts in facts_inside.items() if facts.mpirun is None]
+        why = f"neither {name_of_image} nor the host has mpirun; --launcher torchrun needs none"
+    if lacking:
+        raise UnfitError((name, why) for name in lacking)
+    return facts_inside
+
+
+def plan_containers(
+    spec: LaunchSpec, facts: Mapping[str, Facts], images: Mapping[str, HostImage]
+) -> dict[str, ContainerPlan]:
+    """The container of each host; `UnfitError` for hosts that cannot pass it GPUs."""
+    plans, reasons = {}, []
+    for name, image in images.items():
+        try:
+            plans[name] = plan_container(spec, name, facts[name], image)
+        except HostError as error:
+            reasons.append((name, error.reason))
+    if reasons:
+        raise UnfitError(reasons)
+    return plans
+
+
+def contributions(
+    spec: LaunchSpec, facts: Mapping[str, Facts], images: Mapping[str, HostImage], programs: Mapping[str, str]
+) -> tuple[Mapping[str, Contribution], Mapping[str, ContainerPlan]]:
+    """What the container of each host adds to its plan, and the containers."""
+    found, plans = found_inside(spec, facts, images), plan_containers(spec, facts, images)
+    reference = spec.of(ContainerOptions).image
+    added = {
+        name: Contribution(
+            facts=found[name],
+            files=tuple(_files(spec, plans[name], facts[name], image, programs)),
+            own_files=True,
+            about_host=(f"container of {plans[name].image}", f"  {shlex.join(plans[name].argv)}"),
+            launcher_runs="of the container" if plans[name].launcher_inside else "",
+            record={"image": reference},
+            if_module_is_missing=f"the image {harmless(reference)} has no {{name}}; add its package there",
+        )
+        for name, image in images.items()
+    }
+    return added, plans
+
+
+def _files(
+    spec: LaunchSpec, container: ContainerPlan, facts: Facts, image: HostImage, texts: Mapping[str, str]
+) -> Iterator[RemoteFile]:
+    """The files of a container in the job's folder. mpirun outside starts a `muster-rank` that enters it."""
+    programs = JobPaths.of(facts.home, spec.job).programs
+    for name, text in texts.items():
+        yield RemoteFile(f"{programs}/{name}", 0o600, text)
+    if (users := passwd(facts, image)) is not None:
+        yield RemoteFile(f"{programs}/passwd", 0o644, users)
+    if not container.launcher_inside and image.inside:
+        enter = (facts.executable, "-IS", f"{programs}/enter.py")
+        rank = (image.inside.executable, "-IS", f"{programs}/rank.py")
+        rsh = (facts.executable, "-IS", f"{programs}/rsh.py")
+        for name, argv in (("rank", (*enter, *rank)), ("rsh", rsh)):
+            start = f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n'
+            yield RemoteFile(f"{programs}/muster-{name}", 0o700, start)
+
 
 # A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
 LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0

@@ -3,27 +3,198 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...cli.command import Exit
 from ...cli.inventory import cluster_of, of_file
 from ...cli.shared import JSON, HostOptions, write_json
+from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, ask_in_turn
-from ...core.errors import UnfitError, UsageError
+from ...core.connect.requests.request import Payload
+from ...core.content.transfers import OnProgress
+from ...core.errors import MusterError, UnfitError, UsageError, lines_of
+from ...core.hosts.received_paths import inner_paths
 from ...core.plan.flags import flag
-from ...core.text.fold import fold_names
+from ...core.text.fold import HostMessage, fold_messages, fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless_lines
-from . import pull as pulling
-from . import report
-from .messages import DATA_LIST, DATA_REMOVE, DATA_VERIFY
-from .push import LONG_SECONDS, DataTransfer, read_here
+from ...core.text.text import count, table
+from ...core.wire.durable import sync_file_system, sync_folder
+from .bundles import bring_here, bundles
+from .messages import DATA_LIST, DATA_OPEN, DATA_READ, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
+from .push import (
+    BUNDLE_SECONDS,
+    LONG_SECONDS,
+    DataPushOutcome,
+    DataPushResult,
+    DataTransfer,
+    read_here,
+    read_manifest,
+)
 from .source import source as source_of
-from .wire.manifest import require_name
+from .wire.draft import Draft
+from .wire.manifest import Chunks, require_name
+
+AT_ONCE = 2  # requests for bundles that a host has at a time
+
+
+def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path, progress: OnProgress) -> int:
+    """Bring the set into the folder `target`, from hosts that hold it; returns its bytes.
+
+    `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
+    draft beside the target, and the next one resumes from it.
+    """
+    hosts = _host_of_each_shard(name, held)
+    if os.path.lexists(target):
+        raise UsageError(
+            f"{target} exists; remove it, or choose another folder: muster data pull {name} FOLDER"
+        )
+    first = next(iter(hosts.values()))
+    bundle = cluster.channels[first].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
+    manifest = read_manifest(bring_here(cluster.channels[first], bundle), first)
+    if manifest.digest != held[first].digest:
+        raise MusterError("it sent another data set than it listed", host=first)
+    paths = (*(file.path for file in manifest.files), *(link.path for link in manifest.links))
+    inner_paths((*paths, *manifest.folders), first)
+    chunks = Chunks(manifest)
+    folder = target.with_name(f".{target.name}.{manifest.digest[:16]}.part")
+    draft = Draft(str(folder), manifest, chunks, range(len(manifest.files)))
+    draft.adopt()
+    for shard, host in hosts.items():
+        if host != first:
+            cluster.channels[host].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
+        files = (manifest.files[index] for index in manifest.shard(shard, len(hosts)))
+        of_shard = {chunks.number[digest] for file in files for digest in file.chunks}
+        _receive(cluster.channels[host], draft, of_shard & draft.lacking.keys(), progress)
+    draft.finish()
+    _make_writable(folder)
+    sync_file_system(folder)
+    folder.rename(target)
+    sync_folder(target.parent)
+    return manifest.size
+
+
+def _host_of_each_shard(name: str, held: Mapping[str, DataSet]) -> dict[int, str]:
+    """A host for each shard; 0 alone if hosts have the whole set."""
+    if not held:
+        raise UsageError(f"no host has a data set {name}; muster data list shows all")
+    if damaged := [f"{host}: {copy.error}" for host, copy in held.items() if copy.error]:
+        raise MusterError("\n".join(damaged))
+    kinds = {(copy.digest, copy.of) for copy in held.values()}
+    if len(kinds) > 1:
+        raise MusterError(f"the hosts have different versions of {name}; choose one: --include HOST")
+    ((_, of),) = kinds
+    hosts: dict[int, str] = {}
+    for host, copy in held.items():
+        hosts.setdefault(copy.shard, host)
+    if lacking := sorted({*range(of)} - hosts.keys()):
+        raise MusterError(f"no host here has the shards {', '.join(map(str, lacking))} of {of} of {name}")
+    return {shard: hosts[shard] for shard in range(of)}
+
+
+def _receive(channel: Channel, draft: Draft, wanted: set[int], progress: OnProgress) -> None:
+    """Bring chunks from one host; each is verified before it is written."""
+    lengths = draft.chunks.lengths
+    total, done = sum(lengths[number] for number in wanted), 0
+    requests: deque[tuple[tuple[int, ...], Future[Payload]]] = deque()
+
+    def take() -> int:
+        numbers, future = requests.popleft()
+        content = channel.wait(future, BUNDLE_SECONDS).payload
+        try:
+            for number, chunk in draft.chunks.parts(numbers, content):
+                draft.place(number, chunk)
+        except ValueError as error:
+            raise MusterError(str(error), host=channel.host) from None
+        return len(content)
+
+    for bundle in bundles(lengths, {channel.host: wanted}, {}):
+        if len(requests) == AT_ONCE:
+            progress(done := done + take(), total)
+        requests.append((bundle.chunks, channel.post(DATA_READ, chunks=bundle.chunks)))
+    while requests:
+        progress(done := done + take(), total)
+
+
+def _make_writable(folder: Path) -> None:
+    """Let the owner write to the set, which is read-only on hosts."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | 0o200)
+    folder.chmod(0o755)  # as a new folder is made
+
+
+def pushed_as_text(pushed: DataPushResult, seconds: float) -> str:
+    """The outcome on every host, and the bytes that left this machine."""
+    lines = table(
+        message[:2]
+        for message in fold_messages(
+            HostMessage(host, _outcome(outcome)) for host, outcome in pushed.hosts.items()
+        )
+    )
+    have = sum(not outcome.error for outcome in pushed.hosts.values())
+    lines += [
+        "",
+        f"{pushed.name}: on {have} of {count(len(pushed.hosts), 'host')} after {seconds:.0f} s; "
+        f"{pushed.sent / 1e6:.1f} MB left this machine",
+    ]
+    lines += pushed.notes
+    if have:
+        lines += [f"ranks find it at $MUSTER_DATA/{pushed.name}"]
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(outcome: DataPushOutcome) -> str:
+    if outcome.error:
+        return f"FAILED: {outcome.error}"
+    if outcome.same_as:
+        return f"has the same home as {outcome.same_as}"
+    holds = f"{count(outcome.files, 'file')}, {outcome.size / 1e6:.1f} MB"
+    if not outcome.received:
+        return f"{holds}: already up to date"
+    return f"{holds}: {outcome.received / 1e6:.1f} MB transferred"
+
+
+def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:
+    """A line for each set and host, by name, so that differences between hosts are side by side."""
+    rows = [("name", "host", "files", "MB", "version", "")]
+    names = sorted({held.name for sets in hosts.values() for held in sets})
+    for name in names:
+        for host, sets in hosts.items():
+            named = [held for held in sets if held.name == name]
+            rows += [_row(host, held) for held in named] or [(name, host, "-", "-", "-", "not here")]
+    if len(rows) == 1:
+        return "no data sets; to bring one: muster data push FOLDER\n"
+    return "".join(f"{line}\n" for line in table(rows))
+
+
+def _row(host: str, held: DataSet) -> tuple[str, str, str, str, str, str]:
+    part = f"shard {held.shard} of {held.of}" if held.of > 1 else ""
+    note = "; ".join(filter(None, [part, held.error]))
+    return held.name, host, str(held.files), f"{held.bytes / 1e6:.1f}", held.digest[:8] or "-", note
+
+
+def verified_as_text(name: str, hosts: Mapping[str, DataVerified], errors: Mapping[str, str]) -> str:
+    """The damaged files of each host, and a line if versions differ."""
+    lines = lines_of(errors.items())
+    for host, answer in hosts.items():
+        if answer.damaged:
+            lines += [f"{host}: {name} is damaged; a push repairs it"]
+            lines += [f"    {line}" for line in answer.damaged]
+        else:
+            lines += [f"{host}: {name} {answer.digest[:8]} is as it was pushed"]
+    if len({answer.digest for answer in hosts.values()}) > 1:
+        lines += [f"the hosts have different versions of {name}: push it again"]
+    return "".join(f"{line}\n" for line in lines)
+
 
 KEPT = "interrupted; partial data is kept: run the command again to resume"
 WHICH = "which data set?"
@@ -63,7 +234,7 @@ class DataPush(HostOptions):
             errors = cluster.connect()
             transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, unreached=errors)
             pushed = transfer.push(content)
-        sys.stdout.write(harmless_lines(report.pushed_as_text(pushed, time.monotonic() - began)))
+        sys.stdout.write(harmless_lines(pushed_as_text(pushed, time.monotonic() - began)))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)
 
@@ -81,7 +252,7 @@ class DataList(HostOptions):
         if self.json:
             write_json({host: [asdict(data_set) for data_set in listed] for host, listed in sets.items()})
         else:
-            sys.stdout.write(harmless_lines(report.listed_as_text(sets)))
+            sys.stdout.write(harmless_lines(listed_as_text(sets)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +273,7 @@ class DataVerify(HostOptions):
             failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
             write_json({**rows, **failed})
         else:
-            sys.stdout.write(harmless_lines(report.verified_as_text(self.name, answers, errors)))
+            sys.stdout.write(harmless_lines(verified_as_text(self.name, answers, errors)))
         versions = {answer.digest for answer in answers.values()}
         if errors or len(versions) > 1 or any(answer.damaged for answer in answers.values()):
             raise Exit(code=UnfitError.exit_status)
@@ -126,7 +297,7 @@ class DataPull(HostOptions):
                 host: held for host, answer in listed.items() for held in answer.sets if held.name == name
             }
             with Progress(name, unit=MB) as progress:
-                brought = pulling.pull(cluster, name, holders, Path(self.to or name), progress.show)
+                brought = pull(cluster, name, holders, Path(self.to or name), progress.show)
         sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 
 

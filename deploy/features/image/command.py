@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +15,71 @@ from ...cli.run_program import run_program
 from ...cli.shared import JSON, HostOptions, cache_folder
 from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_with
+from ...core.decode import MALFORMED, from_json
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts import hostfile
 from ...core.plan.flags import flag
 from ...core.text.progress import MB, Progress
+from ...core.text.text import table
 from ...core.waits import waiting
 from ..containers.options import require_image
 from . import build as building
-from . import capabilities
 from .archive import Archive
 from .engine import LocalEngine
 from .push import ImageTransfer, prepare, survey
 from .versions import load
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One promise of an image."""
+
+    name: str
+    kept: bool
+    found: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Every promise of an image."""
+
+    flavor: str
+    checks: tuple[Promise, ...]
+
+    @property
+    def broken(self) -> int:
+        """The number of promises that are not kept."""
+        return sum(not check.kept for check in self.checks)
+
+
+def proof_of(text: str, image: str) -> Proof:
+    """Parse the proof that an image printed. `UsageError` if the text is not a proof."""
+    try:
+        proof = json.loads(text)
+        checks = tuple(Promise(*from_json(list, check)) for check in proof["checks"])
+        return Proof(from_json(str, proof["flavor"]), checks)
+    except MALFORMED:
+        last = (text.strip().splitlines() or ["nothing"])[-1]
+        raise UsageError(
+            f"{image} has no proof of its versions, as images of Muster have; its output: {last}"
+        ) from None
+
+
+def proof_as_text(image: str, size: int, labels: Mapping[str, str], proof: Proof) -> str:
+    """The table of `muster image check`."""
+    versions = " ".join(f"{name}={value}" for name, value in _own(labels) if value)
+    lines = [f"{image}  {size / 1e9:.2f} GB", f"{versions}", ""]
+    lines += table(("kept" if check.kept else "BROKEN", check.name, check.found) for check in proof.checks)
+    count = len(proof.checks)
+    verdict = f"{count - proof.broken} of {count} promises of {proof.flavor} are kept"
+    return "\n".join([*lines, "", verdict, ""])
+
+
+def _own(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    return sorted(
+        (name.removeprefix("muster."), value) for name, value in labels.items() if "muster." in name
+    )
+
 
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
@@ -94,8 +149,8 @@ class ImageCheck(Command):
         engine = LocalEngine()
         inspected = engine.image(self.image)
         _, output = engine.run(inspected, PROVE)
-        proof = capabilities.parse(output, self.image)
-        text = capabilities.as_text(self.image, inspected.size, inspected.labels, proof)
+        proof = proof_of(output, self.image)
+        text = proof_as_text(self.image, inspected.size, inspected.labels, proof)
         sys.stdout.write(output if self.json else text)
         if proof.broken:
             raise Exit(code=1)

@@ -5,8 +5,13 @@ The files of an environment go to the hosts through a tree of hosts; each host m
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,17 +23,88 @@ from ...core.connect.pipe import why_lost
 from ...core.connect.reports import Lost, Report
 from ...core.content.files import LocalFile, serve, transfers_of
 from ...core.content.transfers import OnProgress, Transfers
-from ...core.errors import UnfitError, UsageError
+from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.hosts.facts import Environment, Facts, HostEnvironments, minor, with_interpreter
 from ...core.text.fold import fold, fold_names
 from ...core.text.progress import MB
 from ...core.text.text import count
+from ...core.wire.durable import keep_if_intact
 from ...core.wire.files import digest as digest_of
-from . import fetch, uv
-from .lock import Lock, locked
+from . import uv
+from .lock import Lock, Package, locked
 from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH, EnvironmentMade
 from .present import EnvironmentsAsked
 from .wanted import Platform, Requirements
+
+AT_ONCE = 4
+PIECE = 1 << 20
+SECONDS = 60.0  # without a byte of an answer
+
+
+class Wheel(LocalFile):
+    """A wheel on this machine."""
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.path.name
+
+
+def fetch_wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: None) -> list[Wheel]:
+    """The wheels of a lock, on this machine. `progress`: gets the number of wheels so far, and all."""
+    ready: list[Wheel] = []
+    over = threading.Event()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            for wheel in pool.map(lambda package: _wheel(package, lock, cache, over), lock.packages):
+                ready.append(wheel)
+                progress(len(ready), len(lock.packages))
+        except BaseException:  # Ctrl-C too: the pool waits for its threads
+            over.set()
+            raise
+    return ready
+
+
+def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> Wheel:
+    path = package.local or cache / "wheels" / package.sha256 / package.file
+    if package.local is None and not keep_if_intact(path, package.sha256):
+        _download(package, path, over)
+    elif package.local is not None and digest_of(path) != package.sha256:
+        raise MusterError(f"{path}: changed since it was locked; to lock it again, delete {lock.file}")
+    return Wheel(package.sha256, path.stat().st_size, path)
+
+
+def _download(package: Package, path: Path, over: threading.Event) -> None:
+    """Download a file, which appears complete and verified, or not at all; stops when `over` is set."""
+    import requests
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent)
+    digest = hashlib.sha256()
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            requests.get(package.url, stream=True, timeout=SECONDS, verify=_authorities()) as answer,
+        ):
+            answer.raise_for_status()
+            for piece in answer.iter_content(PIECE):
+                if over.is_set():
+                    raise MusterError("interrupted")
+                digest.update(piece)
+                file.write(piece)
+        if digest.hexdigest() != package.sha256:
+            raise MusterError(f"{package.url}: not the file that was locked (its SHA-256 differs)")
+        Path(draft).replace(path)
+    except requests.RequestException as error:
+        raise MusterError(f"{package.name} {package.version} cannot be downloaded here: {error}") from None
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _authorities() -> str | bool:
+    """The file of certificate authorities: uv, which locks the packages, reads SSL_CERT_FILE."""
+    return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
+
 
 MACHINES = ("x86_64", "aarch64")
 OLDEST_GLIBC = (2, 17)
@@ -237,9 +313,9 @@ class PackageDelivery(EnvironmentsAsked):
         made = build.make(makers)
         return {host: made[first[held[host].home]] for host in lacking}
 
-    def _wheels(self, lock: Lock) -> list[fetch.Wheel]:
+    def _wheels(self, lock: Lock) -> list[Wheel]:
         with self._progress("wheels for the hosts", unit="packages") as progress:
-            return fetch.wheels(lock, self._cache, progress.show)
+            return fetch_wheels(lock, self._cache, progress.show)
 
     def _online(self, cluster: Cluster, lock: Lock, hosts: list[str]) -> frozenset[str]:
         """The hosts that reach the index of every package."""
@@ -263,7 +339,7 @@ class EnvironmentBuild:
     wanted: Requirements
     tool: str
     """The digest of uv's program."""
-    wheels: Sequence[fetch.Wheel]
+    wheels: Sequence[Wheel]
     online: Collection[str]
     write: Callable[[str], None]
     """Gets a line for each host that is done."""

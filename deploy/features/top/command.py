@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +23,98 @@ from ...core.job.control import LocatedJob, state_of
 from ...core.job.reconnect import reconnecting
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress
+from ..samples.messages import HostSample, RankSample, TrainingSample
 from ..why.diagnosis import gather_stacks
-from .figures import as_json
 from .head import Moment
-from .history import TopHistory
+from .history import HostTrack, RankTrack, TopHistory
+from .judge import Judge, Note
 from .screen import everything
 from .sources import HostSource, JobSource, RecordSource
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """A host now."""
+
+    name: str
+    silent: float | None
+    note: str | None
+    bad: bool
+    sample: HostSample | None
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """A rank now."""
+
+    rank: int
+    host: str
+    running: bool
+    step: int | None
+    loss: float | None
+    last_line: str | None
+    own_seconds: float | None
+    """Of a step, without waits for others; of a recorded job."""
+    note: str | None
+    bad: bool
+    sample: RankSample | None
+
+
+@dataclass(frozen=True)
+class TopFigures:
+    """All hosts and ranks, and the training as its steps.jsonl has it."""
+
+    job: str | None
+    state: str | None
+    attempt: int | None
+    note: str | None
+    """Why the whole job makes no progress."""
+    training: TrainingSample | None
+    hosts: tuple[HostFigures, ...]
+    ranks: tuple[RankFigures, ...]
+
+
+def as_json(history: TopHistory, now: float) -> dict[str, object]:
+    """Plain values. `now`: by the clock of the records' arrivals."""
+    judge, job = Judge(history, now), history.job
+    note = judge.job()
+    figures = TopFigures(
+        job=job.job if job else None,
+        state=job.state if job else None,
+        attempt=job.attempt if job else None,
+        note=note.text if note else None,
+        training=history.training,
+        hosts=tuple(_host(history, track, judge.host(track), now) for track in history.hosts.values()),
+        ranks=tuple(_rank(track, judge.rank(track)) for _, track in sorted(history.ranks.items())),
+    )
+    return asdict(figures)
+
+
+def _host(history: TopHistory, track: HostTrack, note: Note | None, now: float) -> HostFigures:
+    silent = history.silence(track.name, now)
+    return HostFigures(
+        name=track.name,
+        silent=round(silent, 1) if silent is not None else None,
+        note=note.text if note else None,
+        bad=note.bad if note else False,
+        sample=track.last,
+    )
+
+
+def _rank(track: RankTrack, note: Note | None) -> RankFigures:
+    return RankFigures(
+        rank=track.rank,
+        host=track.host,
+        running=track.running,
+        step=track.step,
+        loss=track.loss,
+        last_line=track.last_line or None,
+        own_seconds=track.own,
+        note=note.text if note else None,
+        bad=note.bad if note else False,
+        sample=track.last,
+    )
+
 
 FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
 

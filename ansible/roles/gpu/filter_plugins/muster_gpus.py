@@ -29,7 +29,7 @@ def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list
     """Return the findings about a host's GPUs, from the output of its probe."""
     from muster.deploy.core.decode import MALFORMED, from_json
     from muster.deploy.core.hosts.gpus import GpuReport
-    from muster.deploy.features.check.gpus import Needs, of_gpus
+    from muster.deploy.features.check.host import Needs, of_gpus
 
     try:
         report = from_json(GpuReport, json.loads(probe_output))
