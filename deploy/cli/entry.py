@@ -8,6 +8,7 @@ import sys
 from types import FrameType
 
 INTERRUPTED = 128 + signal.SIGINT
+DISTRIBUTIONS = {"Muster": "muster-cluster", "Fabric": "fabric", "Invoke": "invoke", "Paramiko": "paramiko"}
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -18,13 +19,25 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """`muster`."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # nohup means it
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in background jobs of scripts
         signal.signal(signal.SIGINT, _end)
     if sys.argv[1:] in (["--version"], ["-V"]):
-        from .versions import versions  # alone, in half the time of a command
-
-        sys.stdout.write(versions())
+        sys.stdout.write(_versions())  # without the imports of a command: in half its time
         return
     from .program import main as program  # in which Ctrl-C must work
 
     program()
+
+
+def _versions() -> str:
+    """The versions of Muster and of the packages below it, a line each."""
+    return "".join(f"{name} {_version_of(distribution)}\n" for name, distribution in DISTRIBUTIONS.items())
+
+
+def _version_of(distribution: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

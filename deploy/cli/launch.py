@@ -3,25 +3,192 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from ..core import waits
 from ..core.connect.opener import connect_early
+from ..core.errors import UsageError
+from ..core.plan.flags import Options, flags_of
+from ..core.plan.kept import KeepOptions, project_key, with_kept
 from ..core.plan.launcher import place_ranks
 from ..core.plan.placement import Placement
-from ..core.plan.spec import LaunchSpec
-from ..core.text.progress import Progress
+from ..core.plan.program import PYTHON
+from ..core.plan.source_tree import of_package, scan, with_files
+from ..core.plan.spec import DEFAULT_LAUNCHER, START_SECONDS, LaunchSpec
+from ..core.text.progress import OnStage, Progress
 from ..core.text.screen import Screen
 from ..core.timings import Timings
-from . import launch_request as request
+from ..core.wire.users import home, own_name
+from ..features.all_options import OPTIONS
+from ..features.packages.wanted import PackageOptions, Requirements, wanted
 from . import options as parse
-from .inventory import with_slots, without_hosts
+from .command import Declaration
+from .command_line import opposite
+from .inventory import Inventory, inventory_or_this_machine, require_one_source, with_slots, without_hosts
 from .launch_options import LaunchOptions
+from .launch_program import note_of_default, notes_of, program_of
 from .other_launchers import HINTS
-from .shared import THIS_ALLOCATION, print_note
+from .shared import HOSTS_FILE, THIS_ALLOCATION, TRAIN, print_note
+
+T = TypeVar("T", bound=Options)
+_INSTEAD = {
+    "include": '--slurm "... -w node1,node2" names them',
+    "exclude": '--slurm "... -x node3" leaves hosts out',
+    "per_host": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
+    "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
+    "spares": "ask for more nodes with -N than --np needs, and launch inside of a batch script",
+    "requirements": "launch without --detach, or inside of a batch script",
+}
+"""For a batch job, Slurm's options instead of those that need its hosts."""
+
+
+def refuse(options: LaunchOptions) -> None:
+    """`UsageError` for options that contradict each other."""
+    require_one_source(options)
+    values = ((each, getattr(options, each.field)) for each in flags_of(options))
+    given = {each.field: value for each, value in values if value != each.default}
+    for part in parts_of(options):
+        part.check(given)
+    for name in ("min_hosts", "spares"):
+        if getattr(options, name) and not options.max_restarts:
+            raise UsageError(f"--{name.replace('_', '-')} is for restarts; add --max-restarts N")
+    parse.require_attached(detach=options.detach, timings=options.timings, rank=options.rank)
+    if options.np:  # else the number of ranks follows from the hosts
+        parse.require_ranks(options.rank, options.np)
+
+
+def options_for_slurm(options: LaunchOptions) -> list[str] | None:
+    """The options of sbatch for a batch job of Slurm; None for any other launch.
+
+    `UsageError` for options that need hosts, which are known only when the job starts.
+    """
+    if not (options.slurm and options.detach):
+        return None
+    if options.slurm == THIS_ALLOCATION:
+        raise UsageError(
+            "--detach with --slurm submits a batch job, which needs new hosts; "
+            'write: --slurm "-N 2 -t 60" --detach'
+        )
+    for name, instead in _INSTEAD.items():
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {instead}")
+    from ..features.slurm.options import options_of
+
+    return options_of(options.slurm, "sbatch")
+
+
+def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
+    """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
+    rule = options.np or options.per_host or options.slots or options.gpus
+    brings_mpi = options.requirements or options.image
+    launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
+    return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "leave out")
+
+
+def packages_of(options: LaunchOptions) -> Requirements | None:
+    """The packages for the ranks, if any."""
+    return wanted(part_of(options, PackageOptions))
+
+
+def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
+    """The request without its code and hosts. `columns`: of the terminal that shows the ranks."""
+    restarts = options.max_restarts > 0
+    parts = parts_of(options)
+    env = parse.environment(options.env, os.environ)
+    return LaunchSpec(
+        job=options.job or parse.new_job(),
+        user=own_name(),
+        command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
+        sources=_sources(options),
+        launcher=options.launcher or DEFAULT_LAUNCHER,
+        np=options.np or None,
+        python=options.python,
+        network=options.network,
+        backend=options.backend,
+        env=(*env, *(variable for part in parts for variable in part.variables)),
+        hidden=_hidden(options),
+        columns=None if options.detach else columns,
+        start_timeout=float(options.start_timeout or START_SECONDS),
+        grace=float(options.grace),
+        may_restart=restarts,
+        max_restarts=options.max_restarts,
+        spares=options.spares,
+        max_log=options.max_log,
+    ).having(*parts)
+
+
+def parts_of(options: LaunchOptions) -> list[Options]:
+    """The options of each feature."""
+    return [part_of(options, kind) for kind in OPTIONS]
+
+
+def part_of(options: LaunchOptions, kind: type[T]) -> T:
+    """The options of a feature."""
+    return kind(**{each.name: getattr(options, each.name) for each in fields(kind)})
+
+
+def _hidden(options: LaunchOptions) -> tuple[str, ...]:
+    """The names of variables and flags whose values are secret."""
+    secret = (each.name for each in flags_of(options) if each.secret)
+    return (*parse.taken_from_here(options.env), *secret)
+
+
+def _sources(options: LaunchOptions) -> tuple[str, ...]:
+    """A line for each option with its place, without secrets; none if all are of the command line."""
+    if not options.sources:
+        return ()
+    from ..core.job.launched import shown_command
+
+    hidden, lines = _hidden(options), []
+    for name, value, place in options.sources:
+        tokens = [name] if value is True else [opposite(name)] if value is False else [name, str(value)]
+        lines.append(f"{shown_command(tokens, hidden)}: {place}")
+    return tuple(lines)
+
+
+def _above(folder: Path, options: LaunchOptions) -> Path | None:
+    """The top of a tree without git: the folder of the hosts file that was found above this folder."""
+    found = options.hosts_file
+    if options.hosts or found.name != HOSTS_FILE or not found.is_file():
+        return None
+    top = found.parent.resolve()
+    is_project = folder.resolve().is_relative_to(top) and top not in {Path(home()).resolve(), Path("/")}
+    return top if is_project else None
+
+
+def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage: OnStage) -> LaunchSpec:
+    """Add the program and the tree, and import the modules of a launch, during the slower logins.
+
+    `UsageError` for a program that is wrong on any host.
+    """
+    folder = Path.cwd()
+    on_stage(f"reading the files of {folder}")
+    with clock.part("tree"):
+        tree = scan(folder, _above(folder, options))
+        program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)
+        unnamed = () if options.script or options.module or options.args else note_of_default(tree)
+        for note in (*unnamed, *notes_of(program, tree, options.args)):
+            print_note(note)
+        library = of_package(TRAIN)
+        if options.call:
+            library = with_files(library, Path(options.call))
+            version = Path(options.call, PYTHON)
+            program = replace(program, python=version.read_text() if version.exists() else "")
+        spec = replace(spec, program=program, tree=tree, library=library)
+        if options.keep:
+            tree, keep = with_kept(tree, options.keep)
+            spec = replace(spec, tree=tree).having(KeepOptions(keep, project_key(tree.root)))
+    with clock.part("imports meanwhile"):
+        from . import launching  # noqa: F401
+    return spec
 
 
 @dataclass(frozen=True)
@@ -52,19 +219,19 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     clock.note("Python and the command line", 0.0)
     if above := next((each.place for each in options.sources if each.place.startswith("/")), ""):
         print_note(f"note: options of {above.partition('.toml')[0]}.toml")
-    request.refuse(options)
-    slurm_options = request.options_for_slurm(options)
-    wanted = request.packages_of(options)
+    refuse(options)
+    slurm_options = options_for_slurm(options)
+    wanted = packages_of(options)
     progress = stack.enter_context(Progress())
     screen = Screen(sys.stdout, options.rank, may_drop=True)
-    spec = request.spec_of(options, screen.columns)
+    spec = spec_of(options, screen.columns)
     # Report mistakes before the job waits for Slurm's hosts. Connections to other hosts start meanwhile.
     is_queued = options.slurm not in {"", THIS_ALLOCATION}
     if is_queued:
-        spec = request.with_code(spec, options, clock, progress.stage)
+        spec = with_code(spec, options, clock, progress.stage)
     progress.stage(partial(waits.line, time.monotonic()))
     began = clock.now()
-    inventory = without_hosts() if slurm_options else stack.enter_context(request.inventory_for(options))
+    inventory = without_hosts() if slurm_options else stack.enter_context(inventory_for(options))
     if options.slurm:
         clock.note("wait for Slurm", began)
     listed = with_slots(inventory, options.slots)
@@ -81,7 +248,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     connected, used = (placement.connected, placement.hosts) if placement else ((), ())
     open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)
     if not is_queued:
-        spec = request.with_code(spec, options, clock, progress.stage)
+        spec = with_code(spec, options, clock, progress.stage)
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
     if parse.has_data(parse.STDIN):
         print_note(parse.UNREAD_INPUT)

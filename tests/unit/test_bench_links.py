@@ -12,7 +12,7 @@ import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.bench import kept
-from muster.deploy.features.bench.findings import of_links
+from muster.deploy.features.bench.command_job import of_links
 from muster.deploy.features.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
 from muster.deploy.features.bench.links_text import NAMES, as_text, heat_map, links_page
 from muster.deploy.features.check import command as report

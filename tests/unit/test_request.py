@@ -9,8 +9,8 @@ import pytest
 
 from muster.deploy.cli import launch_program
 from muster.deploy.cli import options as request
+from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.launch_request import spec_of
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.plan.program import Program

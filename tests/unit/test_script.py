@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli import launch_program
+from muster.deploy.cli.launch import _above
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.launch_request import _above
 from muster.deploy.cli.program import run
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.plan.program import Program

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli import inventory
+from muster.deploy.cli.launch import options_for_slurm
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.launch_request import options_for_slurm
 from muster.deploy.cli.shared import THIS_ALLOCATION, SlurmOptions
 from muster.deploy.core.connect.pipe import OpenPipe
 from muster.deploy.core.connect.requests.jobs import JobState

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.launch import options_for_slurm
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.launch_request import options_for_slurm
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.wire.variables import for_slurm
