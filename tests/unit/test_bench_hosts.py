@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import MusterError
-from muster.deploy.features.bench import collectives, kept
+from muster.deploy.features.bench import command as collectives
+from muster.deploy.features.bench import kept
 from muster.deploy.features.bench.hosts import Speeds, as_text, read, slow_hosts, slower_hosts
 
 FIGURES = {
