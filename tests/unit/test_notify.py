@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.commands import commands
+from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.launch_request import spec_of
 from muster.deploy.cli.project import with_defaults
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.job.job_events import JobEvent
