@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -416,13 +416,32 @@ def test_a_file_that_vanishes_before_it_is_sent_is_left_out(tmp_path: Path) -> N
     scanned = tree.scan(tmp_path)
     for name in ("a.py", "c"):
         (tmp_path / name).unlink()
-    vanished: set[str] = set()
+    edits = tree.Edits()
     with tarfile.open(
-        fileobj=io.BytesIO(scanned.archive([file.digest for file in scanned.files], vanished))
+        fileobj=io.BytesIO(scanned.archive([file.digest for file in scanned.files], edits))
     ) as tar:
         assert len(tar.getnames()) == 2
-    left = scanned.without(vanished)
+    left = scanned.after(edits)
     assert ([file.path for file in left.files], left.vanished) == (["a.py", "b", "d"], ("c",))
+
+
+def test_a_file_that_git_does_not_track_may_change_once_before_it_is_sent(tmp_path: Path) -> None:
+    write(tmp_path, a_py="same", b="same", c="1")
+    scanned, edits = tree.scan(tmp_path), tree.Edits()
+    write(tmp_path, b="longer than before", c="2")
+    with tarfile.open(
+        fileobj=io.BytesIO(scanned.archive([file.digest for file in scanned.files], edits))
+    ) as tar:
+        stored = {name: cast(Any, tar.extractfile(name)).read() for name in tar.getnames()}
+    sent = scanned.after(edits)
+    assert {file.path: stored[file.digest] for file in sent.files} == {
+        "a.py": b"same",
+        "b": b"same",
+        "c": b"2",
+    }
+    write(tmp_path, c="3")
+    with pytest.raises(UsageError, match=r"c: changed while it was sent; try again, or list it in .muster"):
+        sent.archive([file.digest for file in sent.files], edits)
 
 
 @pytest.mark.parametrize("in_git", [True, False])

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
@@ -20,7 +20,7 @@ from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
 from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan
-from ..plan.source_tree import Tree
+from ..plan.source_tree import Edits, Tree
 from ..text.progress import OnStage, show_no_stage
 from .stages import DeliveryStage
 
@@ -69,14 +69,21 @@ class Contents:
         self._tree, self._lock = tree, threading.Lock()
         self._sizes = {file.digest: file.size for file in tree.files if file.link is None}
         self._paths = {file.digest: file.path for file in tree.files}
-        self._vanished: set[str] = set()
-        self._archive = lru_cache(ARCHIVES_KEPT)(partial(tree.archive, vanished=self._vanished))
+        self.edits = Edits()
+        self._archive = lru_cache(ARCHIVES_KEPT)(self._archive_of)
         self._answers: dict[str, Future[Missing]] = {}
 
     @property
     def tree(self) -> Tree:
-        """The tree without the files that vanished before they were sent."""
-        return self._tree.without(self._vanished) if self._vanished else self._tree
+        """The tree as it was sent: files may have vanished or changed since they were listed."""
+        edited = self.edits.vanished or self.edits.changed
+        return self._tree.after(self.edits) if edited else self._tree
+
+    def _archive_of(self, digests: Sequence[str]) -> bytes:
+        archive = self.tree.archive(digests, self.edits)
+        for file in self.edits.changed.values():
+            self._sizes[file.digest], self._paths[file.digest] = file.size, file.path
+        return archive
 
     def ask(self, channel: Channel, *, verify: bool = False) -> None:
         """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it checks the others."""
@@ -91,7 +98,7 @@ class Contents:
 
     def send_again(self, channel: Channel, damaged: Sequence[str], stage: DeliveryStage) -> list[str]:
         """Send those of the damaged contents that are of this tree; returns the paths of their files."""
-        files = {file.digest: file.path for file in self._tree.files if file.digest in {*damaged}}
+        files = {file.digest: file.path for file in self.tree.files if file.digest in {*damaged}}
         self._send(channel, tuple(sorted(files)), stage)
         return sorted(files.values())
 
@@ -127,11 +134,12 @@ def _prepare(
     plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents], stage: DeliveryStage
 ) -> None:
     seconds = preparation_seconds(plan.spec.tree, plan.spec.library)
-    prepared = _post_prepare(plan, host, channel, contents)
+    code, library = (tree.tree for tree in contents)  # other hosts may find more edits meanwhile
+    prepared = _post_prepare(plan, host, channel, code, library)
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
     if damaged := channel.wait(prepared, seconds).damaged:
         names = [name for tree in contents for name in tree.send_again(channel, damaged, stage)]
-        if channel.wait(_post_prepare(plan, host, channel, contents), seconds).damaged:
+        if channel.wait(_post_prepare(plan, host, channel, code, library), seconds).damaged:
             raise _lost_again(names, host)
     channel.wait(freed, seconds)
 
@@ -147,10 +155,9 @@ def _lost_again(names: Sequence[str], host: HostPlan) -> MusterError:
 
 
 def _post_prepare(
-    plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents]
+    plan: LaunchPlan, host: HostPlan, channel: Channel, code: Tree, library: Tree
 ) -> Future[Prepared]:
     """Let a host make the job's folder."""
-    code, library = (tree.tree for tree in contents)
     return channel.post(
         PREPARE,
         host=host.host.name,

@@ -15,7 +15,7 @@ from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
-from ..plan.launch_plan import LaunchPlan, about_vanished
+from ..plan.launch_plan import LaunchPlan, about_changed, about_vanished
 from ..plan.launcher import place_ranks
 from ..plan.spec import LaunchSpec
 from ..text.progress import Text
@@ -139,6 +139,8 @@ class Job:
             self.features.delivered(the_plan, cluster)
         if more := code[0].tree.vanished[len(the_plan.spec.tree.vanished) :]:
             self._say(f"note: {about_vanished(more)}")
+        if changed := [*code[0].edits.changed]:
+            self._say(f"note: {about_changed(changed)}")
 
     def _without(
         self, unfit: Mapping[str, str], hosts: tuple[Host, ...], attempt: int, kept: KeptHosts | None

@@ -163,6 +163,12 @@ def about_vanished(files: Sequence[str]) -> str:
     return f"{_first(files)} {was} removed here during the launch, so the ranks run without {it}"
 
 
+def about_changed(files: Sequence[str]) -> str:
+    """The note about files that changed here while they were sent."""
+    it = "it" if len(files) == 1 else "them"
+    return f"{_first(files)} changed here while the files were sent, so hosts may have two versions of {it}"
+
+
 def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
 

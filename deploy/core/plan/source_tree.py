@@ -7,8 +7,8 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
@@ -39,7 +39,17 @@ class TreeFile:
     source: str = ""
     """The path of its content here, if that is not below the root. Its path on a host has no prefix then."""
     untracked: bool = False
-    """Whether git does not track it. If it vanishes before it is sent, the launch continues without it."""
+    """Whether git does not track it. If it vanishes or changes before it is sent, the launch continues."""
+
+
+@dataclass
+class Edits:
+    """What happened to files that git does not track after they were listed."""
+
+    vanished: set[str] = field(default_factory=set)
+    """The digests of those that were removed."""
+    changed: dict[str, TreeFile] = field(default_factory=dict)
+    """By path, those whose content changed, as it was sent."""
 
 
 @dataclass(frozen=True)
@@ -86,30 +96,39 @@ class Tree:
         """The links out of the tree, each with its target, which every host must have."""
         return [(file.path, file.link) for file in self.files if file.link and file.link.startswith("/")]
 
-    def without(self, digests: Container[str]) -> Tree:
-        """The tree without the files of these contents, which vanished."""
-        gone = [file.path for file in self.files if file.digest in digests]
-        files = tuple(file for file in self.files if file.digest not in digests)
+    def after(self, edits: Edits) -> Tree:
+        """The tree as it was sent."""
+        present = [edits.changed.get(file.path, file) for file in self.files]
+        gone = [file.path for file in present if file.digest in edits.vanished]
+        files = tuple(file for file in present if file.digest not in edits.vanished)
         return replace(self, files=files, vanished=(*self.vanished, *gone), clean=self.clean and not gone)
 
-    def archive(self, digests: Sequence[str], vanished: set[str] | None = None) -> bytes:
+    def archive(self, digests: Sequence[str], edits: Edits | None = None) -> bytes:
         """A tar archive of these contents, in which the name of each member is its digest.
 
-        Raises UsageError if a file has changed since the scan. It may have grown, like a log. `vanished` gets
-        the contents that are missing in the archive, because files that git does not track were removed;
-        without it that is an error too.
+        Raises UsageError if a file has changed since the scan. It may have grown, like a log. `edits` gets
+        the files that git does not track and that were removed, or changed for the first time, of which the
+        archive has the new content; without it that is an error too.
         """
-        wanted = {*digests}
+        wanted, replaced = {*digests}, set[str]()
         contents: dict[str, bytes] = {}
         for file in self.files:
             if file.digest in wanted and file.digest not in contents:
                 try:
                     contents[file.digest] = self._content(file)
                 except _VanishedError:
-                    if vanished is None or not file.untracked:
+                    if edits is None or not file.untracked:
                         raise
-        if vanished is not None:
-            vanished |= wanted - contents.keys()
+                except _ChangedError:
+                    if edits is None or not file.untracked or file.path in edits.changed:
+                        raise
+                    content = _bytes_of(self.source(file))
+                    digest = hashlib.sha256(content).hexdigest()
+                    edits.changed[file.path] = replace(file, digest=digest, size=len(content))
+                    contents[digest] = content
+                    replaced.add(file.digest)
+        if edits is not None:
+            edits.vanished |= wanted - contents.keys() - replaced
         buffer = io.BytesIO()
         with _archive_in(buffer, contents.values()) as tar:
             for digest, content in contents.items():
@@ -120,14 +139,24 @@ class Tree:
 
     def _content(self, file: TreeFile) -> bytes:
         path = self.source(file)
-        try:
-            with path.open("rb") as stream:
-                content = stream.read(file.size)
-        except OSError as error:
-            raise _unreadable(path, error) from None
+        content = _bytes_of(path, file.size)
         if hashlib.sha256(content).hexdigest() != file.digest:
-            raise UsageError(f"{path}: changed while it was sent; try again, or keep it out of the tree")
+            raise _ChangedError(
+                f"{path}: changed while it was sent; try again, or list it in {IGNORE_FILE} to keep it here"
+            )
         return content
+
+
+def _bytes_of(path: Path, most: int = -1) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(most)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+class _ChangedError(UsageError):
+    """A file has changed since it was listed."""
 
 
 class _VanishedError(UsageError):

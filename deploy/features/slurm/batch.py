@@ -22,7 +22,7 @@ from ...core.connect.bootstrap import quoted
 from ...core.errors import MusterError, UsageError
 from ...core.job.job_record import record_without_hosts
 from ...core.plan.flags import Flag, Options, flags_of
-from ...core.plan.source_tree import Tree
+from ...core.plan.source_tree import Edits, Tree
 from ...core.plan.spec import LaunchSpec, is_secret
 from ...core.wire.durable import write_atomically
 from ...core.wire.os_errors import explain
@@ -186,10 +186,10 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
 
 
 def _store(tree: Tree, store: Store) -> Tree:
-    """Store the contents of a tree; returns it without the files that vanished meanwhile."""
-    vanished: set[str] = set()
-    store.add(tree.archive([file.digest for file in tree.files if file.link is None], vanished))
-    return tree.without(vanished)
+    """Store the contents of a tree; returns it without files that vanished, and with those that changed."""
+    edits = Edits()
+    store.add(tree.archive([file.digest for file in tree.files if file.link is None], edits))
+    return tree.after(edits)
 
 
 def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
