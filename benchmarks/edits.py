@@ -35,7 +35,7 @@ PROGRAM = "print('started', flush=True)\n"
 COUNTED = """
 import sys
 from muster.deploy.core.connect import channel
-from muster.deploy.cli.program import main
+from muster.deploy.cli.dispatch import main
 sent, write = [0], channel.write_frame
 class Counting:
     def __init__(self, stream): self.stream = stream

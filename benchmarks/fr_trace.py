@@ -22,9 +22,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.messages import SETUP, RecordedCall
 from muster.deploy.features.why.positions import Positions, Rank
-from muster.deploy.features.why.verdict import explain
 from tests.hangs.capture import RECORDS, judge, records_of
 from tests.hangs.table import HANGS, Hang
 

@@ -104,8 +104,8 @@ def fresh(made: Lab, code: Path) -> None:
 
 def deliver_here() -> None:
     """Deliver the folder `code` to every host as a launch does, and exit."""
-    from muster.deploy.cli.launch_program import program_of  # noqa: PLC0415  # only this process needs them
-    from muster.deploy.cli.options import new_job  # noqa: PLC0415
+    from muster.deploy.cli.option_values import new_job  # noqa: PLC0415
+    from muster.deploy.cli.rank_program import program_of  # noqa: PLC0415  # only this process needs them
     from muster.deploy.core.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.core.connect.opener import access_beside  # noqa: PLC0415
     from muster.deploy.core.hosts import hostfile  # noqa: PLC0415  # only this process needs them

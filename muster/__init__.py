@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .deploy.api.functions import run
     from .deploy.api.job import Job, LaunchError, launch
-    from .deploy.api.result import JobError, JobResult, RankError
+    from .deploy.api.job_result import JobError, JobResult, RankError
     from .deploy.core.errors import MusterError, UsageError
 
 __all__ = [
@@ -33,11 +33,11 @@ __all__ = [
 
 _PLACES = {
     "Job": "deploy.api.job",
-    "JobError": "deploy.api.result",
-    "JobResult": "deploy.api.result",
+    "JobError": "deploy.api.job_result",
+    "JobResult": "deploy.api.job_result",
     "LaunchError": "deploy.api.job",
     "MusterError": "deploy.core.errors",
-    "RankError": "deploy.api.result",
+    "RankError": "deploy.api.job_result",
     "UsageError": "deploy.core.errors",
     "launch": "deploy.api.job",
     "run": "deploy.api.functions",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.deploy.cli.program import context_of
+from muster.deploy.cli.dispatch import context_of
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pytest
 from muster.deploy.core.agent.transfer.blobs import Blobs
 from muster.deploy.core.wire import durable
 from muster.deploy.core.wire.durable import read_sealed, write_atomically, write_sealed
-from muster.deploy.core.wire.folders import identity_of_folder
+from muster.deploy.core.wire.private_folders import identity_of_folder
 from muster.deploy.core.wire.store import DamagedError, Store
 
 CONTENTS = [f"print({number})\n".encode() * 1000 for number in range(12)]

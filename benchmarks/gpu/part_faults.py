@@ -25,7 +25,7 @@ from .records import Proof, Recorder
 
 IN_KERNEL_SECONDS = 1.0
 LONG_SECONDS = 13.0
-"""muster why calls a wait of more than 10 s a hang (deploy/features/why/case.py), and an agent looks every
+"""muster why calls a wait of more than 10 s a hang (deploy/features/why/hang.py), and an agent looks every
 10 s which process uses which GPU (deploy/features/samples/on_host/sampler.py)."""
 PAIRS = 15
 STALL_SECONDS = 13

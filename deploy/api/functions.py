@@ -14,9 +14,9 @@ from ..core.job.bounded import content_of, value_of
 from ..core.plan.program import CALL, PYTHON
 from ..core.wire import plain_values
 from ..features.returned_values.driver import MOST_RETURNED, name_of
-from .flags import RunFlags
 from .job import start
-from .result import JobError, JobResult, RankError
+from .job_result import JobError, JobResult, RankError
+from .keywords import RunFlags
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

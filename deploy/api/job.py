@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from ..cli.command import Declaration, Source
 from ..cli.commands import load
-from ..cli.options import new_job
+from ..cli.option_values import new_job
 from ..cli.project import with_defaults
 from ..cli.shared import RUNS_FOLDER
 from ..core.connect.requests.jobs import JOBS
@@ -31,8 +31,8 @@ from ..core.text.terminal import harmless, harmless_lines
 from ..core.text.text import describe_code, nearest, status_of
 from ..core.wire.runs import FILES_FOLDER
 from ..core.wire.users import own_name
-from .flags import LaunchFlags
-from .result import JobResult, read_result
+from .job_result import JobResult, read_result
+from .keywords import LaunchFlags
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -181,7 +181,7 @@ def exit_on_error(interrupted: str = "interrupted") -> Iterator[None]:
         yield
     except MusterError as error:
         raise Exit(harmless_lines(str(error)), error.exit_status) from None
-    except BrokenPipeError:  # `| head`: cli/program.py
+    except BrokenPipeError:  # `| head`: cli/dispatch.py
         raise
     except OSError as error:  # an error of this machine: errors of hosts arrive as a MusterError
         raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None

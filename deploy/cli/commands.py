@@ -31,10 +31,13 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Jobs": {
         "launch": ("cli.launch", "Run a program on every host, keep the logs of its ranks, print a verdict."),
         "free": ("features.leases.command", "Show which GPUs are free, and who has the others."),
-        "status": ("cli.jobs", "List the jobs of this machine and of the hosts, or show one job in detail."),
-        "logs": ("cli.jobs", "Print the output of all ranks of a job, in the order of its arrival."),
-        "attach": ("cli.jobs", "Show the output of a job from now on, until its end and verdict."),
-        "stop": ("cli.jobs", "End a job on every host. A job that is over stays as it is."),
+        "status": (
+            "cli.job_options",
+            "List the jobs of this machine and of the hosts, or show one job in detail.",
+        ),
+        "logs": ("cli.job_options", "Print the output of all ranks of a job, in the order of its arrival."),
+        "attach": ("cli.job_options", "Show the output of a job from now on, until its end and verdict."),
+        "stop": ("cli.job_options", "End a job on every host. A job that is over stays as it is."),
         "report": (
             "features.page.command",
             "Write the page of a job: verdict, time line, metrics, resources, last lines.",

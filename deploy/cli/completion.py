@@ -26,7 +26,7 @@ class Completion(Command):
 
     def run(self) -> None:
         """Print it."""
-        from .program import COMPLETE, Commands  # which imports this module
+        from .dispatch import COMPLETE, Commands  # which imports this module
 
         script = SHELLS[self.shell](Commands(), {}, "muster", COMPLETE)
         sys.stdout.write(script.source())

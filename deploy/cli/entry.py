@@ -25,6 +25,6 @@ def main() -> None:
 
         sys.stdout.write(versions())
         return
-    from .program import main as program  # in which Ctrl-C must work
+    from .dispatch import main as program  # in which Ctrl-C must work
 
     program()

@@ -26,7 +26,7 @@ def commands() -> Collection:
         raise Exit(f"--hosts comes after the command: fab {argv[0]} --hosts {fab.args.hosts.value}", 2)
     # fab makes Python compile every module again at each start. Keep compiled modules from now on.
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
-    from .program import main
+    from .dispatch import main
 
     # fab put the fabfile's folder first. A json.py or docker/ in it is the project's.
     del sys.path[0]

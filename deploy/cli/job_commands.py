@@ -26,9 +26,9 @@ from ..core.waits import waiting
 from ..core.wire.rank_logs import host_of_spawned
 from ..core.wire.users import own_name
 from .command import Exit
-from .ending import PAGE, end_with_page
 from .job_lookup import locate, look, require_logs
-from .jobs import ALL, AS_LAUNCHED, Attach, Logs, Status, Stop
+from .job_options import ALL, AS_LAUNCHED, Attach, Logs, Status, Stop
+from .page_after_job import PAGE, end_with_page
 from .shared import print_note, require_rank, write_json
 
 LOST_STATUS = 3

@@ -16,7 +16,7 @@ from ..core import waits
 from ..core.connect.opener import connect_early
 from ..core.errors import UsageError
 from ..core.plan.flags import Options, flags_of
-from ..core.plan.kept import KeepOptions, project_key, with_kept
+from ..core.plan.kept_folders import KeepOptions, project_key, with_kept
 from ..core.plan.launcher import place_ranks
 from ..core.plan.placement import Placement
 from ..core.plan.program import PYTHON
@@ -27,14 +27,14 @@ from ..core.text.screen import Screen
 from ..core.timings import Timings
 from ..core.wire.users import home, own_name
 from ..features.all_options import OPTIONS
-from ..features.packages.wanted import PackageOptions, Requirements, wanted
-from . import options as parse
+from ..features.packages.package_request import PackageOptions, Requirements, wanted
+from . import option_values as parse
 from .command import Declaration
 from .command_line import opposite
 from .inventory import Inventory, inventory_or_this_machine, require_one_source, with_slots, without_hosts
 from .launch_options import LaunchOptions
-from .launch_program import note_of_default, notes_of, program_of
 from .other_launchers import HINTS
+from .rank_program import note_of_default, notes_of, program_of
 from .shared import HOSTS_FILE, THIS_ALLOCATION, TRAIN, print_note
 
 T = TypeVar("T", bound=Options)
@@ -187,7 +187,7 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
             tree, keep = with_kept(tree, options.keep)
             spec = replace(spec, tree=tree).having(KeepOptions(keep, project_key(tree.root)))
     with clock.part("imports meanwhile"):
-        from . import launching  # noqa: F401
+        from . import prepared_launch as launching  # noqa: F401
     return spec
 
 
@@ -252,7 +252,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
     if parse.has_data(parse.STDIN):
         print_note(parse.UNREAD_INPUT)
-    from .launching import PreparedLaunch
+    from .prepared_launch import PreparedLaunch
 
     PreparedLaunch(
         spec=replace(spec, min_hosts=fewest),

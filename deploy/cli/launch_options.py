@@ -10,7 +10,7 @@ from ..core.hosts.slots import SlotRule, slot_rule
 from ..core.plan.flags import flag
 from ..core.plan.spec import LAUNCHERS, MAX_LOG, LauncherName
 from ..features.all_options import FeatureOptions
-from .options import BACKENDS, network, ranks, size
+from .option_values import BACKENDS, network, ranks, size
 from .shared import (
     EXCLUDE,
     HOSTS,

@@ -10,13 +10,13 @@ from ..core.plan.program import CALL
 from ..core.plan.spec import LaunchSpec
 from .containers.options import ContainerOptions
 from .leases.driver import Leases
-from .packages.wanted import PackageOptions
+from .packages.package_request import PackageOptions
 from .preload.options import PreloadOptions
 from .why.options import WhyOptions
 from .why.recorder import Recorder
 
 if TYPE_CHECKING:
-    from .packages.present import PackageSource
+    from .packages.existing_environment import PackageSource
 
 
 def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[Feature, ...]:
@@ -32,7 +32,7 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
     found.append(Leases())
     there = spec.of(PackageOptions)
     if packages is None and there.environment:
-        from .packages.present import Present
+        from .packages.existing_environment import Present
 
         packages = Present(there.environment, there.described)
     if packages:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.plan.flags import Options
-from ..core.plan.kept import KeepOptions
+from ..core.plan.kept_folders import KeepOptions
 from .containers.options import ContainerOptions
 from .leases.plan import LeaseOptions
 from .notify.options import NotifyOptions
-from .packages.wanted import PackageOptions
+from .packages.package_request import PackageOptions
 from .preload.options import PreloadOptions
 from .why.options import WhyOptions
 

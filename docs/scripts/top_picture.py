@@ -19,8 +19,8 @@ from pathlib import Path
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job.control import LocalRuns, LocatedJob, jobs_at
 from muster.deploy.features.top.app import TopApp
-from muster.deploy.features.top.history import TopHistory
 from muster.deploy.features.top.sources import JobSource
+from muster.deploy.features.top.top_history import TopHistory
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "images" / "top.svg"

@@ -15,7 +15,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from muster.deploy.cli.completion import SHELLS as SCRIPTS
-from muster.deploy.cli.program import COMPLETE, Commands
+from muster.deploy.cli.dispatch import COMPLETE, Commands
 
 JOB = "20261120-234529-b2d8"
 COMMANDS = ("$(touch${IFS}OWNED)", "`touch OWNED`", f"{JOB}(e:'touch OWNED':)", f"{JOB};touch OWNED")

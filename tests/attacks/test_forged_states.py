@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.program import main
+from muster.deploy.cli.dispatch import main
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job import hosts_record

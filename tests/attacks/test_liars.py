@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.program import main
+from muster.deploy.cli.dispatch import main
 from muster.deploy.core.connect.cluster import Cluster, expect_ranks
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.pipe import Pipe
@@ -31,7 +31,7 @@ from muster.deploy.core.job.control import LocalRuns
 from muster.deploy.core.job.hosts_record import HostsRecord
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc import put_get as transfer
-from muster.deploy.features.check.measure import measure
+from muster.deploy.features.check.ask_hosts import measure
 from muster.deploy.features.why.gather import gather_pace
 from tests.attacks.liar import LIES
 from tests.launching import FAB, make_project

@@ -9,7 +9,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from muster.deploy.cli.program import main
+from muster.deploy.cli.dispatch import main
 from muster.deploy.cli.project_file import project_of
 from muster.deploy.core.connect.opener import config_beside, pythons_beside
 from muster.deploy.core.connect.requests.jobs import OUTPUT
@@ -19,11 +19,11 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.job_record import caller_of_stop
 from muster.deploy.core.plan.ignore import IgnoreFiles
 from muster.deploy.core.wire.runs import describe
-from muster.deploy.features.bench import kept
-from muster.deploy.features.bench.hosts import Speeds
+from muster.deploy.features.bench import stored_results as kept
+from muster.deploy.features.bench.host_speeds import Speeds
 from muster.deploy.features.leases import drained
 from muster.deploy.features.packages.requirements import require_no_builds
-from muster.deploy.features.page import records
+from muster.deploy.features.page import run_records as records
 from muster.deploy.features.setup import record as setup_record
 from muster.deploy.features.slurm.mark import mark_of
 from tests.unit.test_job_states import RECORD, make_run, only

@@ -22,7 +22,7 @@ from muster.deploy.core.connect.opener import access_with
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.image.archive import Archive
 from muster.deploy.features.image.engine import LocalEngine
-from muster.deploy.features.image.push import ImagePushResult, ImageTransfer, prepare, survey
+from muster.deploy.features.image.image_push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import FAB
 from tests.waiting import wait_until

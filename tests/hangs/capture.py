@@ -27,9 +27,9 @@ from muster.deploy.core.connect.opener import access_beside
 from muster.deploy.core.decode import from_json
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.why.gather import gather
+from muster.deploy.features.why.hang_verdict import Verdict, explain
 from muster.deploy.features.why.messages import Evidence
 from muster.deploy.features.why.positions import Rank
-from muster.deploy.features.why.verdict import Verdict, explain
 from tests.hangs.table import HANGS, Hang
 from tests.launching import Project, make_project
 from tests.waiting import read_until

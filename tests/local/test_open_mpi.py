@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.options import new_job
+from muster.deploy.cli.option_values import new_job
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import UnfitError

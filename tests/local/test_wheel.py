@@ -66,7 +66,7 @@ def test_the_wheel_of_the_sdist_is_the_same(built: tuple[Path, Path], tmp_path: 
 
 
 def test_nothing_of_the_checkout_is_loaded(installed: Installed, place: Path) -> None:
-    script = "import muster.deploy.cli.program as it, muster.train, sys; print(it.__file__, *sys.path)"
+    script = "import muster.deploy.cli.dispatch as it, muster.train, sys; print(it.__file__, *sys.path)"
     done = installed.run("python", "-c", script, cwd=place)
     module, *places = done.stdout.split()
     assert module == str(installed.package / "deploy" / "cli" / "program.py")
@@ -150,7 +150,7 @@ def test_check_judges_images_too(installed: Installed, place: Path) -> None:
     done = installed.muster("check", "--json", cwd=place)
     assert done.returncode in {0, 3}, done.stderr
     assert '"localhost"' in done.stdout
-    script = "from muster.deploy.features.image.versions import load; print(*load())"
+    script = "from muster.deploy.features.image.image_versions import load; print(*load())"
     assert "cpu" in installed.run("python", "-c", script, cwd=place).stdout.split()
 
 

@@ -13,7 +13,7 @@ import pytest
 from muster.deploy.core.agent import stuck
 from muster.deploy.core.agent.stuck import described
 from muster.deploy.core.connect.requests.launch import STOP
-from muster.deploy.core.hosts.stuck import StuckProcess, not_ended
+from muster.deploy.core.hosts.stuck_processes import StuckProcess, not_ended
 from tests.waiting import wait_until
 
 WRITE, FUTEX = {"x86_64": (1, 202), "aarch64": (64, 98)}.get(os.uname().machine, (1, 202))

@@ -19,7 +19,7 @@ from muster.deploy.core.agent.transfer import transfers as peers
 from muster.deploy.core.agent.transfer.blobs import Blobs
 from muster.deploy.core.agent.transfer.tls import identity
 from muster.deploy.core.agent.transfer.transfers import Peer, Server, WantedFile
-from muster.deploy.core.content.files import identities
+from muster.deploy.core.content.transfer_state import identities
 from muster.deploy.core.wire.certificate_name import certificate_name
 
 HERE = "127.0.0.1"

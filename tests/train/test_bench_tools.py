@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from muster.deploy.features.bench import command as collectives
-from muster.deploy.features.bench import hosts, links
+from muster.deploy.features.bench import host_speeds as hosts
+from muster.deploy.features.bench import links
 from muster.train.job.group import Group
 from muster.train.tools import host_speed, sweep
 from muster.train.tools import links as links_tool

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.deploy.features.why.meetings import Arriving
 from muster.deploy.features.why.messages import Arrivals, CallSite, GroupArrivals, Pressure
+from muster.deploy.features.why.shared_collectives import Arriving
 
 BEGAN = 1_000_000.0
 LOSS = CallSite("all_reduce", "train.py:90", 4, waits=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.facts import Facts
+from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.core.hosts.rendezvous import ClusterFacts, Rendezvous
 from muster.deploy.core.plan.launch_plan import Contribution, LaunchPlan
 from muster.deploy.core.plan.launcher import place_ranks

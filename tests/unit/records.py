@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from muster.deploy.core.connect.requests.jobs import Driver, JobState
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
-from muster.deploy.features.top.history import PrintedText, TopHistory, TopRecord
+from muster.deploy.features.top.top_history import PrintedText, TopHistory, TopRecord
 
 START = 1_763_800_000.0
 EVERY = 2.0

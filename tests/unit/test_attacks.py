@@ -20,8 +20,8 @@ from typing import Any, cast
 
 import pytest
 
-from muster.deploy.cli import launch_program
-from muster.deploy.cli import options as request
+from muster.deploy.cli import option_values as request
+from muster.deploy.cli import rank_program as launch_program
 from muster.deploy.core.connect.bootstrap import GREETING
 from muster.deploy.core.connect.channel import MOST_LINE, Channel
 from muster.deploy.core.connect.inbox import Inbox

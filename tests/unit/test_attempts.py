@@ -27,11 +27,11 @@ from muster.deploy.core.connect.requests.launch import (
     WrittenFiles,
 )
 from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
-from muster.deploy.core.connect.reserve import Reserve
+from muster.deploy.core.connect.spare_connections import Reserve
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.facts import Facts
-from muster.deploy.core.hosts.stuck import StuckProcesses
+from muster.deploy.core.hosts.host_facts import Facts
+from muster.deploy.core.hosts.stuck_processes import StuckProcesses
 from muster.deploy.core.job import loop as run
 from muster.deploy.core.job import restart_policy
 from muster.deploy.core.job import runner as attempts

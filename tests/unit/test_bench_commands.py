@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.cli import dispatch as program
 from muster.deploy.cli import inventory as inventories
-from muster.deploy.cli import program
 from muster.deploy.cli.inventory import Inventory, of_file
 from muster.deploy.cli.shared import HostOptions, SlurmOptions
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.features.bench import command as bench
 from muster.deploy.features.bench import command_job as bench_job
+from muster.deploy.features.bench.benchmark_run import BenchmarkRun
 from muster.deploy.features.bench.links import Links
-from muster.deploy.features.bench.run import BenchmarkRun
 from muster.deploy.features.leases.plan import wish
 from tests.unit.plans import NODE
 from tests.unit.test_bench_hosts import text as speeds_of

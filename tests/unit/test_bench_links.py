@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
-from muster.deploy.features.bench import kept
+from muster.deploy.features.bench import stored_results as kept
 from muster.deploy.features.bench.command_job import of_links
 from muster.deploy.features.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
 from muster.deploy.features.bench.links_text import NAMES, as_text, heat_map, links_page
 from muster.deploy.features.check import command as report
-from muster.deploy.features.check.measurements import Measurements
+from muster.deploy.features.check.host_reports import Measurements
 from muster.deploy.features.page.render import TEMPLATES, render
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second

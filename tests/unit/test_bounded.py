@@ -14,8 +14,8 @@ import pytest
 from muster.deploy.core.job import bounded
 from muster.deploy.core.job.bounded import LONGEST_LINE, MOST_TEXT, Room, TooLargeError
 from muster.deploy.core.wire.runs import MOST_BYTES, RunOutput, describe
-from muster.deploy.features.page import records
-from muster.deploy.features.page.records import MOST_SAMPLES, Records, read
+from muster.deploy.features.page import run_records as records
+from muster.deploy.features.page.run_records import MOST_SAMPLES, Records, read
 from tests.unit.runs import write_run
 
 HUGE = 8 * LONGEST_LINE

@@ -14,12 +14,12 @@ from muster.deploy.core.connect.requests.hosts import Folder, HostHealth, JobPro
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.finding import Finding
-from muster.deploy.core.hosts.gpus import Card, Gpu, GpuHost
+from muster.deploy.core.hosts.gpu_facts import Card, Gpu, GpuHost
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
+from muster.deploy.features.check.host_reports import Clock, Measured, Measurements
 from muster.deploy.features.check.judge import judge, unfit
-from muster.deploy.features.check.measurements import Clock, Measured, Measurements
-from muster.deploy.features.image.versions import Component, Track
+from muster.deploy.features.image.image_versions import Component, Track
 from muster.deploy.features.leases.messages import Device, HostLeases
 from muster.deploy.features.setup.record import Stack
 from tests.unit.plans import NODE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from muster.deploy.core.connect.requests.hosts import Reached
+from muster.deploy.features.check.host_reports import Clock
 from muster.deploy.features.check.judge import unfit
-from muster.deploy.features.check.measurements import Clock
 from tests.unit.test_check import DROPPED, THREE, found
 
 

@@ -12,8 +12,8 @@ from muster.deploy.core.hosts.finding import Finding
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.text.fold import fold_names
 from muster.deploy.features.check import command as check_report
+from muster.deploy.features.check.host_reports import Measurements
 from muster.deploy.features.check.judge import judge
-from muster.deploy.features.check.measurements import Measurements
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\

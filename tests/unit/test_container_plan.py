@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.commands import load
+from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.program import run
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.plan.launch_plan import HostPlan, LaunchPlan
 from muster.deploy.features.containers.driver import ContainerPlan, plan_container

@@ -15,8 +15,8 @@ import pytest
 from muster.deploy.core.errors import UsageError
 from muster.deploy.features.data import command as report
 from muster.deploy.features.data.bundles import Bundle, bundles
+from muster.deploy.features.data.data_push import DataPushOutcome, DataPushResult
 from muster.deploy.features.data.messages import DataSet, DataVerified
-from muster.deploy.features.data.push import DataPushOutcome, DataPushResult
 from muster.deploy.features.data.source import DataSource, source
 from muster.deploy.features.data.wire import scan as scanning
 from muster.deploy.features.data.wire import sets as module

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.features.image.versions import load
+from muster.deploy.features.image.image_versions import load
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -18,7 +18,7 @@ from muster.deploy.core.wire.durable import (
     write_atomically,
     write_sealed,
 )
-from muster.deploy.core.wire.folders import identity_of_folder
+from muster.deploy.core.wire.private_folders import identity_of_folder
 from tests.damage import DAMAGE
 
 CONTENT = b"print(1)\n" * 100

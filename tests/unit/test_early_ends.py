@@ -14,8 +14,8 @@ from muster.deploy.core.job.result import Failure, KernelLine, Kind, LaunchResul
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.features.why.diagnosis import needed
+from muster.deploy.features.why.hang_verdict import Verdict
 from muster.deploy.features.why.options import WhyOptions
-from muster.deploy.features.why.verdict import Verdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-2] slots=2")

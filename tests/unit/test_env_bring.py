@@ -18,13 +18,13 @@ from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.facts import Environment, HostEnvironments, minor
+from muster.deploy.core.hosts.host_facts import Environment, HostEnvironments, minor
 from muster.deploy.core.plan.launch_plan import Contribution
 from muster.deploy.features.packages import bring
 from muster.deploy.features.packages.bring import PackageDelivery
+from muster.deploy.features.packages.existing_environment import Present
 from muster.deploy.features.packages.messages import ENVIRONMENT_MAKE, ENVIRONMENTS, EnvironmentMade
-from muster.deploy.features.packages.present import Present
-from muster.deploy.features.packages.wanted import Requirements
+from muster.deploy.features.packages.package_request import Requirements
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE, make_plan
 

@@ -28,9 +28,9 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.hosts.rendezvous import MOST_PEERS, peers
 from muster.deploy.core.wire.frames import Frame, read_frame, write_frame
+from muster.deploy.features.check.ask_hosts import measure
+from muster.deploy.features.check.host_reports import Measurements
 from muster.deploy.features.check.judge import judge
-from muster.deploy.features.check.measure import measure
-from muster.deploy.features.check.measurements import Measurements
 from tests.load import hold
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
@@ -276,7 +276,7 @@ def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dic
 
 @pytest.mark.timed
 def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.deploy.features.check.measure.HEALTH_SECONDS", 3.0)
+    monkeypatch.setattr("muster.deploy.features.check.ask_hosts.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
     def freeze(channel: Channel, request: Any, payload: bytes = b"", **words: object) -> object:

@@ -33,8 +33,8 @@ from muster.deploy.core.plan.openmpi import SpawnedLines
 from muster.deploy.features.all_features import features_of
 from muster.deploy.features.why import diagnosis
 from muster.deploy.features.why.diagnosis import Explanation, RankStacks
+from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.options import WhyOptions
-from muster.deploy.features.why.verdict import explain
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 

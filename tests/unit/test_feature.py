@@ -107,7 +107,7 @@ def test_the_plan_has_what_features_add_and_each_sees_the_facts_of_those_before_
 
 def test_a_feature_has_only_the_methods_that_the_class_declares() -> None:
     """A misspelled method would be silently left out."""
-    import muster.deploy.cli.launching  # loads every feature
+    import muster.deploy.cli.prepared_launch  # loads every feature
     import muster.deploy.features.slurm.blame  # noqa: F401
 
     declared = {name for name in vars(Feature) if not name.startswith("_")}

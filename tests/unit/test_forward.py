@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from muster.deploy.cli.program import run
+from muster.deploy.cli.dispatch import run
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.errors import UsageError
 from muster.deploy.features.forward import command as peers

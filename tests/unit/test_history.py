@@ -19,7 +19,7 @@ from muster.deploy.core.job.job_events import FAILURES, EventType, JobEvent, of_
 from muster.deploy.core.job.loop import LaunchLoop
 from muster.deploy.core.job.result import Failure, Kind, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
-from muster.deploy.features.why.verdict import Verdict
+from muster.deploy.features.why.hang_verdict import Verdict
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import UsageError
-from muster.deploy.features.image import build, versions
+from muster.deploy.features.image import build
 from muster.deploy.features.image import command as capabilities
+from muster.deploy.features.image import image_versions as versions
 
 TRACKS = list(versions.load().values())
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -18,8 +18,8 @@ import pytest
 
 from muster.deploy.cli import job_commands
 from muster.deploy.cli.command import Exit, execute
-from muster.deploy.cli.jobs import Attach, Logs
-from muster.deploy.cli.program import run
+from muster.deploy.cli.dispatch import run
+from muster.deploy.cli.job_options import Attach, Logs
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core import waits
 from muster.deploy.core.connect.requests.request import Answer, Request
@@ -39,8 +39,8 @@ from muster.deploy.core.wire.rank_logs import restart_suffix
 from muster.deploy.core.wire.runs import identity
 from muster.deploy.core.wire.users import own_name
 from muster.deploy.features.metrics.driver import METRICS
-from muster.deploy.features.page.records import read
 from muster.deploy.features.page.render import run_page
+from muster.deploy.features.page.run_records import read
 from muster.deploy.features.returned_values.driver import name_of
 from muster.deploy.features.samples.sample_file import SAMPLES
 from muster.deploy.features.slurm.mark import any_mark

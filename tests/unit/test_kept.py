@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from muster.deploy.core.connect import reserve as reserve_module
+from muster.deploy.core.connect import spare_connections as reserve_module
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
-from muster.deploy.core.connect.kept import KeptHosts
+from muster.deploy.core.connect.kept_connections import KeptHosts
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.reports import CommandEnd, Event, Lost, RankOutput, StopAsked
-from muster.deploy.core.connect.reserve import Reserve
+from muster.deploy.core.connect.spare_connections import Reserve
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile

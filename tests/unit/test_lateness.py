@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.lateness import Pace
-from muster.deploy.features.why.meetings import Arriving, HostClock, departures
 from muster.deploy.features.why.messages import CallSite
-from muster.deploy.features.why.sums import pace
+from muster.deploy.features.why.shared_collectives import Arriving, HostClock, departures
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run
 
 SEEDS = range(6)

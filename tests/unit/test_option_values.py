@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.commands import commands
-from muster.deploy.cli.program import main
+from muster.deploy.cli.dispatch import main
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.errors import MusterError, UsageError
 from tests.command_lines import parse

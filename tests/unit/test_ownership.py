@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.program import run
+from muster.deploy.cli.dispatch import run
 from muster.deploy.core.connect import ownership
 from muster.deploy.core.connect.ownership import is_private, require_own, within
 from muster.deploy.core.errors import UsageError

@@ -8,7 +8,7 @@ import pytest
 
 from muster.deploy.cli.command import Command
 from muster.deploy.cli.commands import SUMMARIES, commands
-from muster.deploy.cli.program import run
+from muster.deploy.cli.dispatch import run
 from muster.deploy.core.errors import UsageError
 from tests.command_lines import Call, parse
 

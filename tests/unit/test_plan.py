@@ -14,7 +14,7 @@ import pytest
 from muster.deploy.core.agent.rsh import INTERFACE, OWN_INTERFACE, for_sh
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.facts import RunningJob
+from muster.deploy.core.hosts.host_facts import RunningJob
 from muster.deploy.core.hosts.rendezvous import on_network
 from muster.deploy.core.plan import openmpi
 from muster.deploy.core.plan.launcher import place_ranks

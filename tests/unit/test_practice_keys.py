@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.program import main, run
+from muster.deploy.cli.dispatch import main, run
 from muster.deploy.features.image.engine import how_to_get
 from muster.deploy.features.practice.command import KEYS
 from tests.launching import ROOT

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import pytest
 from click.shell_completion import ShellComplete
 
-from muster.deploy.cli import program
+from muster.deploy.cli import dispatch as program
 from muster.deploy.cli.completion import SHELLS
-from muster.deploy.cli.program import COMPLETE, Commands, main
-from muster.deploy.cli.program import run as run_here
+from muster.deploy.cli.dispatch import COMPLETE, Commands, main
+from muster.deploy.cli.dispatch import run as run_here
 from muster.deploy.features.practice import command as practice
 from tests.launching import FAB, MUSTER, ROOT
 from tests.waiting import PATIENCE
@@ -294,7 +294,7 @@ def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path
     (tmp_path / "train.py").touch()
     script = (  # a plan is made, so that what a launch imports on its way is there too
         "import sys\n"
-        "from muster.deploy.cli.program import run\n"
+        "from muster.deploy.cli.dispatch import run\n"
         "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
         "assert 'muster.deploy.core.job.loop' in sys.modules\n"
         "of = 'muster.deploy.features.'\n"

@@ -12,10 +12,10 @@ import pytest
 
 from muster.deploy.cli.command import PROFILE, Source
 from muster.deploy.cli.commands import commands
-from muster.deploy.cli.jobs import Status
+from muster.deploy.cli.dispatch import run
+from muster.deploy.cli.job_options import Status
 from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.program import run
 from muster.deploy.cli.project import with_defaults
 from muster.deploy.cli.project_file import project_of
 from muster.deploy.cli.shared import hosts_file_of

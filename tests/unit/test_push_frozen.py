@@ -20,7 +20,7 @@ from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import HostError, MusterError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.features.image import push
+from muster.deploy.features.image import image_push as push
 from muster.deploy.features.image.archive import Archive
 from muster.deploy.features.image.messages import IMAGE as IMAGE_OF_HOST
 from muster.deploy.features.image.messages import IMAGE_LOAD, ImageLoaded, PresentImage

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.content.files import ActiveTransfer, Receiver, Transfer, ancestors
+from muster.deploy.core.content.transfer_state import ActiveTransfer, Receiver, Transfer, ancestors
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.image.archive import Archive
 from muster.deploy.features.image.engine import Image
-from muster.deploy.features.image.push import ImagePushOutcome, ImagePushResult
+from muster.deploy.features.image.image_push import ImagePushOutcome, ImagePushResult
 from tests.damage import DAMAGE
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)

@@ -15,10 +15,11 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import muster
-from muster.deploy.api import flags, functions, job
+from muster.deploy.api import functions, job
+from muster.deploy.api import keywords as flags
 from muster.deploy.api.functions import write_call
 from muster.deploy.api.job import LaunchError
-from muster.deploy.api.result import JobError, JobResult, RankEnd, RankError, read_result
+from muster.deploy.api.job_result import JobError, JobResult, RankEnd, RankError, read_result
 from muster.deploy.cli.commands import load
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.plan.program import CALL, PYTHON, Program

@@ -14,10 +14,10 @@ from muster.deploy.core.connect.requests.hosts import HEALTH, OPEN_PORT, HostsRe
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.facts import Facts
+from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.core.hosts.rendezvous import ClusterFacts
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.features.check.measure import measure
+from muster.deploy.features.check.ask_hosts import measure
 from muster.deploy.features.check.network import rank_addresses
 from muster.deploy.features.why.diagnosis import unreached_pairs
 from tests.unit.plans import NODE, make_plan

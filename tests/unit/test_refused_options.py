@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.program import main, run
+from muster.deploy.cli.dispatch import main, run
 from tests.unit.test_job_states import RECORD, make_run
 
 TIMINGS = (

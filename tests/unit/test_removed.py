@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.deploy.cli.commands import MODULES, commands
-from muster.deploy.cli.program import run
+from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.removed import OTHER_NAMES, REMOVED
 from muster.deploy.core.plan.flags import REMOVED_VALUES
 

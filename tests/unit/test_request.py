@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli import launch_program
-from muster.deploy.cli import options as request
+from muster.deploy.cli import option_values as request
+from muster.deploy.cli import rank_program as launch_program
 from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UsageError

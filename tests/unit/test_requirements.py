@@ -10,8 +10,8 @@ import pytest
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.packages import uv
 from muster.deploy.features.packages.lock import locked
+from muster.deploy.features.packages.package_request import PackageOptions, Platform, Requirements, wanted
 from muster.deploy.features.packages.requirements import files_of, require_no_builds
-from muster.deploy.features.packages.wanted import PackageOptions, Platform, Requirements, wanted
 from tests.packages import make_wheel
 
 PLATFORM = Platform(python="3.13", machine="x86_64", glibc="2.41")

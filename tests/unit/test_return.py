@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect import reserve
+from muster.deploy.core.connect import spare_connections as reserve
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError

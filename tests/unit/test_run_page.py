@@ -14,8 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from muster.deploy.cli.ending import end_with_page
 from muster.deploy.cli.job_lookup import locate, require_logs
+from muster.deploy.cli.page_after_job import end_with_page
 from muster.deploy.cli.shared import RecordOptions
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job.control import LocatedJob, printed
@@ -23,11 +23,11 @@ from muster.deploy.features.page.chart import MOST_POINTS, chart, thinned
 from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course
 from muster.deploy.features.page.metrics import own_times, step_times
-from muster.deploy.features.page.records import Records, read
 from muster.deploy.features.page.render import TEMPLATES, _environment, render, run_page, write_report
+from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.why.causes import Surroundings
+from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.stragglers import pace_line, stragglers
-from muster.deploy.features.why.sums import pace
 from tests.unit.paces import Run
 from tests.unit.records import job
 from tests.unit.runs import BEGAN, JOB, write_run
@@ -161,7 +161,7 @@ def test_a_curve_of_100_000_steps_has_few_points_and_every_peak() -> None:
 def test_samples_beyond_the_bound_are_thinned_out_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.deploy.features.page.records.MOST_SAMPLES", 100)
+    monkeypatch.setattr("muster.deploy.features.page.run_records.MOST_SAMPLES", 100)
     records = read(write_run(tmp_path, hosts=3, seconds=2000))
     assert 25 <= len(records.samples) <= 100
     assert {sample["host"] for sample in records.samples} == {"node1", "node2", "node3"}

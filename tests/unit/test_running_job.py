@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.commands import MODULES, load
+from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.job_lookup import locate
-from muster.deploy.cli.program import run
-from muster.deploy.cli.running import running
+from muster.deploy.cli.running_job import running
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.pipe import Pipe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.options import ranks
+from muster.deploy.cli.option_values import ranks
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.text.screen import Screen
 from muster.deploy.core.text.terminal import harmless

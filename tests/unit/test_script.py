@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli import launch_program
+from muster.deploy.cli import rank_program as launch_program
+from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.launch import _above
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.program import run
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan

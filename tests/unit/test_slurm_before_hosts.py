@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.program import main
+from muster.deploy.cli.dispatch import main
 from tests.slurm import put_programs
 
 MISTAKES = {

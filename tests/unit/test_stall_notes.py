@@ -14,12 +14,12 @@ from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.features.why import diagnosis, stall_notes
 from muster.deploy.features.why.gather import Begun, begun
+from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall, StackLine
 from muster.deploy.features.why.positions import Positions, Rank
 from muster.deploy.features.why.stall import StallRule, at_work, stall_text
 from muster.deploy.features.why.stall_notes import StallNotes
-from muster.deploy.features.why.verdict import explain
-from muster.deploy.features.why.waits import waited
+from muster.deploy.features.why.waiting_ranks import waited
 from tests.hangs.capture import RECORDS, records_of
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan

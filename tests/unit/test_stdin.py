@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.deploy.cli import options
+from muster.deploy.cli import option_values as options
 
 Opened = tuple[int, list[int]]
 """A descriptor to read, and all descriptors to close."""

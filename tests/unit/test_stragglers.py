@@ -15,14 +15,14 @@ from muster.deploy.core.agent.processes import peek
 from muster.deploy.core.decode import from_json
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
 from muster.deploy.features.why.causes import Surroundings, mean_unsent
+from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.lateness import Pace, paces
-from muster.deploy.features.why.meetings import Arriving
 from muster.deploy.features.why.messages import Arrivals, Evidence, Pressure, StackLine
 from muster.deploy.features.why.on_host.arrivals import summary as summary_of_rank
 from muster.deploy.features.why.on_host.pressure import connections, counters, unsent_share
 from muster.deploy.features.why.positions import Rank
+from muster.deploy.features.why.shared_collectives import Arriving
 from muster.deploy.features.why.stragglers import MOST_RANKS, Summary, lines, pace_line, stragglers
-from muster.deploy.features.why.sums import pace
 from tests.unit.paces import BEGAN, Run
 
 QUIET = Pressure(busy=0.3, queued=0.01, throttled=0.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli import program
+from muster.deploy.cli import dispatch as program
 from muster.deploy.core.text.live_line import ERASE
 from muster.deploy.core.text.progress import Progress
 from muster.deploy.core.text.screen import Screen
@@ -57,7 +57,7 @@ def test_what_any_command_prints_is_harmless(
 
 @pytest.mark.parametrize("words", [["\x1b[2J"], ["launch", "--\x1b[2J"], ["status", "--hosts", "\x1b[2J"]])
 def test_what_a_command_ends_with_is_harmless(words: list[str]) -> None:
-    script = "from muster.deploy.cli.program import main; main()"
+    script = "from muster.deploy.cli.dispatch import main; main()"
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "␛[2J" in done.stderr

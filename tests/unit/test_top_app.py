@@ -10,7 +10,7 @@ import pytest
 
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.top.app import TopApp, TopScreen
-from muster.deploy.features.top.history import TopHistory, TopRecord, Unreached
+from muster.deploy.features.top.top_history import TopHistory, TopRecord, Unreached
 from tests.unit.records import job, records
 
 pytestmark = pytest.mark.slow  # several processes a test

@@ -15,9 +15,8 @@ from muster.deploy.core.text.columns import cells
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.features.top.command import as_json
 from muster.deploy.features.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
-from muster.deploy.features.top.history import PrintedText, TopHistory, Unreached
-from muster.deploy.features.top.judge import Judge, Note
-from muster.deploy.features.top.lines import (
+from muster.deploy.features.top.notes import Judge, Note
+from muster.deploy.features.top.screen_lines import (
     SORTS,
     View,
     bar,
@@ -28,7 +27,8 @@ from muster.deploy.features.top.lines import (
     short_size,
     spark,
 )
-from muster.deploy.features.top.screen import Frame, everything, frame
+from muster.deploy.features.top.top_history import PrintedText, TopHistory, Unreached
+from muster.deploy.features.top.top_screen import Frame, everything, frame
 from tests.unit.records import START, history, host_sample, job
 
 GOLDEN = Path(__file__).parents[1] / "golden"

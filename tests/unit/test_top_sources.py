@@ -19,11 +19,11 @@ from muster.deploy.core.wire.runs import identity
 from muster.deploy.features.samples.messages import HostSample
 from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
 from muster.deploy.features.top import sources
-from muster.deploy.features.top.history import PrintedText, TopHistory, Unreached
-from muster.deploy.features.top.judge import Judge
+from muster.deploy.features.top.notes import Judge
 from muster.deploy.features.top.sources import HostSource, JobSource, look_of
+from muster.deploy.features.top.top_history import PrintedText, TopHistory, Unreached
+from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.stragglers import PACE, PaceLook, pace_line
-from muster.deploy.features.why.sums import pace
 from tests.unit import paces
 from tests.unit.records import host_sample
 from tests.waiting import wait_until

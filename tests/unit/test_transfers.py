@@ -15,10 +15,10 @@ from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import Event, FileGot, FileHave, FileStuck, Report
 from muster.deploy.core.connect.requests.request import Nothing, Request
-from muster.deploy.core.content import transfers as module
-from muster.deploy.core.content.files import Transfer
+from muster.deploy.core.content import tree_transfer as module
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, FilesServed
-from muster.deploy.core.content.transfers import TRIES, Transfers
+from muster.deploy.core.content.transfer_state import Transfer
+from muster.deploy.core.content.tree_transfer import TRIES, Transfers
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host

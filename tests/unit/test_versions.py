@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import UsageError
-from muster.deploy.features.image import bake, compatibility, versions
-from muster.deploy.features.image.versions import Component, Track, targets
+from muster.deploy.features.image import bake, compatibility
+from muster.deploy.features.image import image_versions as versions
+from muster.deploy.features.image.image_versions import Component, Track, targets
 
 ROOT = Path(__file__).parents[2]
 TRACKS = versions.load()

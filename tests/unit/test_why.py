@@ -13,6 +13,7 @@ from muster.deploy.core.plan.placement import PlacedRank
 from muster.deploy.features.samples.messages import GpuSample
 from muster.deploy.features.why.diagnosis import without_victims
 from muster.deploy.features.why.gather import with_missing
+from muster.deploy.features.why.hang_verdict import Verdict, explain, explain_crash
 from muster.deploy.features.why.messages import (
     Child,
     End,
@@ -26,7 +27,6 @@ from muster.deploy.features.why.messages import (
 )
 from muster.deploy.features.why.positions import Rank
 from muster.deploy.features.why.stall import stand_still
-from muster.deploy.features.why.verdict import Verdict, explain, explain_crash
 from tests.hangs.capture import RECORDS, judge, records_of
 from tests.hangs.table import HANGS
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.deploy.features.image.versions import load, targets
+from muster.deploy.features.image.image_versions import load, targets
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").iterdir()}

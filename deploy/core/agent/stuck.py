@@ -28,7 +28,7 @@ _NO_DISK = ("pipe:", "socket:", "anon_inode:", "/memfd:", "/dev/", "/proc/", "/s
 
 
 def described(pids: Iterable[int], ranks: Mapping[int, int | None], root: str = "") -> list[Frame]:
-    """The fields of `StuckProcess` (core/hosts/stuck.py) of each process that lives.
+    """The fields of `StuckProcess` (core/hosts/stuck_processes.py) of each process that lives.
 
     `ranks`: the rank of each process that is of one. `root`: a folder with the files of another machine.
     """

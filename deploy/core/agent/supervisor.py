@@ -22,10 +22,10 @@ from typing import IO, Any
 
 from ..wire.clock import steady
 from ..wire.durable import write_atomically
-from ..wire.folders import identity_of_folder, make_private
 from ..wire.frames import Frame
 from ..wire.limits import require_fit
 from ..wire.paths import JobPaths, MusterPaths
+from ..wire.private_folders import identity_of_folder, make_private
 from ..wire.store import DamagedError, Store, sweep_old_jobs
 from ..wire.variables import is_foreign
 from ..wire.written import Search, counted

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 
 from ..errors import MusterError, UnfitError
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import (
     ClusterFacts,
@@ -25,12 +25,12 @@ from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
-from .kept import KeptHosts
+from .kept_connections import KeptHosts
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
 from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
-from .reserve import Reserve
+from .spare_connections import Reserve
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil the measurement
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0

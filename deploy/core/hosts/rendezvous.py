@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import HostError, UnfitError
-from .facts import Facts
+from .host_facts import Facts
 from .hostfile import Host
 
 PORTS = "20000-31999"  # core/agent/rendezvous.py

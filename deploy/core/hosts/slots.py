@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ..errors import HostError, UsageError
-from .facts import Facts
+from .host_facts import Facts
 from .hostfile import MAX_SLOTS, Host
 
 SlotRule = Literal["gpus", "cores", "auto"] | int

@@ -20,7 +20,7 @@ from ..errors import MusterError
 if TYPE_CHECKING:  # most commands have no job
     from ..connect.channel import Channel
     from ..connect.cluster import Cluster
-    from ..connect.kept import KeptHosts
+    from ..connect.kept_connections import KeptHosts
     from ..connect.reports import Report
     from ..plan.launch_plan import Contribution, LaunchPlan
     from ..plan.placement import Placement

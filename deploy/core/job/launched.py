@@ -10,7 +10,7 @@ from importlib import metadata
 from itertools import pairwise
 from typing import Any
 
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import is_secret
 

@@ -21,7 +21,7 @@ from ..connect.pipe import LostError, SilentError
 from ..connect.requests.launch import PING, SIGNAL, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
 from ..errors import MusterError
-from ..hosts.stuck import StuckProcesses
+from ..hosts.stuck_processes import StuckProcesses
 from ..wire.clock import now
 from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
 from .events import Recorded, Stage

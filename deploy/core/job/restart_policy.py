@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..hosts.hostfile import Host
-from ..hosts.stuck import not_ended
+from ..hosts.stuck_processes import not_ended
 from ..text.fold import fold_names
 from ..text.text import count
 from ..wire.runs import STOPS

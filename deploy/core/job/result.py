@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..connect.requests.launch import MemoryKills, Written
-from ..hosts.stuck import StuckProcesses
+from ..hosts.stuck_processes import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
 from ..text.text import describe_code, status_of
@@ -15,8 +15,8 @@ from ..timings import TimedPart
 from ..wire.runs import STOPS, end_state
 
 if TYPE_CHECKING:
+    from ...features.why.hang_verdict import Verdict
     from ...features.why.messages import Straggler
-    from ...features.why.verdict import Verdict
     from ..connect.reports import GpuUser
     from ..connect.requests.launch import EndedProcess
 

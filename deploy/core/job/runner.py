@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.kept import KeptHosts
+from ..connect.kept_connections import KeptHosts
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
 from ..errors import MusterError, UnfitError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MusterError, lines_of
-from ..hosts.stuck import REMEDY, not_ended
-from ..plan.kept import KeepOptions
+from ..hosts.stuck_processes import REMEDY, not_ended
+from ..plan.kept_folders import KeepOptions
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..text.fold import fold, fold_names
@@ -26,7 +26,7 @@ from .run_folder import RunFolder
 from .stages import of_rank
 
 if TYPE_CHECKING:
-    from ...features.why.verdict import Verdict
+    from ...features.why.hang_verdict import Verdict
 
 TAIL_LINES = 20
 MOST_GROUPS = 4

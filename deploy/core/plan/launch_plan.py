@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from ..hosts.hostfile import Host
 from ..text.text import count, size
 from ..wire.paths import JobPaths

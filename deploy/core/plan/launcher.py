@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..errors import HostError, UnfitError, UsageError
-from ..hosts.facts import Facts, minor
+from ..hosts.host_facts import Facts, minor
 from ..hosts.hostfile import Host
 from ..text.text import count, size
 from .placement import Layout, PlacedRank, Placement

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from ..errors import HostError
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from ..hosts.rendezvous import Rendezvous
 from .placement import Layout
 

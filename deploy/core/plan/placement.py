@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import Rendezvous
 from ..wire.paths import JobPaths

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from ..errors import UnfitError
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import ClusterFacts
 from ..text.fold import fold, fold_names
@@ -20,7 +20,7 @@ from ..text.terminal import harmless
 from ..text.text import count, duration, ranges
 from ..wire.paths import JobPaths, MusterPaths
 from . import openmpi
-from .kept import KeepOptions
+from .kept_folders import KeepOptions
 from .launch_plan import Contribution, HostPlan, LaunchPlan, RemoteFile
 from .launcher import launcher_of, refuse_long_arguments, refuse_shared_gpus, require, require_python
 from .placement import Layout, Placement

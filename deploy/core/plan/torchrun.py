@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import HostError, UsageError
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from .placement import Layout
 
 WITHOUT_LIBUV = """\

@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 from .durable import write_atomically
 from .files import open_regular
-from .folders import make_private
 from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
+from .private_folders import make_private
 from .rank_logs import RankLog
 from .users import name_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from ...cli.command import Command, Exit
 from ...cli.inventory import cluster_of
 from ...cli.job_lookup import names_job
-from ...cli.running import running
+from ...cli.running_job import running
 from ...cli.shared import (
     HOSTS,
     HOSTS_ALSO,
@@ -37,7 +37,7 @@ from ...core.connect.requests.request import Nothing
 from ...core.connect.transports.ssh_config import ssh_options
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
 from ...core.hosts import hostfile
-from ...core.hosts.stuck import not_ended
+from ...core.hosts.stuck_processes import not_ended
 from ...core.plan.flags import flag
 from ...core.text.fold import fold, fold_names
 from ...core.text.progress import MB, Progress

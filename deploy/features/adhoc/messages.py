@@ -11,7 +11,7 @@ from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Payload, Req
 from ...core.connect.silence import STUCK_READING_SECONDS
 from ...core.decode import AtMost, Like, message
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Path
-from ...core.hosts.stuck import StuckProcesses
+from ...core.hosts.stuck_processes import StuckProcesses
 from ...core.wire.files import PART
 from ..left_memory.messages import LeftMemory
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ...cli.command import Exit
-from ...cli.options import per_host, size
+from ...cli.option_values import per_host, size
 from ...cli.shared import require_rank, runs_of, write_json
 from ...core.decode import AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
@@ -18,8 +18,10 @@ from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
 from ...core.text.terminal import harmless_lines
 from ..page.render import render, write_page
-from . import hosts as by_host
-from . import kept, links_text
+from . import host_speeds as by_host
+from . import links_text
+from . import stored_results as kept
+from .benchmark_run import BenchmarkRun, one_rank_each
 from .command_job import (
     HOSTS,
     LINKS,
@@ -33,11 +35,10 @@ from .command_job import (
     run_benchmark,
     spec_of,
 )
-from .lines import About, Count, Word, values
 from .links import Links, outliers, slower, worst_first
 from .links import read as read_links
 from .links_text import links_page
-from .run import BenchmarkRun, one_rank_each
+from .printed_values import About, Count, Word, values
 
 OPERATIONS = (
     *("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter"),

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from ...cli.command import Exit
-from ...cli.ending import PAGE, end_with_page
 from ...cli.inventory import Inventory, inventory_of, require_one_source
-from ...cli.options import BACKENDS, network, new_job
+from ...cli.option_values import BACKENDS, network, new_job
+from ...cli.page_after_job import PAGE, end_with_page
 from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
 from ...cli.shown import OnScreen
 from ...core.errors import MusterError, UnfitError
@@ -35,15 +35,15 @@ from ...core.text.text import count, duration
 from ...core.wire.users import own_name
 from ..leases.plan import ALL_GPUS, LeaseOptions
 from ..why.options import WhyOptions
-from . import hosts as by_host
+from . import host_speeds as by_host
 from . import links_text
-from .hosts import SlowHost
-from .hosts import describe as describe_host
+from .benchmark_run import TOOLS, BenchmarkRun, one_rank_each
+from .benchmark_run import run as run_to_end
+from .host_speeds import SlowHost
+from .host_speeds import describe as describe_host
 from .links import Slow, outliers, worst_first
 from .links import read as read_links
 from .links_text import describe
-from .run import TOOLS, BenchmarkRun, one_rank_each
-from .run import run as run_to_end
 
 _LINK = "look at cable, switch port, driver, MTU and other traffic; muster bench links measures them in full"
 _HOST = "look at what else runs there, clock rate and cooling; muster bench hosts measures it in full"

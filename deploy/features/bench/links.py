@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from ...core.decode import AtMost, from_json
 from ...core.errors import MusterError
-from .lines import About, LinkLine, Rate, Seconds, Word, values
+from .printed_values import About, LinkLine, Rate, Seconds, Word, values
 
 Quantity = Literal["bandwidth", "latency"]
 QUANTITIES: tuple[Quantity, ...] = ("bandwidth", "latency")

@@ -26,13 +26,13 @@ from ...core.text.columns import width_of
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.terminal import harmless
 from ...core.text.text import count, fitted, size, table
-from ..image.versions import load
+from ..image.image_versions import load
 from ..slurm.options import options_of
 from ..slurm.site import judge_site
+from .ask_hosts import measure
+from .host_reports import Measured, Measurements
 from .judge import judge, unfit
 from .judge import unfit as unfit_of
-from .measure import measure
-from .measurements import Measured, Measurements
 
 if TYPE_CHECKING:
     from ..bench.command_job import Benched

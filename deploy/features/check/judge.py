@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median_high, median_low
 from typing import NamedTuple
 
-from ...core.hosts.facts import minor
 from ...core.hosts.finding import Finding, Severity, error, have, of_error, warning
+from ...core.hosts.host_facts import minor
 from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of
 from ...core.plan.spec import LauncherName
 from ...core.text.text import count
-from ..image.versions import Track, targets
+from ..image.image_versions import Track, targets
 from ..setup.record import Stack
 from .host import of_host, own_name
-from .measurements import Clock, Measured, Measurements
+from .host_reports import Clock, Measured, Measurements
 from .network import network, ports
 
 # Makefiles, file times and readers of logs notice a tenth of a second. NTP keeps a hundredth of that.

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...core.connect.requests.hosts import Reached
 from ...core.errors import HostError
-from ...core.hosts.facts import Facts
 from ...core.hosts.finding import Finding, error, of_error, warning
+from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host
 from ...core.hosts.rendezvous import PORTS, meet
 from ...core.plan.openmpi import without_ipv4
-from .measurements import Measured
+from .host_reports import Measured
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
 

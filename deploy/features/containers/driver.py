@@ -14,10 +14,10 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import on_every
 from ...core.connect.pipe import LostError
 from ...core.errors import HostError, MusterError, UnfitError
-from ...core.hosts.facts import Facts
+from ...core.hosts.host_facts import Facts
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
-from ...core.plan.kept import KeepOptions
+from ...core.plan.kept_folders import KeepOptions
 from ...core.plan.launch_plan import Contribution, LaunchPlan, RemoteFile
 from ...core.plan.spec import LaunchSpec
 from ...core.text.terminal import harmless

@@ -11,7 +11,7 @@ from ...core.connect.requests.request import Nothing, Request
 from ...core.decode import AtMost, Like
 from ...core.errors import UnfitError
 from ...core.hosts.bounds import AbsolutePath, Count, Number, Text
-from ...core.hosts.facts import Facts, Interpreter, with_interpreter
+from ...core.hosts.host_facts import Facts, Interpreter, with_interpreter
 
 EngineName = Literal["docker", "podman", "apptainer"]
 ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")

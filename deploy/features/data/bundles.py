@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ...core.connect.channel import Channel
-from ...core.content.files import ANSWER_SECONDS, Transfer
-from ...core.content.transfers import Transfers
+from ...core.content.transfer_state import ANSWER_SECONDS, Transfer
+from ...core.content.tree_transfer import Transfers
 from ...core.errors import MusterError
 from ...core.wire.os_errors import explain
 from .messages import DATA_BUNDLE, DATA_PART, DataBundle

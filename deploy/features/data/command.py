@@ -19,7 +19,7 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, ask_in_turn
 from ...core.connect.requests.request import Payload
-from ...core.content.transfers import OnProgress
+from ...core.content.tree_transfer import OnProgress
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
 from ...core.hosts.received_paths import inner_paths
 from ...core.plan.flags import flag
@@ -29,8 +29,7 @@ from ...core.text.terminal import harmless_lines
 from ...core.text.text import count, table
 from ...core.wire.durable import sync_file_system, sync_folder
 from .bundles import bring_here, bundles
-from .messages import DATA_LIST, DATA_OPEN, DATA_READ, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
-from .push import (
+from .data_push import (
     BUNDLE_SECONDS,
     LONG_SECONDS,
     DataPushOutcome,
@@ -39,6 +38,7 @@ from .push import (
     read_here,
     read_manifest,
 )
+from .messages import DATA_LIST, DATA_OPEN, DATA_READ, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
 from .source import source as source_of
 from .wire.draft import Draft
 from .wire.manifest import Chunks, require_name

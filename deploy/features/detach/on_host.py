@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ...core.wire.folders import make_private
 from ...core.wire.frames import Frame
 from ...core.wire.paths import JobPaths, MusterPaths
+from ...core.wire.private_folders import make_private
 from ...core.wire.store import Store
 
 START = (

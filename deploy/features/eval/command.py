@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cli.command import Exit
-from ...cli.running import exit_if_silent, running
+from ...cli.running_job import exit_if_silent, running
 from ...cli.shared import JSON, RunningJobOptions, require_rank, write_json
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ...cli.running import exit_if_silent, running
+from ...cli.running_job import exit_if_silent, running
 from ...cli.shared import RunningJobOptions, print_note, require_rank
 from ...core.connect.channel import Channel
 from ...core.connect.inbox import Inbox

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.connect.reports import GpuUser
-from ...core.hosts.facts import Facts
+from ...core.hosts.host_facts import Facts
 from ...core.job.events import Event, LauncherOutput
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult

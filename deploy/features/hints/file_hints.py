@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ...core.errors import UsageError
-from ...core.hosts.facts import Facts
+from ...core.hosts.host_facts import Facts
 from ...core.job.result import LaunchResult
 from ...core.plan.git import git
 from ...core.plan.launch_plan import Contribution, LaunchPlan

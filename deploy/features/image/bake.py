@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .versions import UNVERIFIED, Component, Track, load, targets
+from .image_versions import UNVERIFIED, Component, Track, load, targets
 
 
 def bake(tracks: Iterable[Track]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from .compatibility import conflicts
-from .versions import FOLDER, Track, targets
+from .image_versions import FOLDER, Track, targets
 
 # Seconds, measured on 2 cores beside other work (docs/image.md). `cuda` has not been built end to end, so it
 # has no number.

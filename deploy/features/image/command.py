@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...cli.child_program import run_program
 from ...cli.command import Command, Exit
-from ...cli.run_program import run_program
 from ...cli.shared import JSON, HostOptions, cache_folder
 from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_with
@@ -26,8 +26,8 @@ from ..containers.options import require_image
 from . import build as building
 from .archive import Archive
 from .engine import LocalEngine
-from .push import ImageTransfer, prepare, survey
-from .versions import load
+from .image_push import ImageTransfer, prepare, survey
+from .image_versions import load
 
 
 @dataclass(frozen=True)

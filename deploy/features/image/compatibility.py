@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from ...core.plan.openmpi import OPEN_MPI_FAMILIES
-from .versions import Track
+from .image_versions import Track
 
 Version = tuple[int, ...]
 

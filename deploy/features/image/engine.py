@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.errors import MusterError, UsageError
 from ...core.waits import waiting
-from .versions import load, targets
+from .image_versions import load, targets
 
 CHUNK = 1 << 20
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...core.errors import HostError, UsageError
-from ...core.hosts.facts import Facts
+from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host
 from ...core.plan.flags import Options, flag
 from ...core.plan.launch_plan import Contribution

@@ -21,20 +21,20 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.pipe import why_lost
 from ...core.connect.reports import Lost, Report
-from ...core.content.files import LocalFile, serve, transfers_of
-from ...core.content.transfers import OnProgress, Transfers
+from ...core.content.transfer_state import LocalFile, serve, transfers_of
+from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.errors import MusterError, UnfitError, UsageError
-from ...core.hosts.facts import Environment, Facts, HostEnvironments, minor, with_interpreter
+from ...core.hosts.host_facts import Environment, Facts, HostEnvironments, minor, with_interpreter
 from ...core.text.fold import fold, fold_names
 from ...core.text.progress import MB
 from ...core.text.text import count
 from ...core.wire.durable import keep_if_intact
 from ...core.wire.files import digest as digest_of
 from . import uv
+from .existing_environment import EnvironmentsAsked
 from .lock import Lock, Package, locked
 from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH, EnvironmentMade
-from .present import EnvironmentsAsked
-from .wanted import Platform, Requirements
+from .package_request import Platform, Requirements
 
 AT_ONCE = 4
 PIECE = 1 << 20

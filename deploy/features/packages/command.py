@@ -12,7 +12,7 @@ from ...cli.inventory import cluster_of
 from ...cli.shared import JSON, HostOptions, write_json
 from ...core.connect.fanout import ask_every, ask_in_turn
 from ...core.errors import UsageError
-from ...core.hosts.facts import KEY, Environment
+from ...core.hosts.host_facts import KEY, Environment
 from ...core.plan.flags import flag
 from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import harmless

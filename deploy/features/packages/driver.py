@@ -12,8 +12,8 @@ from ...core.job.events import Stage
 from ...core.job.feature import Feature, Start
 from ...core.plan.launch_plan import Contribution
 from ...core.waits import with_hosts
+from .existing_environment import PackageSource
 from .messages import ENVIRONMENT_HOLD
-from .present import PackageSource
 
 HOLD_SECONDS = 30.0
 

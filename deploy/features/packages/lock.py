@@ -21,8 +21,8 @@ from ...core.decode import MALFORMED, from_json
 from ...core.errors import MusterError, UsageError
 from ...core.wire.durable import read_sealed, write_sealed
 from . import uv
+from .package_request import Platform, Requirements, fingerprint
 from .requirements import exported_problems, no_builds, toml
-from .wanted import Platform, Requirements, fingerprint
 
 KEY_LENGTH = 20
 _PROJECT_NOTE = "the project itself travels as the working tree, so it is not installed"

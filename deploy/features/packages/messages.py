@@ -9,7 +9,7 @@ from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
 from ...core.decode import AtMost, message
 from ...core.hosts.bounds import Bytes, Seconds, Text
-from ...core.hosts.facts import MOST_ENVIRONMENTS, Environment, HostEnvironments, Key
+from ...core.hosts.host_facts import MOST_ENVIRONMENTS, Environment, HostEnvironments, Key
 
 
 @dataclass(frozen=True)

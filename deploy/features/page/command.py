@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...cli.ending import PAGE
 from ...cli.job_lookup import locate, require_logs
+from ...cli.page_after_job import PAGE
 from ...cli.shared import NewestJobOptions
 from ...core.job.control import LocatedJob
 from ...core.job.fetch import fetch, snapshot

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ...core.text.text import describe_code
 from ...core.wire.runs import STOPS
-from .records import Records, RunRecord, list_of, number_of, records_of
+from .run_records import Records, RunRecord, list_of, number_of, records_of
 
 RankOutcome = Literal["done", "failed", "ended with it", "cut off", "running", "never started"]
 _OF_RANKS = frozenset({"rank.started", "rank.printed", "rank.ended", "rank.cut-off"})

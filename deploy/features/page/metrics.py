@@ -11,7 +11,7 @@ from ...core.decode import MALFORMED, from_json
 from ..why.messages import Straggler
 from ..why.stragglers import lines, pace_look
 from .chart import Chart, Point, chart
-from .records import Records, RunRecord, number_of
+from .run_records import Records, RunRecord, number_of
 
 AXES = ("step", "epoch", "iteration", "time")
 """Keys for the horizontal axis; the first that every record has is used."""

@@ -23,8 +23,8 @@ from ...core.wire.durable import write_atomically
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, own_times, slow_lines, step_times
-from .records import PRINTED, Records, RunRecord, Tail, list_of, number_of, read, records_of
 from .resources import Resources, resources
+from .run_records import PRINTED, Records, RunRecord, Tail, list_of, number_of, read, records_of
 from .timeline import Timeline, timeline
 
 if TYPE_CHECKING:

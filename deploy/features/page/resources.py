@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...core.text.text import percent, size
 from .chart import path_of
-from .records import RunRecord, number_of, records_of
+from .run_records import RunRecord, number_of, records_of
 
 SPARK_WIDTH, SPARK_HEIGHT = 110, 22
 POINTS_IN_ALL = 24_000

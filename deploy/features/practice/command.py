@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...cli import options
+from ...cli import option_values as options
+from ...cli.child_program import run_program
 from ...cli.command import Command, Exit
 from ...cli.inventory import of_file
 from ...cli.launch_options import LaunchOptions
-from ...cli.launch_program import DEFAULT_MODULE
-from ...cli.launching import PreparedLaunch
-from ...cli.run_program import run_program
+from ...cli.prepared_launch import PreparedLaunch
+from ...cli.rank_program import DEFAULT_MODULE
 from ...cli.shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts import hostfile

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...core.connect.kept import KeptHosts
-from ...core.connect.reserve import Reserve
+from ...core.connect.kept_connections import KeptHosts
+from ...core.connect.spare_connections import Reserve
 from ...core.job.events import Said
 from ...core.job.feature import Attempt, Feature
 

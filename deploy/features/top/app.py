@@ -21,10 +21,10 @@ from textual.widgets import Input
 
 from ...core.errors import MusterError
 from .head import Moment
-from .history import TopHistory, TopRecord
-from .lines import SORTS, View, in_ascii
-from .screen import Frame, frame
+from .screen_lines import SORTS, View, in_ascii
 from .sources import RecordSource
+from .top_history import TopHistory, TopRecord
+from .top_screen import Frame, frame
 
 LOOK_SECONDS = 1.0
 # The terminal's own colours, which suit its background. Red is for alarms alone.

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ...cli.job_lookup import JobSearch, look, require_logs
-from ...cli.running import job_hosts
+from ...cli.running_job import job_hosts
 from ...cli.shared import EXCLUDE, HOSTS_ALSO, INCLUDE, JOB_HOSTS, RUNS_FOLDER, RunningJobOptions, write_json
 from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_beside
@@ -26,10 +26,10 @@ from ...core.text.progress import Progress
 from ..samples.messages import HostSample, RankSample, TrainingSample
 from ..why.diagnosis import gather_stacks
 from .head import Moment
-from .history import HostTrack, RankTrack, TopHistory
-from .judge import Judge, Note
-from .screen import everything
+from .notes import Judge, Note
 from .sources import HostSource, JobSource, RecordSource
+from .top_history import HostTrack, RankTrack, TopHistory
+from .top_screen import everything
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from ...core.text.fold import fold, fold_names
 from ...core.text.printed import seconds_left
 from ...core.text.terminal import harmless
 from ...core.text.text import count, duration, number, span
-from .history import RankTrack, TopHistory
-from .judge import Judge, Note
-from .lines import ScreenLine, Span, bar, joined, line
+from .notes import Judge, Note
+from .screen_lines import ScreenLine, Span, bar, joined, line
+from .top_history import RankTrack, TopHistory
 
 ALARMING = {"failed", "lost"}
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks

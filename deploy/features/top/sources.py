@@ -25,7 +25,7 @@ from ..samples import messages as samples
 from ..samples.messages import HostSample
 from ..samples.sample_file import SAMPLES, SampleReader
 from ..why.stragglers import PACE, PaceLook, pace_look
-from .history import PrintedText, TopRecord, Unreached
+from .top_history import PrintedText, TopRecord, Unreached
 
 PART = 1 << 20
 BACK = 1 << 23  # bytes of samples from before: some minutes of 64 hosts

@@ -11,9 +11,8 @@ from ...core.text.columns import cells
 from ...core.text.terminal import harmless
 from ...core.text.text import count
 from ..samples.messages import HostSample, RankSample
-from .history import HostTrack, RankTrack, TopHistory
-from .judge import Judge, Note, gpu_share
-from .lines import (
+from .notes import Judge, Note, gpu_share
+from .screen_lines import (
     ScreenLine,
     Span,
     View,
@@ -30,6 +29,7 @@ from .lines import (
     style_of,
     total,
 )
+from .top_history import HostTrack, RankTrack, TopHistory
 
 Track = TypeVar("Track", HostTrack, RankTrack)
 LEAST_NOTE, LEAST_LINE = 22, 24  # columns for the note of a host, and for the last line of a rank

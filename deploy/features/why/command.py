@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ...cli.command import Exit
-from ...cli.running import exit_if_silent, no_rank, running
+from ...cli.running_job import exit_if_silent, no_rank, running
 from ...cli.shared import EXCLUDE, INCLUDE, JSON, RunningJobOptions, write_json
 from ...core.connect.channel import Channel
 from ...core.errors import UnfitError
@@ -16,13 +16,13 @@ from ...core.job.verdict import kernel_lines
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless_lines
 from ..kernel.driver import kernel_messages
-from .case import LONG_WITHOUT_HISTORY, Verdict
 from .diagnosis import gather_stacks
 from .gather import gather, gather_stragglers, with_missing
+from .hang import LONG_WITHOUT_HISTORY, Verdict
+from .hang_verdict import explain
 from .positions import Rank
 from .stall import stand_still
 from .stragglers import lines
-from .verdict import explain
 
 
 @dataclass(frozen=True)

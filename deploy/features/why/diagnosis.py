@@ -38,7 +38,7 @@ from .positions import Positions, Rank
 from .stall import own_loop
 
 if TYPE_CHECKING:
-    from .verdict import Verdict
+    from .hang_verdict import Verdict
 
 # An agent waits 8 s for each py-spy. An agent that is slower than this is silent, and its host has a problem.
 STACKS_SECONDS = 12.0
@@ -175,7 +175,7 @@ class Diagnosis(Feature):
 
 def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
     """Ask the hosts that still answer, before the job is ended."""
-    from .verdict import explain, explain_crash
+    from .hang_verdict import explain, explain_crash
 
     plan, cluster, channels = attempt.plan, attempt.cluster, attempt.answering
     ranks, problems = gather(plan.spec.job, channels)
@@ -200,8 +200,8 @@ def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Map
     Where all others wait, a rank that stays in one function of the program's own, as in an endless loop,
     counts as they do. One that computes in a library, as in an evaluation, is at work.
     """
-    from .verdict import explain
-    from .waits import waited
+    from .hang_verdict import explain
+    from .waiting_ranks import waited
 
     ranks, problems = gather(plan.spec.job, channels)
     waits = waited(Positions(ranks))

@@ -19,12 +19,12 @@ from ...core.connect.requests.launch import MISSING, SAMPLE, STORE
 from ...core.job.feature_event import FeatureEvent
 from ..samples.messages import HostSample, of_line
 from .causes import Surroundings, mean_unsent
+from .late_scores import Sums, latest
 from .lateness import Pace, paces
-from .meetings import Arriving, Departure, HostClock, departures
 from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure, Straggler
 from .positions import Rank
+from .shared_collectives import Arriving, Departure, HostClock, departures
 from .stragglers import stragglers
-from .sums import Sums, latest
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from .meetings import Arriving, HostClock, Meetings, groups, join, with_distinct_groups
 from .messages import CallSite
+from .shared_collectives import Arriving, HostClock, Meetings, groups, join, with_distinct_groups
 
 STEPS = 30
 """The number of the last steps that are judged."""

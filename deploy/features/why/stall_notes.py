@@ -23,7 +23,7 @@ from .options import WhyOptions
 from .stall import MANY_COLLECTIVES, StallRule, stall_text
 
 if TYPE_CHECKING:
-    from .verdict import Verdict
+    from .hang_verdict import Verdict
 
 LOOK_SECONDS = 2.0
 LONGEST_LINE = 500

@@ -16,10 +16,10 @@ from ...core.text.terminal import harmless
 from ...core.text.text import duration, size
 from .causes import Surroundings, likely_cause
 from .descriptions import named
+from .late_scores import Sums, latest
 from .lateness import Pace
 from .messages import CallSite, Straggler
 from .positions import Rank
-from .sums import Sums, latest
 
 
 def stragglers(pace: Pace | None, surroundings: Surroundings) -> list[Straggler]:

@@ -28,7 +28,7 @@ MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the findings about a host's GPUs, from the output of its probe."""
     from muster.deploy.core.decode import MALFORMED, from_json
-    from muster.deploy.core.hosts.gpus import GpuReport
+    from muster.deploy.core.hosts.gpu_facts import GpuReport
     from muster.deploy.features.check.host import Needs, of_gpus
 
     try:
@@ -50,7 +50,7 @@ def line(finding: Finding) -> str:
 
 def image_cuda(labels: Mapping[str, str], image: str) -> str:
     """Return an image's CUDA, from its label or its tag's target in docker/versions.json; "" for none."""
-    from muster.deploy.features.image.versions import load, targets
+    from muster.deploy.features.image.image_versions import load, targets
 
     if labels.get("muster.cuda") or labels.get("muster.flavor", "").startswith("cpu"):
         return labels.get("muster.cuda", "")

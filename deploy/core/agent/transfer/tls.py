@@ -1,6 +1,6 @@
 """The certificate of a host for one push: the hosts of the push authenticate each other by it.
 
-The driver makes it (core/content/files.py). It arrives over SSH and stays in memory.
+The driver makes it (core/content/transfer_state.py). It arrives over SSH and stays in memory.
 """
 
 from __future__ import annotations

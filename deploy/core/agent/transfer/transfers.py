@@ -16,9 +16,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...wire.certificate_name import certificate_name
-from ...wire.folders import identity_of_folder
 from ...wire.frames import Frame
 from ...wire.os_errors import explain
+from ...wire.private_folders import identity_of_folder
 from .blobs import CHUNK, WAIT_SECONDS, Blobs
 from .listening import addresses_for, listen
 from .tls import Identity, identity

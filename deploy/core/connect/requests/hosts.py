@@ -22,8 +22,8 @@ from ...hosts.bounds import (
     Text,
     Version,
 )
-from ...hosts.facts import Facts
-from ...hosts.gpus import MOST_GPUS, Gpu, GpuHost
+from ...hosts.gpu_facts import MOST_GPUS, Gpu, GpuHost
+from ...hosts.host_facts import Facts
 from .request import Nothing, Pids, Request
 
 

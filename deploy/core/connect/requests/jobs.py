@@ -11,7 +11,7 @@ from ....features.why.messages import Straggler
 from ...decode import AtMost, message
 from ...errors import MusterError
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, JobId, Name, Number, Path, Pid, Rank, Seconds, Text
-from ...hosts.gpus import MOST_GPUS
+from ...hosts.gpu_facts import MOST_GPUS
 from ...wire.files import PART
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 from ...content.messages import FolderMark
 from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Name, Number, Path, Pid, Rank, Seconds, Text
-from ...hosts.stuck import StuckProcesses
+from ...hosts.stuck_processes import StuckProcesses
 from ...text.terminal import harmless
 from ...text.text import clip, size
 from .request import MOST_ENTRIES, Nothing, Payload, Request

@@ -13,9 +13,9 @@ from typing import IO, Any
 
 from ....core.agent.processes import below, die_with_agent, end_descendants, process_table
 from ....core.agent.supervisor import JobPart, JobSupervisor
-from ....core.wire.folders import make_private
 from ....core.wire.frames import Frame, read_frame, write_frame
 from ....core.wire.paths import JobPaths, MusterPaths
+from ....core.wire.private_folders import make_private
 from .engines import last_line
 
 START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 120.0, 5.0, 4.0

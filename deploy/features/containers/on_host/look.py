@@ -13,9 +13,9 @@ import threading
 from pathlib import Path
 
 from ....core.wire.durable import read_sealed, write_sealed
-from ....core.wire.folders import identity_of_folder, make_private
 from ....core.wire.frames import Frame
 from ....core.wire.paths import MusterPaths
+from ....core.wire.private_folders import identity_of_folder, make_private
 from .engines import ContainerEngine, choose, devices, gpus_by
 
 

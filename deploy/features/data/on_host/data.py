@@ -20,9 +20,9 @@ from pathlib import Path
 from ....core.agent.transfer.blobs import Blobs
 from ....core.agent.transfer.transfers import OLD_SECONDS, HostTransfers
 from ....core.wire.files import newest_in
-from ....core.wire.folders import identity_of_folder
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain
+from ....core.wire.private_folders import identity_of_folder
 from ..wire.draft import Draft
 from ..wire.manifest import CHUNK, Chunks, Manifest, bitmap, unpack
 from ..wire.scan import Reader, scan

@@ -24,11 +24,11 @@ from typing import Any
 from ....core.agent.facts import glibc_version, mpirun_version
 from ....core.agent.processes import die_with_agent
 from ....core.wire.durable import sync_file_system, write_sealed
-from ....core.wire.folders import identity_of_folder, make_private
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain
 from ....core.wire.paths import MusterPaths
-from .folders import RECORD, complete_in, hold, is_key, lock, record, remove, size_of
+from ....core.wire.private_folders import identity_of_folder, make_private
+from .environment_folders import RECORD, complete_in, hold, is_key, lock, record, remove, size_of
 
 SECONDS = 5.0  # for all addresses: the driver waits 15 s (features/packages/bring.py)
 

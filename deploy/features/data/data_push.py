@@ -1,8 +1,8 @@
 """Brings a data set to every host. Each chunk that no host has leaves this machine once.
 
-A host that lacks chunks gets them in bundles from a host that has them, or this machine sends them to a first
-host; from there they go through a tree of hosts (core/content/files.py) while they still arrive. Chunks
-that have arrived stay: the next push asks each host for its missing chunks, and resumes.
+A host that lacks chunks gets them in bundles from a host that has them, or this machine sends them to a
+first host; from there they go through a tree of hosts (core/content/transfer_state.py) while they still
+arrive. Chunks that have arrived stay: the next push asks each host for its missing chunks, and resumes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.reports import Report
-from ...core.content.files import ANSWER_SECONDS, serve
 from ...core.content.messages import BLOB_FORGET, FilesServed
-from ...core.content.transfers import OnProgress, Transfers
+from ...core.content.transfer_state import ANSWER_SECONDS, serve
+from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.wire.os_errors import explain
 from .bundles import Bundle, BundleSource, bring_here, bring_manifest, bundles

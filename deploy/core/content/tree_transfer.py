@@ -25,8 +25,8 @@ from ..connect.reports import FileGot, FileHave, FileSent, FileStuck, Lost, Repo
 from ..connect.requests.request import Answer, Nothing, Request
 from ..errors import MusterError
 from ..waits import waiting
-from .files import ANSWER_SECONDS, ActiveTransfer, Receiver, Transfer, ancestors
 from .messages import BLOB_COMPLETE, BLOB_FORGET, BLOB_PULL, BLOB_TAKE, FilesServed
+from .transfer_state import ANSWER_SECONDS, ActiveTransfer, Receiver, Transfer, ancestors
 
 # The unconfirmed data on its way to one host: an interruption loses only this.
 PIECE, PIECES_AT_ONCE = 1 << 18, 8

@@ -9,12 +9,12 @@ from itertools import chain
 from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import harmless
 from ...core.text.text import count, span
-from . import waits as waiting
-from .case import SURE_SECONDS, Case, Kind, Verdict
+from . import waiting_ranks as waiting
 from .descriptions import came, fate, named, operation, plural, position, waits_or_wait, were
+from .hang import SURE_SECONDS, Case, Kind, Verdict
 from .messages import SETUP, Meeting, RecordedCall
 from .positions import Rank
-from .waits import Mismatch, Wait
+from .waiting_ranks import Mismatch, Wait
 
 _OWN = ("localhost:", "127.", "[::1]:")
 """An address that begins so is that of each host itself."""

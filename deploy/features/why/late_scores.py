@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .lateness import STEPS, Pace, RankPace, Step, paces
-from .meetings import Arriving, HostClock
+from .shared_collectives import Arriving, HostClock
 
 FALSE_ALARMS = 0.001
 SHARES = (0.1, 0.25, 0.5, 0.95)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...core.text.text import duration
 from ..samples.messages import HostSample
 from ..why.causes import HOT_CPU, HOT_GPU
-from .history import HostTrack, RankTrack, TopHistory
+from .top_history import HostTrack, RankTrack, TopHistory
 
 # A host that sends every 2 seconds is missed after 8; with 1 second between two looks, within 10.
 SILENT_SECONDS, SILENT_GAPS = 8.0, 2.5

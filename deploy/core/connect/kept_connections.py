@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from .channel import Channel
 from .fanout import on_every
 from .inbox import Inbox

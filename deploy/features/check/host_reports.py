@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.connect.requests.hosts import HostHealth, Reached
 from ...core.errors import HostError
-from ...core.hosts.facts import Facts
+from ...core.hosts.host_facts import Facts
 from ..leases.messages import HostLeases
 
 

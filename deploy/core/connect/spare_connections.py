@@ -12,12 +12,12 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from ..errors import MusterError
-from ..hosts.facts import Facts
+from ..hosts.host_facts import Facts
 from ..hosts.hostfile import Host
 from .channel import Channel
 from .fanout import in_thread
 from .inbox import Inbox
-from .kept import KeptHosts
+from .kept_connections import KeptHosts
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Lost

@@ -17,9 +17,8 @@ from ...core.text.columns import cells
 from ...core.text.terminal import harmless
 from ...core.text.text import count, duration, number, ranges, size, span
 from .head import Moment, alarm_lines, job_lines
-from .history import HostTrack, RankTrack, TopHistory
-from .judge import Judge, Note, gpu_share
-from .lines import (
+from .notes import Judge, Note, gpu_share
+from .screen_lines import (
     ScreenLine,
     Span,
     View,
@@ -38,6 +37,7 @@ from .lines import (
     total,
 )
 from .tables import HostTable, RankTable, host_table, rank_table, state_of
+from .top_history import HostTrack, RankTrack, TopHistory
 
 
 def host_in_full(history: TopHistory, track: HostTrack, judge: Judge, width: int) -> list[ScreenLine]:

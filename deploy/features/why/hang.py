@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from ...core.text.fold import fold
 from ...core.text.text import span
-from . import waits as waiting
+from . import waiting_ranks as waiting
 from .descriptions import came, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 from .messages import RecordedCall
 from .positions import Positions, Rank
-from .waits import Wait
+from .waiting_ranks import Wait
 
 Kind = Literal[
     "absent", "fate", "different", "unmet", "deadlock", "network", "present", "slow", "stacks", "nothing"

@@ -10,9 +10,9 @@ from typing import Any
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.reports import Report
-from ...core.content.files import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
 from ...core.content.messages import BLOB_FORGET
-from ...core.content.transfers import OnProgress, Transfers
+from ...core.content.transfer_state import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
+from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.errors import MusterError, UnfitError
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.text import count, table

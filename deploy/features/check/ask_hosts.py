@@ -13,7 +13,7 @@ from ...core.connect.requests.request import Answer, Request
 from ...core.errors import HostError, MusterError
 from ...core.hosts.rendezvous import no_port, peers
 from ..leases.messages import LEASES, HostLeases
-from .measurements import Clock, Measured, Measurements
+from .host_reports import Clock, Measured, Measurements
 from .network import rank_addresses
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.

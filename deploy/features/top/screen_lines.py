@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...core.text.columns import cells, cut
 from ...core.text.terminal import harmless
-from .judge import Note
+from .notes import Note
 
 SORTS = ("trouble", "name", "cpu", "memory", "gpu")
 

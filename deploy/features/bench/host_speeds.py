@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from ...core.decode import AtMost, Like, from_json
 from ...core.text.text import count, number, table
-from .lines import Rate, values
 from .links import MOST_HOSTS, Name
 from .links_text import conclusions
+from .printed_values import Rate, values
 
 MOST_FIGURES = 200
 SLOW = 0.8

@@ -13,7 +13,7 @@ from ...core.errors import UsageError
 from ...core.wire.durable import write_atomically
 from ...core.wire.files import read_regular
 from ...core.wire.os_errors import explain
-from .hosts import SlowHost, Speeds
+from .host_speeds import SlowHost, Speeds
 from .links import Links, Slow
 
 MOST_BYTES = 1 << 30

@@ -23,7 +23,7 @@ from ..core.text.terminal import harmless, harmless_lines
 from ..core.timings import Timings, table
 from ..core.wire.os_errors import explain
 from ..features.all_features import changing, features_of
-from ..features.packages.wanted import PackageOptions, Requirements
+from ..features.packages.package_request import PackageOptions, Requirements
 from .command import Exit
 from .inventory import Inventory
 from .launch_options import LaunchOptions
@@ -33,7 +33,7 @@ from .shown import OnProgressLine, OnScreen
 if TYPE_CHECKING:
     from ..core.job.result import LaunchResult
     from ..core.job.run_folder import RunFolder
-    from ..features.packages.present import PackageSource
+    from ..features.packages.existing_environment import PackageSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class PreparedLaunch:
     def _conclude(self, folder: RunFolder, result: LaunchResult) -> None:
         """Print the verdict, and write the page."""
         from ..core.job.verdict import verdict
-        from .ending import PAGE, end_with_page
+        from .page_after_job import PAGE, end_with_page
 
         screen = self.screen
         screen.say(verdict(result, folder, "" if folder.unwritten else PAGE))

@@ -9,7 +9,7 @@ from typing import Protocol
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.errors import UnfitError
-from ...core.hosts.facts import Facts, HostEnvironments, with_interpreter
+from ...core.hosts.host_facts import Facts, HostEnvironments, with_interpreter
 from .messages import ENVIRONMENTS
 
 ENVIRONMENTS_SECONDS = 30.0
