@@ -152,14 +152,10 @@ def _timed_out(failure: Failure) -> bool:
 class Diagnosis(Feature):
     """Explains a job that stalls or does not start, and a rank that failed in a collective."""
 
-    _told: Attempt | None = None
-
-    def turn(self, attempt: Attempt) -> None:
-        """Send every host once what it needs to say where its ranks are: any driver may ask."""
-        if self._told is not attempt:  # after its launchers have begun
-            self._told = attempt
-            for channel in attempt.cluster.channels.values():
-                channel.post(LOAD, words=["why"])
+    def begins(self, attempt: Attempt) -> None:
+        """Send every host what it needs to say where its ranks are: any driver may ask."""
+        for channel in attempt.cluster.channels.values():
+            channel.post(LOAD, words=["why"])
 
     def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Ask all ranks where they are."""
