@@ -53,6 +53,9 @@ class Checkpoints(BaseCheckpoints):
         here = self._here(path) if self.leads else {}
         return self._newest_of(here, lambda step: _examined(here.get(step)), say)
 
+    def _order(self, found: Found) -> int:
+        return -min(found.holders[0])  # digests have no order, so that of the lowest rank is used
+
     def _here(self, path: Path | None) -> dict[int, Path]:
         """Return the checkpoints by step: of this run, or what `--resume` may mean by `path`."""
         if path is None:

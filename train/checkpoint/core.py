@@ -144,6 +144,10 @@ class BaseCheckpoints(ABC):
     def _continue(self, found: Found, states: MutableMapping[str, Any], path: Path | None) -> None:
         """Load a checkpoint into `states`, and set later ones aside."""
 
+    def _order(self, found: Found) -> Any:
+        """Return the key by which one of several saves of a step is used; a sharded one has its time."""
+        return found.save
+
     def begin(self) -> None:
         """Begin a new run: set the checkpoints of an earlier run aside."""
         self._set_aside(after=-1)
@@ -173,7 +177,7 @@ class BaseCheckpoints(ABC):
                 for damage in finding.damage:
                     say(f"{host}: {damage}")
             if saves := _complete(step, findings):
-                return max(saves, key=lambda each: each.save)  # of sharded ones it begins with the time
+                return max(saves, key=self._order)
             say(f"step {step} is not complete on any hosts")
         return None
 
