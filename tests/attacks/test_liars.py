@@ -188,7 +188,7 @@ def test_without_an_id_a_host_that_may_have_a_newer_job_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Access, "open", lambda _, host: LocalPipe(python if host.name == "node2" else None))
     with contextlib.suppress(SystemExit):
-        main(["why"])
+        main(["why", "--hosts", "hosts.txt"])
     os.close(driver)
     silent, named, *_ = capsys.readouterr().err.splitlines()
     assert (silent.partition(":")[0], named) == ("node2", f"job {RECORD['job']}")
