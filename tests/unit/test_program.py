@@ -292,11 +292,12 @@ def test_a_command_loads_no_other_command() -> None:
 def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path: Path) -> None:
     (tmp_path / "hosts.txt").write_text("localhost slots=1\n")
     (tmp_path / "train.py").touch()
-    script = (  # a plan is made, so that what a launch imports on its way is there too
+    script = (  # a plan is made, so that what a launch imports on its way is there too; then what a job needs
         "import sys\n"
         "from muster.deploy.cli.dispatch import run\n"
         "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
-        "assert 'muster.deploy.core.job.loop' in sys.modules\n"
+        "import muster.deploy.core.job.runner\n"
+        "from muster.deploy.features.why import diagnosis, pace_watch, stall_notes\n"
         "of = 'muster.deploy.features.'\n"
         "late = (f'{of}why.verdict', f'{of}why.waits', f'{of}page', f'{of}top')\n"
         "sys.stderr.write(repr([name for name in sys.modules if name.startswith(late)]))\n"
