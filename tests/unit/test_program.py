@@ -133,7 +133,11 @@ def test_a_demo_that_cannot_be_is_refused(words: list[str], capsys: pytest.Captu
     ],
 )
 def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
-    variables: dict[str, str], done: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str],
+    done: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked: list[str] = []
     for name in ("MUSTER_TARGET", "MUSTER_IMAGE"):
@@ -143,6 +147,8 @@ def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
     monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words: asked.append(words[0]))
     assert run_here(["cluster", "up"]) == 0
     assert asked == done
+    said = capsys.readouterr()
+    assert ("downloads 0.2 GB" in said.out + said.err) is (not variables)
 
 
 def test_an_error_breaks_between_words_on_a_terminal_and_nowhere_else(

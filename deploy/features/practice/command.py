@@ -187,9 +187,10 @@ class ClusterUp(Command):
         hosts_file = _practice_hosts(Path(self.hosts))
         target = os.environ.get("MUSTER_TARGET") or COMPOSED
         image = os.environ.get("MUSTER_IMAGE") or f"muster:{target}"
-        first = " (the first time: downloads 0.2 GB, 1 to 5 minutes)" if target == COMPOSED else ""
+        is_built = image == f"muster:{COMPOSED}"
+        first = " (the first time: downloads 0.2 GB, 1 to 5 minutes)" if is_built else ""
         _say(f"image {image}{first}")
-        if image == f"muster:{COMPOSED}":
+        if is_built:
             _compose(hosts_file, "build")
         else:  # an error if the image is missing: compose would build another one of its name
             LocalEngine().image(image)
