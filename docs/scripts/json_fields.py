@@ -10,7 +10,9 @@ CHECK = """`muster check --json` prints the measurements of every host, and ever
 also prints `links` and `speeds`, in the form of the files of `.muster/bench` ([bench.links](#benchlinks),
 [bench.hosts](#benchhosts))."""
 STATUS = "`muster status --json` prints a list of jobs, the oldest first."
-RESULT = "The file `runs/JOB/result.json`, which the driver writes last."
+RESULT = """The file `runs/JOB/result.json`, which the driver writes last. `why`, `late`, `written`,
+`memory_kills`, `kernel` and `kernel_unread` are gathered at the end of an attempt: a job that never started
+lacks them, and one with `--no-record` lacks `late`."""
 EVENTS = """The file `runs/JOB/events.jsonl` has a line for each event, written as it happens; `tail -F`
 follows it. The types:
 

@@ -10,11 +10,12 @@ import pytest
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.reports import LauncherLine
-from muster.deploy.core.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STORE, WATCH
+from muster.deploy.core.connect.requests.launch import PING, PREPARE, START, STORE
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
-from muster.deploy.features.samples.messages import Sampled
-from muster.deploy.features.why.messages import ARRIVALS, WHY
+from muster.deploy.features.samples.messages import WATCH, Sampled
+from muster.deploy.features.why.messages import ARRIVALS, STACKS, WHY
+from muster.deploy.features.written_files.messages import OUTPUTS
 from tests.ending import end
 from tests.processes import is_alive
 from tests.replaced import ReplacedPython

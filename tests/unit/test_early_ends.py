@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.requests.launch import MemoryKills
 from muster.deploy.core.job.cause import ended_early
-from muster.deploy.core.job.result import Failure, KernelLine, Kind, LaunchResult, RankExit
+from muster.deploy.core.job.result import Failure, Kind, LaunchResult, RankExit
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
-from muster.deploy.features.why.diagnosis import needed
+from muster.deploy.features.kernel.driver import KernelLine, with_lines
+from muster.deploy.features.memory_kills.driver import with_kills
+from muster.deploy.features.memory_kills.messages import MemoryKills
+from muster.deploy.features.why.diagnosis import Why, needed
 from muster.deploy.features.why.hang_verdict import Verdict
 from muster.deploy.features.why.options import WhyOptions
 from tests.unit.plans import make_plan
@@ -90,11 +92,13 @@ def test_the_verdict_and_the_result_name_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("starved", [
-    {"memory_kills": {"node2": MemoryKills(2, 1536 << 20)}},
-    {"kernel": (KernelLine("node2", 101.0, "oom", "Out of memory: Killed process 7 (python)"),)},
+    lambda result: with_kills(result, {"node2": MemoryKills(2, 1536 << 20)}),
+    lambda result: with_lines(result, [KernelLine("node2", 1.0, "oom", "Out of memory: Killed process 7")]),
 ], ids=["counter", "kernel line"])  # fmt: skip
-def test_a_lack_of_memory_comes_before_uneven_data(tmp_path: Path, starved: dict[str, Any]) -> None:
-    result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {3: end(3)}, early=(end(3),), **starved)
+def test_a_lack_of_memory_comes_before_uneven_data(
+    tmp_path: Path, starved: Callable[[LaunchResult], LaunchResult]
+) -> None:
+    result = starved(LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {3: end(3)}, early=(end(3),)))
     text = verdict(result, RunFolder(tmp_path, "job"))
     assert "uneven data" not in text
     assert "lack of memory" in text or "the out-of-memory killer ended a process" in text
@@ -106,7 +110,7 @@ def test_the_verdict_names_kills_for_lack_of_memory_with_host_and_limit(tmp_path
         "node2": MemoryKills(2, 1536 << 20),
         "node3": MemoryKills(1, None),
     }
-    result = LaunchResult(PLAN, 100.0, 114.0, None, {}, memory_kills=kills)
+    result = with_kills(LaunchResult(PLAN, 100.0, 114.0, None, {}), kills)
     lack = "for lack of memory during the job"
     lines = [
         f"note: the kernel killed 2 processes of each of node[1-2] {lack} (limit 1.5 GiB)",
@@ -119,10 +123,10 @@ def test_the_verdict_names_kills_for_lack_of_memory_with_host_and_limit(tmp_path
 
 def test_the_rank_that_failed_first_and_the_rank_that_caused_it_are_told_apart(tmp_path: Path) -> None:
     why = Verdict("different", "ranks 0-1 were in a", "they differ: rank 3 left", hang=True, culprits=(3,))
-    result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {}, why=why)
-    text = verdict(result, RunFolder(tmp_path, "job"))
+    result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {})
+    text = verdict(result.having(Why(why)), RunFolder(tmp_path, "job"))
     assert "why: they differ: rank 3 left\n        why: rank 1 failed first, but rank 3 caused it\n" in text
-    own = dataclasses.replace(result, why=dataclasses.replace(why, culprits=(1, 3)))
+    own = result.having(Why(dataclasses.replace(why, culprits=(1, 3))))
     assert "failed first" not in verdict(own, RunFolder(tmp_path, "job"))
 
 

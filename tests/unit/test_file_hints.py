@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.requests.launch import Written, WrittenFiles
+from muster.deploy.core.connect.requests.launch import WrittenFiles
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
@@ -21,6 +21,8 @@ from muster.deploy.core.plan.source_tree import Tree, TreeFile
 from muster.deploy.core.text.terminal import harmless
 from muster.deploy.features.hints.file_hints import left_behind, missing_module, sent_elsewhere
 from muster.deploy.features.written_files.driver import WrittenFiles as WrittenFilesOfHosts
+from muster.deploy.features.written_files.driver import WrittenFinding
+from muster.deploy.features.written_files.messages import Written
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import NODE, NOTHING, make_plan
 
@@ -301,7 +303,7 @@ def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
     left = {"node1": Written(NONE, WrittenFiles(1, 3 << 20, more=False), "a" * 32)} | dict.fromkeys(
         ("node2", "node3"), Written(NONE, WrittenFiles(10_000, 100, more=True), "b" * 32)
     )
-    said = verdict(dataclasses.replace(DONE, written=left), RunFolder(tmp_path, PLAN.spec.job))
+    said = verdict(DONE.having(WrittenFinding(left)), RunFolder(tmp_path, PLAN.spec.job))
     assert "beside the code" not in said
     place = f"~/.muster/jobs/{PLAN.spec.job}/out"
     assert f"out: more than 10000 files, 100 B in {place} on node[2-3]" in said
@@ -338,7 +340,7 @@ def test_a_verdict_says_what_lies_beside_the_code(
     ended: LaunchResult, beside: dict[str, WrittenFiles], text: str, tmp_path: Path
 ) -> None:
     written = {host: Written(files, NONE, "a" * 32) for host, files in beside.items()}
-    result = dataclasses.replace(ended, written=written)
+    result = ended.having(WrittenFinding(written))
     said = verdict(result, RunFolder(tmp_path, PLAN.spec.job))
     assert f"written beside the code: {text.format(job=PLAN.spec.job)}\n" in said
     assert [row["host"] for row in result.as_json()["written"]] == [*beside]
@@ -359,7 +361,7 @@ def test_hosts_that_left_the_job_are_searched_while_they_answer_and_named_else(t
     cluster: Any = SimpleNamespace(channels=channels, silent={})
     attempt, feature = attempt_of(PLAN, cluster), WrittenFilesOfHosts()
     result = feature.ended(dataclasses.replace(attempt, next_hosts=frozenset({"node1"})), FAILED)
-    assert not result.written
+    assert result.as_json()["written"] == []
     for name in ("node2", "node3"):
         del channels[name]
     plan = make_plan("node1 slots=2")

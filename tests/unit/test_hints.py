@@ -30,16 +30,6 @@ def hint_about(*tail: str, facts: dict[str, Any] | None = None, **spec: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("hosts", "kind", "named"), [(3, "stall", True), (1, "stall", False), (3, "rank", False)]
-)
-def test_a_stall_without_a_cause_names_the_measurement_of_links(hosts: int, kind: Any, named: bool) -> None:
-    plan = make_plan(f"node[1-{hosts}] slots=2" if hosts > 1 else "node1 slots=2")
-    failure = Failure(kind, "no rank has printed anything for 60 s", 3)
-    said = hint(dataclasses.replace(DONE, plan=plan, failure=failure), {}, {}, here=True)
-    assert ("muster check --bench" in said) is named
-
-
-@pytest.mark.parametrize(
     ("line", "option"),
     [
         ("t.py: error: unrecognized arguments: --np 3\n", "--np"),

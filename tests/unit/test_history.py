@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -19,6 +20,8 @@ from muster.deploy.core.job.job_events import FAILURES, EventType, JobEvent, of_
 from muster.deploy.core.job.loop import LaunchLoop
 from muster.deploy.core.job.result import Failure, Kind, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.features.why import diagnosis
+from muster.deploy.features.why.diagnosis import Diagnosis, Explanation, RankStacks
 from muster.deploy.features.why.hang_verdict import Verdict
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
@@ -91,13 +94,19 @@ def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it
     assert told[0].text == "why"
 
 
-def test_why_a_job_stood_still_is_an_event_after_its_failure() -> None:
-    told: list[JobEvent] = []
+def test_why_a_job_stood_still_is_an_event_after_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Event] = []
     why = Verdict("absent", "rank 0 waits in all_reduce #2", "rank 1 never came", hang=True)
-    history = JobHistory("j", told.append)
-    history.ended(dataclasses.replace(DONE, failure=Failure("stall", "no sign", 3), why=why))
-    assert [event.type for event in told] == ["job.stalled", "job.explained", "attempt.ended"]
-    assert told[1].text == "rank 0 waits in all_reduce #2\nrank 1 never came"
+    found = Explanation(RankStacks({}, {}), why)
+    monkeypatch.setattr(diagnosis, "gather_explanation", lambda *words: found)
+    folder: Any = SimpleNamespace(keep=lambda name, text: None)
+    attempt = dataclasses.replace(attempt_of(PLAN, emit=told.append), folder=folder)
+    result = dataclasses.replace(DONE, failure=Failure("stall", "no sign", 3))
+    explained = Diagnosis().explain(attempt, result)
+    events = [event for event in told if isinstance(event, JobEvent)]
+    assert [event.type for event in events] == ["job.stalled", "job.explained"]
+    assert explained.as_json()["why"]["cause"] == "rank 1 never came"
+    assert events[1].text == "rank 0 waits in all_reduce #2\nrank 1 never came"
 
 
 def test_a_flood_of_failures_is_cut_and_no_failure_is_told_twice(told: list[JobEvent]) -> None:

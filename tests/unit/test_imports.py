@@ -43,10 +43,7 @@ GATHERERS = {
 }
 CORE_IMPORTS_FEATURES: Mapping[str, str] = {
     "connect.requests.jobs": "why",
-    "job.fetch": "metrics samples",
-    "job.result": "why",
     "job.table": "why",
-    "job.verdict": "kernel why",
 }
 """The modules of the core that import features, with those features. Only shorten it."""
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
@@ -58,7 +55,7 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "image": "containers",
     "nested": "samples",
     "notify": "why",
-    "page": "samples why",
+    "page": "metrics samples why",
     "practice": "image why",
     "returned_values": "metrics",
     "samples": "leases",

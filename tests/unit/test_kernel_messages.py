@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.command import Exit
-from muster.deploy.core.job.result import Failure, KernelLine, LaunchResult
+from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.features.kernel import on_host as kernel_log
-from muster.deploy.features.kernel.driver import with_kernel_messages
+from muster.deploy.features.kernel.driver import KernelFinding, KernelLine, with_kernel_messages, with_lines
 from muster.deploy.features.kernel.messages import KERNEL_MESSAGES
 from muster.deploy.features.kernel.on_host import KernelLog, read_kmsg
 from muster.deploy.features.kernel.wire import kind_of, meaning_of
@@ -172,10 +172,12 @@ def test_a_host_that_cannot_be_read_is_named_and_a_stopped_job_asks_none() -> No
     }
     cluster: Any = SimpleNamespace(channels=channels, silent={"node3": "frozen"})
     read = with_kernel_messages(FAILED, cluster, 0.0)
-    assert [(line.host, line.kind) for line in read.kernel] == [("node2", "xid")]
-    assert read.kernel_unread == {"node1": "needs root", "node3": "it does not answer"}
+    (found,) = read.findings
+    assert isinstance(found, KernelFinding)
+    assert [(line.host, line.kind) for line in found.messages] == [("node2", "xid")]
+    assert found.unread == {"node1": "needs root", "node3": "it does not answer"}
     stopped = replace(FAILED, failure=Failure("interrupted", "SIGINT (2)", 130))
-    assert with_kernel_messages(stopped, cluster, 0.0) is stopped
+    assert with_kernel_messages(stopped, cluster, 0.0).findings == (KernelFinding(),)
 
 
 def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
         KernelLine("node1", 999.0, "link", "mlx5_core 0000:5e:00.0: Link down\x1b[2J"),
     )
     folder = RunFolder(tmp_path, PLAN.spec.job)
-    text = verdict(replace(FAILED, kernel=lines), folder)
+    text = verdict(with_lines(FAILED, lines), folder)
     shown = [line.strip() for line in text.splitlines() if line.strip().startswith("kernel:")]
     clock = time.strftime("%H:%M:%S", time.localtime(1000.0))
     assert shown[0].startswith(f"kernel: node2, {clock}: the GPU has fallen off the bus; power")
@@ -193,7 +195,7 @@ def test_the_verdict_has_a_line_for_each_kind_and_host(tmp_path: Path) -> None:
     assert "node1" in shown[1]
     assert "\x1b" not in text
     many = tuple(KernelLine(f"node{number}", 1.0, "xid", XID) for number in range(9))
-    assert "        kernel: 5 kinds more in result.json" in verdict(replace(FAILED, kernel=many), folder)
+    assert "        kernel: 5 kinds more in result.json" in verdict(with_lines(FAILED, many), folder)
 
 
 def test_a_hang_is_shown_with_the_messages_of_its_hosts(

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.connect.pipe import LostError
-from muster.deploy.core.connect.requests.launch import HostSampled
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job.control import LocalRuns, jobs_at
 from muster.deploy.core.wire.runs import identity
-from muster.deploy.features.samples.messages import HostSample
+from muster.deploy.features.samples.messages import HostSample, HostSampled
 from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
 from muster.deploy.features.top import sources
 from muster.deploy.features.top.notes import Judge

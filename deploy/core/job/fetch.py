@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from ...features.metrics.driver import METRICS
-from ...features.samples.sample_file import MOST_FILE
 from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
 from ..wire.durable import sync_file_system
@@ -35,7 +33,7 @@ _NAME = re.compile(
 (`muster stop` ends the job of Slurm that the first names), hosts.json (logins, the SSH configuration) and
 report.html, which a browser opens."""
 END_OF_LOG = 1 << 14
-MOST_RECORD = MOST_FILE
+MOST_RECORD = 1 << 29
 """Bytes of a file of a run that still runs."""
 
 
@@ -119,8 +117,11 @@ def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path)
             raise MusterError(f"{located.records.host}: {name} ends before its {size} bytes; try again")
 
 
-def snapshot(located: LocatedJob, folder: Path) -> None:
-    """Write the records of a run that still runs into a folder, with the ends of its logs."""
+def snapshot(located: LocatedJob, folder: Path, outputs: Iterable[str] = ()) -> None:
+    """Write the records of a run that still runs into a folder, with the ends of its logs.
+
+    `outputs`: files of $MUSTER_OUT that the run gets at the end of the job.
+    """
     parts = dict[PurePosixPath, tuple[int, int]]()
     for path, size in listed(located):
         is_log = RankLog.of_name(path.name) is not None
@@ -130,7 +131,7 @@ def snapshot(located: LocatedJob, folder: Path) -> None:
     _require_room(located, (most for _, most in parts.values()), _room(folder))
     for path, (start, most) in parts.items():
         _snapshot_file(located, str(path), folder / path, start, most)
-    for name in METRICS:  # until the end of the job, they are only in the program's folder
+    for name in outputs:
         with contextlib.suppress(MusterError):
             _snapshot_file(located, f"../out/{name}", folder / name, 0, MOST_RECORD)
 

@@ -77,9 +77,6 @@ class JobHistory:
         """The attempt has ended. Emit the failure event first if it is missing."""
         if result.failure:
             self.add(of_failure(result.failure, result.plan))
-        if result.why:
-            text = f"{result.why.headline}\n{result.why.cause}"
-            self._pass_on(self._event("job.explained", text=text[:LONGEST_TEXT]))
         for rank, host in sorted(self._running.items()):
             printed = self._printed.get(rank)
             self._pass_on(self._event("rank.cut-off", host=host, rank=rank, printed=printed))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..connect.requests.launch import MemoryKills, Written
 from ..hosts.stuck_processes import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
@@ -15,8 +14,6 @@ from ..timings import TimedPart
 from ..wire.runs import STOPS, end_state
 
 if TYPE_CHECKING:
-    from ...features.why.hang_verdict import Verdict
-    from ...features.why.messages import Straggler
     from ..connect.reports import GpuUser
     from ..connect.requests.launch import EndedProcess
 
@@ -126,17 +123,6 @@ class RankExit:
         )
 
 
-@dataclass(frozen=True)
-class KernelLine:
-    """A message of a host's kernel during the job, of a kind of features/kernel/wire.py."""
-
-    host: str
-    at: float
-    """On the driver's clock, seconds since the epoch."""
-    kind: str
-    text: str
-
-
 _ALONE_BY = {
     "mpirun": "it loads another MPI than mpirun's",
     "torchrun": "torchrun starts no MPI ranks; use --launcher mpirun",
@@ -148,6 +134,22 @@ def alone(end: RankExit, plan: LaunchPlan) -> Failure:
     by = _ALONE_BY[plan.spec.launcher]
     reason = f"to MPI it was the only rank of a world of one, of {len(plan.ranks)} ranks in the job: {by}"
     return replace(end.as_failure(), kind="world", reason=reason, exit_status=1)
+
+
+class Finding:
+    """What a feature has found out about an attempt."""
+
+    def causes(self, result: LaunchResult) -> Iterable[str]:
+        """The lines below the failure in the verdict, which say why."""
+        return ()
+
+    def lines(self, result: LaunchResult) -> Iterable[str]:
+        """Other lines of the verdict, each with its label: `slow: rank 3 ...`."""
+        return ()
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Its fields of result.json, as plain values."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -166,21 +168,9 @@ class LaunchResult:
     """The programs of ranks that SIGTERM did not end in time, and what ranks left behind, on each host."""
     last_line: str = ""
     """The last line of rank 0 on stdout."""
-    memory_kills: Mapping[str, MemoryKills] = field(default_factory=dict)
-    """The processes below the ranks that a kernel killed for lack of memory, by host."""
-    kernel: tuple[KernelLine, ...] = ()
-    """The messages of the hosts' kernels, if the job failed: those of the failed host first."""
-    kernel_unread: Mapping[str, str] = field(default_factory=dict)
-    """The hosts whose messages could not be read, each with the reason."""
     notes: tuple[str, ...] = ()
-    written: Mapping[str, Written] = field(default_factory=dict)
-    """The files that its program wrote into the job's folder, by host."""
-    unsearched: tuple[str, ...] = ()
-    """The hosts on which there may be more of them: they did not answer, or left the job before."""
-    why: Verdict | None = None
-    """Why a recorded job stalled."""
-    late: tuple[Straggler, ...] = ()
-    """The ranks of a recorded job that the others waited for, the latest first."""
+    findings: tuple[Finding, ...] = ()
+    """What features have found out about it, in their order."""
     early: tuple[RankExit, ...] = ()
     """The ranks that ended well before the failure, if ranks failed because a peer was gone (cause.py)."""
     launcher_printed: bool = False
@@ -199,11 +189,6 @@ class LaunchResult:
     """The attempts before this one, once the job is over."""
 
     @property
-    def lacked_memory(self) -> bool:
-        """Whether a kernel killed a process below the ranks for lack of memory."""
-        return bool(self.memory_kills) or any(line.kind == "oom" for line in self.kernel)
-
-    @property
     def exit_status(self) -> int:
         """0, or the exit status of the first failure."""
         return self.failure.exit_status if self.failure else 0
@@ -212,6 +197,11 @@ class LaunchResult:
     def state(self) -> Literal["done", "failed", "stopped"]:
         """The state of a job with this result."""
         return end_state(self.exit_status, self.failure.kind if self.failure else None)
+
+    def having(self, finding: Finding, **changes: Any) -> LaunchResult:
+        """The same result with what a feature has found out, in place of an earlier finding of that type."""
+        others = (other for other in self.findings if type(other) is not type(finding))
+        return replace(self, findings=(*others, finding), **changes)
 
     def as_json(self) -> dict[str, Any]:
         failure = self.failure
@@ -232,30 +222,22 @@ class LaunchResult:
                 "time": failure.at,
                 "tail": list(failure.tail),
             },
-            "why": self.why.as_json() if self.why else None,
             "ended_early": [
                 {"rank": end.placed.rank, "host": end.placed.host, "time": end.at} for end in self.early
             ],
-            "late": [straggler.as_json() for straggler in self.late],
             "left": [
                 {"host": host, **asdict(process)} for host, left in self.left.items() for process in left
-            ],
-            "written": [
-                {"host": host, "beside": asdict(written.beside), "out": asdict(written.out)}
-                for host, written in self.written.items()
             ],
             "killed": [
                 {"host": host, **asdict(process)} for host, ended in self.killed.items() for process in ended
             ],
             "left_out": [{"host": host, "why": why} for host, why in self.left_out.items()],
-            "memory_kills": [{"host": host, **asdict(kills)} for host, kills in self.memory_kills.items()],
-            "kernel": [asdict(line) for line in self.kernel],
-            "kernel_unread": [{"host": host, "why": why} for host, why in self.kernel_unread.items()],
             "started": self.started,
             "ended": self.ended,
             "exit_status": self.exit_status,
             "timings": [asdict(part) for part in self.timings],
             "earlier_attempts": [attempt.as_json() for attempt in self.earlier],
+            **{name: value for finding in self.findings for name, value in finding.as_json().items()},
         }
 
     def _rank_json(self, placed: PlacedRank) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import MusterError, lines_of
 from ..hosts.stuck_processes import REMEDY, not_ended
@@ -15,22 +14,17 @@ from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..text.fold import fold, fold_names
 from ..text.terminal import harmless
-from ..text.text import QUOTE, clip, count, duration, ranges, size, span
+from ..text.text import QUOTE, clip, count, duration, ranges, span
 from ..timings import OF_THE_END
-from ..wire.paths import JobPaths, MusterPaths
+from ..wire.paths import MusterPaths
 from .cause import early_lines
 from .job_record import caller_of_stop
 from .repeated import first_alike
-from .result import TERMINATED, Failure, KernelLine, Kind, LaunchResult, interruption, stopped_by
+from .result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
 from .run_folder import RunFolder
 from .stages import of_rank
 
-if TYPE_CHECKING:
-    from ...features.why.hang_verdict import Verdict
-
 TAIL_LINES = 20
-MOST_GROUPS = 4
-"""Groups of hosts whose files beside the code are named."""
 MOST_FAILURES, LONGEST_REASON = 4, 200
 """Earlier attempts whose failure is named, and the characters of their last line."""
 _PARTS = {
@@ -41,7 +35,7 @@ _PARTS = {
     "delivery": "delivery",
 }
 """The parts of a start that may be long (core/timings.py), and their names in the verdict."""
-MOST_KERNEL_LINES, MOST_BEHIND = 4, 4
+MOST_BEHIND = 4
 LOOK = "shows whether it answers now, and how to continue an agent that a signal has stopped"
 LEAST_SECONDS, LEAST_SHARE = 2.0, 0.1
 """A part is named from this time on, and from this share of the whole time."""
@@ -62,11 +56,9 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         ]
     else:
         lines = [_first_line(result, failure)]
-        if result.why:
-            lines += [f"        why: {line}" for line in _explanation(result.why, failure)]
-        lines += [f"        why: {line}" for line in _memory_kills(result)]
-        if not result.lacked_memory:  # else uneven data is a consequence
-            lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
+        causes = [line for finding in result.findings for line in finding.causes(result)]
+        causes += early_lines(result.early, result.started)
+        lines += [f"        why: {line}" for line in causes]
         first = first_alike(result, result.earlier)
         tail = first.failure.tail if first and first.failure else failure.tail
         lines += [f"{QUOTE}{harmless(line.rstrip())}" for line in tail[-TAIL_LINES:]]
@@ -76,16 +68,12 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
         lines += [f"        before that: {line}" for line in _earlier(result)]
-    lines += [f"        out: {line}" for line in _outputs(result)]
     lines += [f"        kept: {line}" for line in _kept(plan)]
-    lines += [f"        written beside the code: {line}" for line in _beside(result)]
-    lines += [f"        slow: {line}" for line in _late(result)]
+    lines += [f"        {line}" for finding in result.findings for line in finding.lines(result)]
     left = ((host, f"{not_ended(processes)}; {REMEDY}") for host, processes in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        {line}" for line in killed_lines(result)]
     lines += [f"        left out: {line}" for line in lines_of(result.left_out.items())]
-    lines += [f"        kernel: {line}" for line in kernel_lines(result.kernel)]
-    lines += [f"        note: {line}" for line in _memory_kills(result) if failure is None]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
     if failure and failure.terminated and result.launcher_printed:
@@ -123,48 +111,6 @@ def killed_lines(result: LaunchResult) -> Iterator[str]:
         yield f"left behind: {len(behind) - MOST_BEHIND} more, in result.json"
 
 
-def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:
-    """`node2, 14:03:11: the GPU has fallen off the bus: NVRM: Xid ...`, a line for each kind and host."""
-    if not lines:
-        return
-    from ...features.kernel.wire import meaning_of
-
-    kinds: dict[tuple[str, str], list[KernelLine]] = {}
-    for line in lines:
-        kinds.setdefault((line.host, meaning_of(line.kind, line.text)), []).append(line)
-    for (host, meaning), (first, *others) in [*kinds.items()][:MOST_KERNEL_LINES]:
-        clock = time.strftime("%H:%M:%S", time.localtime(first.at))
-        more = f" (and {len(others)} more)" if others else ""
-        yield f"{host}, {clock}: {meaning}: {clip(harmless(first.text), LONGEST_REASON)}{more}"
-    if len(kinds) > MOST_KERNEL_LINES:
-        yield f"{count(len(kinds) - MOST_KERNEL_LINES, 'kind')} more in result.json"
-
-
-def _late(result: LaunchResult) -> Iterator[str]:
-    """The ranks that the others waited for."""
-    if result.late:
-        from ...features.why import stragglers
-
-        yield from stragglers.lines(result.late, result.ended, ended=True)
-
-
-def _memory_kills(result: LaunchResult) -> Iterator[str]:
-    """`the kernel killed 2 processes of node2 for lack of memory during the job (limit 1.5 GiB)`."""
-    for hosts, kills in fold((host, kills) for host, kills in result.memory_kills.items()):
-        processes = "a process" if kills.kills == 1 else f"{kills.kills} processes"
-        of = f"of {'each of ' if len(hosts) > 1 else ''}{fold_names(hosts)}"
-        limit = f" (limit {size(kills.limit)})" if kills.limit else ""
-        yield f"the kernel killed {processes} {of} for lack of memory during the job{limit}"
-
-
-def _explanation(why: Verdict, failure: Failure) -> list[str]:
-    """The two lines; and where another rank failed first than the one that caused it, which is which."""
-    lines = [why.headline, why.cause]
-    if failure.rank is not None and why.culprits and failure.rank not in why.culprits:
-        lines.append(f"rank {failure.rank} failed first, but {span(why.culprits)} caused it")
-    return lines
-
-
 def _time_taken(result: LaunchResult) -> tuple[str, str]:
     """The time from the command to the end of the job; and `: 1 min 4 s delivery, 3.0 s ranks`.
 
@@ -189,15 +135,6 @@ def _ranks_of(host: HostPlan) -> str:
     return f"{host.host.name}: {span([placed.rank for placed in host.ranks])}"
 
 
-def _outputs(result: LaunchResult) -> Iterator[str]:
-    """`3 files, 12 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, one line for hosts with equal outputs."""
-    folder = JobPaths.of("~", result.plan.spec.job).out
-    for names, left in fold((host, written.out) for host, written in result.written.items()):
-        if left.files:
-            more = "more than " if left.more else ""
-            yield f"{more}{count(left.files, 'file')}, {size(left.bytes)} in {folder} on {fold_names(names)}"
-
-
 def _kept(plan: LaunchPlan) -> Iterator[str]:
     """`checkpoints in ~/.muster/kept/project-1a2b3c4d on node[1-3]`."""
     kept = plan.spec.of(KeepOptions)
@@ -205,21 +142,6 @@ def _kept(plan: LaunchPlan) -> Iterator[str]:
         folder = MusterPaths.of_home("~").kept(kept.project)
         names = fold_names(host.host.name for host in plan.hosts)
         yield f"{', '.join(kept.keep)} in {folder} on {names}"
-
-
-def _beside(result: LaunchResult) -> Iterator[str]:
-    """`checkpoints/last.pt and 3 more, 44 MiB on node1; muster get JOB fetches them; ...`."""
-    found = [(host, written.beside) for host, written in result.written.items()]
-    wrote = [(host, files) for host, files in found if files.files or files.more]
-    groups = [*fold(wrote)]
-    listed = [f"{files.described} on {fold_names(names)}" for names, files in groups[:MOST_GROUPS]]
-    if others := sum(len(names) for names, _ in groups[MOST_GROUPS:]):
-        listed.append(f"others on {count(others, 'more host')}")
-    if wrote:
-        it = "it" if [files.files for _, files in wrote] == [1] else "them"
-        get = f"muster get {result.plan.spec.job} fetches {it}"
-        more = f"; not searched: {fold_names(result.unsearched)}" if result.unsearched else ""
-        yield f"{', '.join(listed)}; {get}; the next launch starts without {it}{more}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:

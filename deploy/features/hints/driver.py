@@ -280,16 +280,7 @@ def hint(
         or repository(result)
         or (left_behind(result) if here else "")
         or sent_elsewhere(result)
-        or unexplained_stall(result)
     )
-
-
-def unexplained_stall(result: LaunchResult) -> str:
-    """A hint about a job of several hosts that stalled, if no rank is the cause; else empty."""
-    explained = result.why and result.why.culprits
-    if not result.failure or result.failure.kind != "stall" or explained or len(result.plan.hosts) < 2:
-        return ""
-    return "muster check --bench measures every link and host"
 
 
 def refused_option(result: LaunchResult) -> str:

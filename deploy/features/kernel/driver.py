@@ -2,21 +2,72 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.job.feature import Attempt, Feature
-from ...core.job.result import KernelLine, LaunchResult
+from ...core.job.result import Finding, LaunchResult
+from ...core.text.terminal import harmless
+from ...core.text.text import clip, count
 from ...core.wire.clock import now
 from ...core.wire.runs import STOPS
 from .messages import KERNEL_MESSAGES
 
 ASK_SECONDS = 5.0
+MOST_LINES, LONGEST_LINE = 4, 200
 OWN = frozenset({*STOPS, "port", "placement"})
 """Failures that no hardware causes."""
+
+
+@dataclass(frozen=True)
+class KernelLine:
+    """A message of a host's kernel during the job, of a kind of wire.py."""
+
+    host: str
+    at: float
+    """On the driver's clock, seconds since the epoch."""
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class KernelFinding(Finding):
+    """The messages of the hosts' kernels, if the job failed: those of the failed host first."""
+
+    messages: tuple[KernelLine, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """The hosts whose messages could not be read, each with the reason."""
+
+    def lines(self, result: LaunchResult) -> Iterator[str]:
+        return (f"kernel: {line}" for line in kernel_lines(self.messages))
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {
+            "kernel": [asdict(line) for line in self.messages],
+            "kernel_unread": [{"host": host, "why": why} for host, why in self.unread.items()],
+        }
+
+
+def kernel_lines(lines: Sequence[KernelLine]) -> Iterator[str]:
+    """`node2, 14:03:11: the GPU has fallen off the bus: NVRM: Xid ...`, a line for each kind and host."""
+    if not lines:
+        return
+    from .wire import meaning_of
+
+    kinds: dict[tuple[str, str], list[KernelLine]] = {}
+    for line in lines:
+        kinds.setdefault((line.host, meaning_of(line.kind, line.text)), []).append(line)
+    for (host, meaning), (first, *others) in [*kinds.items()][:MOST_LINES]:
+        clock = time.strftime("%H:%M:%S", time.localtime(first.at))
+        more = f" (and {len(others)} more)" if others else ""
+        yield f"{host}, {clock}: {meaning}: {clip(harmless(first.text), LONGEST_LINE)}{more}"
+    if len(kinds) > MOST_LINES:
+        yield f"{count(len(kinds) - MOST_LINES, 'kind')} more in result.json"
 
 
 class KernelMessages(Feature):
@@ -24,7 +75,9 @@ class KernelMessages(Feature):
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Reading a journal takes seconds, for which no restart should wait."""
-        return with_kernel_messages(result, attempt.cluster, attempt.began) if attempt.is_last else result
+        if not attempt.is_last:
+            return result.having(KernelFinding())
+        return with_kernel_messages(result, attempt.cluster, attempt.began)
 
 
 def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -> LaunchResult:
@@ -34,7 +87,7 @@ def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -
     """
     failure = result.failure
     if failure is None or failure.kind in OWN:
-        return result
+        return result.having(KernelFinding())
     channels = {
         name: channel
         for name, channel in cluster.channels.items()
@@ -43,7 +96,15 @@ def with_kernel_messages(result: LaunchResult, cluster: Cluster, since: float) -
     lines, unread = kernel_messages(channels, since)
     unread |= dict.fromkeys(cluster.channels.keys() - channels.keys(), "it does not answer")
     found = sorted(lines, key=lambda line: line.host != failure.host)
-    return dataclasses.replace(result, kernel=tuple(found), kernel_unread=unread)
+    return with_lines(result, found, unread)
+
+
+def with_lines(
+    result: LaunchResult, lines: Sequence[KernelLine], unread: Mapping[str, str] | None = None
+) -> LaunchResult:
+    """The result with these messages. After a lack of memory, uneven data is a consequence."""
+    early = () if any(line.kind == "oom" for line in lines) else result.early
+    return result.having(KernelFinding(tuple(lines), unread or {}), early=early)
 
 
 def kernel_messages(channels: Mapping[str, Channel], since: float) -> tuple[list[KernelLine], dict[str, str]]:

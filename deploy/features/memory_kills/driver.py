@@ -6,14 +6,40 @@ starts, are killed without a word.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ...core.connect.fanout import ask_every
-from ...core.connect.requests.launch import MEMORY_KILLS
 from ...core.job.feature import Attempt, Feature
-from ...core.job.result import LaunchResult
+from ...core.job.result import Finding, LaunchResult
+from ...core.text.fold import fold, fold_names
+from ...core.text.text import size
+from .messages import MEMORY_KILLS, MemoryKills
 
 ASK_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class MemoryFinding(Finding):
+    """The processes below the ranks that a kernel killed for lack of memory, by host."""
+
+    kills: Mapping[str, MemoryKills]
+
+    def causes(self, result: LaunchResult) -> Iterator[str]:
+        """`the kernel killed 2 processes of node2 for lack of memory during the job (limit 1.5 GiB)`."""
+        for hosts, kills in fold(self.kills.items()):
+            processes = "a process" if kills.kills == 1 else f"{kills.kills} processes"
+            of = f"of {'each of ' if len(hosts) > 1 else ''}{fold_names(hosts)}"
+            limit = f" (limit {size(kills.limit)})" if kills.limit else ""
+            yield f"the kernel killed {processes} {of} for lack of memory during the job{limit}"
+
+    def lines(self, result: LaunchResult) -> Iterator[str]:
+        """Of a job without a failure, the kills are notes."""
+        return (f"note: {line}" for line in (() if result.failure else self.causes(result)))
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {"memory_kills": [{"host": host, **asdict(kills)} for host, kills in self.kills.items()]}
 
 
 class MemoryKillsOfHosts(Feature):
@@ -28,4 +54,9 @@ class MemoryKillsOfHosts(Feature):
             for name in sorted(answers, key=lambda name: name != first)
             if answers[name].kills
         }
-        return dataclasses.replace(result, memory_kills=kills)
+        return with_kills(result, kills)
+
+
+def with_kills(result: LaunchResult, kills: Mapping[str, MemoryKills]) -> LaunchResult:
+    """The result with these kills. After a lack of memory, uneven data is a consequence."""
+    return result.having(MemoryFinding(kills), early=() if kills else result.early)

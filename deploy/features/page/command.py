@@ -16,6 +16,7 @@ from ...core.job.control import LocatedJob
 from ...core.job.fetch import fetch, snapshot
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless
+from ..metrics.driver import METRICS
 from .render import write_report
 
 
@@ -47,5 +48,5 @@ def _folder(located: LocatedJob, runs: Path) -> Iterator[tuple[Path, Path]]:
     with tempfile.TemporaryDirectory(prefix="muster-report-") as copies:
         folder = Path(copies) / located.state.job
         folder.mkdir()
-        snapshot(located, folder)
+        snapshot(located, folder, METRICS)
         yield folder, Path(f"report-{located.state.job}.html")

@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-from ...core.connect.requests.launch import WATCH
 from ...core.job.events import Event, Reported
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
 from ...core.text.text import count
 from ...core.wire.clock import now
 from ...core.wire.os_errors import explain
-from .messages import HostSample, Sampled
+from .messages import WATCH, HostSample, Sampled
 from .sample_file import SAMPLES, SampleFile
 
 SAMPLE_SECONDS = 2.0

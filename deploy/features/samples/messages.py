@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from ...core.connect.reports import Report
-from ...core.decode import MALFORMED, AtMost, Between, from_json
-from ...core.hosts.bounds import Name
+from ...core.connect.requests.request import Nothing, Request
+from ...core.decode import MALFORMED, AtMost, Between, from_json, message
+from ...core.hosts.bounds import Name, Text
 from ...core.job.feature_event import FeatureEvent
 from ...core.wire.frames import Frame
 
@@ -167,3 +168,14 @@ class Sampled(Report, event="sample"):
             return cls(of_json({**json.loads(frame["sample"]), "at": 0, "host": "", "attempt": 0}))
         except MALFORMED:
             return cls(None)
+
+
+@message(frozen=True)
+class HostSampled:
+    """A new sample of a host, as JSON that `of_line` checks."""
+
+    sample: Text
+
+
+SAMPLE = Request("sample", HostSampled)
+WATCH = Request("watch", Nothing)

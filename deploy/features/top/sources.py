@@ -15,14 +15,13 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import in_thread
 from ...core.connect.pipe import LostError, why_lost
 from ...core.connect.requests.jobs import FILES, OUTPUT, READ
-from ...core.connect.requests.launch import SAMPLE, HostSampled
 from ...core.errors import MusterError
 from ...core.job.bounded import value_of
 from ...core.job.control import LocatedJob, line_of, state_of
 from ...core.job.reconnect import TRY_SECONDS
 from ...core.wire.rank_logs import RankLog
 from ..samples import messages as samples
-from ..samples.messages import HostSample
+from ..samples.messages import SAMPLE, HostSample, HostSampled
 from ..samples.sample_file import SAMPLES, SampleReader
 from ..why.stragglers import PACE, PaceLook, pace_look
 from .top_history import PrintedText, TopRecord, Unreached

@@ -12,10 +12,9 @@ from ...cli.running_job import exit_if_silent, no_rank, running
 from ...cli.shared import EXCLUDE, INCLUDE, JSON, RunningJobOptions, write_json
 from ...core.connect.channel import Channel
 from ...core.errors import UnfitError
-from ...core.job.verdict import kernel_lines
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless_lines
-from ..kernel.driver import kernel_messages
+from ..kernel.driver import kernel_lines, kernel_messages
 from .diagnosis import gather_stacks
 from .gather import gather, gather_stragglers, with_missing
 from .hang import LONG_WITHOUT_HISTORY, Verdict

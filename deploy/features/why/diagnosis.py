@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -18,21 +18,23 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.requests.hosts import LOAD, OPEN_PORT, REACH, Reached
-from ...core.connect.requests.launch import STACKS, Stack, StackFrame
 from ...core.errors import lines_of
 from ...core.hosts.rendezvous import Rendezvous, peers
 from ...core.job.cause import ended_with, in_collective
 from ...core.job.events import Stage
 from ...core.job.feature import Attempt, Feature
-from ...core.job.result import Failure, LaunchResult, RankExit
+from ...core.job.job_events import LONGEST_TEXT, JobEvent, of_failure
+from ...core.job.result import Failure, Finding, LaunchResult, RankExit
 from ...core.job.state import LaunchState
 from ...core.plan.launch_plan import LaunchPlan
 from ...core.plan.spec import LaunchSpec
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import span
+from ...core.wire.clock import now
 from ...core.wire.rank_logs import restart_suffix
 from .gather import gather, own_py_spy, send_py_spy, with_missing
+from .messages import STACKS, Stack, StackFrame
 from .options import WhyOptions
 from .positions import Positions, Rank
 from .stall import own_loop
@@ -149,6 +151,24 @@ def _timed_out(failure: Failure) -> bool:
     return any(map(_TIMED_OUT.search, failure.tail))
 
 
+@dataclass(frozen=True)
+class Why(Finding):
+    """Why a recorded job stalled, or failed in a collective; None without an explanation."""
+
+    verdict: Verdict | None
+
+    def causes(self, result: LaunchResult) -> Iterator[str]:
+        """The two lines; and where another rank failed first than the one that caused it, which is which."""
+        if self.verdict:
+            yield from (self.verdict.headline, self.verdict.cause)
+            first = result.failure.rank if result.failure else None
+            if first is not None and self.verdict.culprits and first not in self.verdict.culprits:
+                yield f"rank {first} failed first, but {span(self.verdict.culprits)} caused it"
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {"why": self.verdict.as_json() if self.verdict else None}
+
+
 class Diagnosis(Feature):
     """Explains a job that stalls or does not start, and a rank that failed in a collective."""
 
@@ -166,7 +186,24 @@ class Diagnosis(Feature):
         found = gather_explanation(failure, attempt)
         name = f"stacks{restart_suffix(attempt.plan.spec.attempt)}.txt"
         attempt.folder.keep(name, str(found.stacks))
-        return replace(result, failure=explained(failure, found, attempt.state), why=found.why)
+        failure, notes = explained(failure, found, attempt.state), result.notes
+        attempt.emit(of_failure(failure, attempt.plan))
+        if found.why:
+            attempt.emit(explanation(found.why, attempt.plan.spec))
+        if len(attempt.plan.hosts) > 1 and failure.kind == "stall" and not (found.why and found.why.culprits):
+            notes = (*notes, "muster check --bench measures every link and host")
+        return result.having(Why(found.why), failure=failure, notes=notes)
+
+    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
+        """Any result says whether there is an explanation."""
+        there = any(isinstance(finding, Why) for finding in result.findings)
+        return result if there else result.having(Why(None))
+
+
+def explanation(why: Verdict, spec: LaunchSpec) -> JobEvent:
+    """The event that explains the failure of a job."""
+    text = f"{why.headline}\n{why.cause}"[:LONGEST_TEXT]
+    return JobEvent(at=now(), type="job.explained", job=spec.job, attempt=spec.attempt, text=text)
 
 
 def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:

@@ -30,6 +30,29 @@ class StackLine(NamedTuple):
     own: bool
 
 
+class StackFrame(NamedTuple):
+    """A line of a Python stack."""
+
+    function: Text
+    file: Path
+    line: Number | None
+
+
+@message(frozen=True)
+class Stack:
+    """The stack of a rank, innermost frame first, or why it cannot be read."""
+
+    frames: Annotated[tuple[StackFrame, ...], AtMost(1 << 12)] = ()
+    error: Text = ""
+
+
+@message(frozen=True)
+class HostStacks:
+    """The stack of each rank of a host."""
+
+    stacks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Stack], AtMost(1 << 12)]
+
+
 @message(frozen=True)
 class FileLock:
     """The lock of a file for which a process waits, and the process that has it.
@@ -274,3 +297,4 @@ class Straggler:
 
 WHY = Request("why", HostEvidence, ranks=lambda answer: answer.ranks)
 ARRIVALS = Request("arrivals", HostArrivals, ranks=lambda answer: answer.ranks)
+STACKS = Request("stacks", HostStacks, ranks=lambda answer: answer.stacks)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import in_thread
@@ -18,7 +19,7 @@ from ...core.connect.requests.jobs import MOST_LATE
 from ...core.job.events import Event, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.job_events import JobEvent
-from ...core.job.result import LaunchResult
+from ...core.job.result import Finding, LaunchResult
 from ...core.timings import IMPORTS, RENDEZVOUS
 from ...core.wire.clock import now
 from ..samples.messages import HostSample
@@ -27,7 +28,7 @@ from .gather import Begun, GatheredPace, gather, gather_pace
 from .lateness import Pace
 from .messages import Straggler
 from .positions import Rank
-from .stragglers import PACE, Summary, pace_line
+from .stragglers import PACE, Summary, lines, pace_line
 
 FIRST_SECONDS, LOOK_SECONDS = 5.0, 10.0
 MOST_SHARE, MOST_DRIVER_SHARE = 0.005, 0.02  # of a processor
@@ -40,6 +41,19 @@ LIKE = 0.1
 """A lateness that differs by no larger share from the named one is not named again."""
 LOOKS = 8
 """The number of readings of the stacks when a rank is late for the first time."""
+
+
+@dataclass(frozen=True)
+class Late(Finding):
+    """The ranks of a recorded job that the others waited for, the latest first."""
+
+    ranks: tuple[Straggler, ...]
+
+    def lines(self, result: LaunchResult) -> Iterator[str]:
+        return (f"slow: {line}" for line in lines(self.ranks, result.ended, ended=True))
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {"late": [straggler.as_json() for straggler in self.ranks]}
 
 
 class PaceWatch(Feature):
@@ -91,7 +105,7 @@ class PaceWatch(Feature):
         if self._look and self._look.done() and self._look.exception() is None:
             self._note(self._look.result())
         notes = (*result.notes, *self._departed.values())
-        return replace(result, late=tuple(self._summary.late), notes=notes)
+        return result.having(Late(tuple(self._summary.late)), notes=notes)
 
     def _note(self, look: _Look) -> None:
         attempt, set_up = self._attempt, look.gathered.set_up

@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ...core.connect.fanout import ask_every
-from ...core.connect.requests.launch import OUTPUTS, Written
 from ...core.job.feature import Attempt, Feature
-from ...core.job.result import LaunchResult
+from ...core.job.result import Finding, LaunchResult
+from ...core.text.fold import fold, fold_names
+from ...core.text.text import count, size
+from ...core.wire.paths import JobPaths
+from .messages import OUTPUTS, Written
 
 ASK_SECONDS = 5.0
+MOST_GROUPS = 4
+"""Groups of hosts whose files beside the code are named."""
+
+
+@dataclass(frozen=True)
+class WrittenFinding(Finding):
+    """The files that its program wrote into the job's folder, by host."""
+
+    written: Mapping[str, Written]
+    unsearched: tuple[str, ...] = ()
+    """The hosts on which there may be more of them: they did not answer, or left the job before."""
+
+    def lines(self, result: LaunchResult) -> Iterator[str]:
+        yield from self._outputs(result)
+        yield from self._beside(result)
+
+    def _outputs(self, result: LaunchResult) -> Iterator[str]:
+        """`3 files, 12 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, one line for hosts with equal outputs."""
+        folder = JobPaths.of("~", result.plan.spec.job).out
+        for names, left in fold((host, written.out) for host, written in self.written.items()):
+            if left.files:
+                more = "more than " if left.more else ""
+                files = f"{more}{count(left.files, 'file')}, {size(left.bytes)}"
+                yield f"out: {files} in {folder} on {fold_names(names)}"
+
+    def _beside(self, result: LaunchResult) -> Iterator[str]:
+        """`checkpoints/last.pt and 3 more, 44 MiB on node1; muster get JOB fetches them; ...`."""
+        found = [(host, written.beside) for host, written in self.written.items()]
+        wrote = [(host, files) for host, files in found if files.files or files.more]
+        groups = [*fold(wrote)]
+        listed = [f"{files.described} on {fold_names(names)}" for names, files in groups[:MOST_GROUPS]]
+        if others := sum(len(names) for names, _ in groups[MOST_GROUPS:]):
+            listed.append(f"others on {count(others, 'more host')}")
+        if wrote:
+            it = "it" if [files.files for _, files in wrote] == [1] else "them"
+            get = f"muster get {result.plan.spec.job} fetches {it}"
+            rest = f"{get}; the next launch starts without {it}"
+            more = f"; not searched: {fold_names(self.unsearched)}" if self.unsearched else ""
+            yield f"written beside the code: {', '.join(listed)}; {rest}{more}"
+
+    def as_json(self) -> Mapping[str, Any]:
+        files = self.written.items()
+        return {
+            "written": [
+                {"host": host, "beside": asdict(left.beside), "out": asdict(left.out)} for host, left in files
+            ]
+        }
 
 
 class WrittenFiles(Feature):
@@ -24,7 +76,7 @@ class WrittenFiles(Feature):
             name: channel for name, channel in attempt.answering.items() if name not in attempt.next_hosts
         }
         self._answers |= ask_every(leaving, OUTPUTS, ASK_SECONDS).results
-        return self._with_files(result) if attempt.is_last else result
+        return self._with_files(result) if attempt.is_last else result.having(WrittenFinding({}))
 
     def over(self, result: LaunchResult) -> LaunchResult:
         """Add what hosts had that left the job before its last attempt, and the hosts that were not asked."""
@@ -37,4 +89,4 @@ class WrittenFiles(Feature):
                 by_folder.setdefault(answer.folder, (name, answer))
         hosts = dict.fromkeys([*result.left_out, *(host.host.name for host in result.plan.hosts)])
         unsearched = tuple(host for host in hosts if host not in self._answers)
-        return dataclasses.replace(result, written=dict(by_folder.values()), unsearched=unsearched)
+        return result.having(WrittenFinding(dict(by_folder.values()), unsearched))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-from ...content.messages import FolderMark
-from ...decode import AtMost, Like, message
-from ...hosts.bounds import Bytes, Count, Digest, Name, Number, Path, Pid, Rank, Seconds, Text
+from ...decode import AtMost, message
+from ...hosts.bounds import Bytes, Count, Digest, Name, Path, Pid, Rank, Seconds
 from ...hosts.stuck_processes import StuckProcesses
 from ...text.terminal import harmless
 from ...text.text import clip, size
@@ -17,13 +15,6 @@ LONGEST_PATH = 120  # more characters would hide the rest of a line
 FETCHED = 1 << 22
 """The most bytes that are fetched at once. A slow link gets smaller requests: the answer must arrive before
 the host counts as silent (core/connect/channel.py)."""
-
-
-@message(frozen=True)
-class HostSampled:
-    """A new sample of a host, as JSON that features/samples/messages.py checks."""
-
-    sample: Text
 
 
 @message(frozen=True)
@@ -102,52 +93,6 @@ class WrittenFiles:
         return f"{clip(harmless(self.largest), LONGEST_PATH)}{more}, {size(self.bytes)}"
 
 
-@message(frozen=True)
-class Written:
-    """The files that the program of a job has written on a host: beside the code, and into $MUSTER_OUT.
-
-    `folder` is equal on hosts that share the job's folder.
-    """
-
-    beside: WrittenFiles
-    out: WrittenFiles
-    folder: FolderMark
-
-
-@message(frozen=True)
-class MemoryKills:
-    """The processes of a host that the kernel has killed for lack of memory, without those of ranks.
-
-    `limit`: of their cgroup, in bytes.
-    """
-
-    kills: Count
-    limit: Bytes | None
-
-
-class StackFrame(NamedTuple):
-    """A line of a Python stack."""
-
-    function: Text
-    file: Path
-    line: Number | None
-
-
-@message(frozen=True)
-class Stack:
-    """The stack of a rank, innermost frame first, or why it cannot be read."""
-
-    frames: Annotated[tuple[StackFrame, ...], AtMost(1 << 12)] = ()
-    error: Text = ""
-
-
-@message(frozen=True)
-class HostStacks:
-    """The stack of each rank of a host."""
-
-    stacks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Stack], AtMost(1 << 12)]
-
-
 MISSING = Request("missing", Missing)
 STORE = Request("store", Nothing)
 PREPARE = Request("prepare", Prepared)
@@ -155,11 +100,6 @@ START = Request("start", Nothing)
 SHELL = Request("shell", Nothing)
 SHELL_END = Request("shell_end", Nothing)
 PING = Request("ping", Nothing)
-WATCH = Request("watch", Nothing)
-SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
 STOP = Request("stop", Stopping, ranks=lambda answer: answer.ranks)
-OUTPUTS = Request("outputs", Written)
-MEMORY_KILLS = Request("memory_kills", MemoryKills)
 FETCH = Request("fetch", Payload, FETCHED)
-STACKS = Request("stacks", HostStacks, ranks=lambda answer: answer.stacks)
