@@ -148,7 +148,7 @@ def pages() -> dict[Path, str]:
             + "\n".join(_command(name, declared[name]) for name in names)
             for family, names in FAMILIES.items()
         },
-        ROOT / "deploy" / "api" / "flags.py": keywords(declared["launch"]),
+        ROOT / "deploy" / "api" / "keywords.py": keywords(declared["launch"]),
         REFERENCE / "json.md": _marked(JSON)
         + "\n".join(_document(title, text, rows) for title, text, rows in DOCUMENTS),
     }

@@ -18,7 +18,7 @@ class StreamOpened:
 
 @message(frozen=True)
 class StreamPart(Report, event="stream-part", payload="part", room=PART):
-    """A part of a connection that is passed on (features/forward/driver.py); an empty one is the last."""
+    """A part of a connection that is passed on (features/forward/command.py); an empty one is the last."""
 
     stream: Count
     part: bytes = b""
