@@ -13,7 +13,7 @@ def request_modules() -> list[str]:
         "core/connect/requests/*.py",
         "core/*/messages.py",
         "features/*/messages.py",
-        "features/leases/messages.py",
+        "features/preload/driver.py",
     )
     paths: set[Path] = set().union(*(DEPLOY.glob(place) for place in places))
     names = (".".join(path.relative_to(DEPLOY).with_suffix("").parts) for path in sorted(paths))
