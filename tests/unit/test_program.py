@@ -332,7 +332,7 @@ def test_a_ctrl_c_while_muster_still_begins_is_one() -> None:
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"  # whoever runs the tests may have it ignored
         "class Interrupts:\n"
         "    def find_spec(self, name, *rest):\n"
-        "        if name.endswith('cli.program'): os.kill(os.getpid(), signal.SIGINT)\n"
+        "        if name.endswith('cli.dispatch'): os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupts())\n"
         "from muster.deploy.cli.entry import main; main()"
     )
