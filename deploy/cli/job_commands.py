@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from ..core.text.text import count, span
 from ..core.waits import waiting
 from ..core.wire.rank_logs import host_of_spawned
 from ..core.wire.users import own_name
+from ..features.why.stall import stall_text
 from .command import Exit
 from .job_lookup import locate, look, require_logs
 from .job_options import ALL, AS_LAUNCHED, Attach, Logs, Status, Stop
@@ -34,6 +36,11 @@ from .shared import print_note, require_rank, write_json
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
 MOST_VERDICT = 1 << 20
+
+
+def _stall(state: JobState) -> str:
+    """`no step for 1 min 36 s: rank 3 on node2 never came to ...` of a running job that makes no progress."""
+    return stall_text(time.time() - state.stall.since, state.stall.why) if state.stall else ""
 
 
 def status(options: Status) -> None:
@@ -47,9 +54,9 @@ def status(options: Status) -> None:
         if options.json:
             write_json([asdict(state) for state in states])
         elif options.job:
-            sys.stdout.write(job_table.details(states[0], width))
+            sys.stdout.write(job_table.details(states[0], width, _stall))
         else:
-            sys.stdout.write(job_table.table(states, width))
+            sys.stdout.write(job_table.table(states, width, _stall))
             hidden = len(candidates) - len(states)
             if hidden and not options.running:
                 print_note(f"{count(hidden, 'older job')}: muster status -n 0 lists all")

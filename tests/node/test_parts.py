@@ -32,7 +32,7 @@ def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_pat
 
 def test_the_driver_has_one_request_for_each_name_of_the_table() -> None:
     values = [value for name in request_modules() for value in vars(importlib.import_module(name)).values()]
-    names = sorted(value.name for value in values if isinstance(value, Request))
+    names = sorted(value.name for value in {value for value in values if isinstance(value, Request)})
     assert names == sorted(name for part in (*EARLY, *LATE) for name in part.names)
     assert names == sorted(PARTS) == sorted(ERRORS)
 

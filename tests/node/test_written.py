@@ -14,6 +14,7 @@ from muster.deploy.core.wire import written
 from muster.deploy.core.wire.files import Files
 from muster.deploy.core.wire.frames import Frame
 from muster.deploy.core.wire.store import Store
+from muster.deploy.features.written_files.on_host import Outputs
 from tests.agents import job_in
 
 SENT = {"train.py": b"print(1)", "results.csv": b"a,b\n", "sub/model.py": b"x = 1\n", "best.pt": b"weights"}
@@ -42,7 +43,7 @@ def write(path: Path, content: bytes = b"12345") -> None:
 def outputs(folder: Path) -> Frame:
     work = job_in(folder.parents[1])
     work.job = {"folder": str(folder)}
-    return work.do_outputs({}, b"")
+    return Outputs(work).do_outputs({}, b"")
 
 
 def listed(folder: Path, inner: str = "") -> list[str]:

@@ -43,7 +43,6 @@ GATHERERS = {
 }
 CORE_IMPORTS_FEATURES: Mapping[str, str] = {
     "connect.requests.jobs": "why",
-    "job.table": "why",
 }
 """The modules of the core that import features, with those features. Only shorten it."""
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {

@@ -25,10 +25,9 @@ from ..wire.durable import write_atomically
 from ..wire.frames import Frame
 from ..wire.limits import require_fit
 from ..wire.paths import JobPaths, MusterPaths
-from ..wire.private_folders import identity_of_folder, make_private
+from ..wire.private_folders import make_private
 from ..wire.store import DamagedError, Store, sweep_old_jobs
 from ..wire.variables import is_foreign
-from ..wire.written import Search, counted
 from .ending import Ending
 from .local_socket import LocalSocket
 from .processes import PR_SET_CHILD_SUBREAPER, Reaper, descendants, die_with_agent, prctl
@@ -410,23 +409,6 @@ class JobSupervisor:
         for part in self._parts.of_job():
             found = part.processes(found)
         return found
-
-    def do_memory_kills(self, request: Frame, payload: bytes) -> Frame:
-        """How many processes below the ranks the kernel has killed for lack of memory, and the limit."""
-        return self.ranks.other_kills()
-
-    def do_outputs(self, request: Frame, payload: bytes) -> Frame:
-        """The files that the program wrote beside the code and into $MUSTER_OUT: how many, and the largest.
-
-        `folder` is equal on hosts that share the job's folder.
-        """
-        folder = self.job["folder"]
-        beside, out = Search(folder), Search(folder)
-        return {
-            "beside": counted(beside.beside_code(), beside),
-            "out": counted(out.out(), out),
-            "folder": identity_of_folder(Path(JobPaths(folder).identity)),
-        }
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
         """Bytes of a file of the job from `start` on, at most `most`; none if there is no file."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
-from ...features.why.stall import stall_text
 from ..connect.requests.jobs import JobState
 from ..text import text
 from ..text.columns import cut
@@ -18,22 +18,31 @@ from ..wire.users import home
 COLUMNS = ("job", "state", "user", "ranks", "hosts", "duration", "last line")
 
 
-def table(states: Sequence[JobState], width: int | None = None) -> str:
+Note: TypeAlias = Callable[[JobState], str]
+"""A line about a running job, in place of its last line; an empty text for none."""
+
+
+def no_note(state: JobState) -> str:
+    """No line."""
+    return ""
+
+
+def table(states: Sequence[JobState], width: int | None = None, note: Note = no_note) -> str:
     """A line for each job: its state, and the last line of rank 0 or the reason of its failure.
 
     `width`: of the terminal, which cuts the lines; None for none.
     """
     if not states:
         return "no jobs\n"
-    lines = text.table([COLUMNS, *map(_row, states)])
+    lines = text.table([COLUMNS, *(_row(state, note) for state in states)])
     return "".join(f"{cut(line, width) if width else line}\n" for line in lines)
 
 
-def details(state: JobState, width: int | None = None) -> str:
+def details(state: JobState, width: int | None = None, note: Note = no_note) -> str:
     """The row of a job, and the details that the row leaves out."""
     facts = {
         "ending": text.still_saving(state.saving),
-        "stall": _stall(state),
+        "stall": note(state),
         "launcher": state.launcher,
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "hosts": ", ".join(state.hosts),
@@ -49,7 +58,7 @@ def details(state: JobState, width: int | None = None) -> str:
         "left": _left(state),
     }
     lines = [f"{name:<9}{harmless(value)}\n" for name, value in facts.items() if value]
-    return table([state], width) + "\n" + "".join(lines)
+    return table([state], width, note) + "\n" + "".join(lines)
 
 
 def outcome(state: JobState) -> str:
@@ -63,11 +72,6 @@ def _gpus(state: JobState) -> str:
     """`node[1-2]: 0-3; node3: 0,2` of a running job that leases GPUs."""
     leased = state.gpus.items() if state.running else ()
     return "; ".join(f"{fold_names(hosts)}: {text.ranges(numbers)}" for hosts, numbers in fold(leased))
-
-
-def _stall(state: JobState) -> str:
-    """`no step for 1 min 36 s: rank 3 on node2 never came to ...` of a running job that makes no progress."""
-    return stall_text(time.time() - state.stall.since, state.stall.why) if state.stall else ""
 
 
 def _shown_path(folder: str) -> str:
@@ -86,7 +90,7 @@ def _left(state: JobState) -> str:
     return "" if left is None else f"about {text.duration(left)}"
 
 
-def _row(state: JobState) -> tuple[str, ...]:
+def _row(state: JobState, note: Note) -> tuple[str, ...]:
     end = state.ended if state.ended is not None else time.time() if state.running else None
     return (
         state.job,
@@ -95,5 +99,5 @@ def _row(state: JobState) -> tuple[str, ...]:
         str(state.ranks),
         str(len(state.hosts)),
         "-" if end is None else text.duration(end - state.started),
-        state.why or text.still_saving(state.saving) or _stall(state) or state.last_line,
+        state.why or text.still_saving(state.saving) or note(state) or state.last_line,
     )

@@ -40,7 +40,7 @@ EARLY = (
             "cannot start the launcher": "start",
             "cannot start mpirun's daemon": "shell",
             "cannot read the job's run": "fetch",
-            "": "shell_end ping signal stop outputs memory_kills",
+            "": "shell_end ping signal stop",
         },
     ),
 )
@@ -67,6 +67,8 @@ LATE = (
     Part(
         "features.kernel.on_host", "KernelLog", "", {"cannot read the kernel's messages": "kernel_messages"}
     ),
+    Part("features.memory_kills.on_host", "OtherKills", "job", {"": "memory_kills"}),
+    Part("features.written_files.on_host", "Outputs", "job", {"": "outputs"}),
     Part("features.left_memory.on_host", "LeftMemory", "", {"cannot look at shared memory": "left_memory"}),
     Part("features.leases.on_host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}),
     Part(
