@@ -69,7 +69,7 @@ def test_nothing_of_the_checkout_is_loaded(installed: Installed, place: Path) ->
     script = "import muster.deploy.cli.dispatch as it, muster.train, sys; print(it.__file__, *sys.path)"
     done = installed.run("python", "-c", script, cwd=place)
     module, *places = done.stdout.split()
-    assert module == str(installed.package / "deploy" / "cli" / "program.py")
+    assert module == str(installed.package / "deploy" / "cli" / "dispatch.py")
     assert str(ROOT) not in places
 
 

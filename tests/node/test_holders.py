@@ -53,21 +53,29 @@ def test_a_lock_of_another_container_has_no_process(tmp_path: Path) -> None:
     assert file_lock(78, {}, str(tmp_path)) is None
 
 
+PARENT = """
+import subprocess, sys, time
+ends = ["import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)", "import time; time.sleep(100)"]
+started = [subprocess.Popen([sys.executable, "-c", code]) for code in ends]
+print(*(process.pid for process in started), flush=True)
+sys.stdin.read()
+started[2].kill()
+"""
+
+
 def test_children_that_have_ended_come_first_with_their_exit_codes() -> None:
-    ends = ["import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)", "import time; time.sleep(100)"]
-    started = [subprocess.Popen([sys.executable, "-c", code]) for code in ends]
-    try:
-        pids = [process.pid for process in started]
+    """Below a process of its own: the process of the tests may have more children than are told."""
+    words = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin and parent.stdout
+        pids = [int(word) for word in parent.stdout.readline().split()]
 
         def both_ended() -> list[Any]:
-            found = [child for child in children({5: os.getpid()}).get(5, []) if child["pid"] in pids]
+            found = children({5: parent.pid}).get(5, [])
             return found if [child["code"] for child in found].count(None) == 1 else []
 
         found = wait_until(both_ended, "two of three to end")
-    finally:
-        started[2].kill()
-        for process in started:
-            process.wait()
+        parent.stdin.close()
     assert {child["pid"]: child["code"] for child in found} == dict(zip(pids, (3, -9, None), strict=True))
     assert found[-1]["program"].endswith("time.sleep(100)")
 
