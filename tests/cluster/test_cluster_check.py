@@ -198,7 +198,7 @@ BREAKS: dict[str, tuple[Break, int, str, str, str]] = {
         3,
         "ssh.host-key-unknown",
         "SHA256:",
-        "ssh -o StrictHostKeyChecking=ask -F ",
+        "ssh -o BatchMode=no -o StrictHostKeyChecking=ask -F ",
     ),
     "key refused": (refused_key, 3, "ssh.login-refused", "/other (Auth", "add the public key there"),
     "wrong user": (

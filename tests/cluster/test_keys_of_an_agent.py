@@ -59,18 +59,24 @@ def test_the_named_key_of_eight_is_offered_first_and_without_a_name_the_remedy_i
     assert "with IdentityFile and IdentitiesOnly yes" in refused.stderr
 
 
-def test_the_advice_for_an_unknown_key_is_a_command_that_reaches_the_host(
-    project: Project, cluster: Cluster
+def test_the_advice_for_an_unknown_key_is_a_command_that_asks_and_reaches_the_host(
+    project: Project, cluster: Cluster, tmp_path: Path
 ) -> None:
+    answer = tmp_path / "answer"
+    answer.write_text("#!/bin/sh\necho yes\n")
+    answer.chmod(0o755)
+    person = {**os.environ, "SSH_ASKPASS": str(answer), "SSH_ASKPASS_REQUIRE": "force"}
     with known_hosts(project, cluster, "", ""):
         known = project.path / ".muster" / "known_hosts"
-        text = known.read_text()
         known.write_text("")
         refused = project.fab("run", "--include", "node1", "--command", "true")
         assert refused.returncode == 3
         advised = shlex.split(refused.stderr.partition("confirm it once with: ")[2])
         config = str(project.path / ".muster" / "ssh_config")
-        assert advised == ["ssh", "-o", "StrictHostKeyChecking=ask", "-F", config, "node1"]
-        known.write_text(text)
-        done = subprocess.run([*advised, "echo", "there"], capture_output=True, text=True, check=False)
+        asks = ("-o", "BatchMode=no", "-o", "StrictHostKeyChecking=ask")
+        assert advised == ["ssh", *asks, "-F", config, "node1"]
+        login = [*advised, "echo", "there"]
+        done = subprocess.run(login, env=person, capture_output=True, text=True, check=False)
         assert done.stdout == "there\n", done
+        again = project.fab("run", "--include", "node1", "--command", "true")
+        assert (again.returncode, again.stderr) == (0, ""), again

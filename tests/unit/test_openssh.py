@@ -78,7 +78,7 @@ def test_what_ssh_says_is_quoted_with_its_kind(ssh: Fake, kind: str, said: str, 
     refused = ssh(f"cat >&2 <<'END'\n{said}\nEND\nexit 255").last_words()
     assert (refused.kind, refused.text) == (kind, text or said)
     assert refused.remedy
-    assert ("with: ssh -o StrictHostKeyChecking=ask node2" in refused.remedy) == (
+    assert ("with: ssh -o BatchMode=no -o StrictHostKeyChecking=ask node2" in refused.remedy) == (
         kind in {"ssh.host-key-changed", "ssh.host-key-unknown"}  # else the configuration may forbid to ask
     )
 

@@ -235,11 +235,14 @@ def test_advice_names_the_login_of_the_hosts_file_and_the_file_that_keeps_keys(t
     assert "ssh-keygen -R node1, then confirm the new key with: ssh -l ml node1 (" in own
 
 
-def test_under_strict_checking_the_key_is_confirmed_by_a_command_that_asks(tmp_path: Path) -> None:
-    """As in the configuration that setup writes: there ssh refuses an unknown key without a question."""
+@pytest.mark.parametrize("option", ["StrictHostKeyChecking yes", "BatchMode yes"])
+def test_where_ssh_asks_nobody_the_key_is_confirmed_by_a_command_that_asks(
+    tmp_path: Path, option: str
+) -> None:
+    """The configuration that setup writes has both options."""
     for error in (UnknownHostKey("ssh-ed25519 SHA256:x"), CHANGED):
-        strict = route_of(tmp_path, "Host *\n  StrictHostKeyChecking yes\n", Host("node1"))
-        asking = f"with: ssh -o StrictHostKeyChecking=ask -F {tmp_path}/config node1"
+        strict = route_of(tmp_path, f"Host *\n  {option}\n", Host("node1"))
+        asking = f"with: ssh -o BatchMode=no -o StrictHostKeyChecking=ask -F {tmp_path}/config node1"
         assert asking in _explain(error, strict).remedy
         lax = route_of(tmp_path, "Host *\n  StrictHostKeyChecking ask\n", Host("node1"))
         assert f"with: ssh -F {tmp_path}/config node1" in _explain(error, lax).remedy

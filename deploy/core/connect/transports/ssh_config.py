@@ -53,7 +53,7 @@ class Route:
     missing_identities: tuple[str, ...]
     """The identity files that the configuration names and that do not exist."""
     strict: bool
-    """Whether ssh asks nobody about an unknown key (StrictHostKeyChecking yes)."""
+    """Whether ssh asks nobody about an unknown key (StrictHostKeyChecking yes, BatchMode yes)."""
 
     @property
     def known_as(self) -> str:
@@ -69,7 +69,7 @@ class Route:
 
 def confirming(ssh: Sequence[str]) -> tuple[str, ...]:
     """The command of ssh, made to ask about an unknown key whatever the configuration says."""
-    return (*ssh[:1], "-o", "StrictHostKeyChecking=ask", *ssh[1:])
+    return (*ssh[:1], "-o", "BatchMode=no", "-o", "StrictHostKeyChecking=ask", *ssh[1:])
 
 
 def ssh_options(host: Host, ssh_config: Path | None) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         known_hosts_command=setting("knownhostscommand") is not None,
         default_identities=by_default,
         missing_identities=tuple(path for path in paths(identities) if not (by_default or path in found)),
-        strict=setting("stricthostkeychecking") in {"yes", "true"},
+        strict=setting("stricthostkeychecking") in {"yes", "true"} or setting("batchmode") == "yes",
     )
 
 
