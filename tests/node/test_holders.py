@@ -64,7 +64,7 @@ started[2].kill()
 
 
 def test_children_that_have_ended_come_first_with_their_exit_codes() -> None:
-    """Below a process of its own: the process of the tests may have more children than are told."""
+    """Below a process of its own: the process of the tests may have more children than a report lists."""
     words = [sys.executable, "-c", PARENT]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdin and parent.stdout
