@@ -107,6 +107,7 @@ def test_why_a_job_stood_still_is_an_event_after_its_failure(monkeypatch: pytest
     assert [event.type for event in events] == ["job.stalled", "job.explained"]
     assert explained.as_json()["why"]["cause"] == "rank 1 never came"
     assert events[1].text == "rank 0 waits in all_reduce #2\nrank 1 never came"
+    assert explained.notes == ("muster check --bench measures every link and host",)  # it names no rank
 
 
 def test_a_flood_of_failures_is_cut_and_no_failure_is_told_twice(told: list[JobEvent]) -> None:
