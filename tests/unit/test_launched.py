@@ -37,7 +37,7 @@ def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() 
         "hidden": ("PLAIN", "--tell"),
     }
     spec["command"] = ("muster", "launch", "--env", "HF_TOKEN=s3cret", "--env", "PLAIN", "--env", "LEVEL=3")
-    spec["command"] += ("--tell", "curl -d @- https://chat.example/s3cret", "train.py", "--token", "s3cret")
+    spec["command"] += ("--tell", "curl -d @- chat.example/s3cret", "train.py", "--token", "s3cret")
     plan = make_plan("node[1-2] slots=2", **spec)
     record = launched(plan, {"node1": NODE})
     assert record["command"] == (

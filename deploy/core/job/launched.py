@@ -78,7 +78,7 @@ def shown_command(tokens: Sequence[str], hidden: Container[str]) -> str:
         name = token.partition("=")[0]
         if option == "--env" and is_secret(name, hidden):
             shown.append(name)
-        elif option in hidden and "://" in token:  # it may be the secret of a chat
+        elif option.startswith("--") and option in hidden:
             shown.append(HIDDEN)
         else:
             shown.append(token)
