@@ -25,6 +25,7 @@ from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import control
 from muster.deploy.core.job.control import LocalRuns, LocatedJob
+from muster.deploy.core.job.launched import shown_command
 from muster.deploy.core.job.result import Failure, LaunchResult, interruption
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
@@ -76,7 +77,9 @@ def job(tmp_path: Path) -> LaunchSpec:
     env = (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "hidden too"))
     program = Program(script="train.py")
     library = dataclasses.replace(tree, files=())
-    given: dict[str, Any] = {"program": program, "env": env, "hidden": ("PIN",), "min_hosts": 0}
+    given: dict[str, Any] = {"program": program, "env": env, "hidden": ("PIN", "--tell"), "min_hosts": 0}
+    given["command"] = ("muster", "launch", "--env", "A=1", "--env", "HF_TOKEN=s3cret", "--env", "PIN")
+    given["command"] += ("--tell", TOLD, "train.py")
     return LaunchSpec(job=NAME, tree=tree, library=library, **given)
 
 
@@ -176,6 +179,8 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     assert given.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
     assert given.may_restart
     assert given.of(TellOptions).tell == TOLD
+    shown = "muster launch --env A=1 --env HF_TOKEN --env PIN --tell '***' train.py"
+    assert shown_command(given.command, given.hidden) == shown
     assert run.detached
     written = b"".join(path.read_bytes() for path in made.folder.rglob("*") if path.is_file())
     assert b"s3cret" not in written

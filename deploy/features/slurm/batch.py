@@ -21,6 +21,7 @@ from typing import NamedTuple
 from ...core.connect.bootstrap import quoted
 from ...core.errors import MusterError, UsageError
 from ...core.job.job_record import record_without_hosts
+from ...core.job.launched import HIDDEN, shown_command
 from ...core.plan.flags import Flag, Options, flags_of
 from ...core.plan.source_tree import Edits, Tree
 from ...core.plan.spec import LaunchSpec, is_secret
@@ -39,8 +40,6 @@ BATCH, LOG = "batch", "driver.log"
 # No --no-kill: with it Slurm 24.11 keeps the other nodes forever when the first one, the driver's, dies.
 OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60", "--export=ALL")
 REQUEUE = "--requeue"
-_HIDDEN = "***"
-"""Stands for the value of a secret option in files."""
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from muster.deploy.features.slurm.batch_main import main; main()"
@@ -138,7 +137,8 @@ def secrets(spec: LaunchSpec) -> dict[str, str]:
 def without_secrets(spec: LaunchSpec) -> LaunchSpec:
     """The job without its secrets, for a file."""
     env = tuple((name, "" if is_secret(name, spec.hidden) else value) for name, value in spec.env)
-    return _with_options(dataclasses.replace(spec, env=env), lambda flag: _HIDDEN)
+    command = tuple(shlex.split(shown_command(spec.command, spec.hidden)))
+    return _with_options(dataclasses.replace(spec, env=env, command=command), lambda flag: HIDDEN)
 
 
 def with_secrets(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
