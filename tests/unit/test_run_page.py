@@ -228,6 +228,15 @@ def test_no_value_of_a_wrong_type_keeps_a_run_from_its_page(tmp_path: Path, wron
         (folder / name).write_text(json.dumps(whole))
 
 
+@pytest.mark.parametrize("name", ["plan.txt", "verdict.txt", "result.json", "events.jsonl"])
+def test_a_file_that_cannot_be_read_is_noted_and_a_missing_one_is_not(tmp_path: Path, name: str) -> None:
+    folder = write_run(tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    assert not any(note.startswith(name) for note in read(folder).notes)
+    (folder / name).mkdir()
+    assert any(note.startswith(f"{name} cannot be read: ") for note in read(folder).notes)
+
+
 def test_a_cut_file_of_samples_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     lines = (folder / "samples.jsonl").read_text().splitlines(keepends=True)

@@ -149,8 +149,10 @@ def _text(path: Path, notes: list[str]) -> str:
         return content_of(path, MOST_SHOWN).decode(errors="replace")
     except TooLargeError as error:
         notes.append(f"{path.name} is left out: {error}")
-    except OSError:  # not every run has every file
+    except FileNotFoundError:  # not every run has every file
         pass
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read: {error}")
     return ""
 
 
