@@ -92,6 +92,7 @@ class BenchOptions(SlurmOptions):
         "",
         "network of the ranks: a CIDR, or an interface of the first host (default: one that all hosts reach)",
         "NETWORK",
+        parse=network,
     )
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
     json: bool = flag(False, JSON)
@@ -152,7 +153,6 @@ class ResultCount(Feature):
 @contextlib.contextmanager
 def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
     """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
-    network(options.network)
     require_one_source(options)
     with inventory_of(options) as inventory:
         yield inventory
@@ -173,7 +173,7 @@ def spec_of(
         allocation=inventory.allocation,
         python=options.python,
         pythons=inventory.pythons,
-        network=network(options.network),
+        network=options.network,
         backend=options.backend,
     ).having(
         WhyOptions(no_record=True),
