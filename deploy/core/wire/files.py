@@ -1,4 +1,4 @@
-"""Files and folders for `fab put` and `fab get`: their entries, their parts, and their completion."""
+"""Files and folders for `muster put` and `muster get`: their entries, their parts, and their completion."""
 
 from __future__ import annotations
 

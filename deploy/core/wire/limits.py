@@ -1,4 +1,4 @@
-"""The limits of a host that a job needs to start; `fab check` examines the same."""
+"""The limits of a host that a job needs to start; `muster check` examines the same."""
 
 from __future__ import annotations
 

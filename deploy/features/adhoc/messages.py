@@ -80,7 +80,7 @@ class Cleaned:
 
 @message(frozen=True)
 class CommandRan(Report, event="ran", payload="output", room=MOST_OUTPUT):
-    """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
+    """A command of `muster run` has ended. `cut`: bytes of its output that are left out.
 
     `left`: its processes that not even SIGKILL has ended.
     """

@@ -1,7 +1,7 @@
 """Judges whether hosts are fit. Pure: hosts and measurements in, findings out.
 
-A finding is an error if `fab launch` of the training program with this launcher would be refused or could not
-work. It is a warning if the launch works, but slowly or not with every program. Programs read the ids of
+A finding is an error if `muster launch` of the training program with this launcher would be refused or could
+not work. It is a warning if the launch works, but slowly or not with every program. Programs read the ids of
 findings, so an id never changes; docs/check.md lists them. This module compares hosts with each other, and
 versions with the track of the image in docker/versions.json; `host`, `gpus` and `network` judge the rest.
 """

@@ -1,4 +1,4 @@
-"""The state of this host for `fab check`: space, limits, GPUs, its own name, processes of older jobs."""
+"""The state of this host for `muster check`: space, limits, GPUs, its own name, processes of older jobs."""
 
 from __future__ import annotations
 

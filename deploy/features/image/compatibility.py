@@ -153,7 +153,7 @@ def _open_mpi(track: Track) -> Iterator[Conflict]:
     version = track.version("openmpi")
     if not version.startswith(tuple(f"{family}." for family in OPEN_MPI_FAMILIES)):
         families = " and ".join(OPEN_MPI_FAMILIES)
-        yield Conflict("Open MPI", f"`fab launch` drives Open MPI {families}, not {version or 'none'}")
+        yield Conflict("Open MPI", f"`muster launch` drives Open MPI {families}, not {version or 'none'}")
 
 
 def _entry(table: dict[str, Range], version: str) -> Range:

@@ -1,4 +1,4 @@
-"""Runs a command on this host for `fab run`, reports its output and exit code, and ends its processes."""
+"""Runs a command on this host for `muster run`, reports its output and exit code, and ends its processes."""
 
 from __future__ import annotations
 

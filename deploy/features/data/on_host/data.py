@@ -1,4 +1,4 @@
-"""The agent's part in `fab data`: keeps the data sets of this host, and receives chunks of new ones.
+"""The agent's part in `muster data`: keeps the data sets of this host, and receives chunks of new ones.
 
 Chunks travel in bundles of at most 4 MiB, as files from host to host (core/agent/transfer/transfers.py). Long
 work ends early when the driver is gone.
@@ -107,8 +107,8 @@ class Arrival:
             )
         if 0 < status.f_favail < files:
             raise OSError(
-                f"{self.version.name} has {files} files to come, and the disk of {self._sets.root} has room "
-                f"for {status.f_favail}: df -i {root}; many small files fit as one archive"
+                f"{self.version.name} needs {files} more files in {self._sets.root}, and its disk can take "
+                f"{status.f_favail} (inodes): df -i {root}; pack many small files into one archive"
             )
 
     def _length(self, position: tuple[int, int]) -> int:
