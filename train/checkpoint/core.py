@@ -178,7 +178,8 @@ class BaseCheckpoints(ABC):
                     say(f"{host}: {damage}")
             if saves := _complete(step, findings):
                 return max(saves, key=self._order)
-            say(f"step {step} is not complete on any hosts")
+            if any(finding.good for finding in findings):  # otherwise the lines of damage say all
+                say(f"step {step} is not complete on any hosts")
         return None
 
     def _raise_together(self, what: str, why: str) -> None:
