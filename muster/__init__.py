@@ -11,6 +11,7 @@ A name is imported when it is first used: `import muster` takes no time. docs/ho
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from .deploy.api.job import Job, LaunchError, launch
     from .deploy.api.job_result import JobError, JobResult, RankError
     from .deploy.core.errors import MusterError, UsageError
+
+# In a checkout, and in a job's copy of one, deploy/ and train/ lie beside this folder, not in it.
+_ABOVE = Path(__file__).parents[1]
+if (_ABOVE / "train" / "job" / "group.py").is_file():
+    __path__.append(str(_ABOVE))
 
 __all__ = [
     "Job",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,22 @@ def test_each_package_is_a_folder() -> None:
     listed = dict(re.findall(r'"(muster[\w.]*)" = "(\w+)"', folders))
     assert sorted(listed) == re.findall(r'"(.+?)"', names)
     assert [name for name in listed.values() if not tracked(name)] == []
+
+
+def test_a_copy_of_a_checkout_is_the_package_without_an_installation() -> None:
+    """As where a job of a checkout runs on a host: the folder muster/ must not hide muster.train."""
+    places = ["deploy", "deploy.core.errors", "train"]
+    script = (
+        "import sys; from importlib.util import find_spec; sys.path.insert(0, sys.argv.pop(1)); "
+        "print([bool(find_spec(f'muster.{place}')) for place in sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script, str(ROOT), *places],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[True, True, True]\n", "")
 
 
 # An editable installation has no hash, and pip then takes none for the rest either. The wheel of torch may
