@@ -24,6 +24,10 @@ class Wait:
         self._left = dict.fromkeys(hosts)
         self._hosts = len(self._left)
 
+    def also_for(self, host: str) -> None:
+        self._left[host] = None
+        self._hosts += 1
+
     def name(self, what: str) -> None:
         """Change what is waited for."""
         self._what = what
