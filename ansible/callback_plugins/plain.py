@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.plugins.callback import default
 
-from ansible import constants
+from ansible import constants  # type: ignore[attr-defined]  # mypy takes this repository's folder for the package
 
 # As in the inventory plugin: any Ansible finds the package `muster` in the folder that holds ansible/.
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,10 +65,8 @@ def networks(addresses: list[str]) -> list[str]:
     given = [ipaddress.ip_network(address, strict=False) for address in addresses]
     four = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv4Network))
     six = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv6Network))
-    return [
-        re.sub(r"/(32|128)$", "", str(net)) if net.prefixlen == net.max_prefixlen else str(net)
-        for net in (*four, *six)
-    ]
+    merged: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = [*four, *six]
+    return [str(net[0] if net.prefixlen == net.max_prefixlen else net) for net in merged]
 
 
 def ranges(ports: list[str]) -> list[str]:
@@ -92,8 +89,8 @@ def nft_chains(ruleset: Wanted) -> list[Chain]:
     rules = [entry["rule"] for entry in entries if "rule" in entry]
     refusing = []
     for chain in (entry["chain"] for entry in entries if "chain" in entry):
-        place = [chain[key] for key in ("family", "table", "name")]
-        chain_rules = [rule for rule in rules if [rule[key] for key in ("family", "table", "chain")] == place]
+        place = (chain["family"], chain["table"], chain["name"])
+        chain_rules = [rule for rule in rules if (rule["family"], rule["table"], rule["chain"]) == place]
         jumps = [rule for rule in chain_rules if {"jump": {"target": CHAIN}} in rule["expr"]]
         if (
             chain.get("hook") != "input"

@@ -203,7 +203,7 @@ def installed(packages: list[str]) -> list[str]:
     return sorted({*names} & {*packages})
 
 
-def account(name: str) -> dict[str, object]:
+def account(name: str) -> dict[str, Any]:
     """Describe the account that jobs run as (ours if `name` is empty), and whether setup made it."""
     try:
         entry = pwd.getpwnam(name or pwd.getpwuid(os.getuid()).pw_name)

@@ -33,7 +33,7 @@ def addresses(server: str) -> list[Address]:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys((info[0], info[4]) for info in found))[:ADDRESSES]
+    return list(dict.fromkeys((int(info[0]), info[4]) for info in found))[:ADDRESSES]
 
 
 def answers(asked: Iterable[Address], needed: int) -> set[Address]:
