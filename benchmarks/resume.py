@@ -98,7 +98,7 @@ def until_preloaded(folder: Path) -> None:
     while time.monotonic() < deadline:
         events = "".join(path.read_text() for path in folder.glob("runs/*/events.jsonl"))
         kept = [json.loads(line) for line in events.splitlines() if "host.preloaded" in line]
-        if kept and kept[0]["text"].startswith("ready"):
+        if kept and kept[0]["text"].startswith("the next attempt starts"):
             return
         time.sleep(0.2)
     sys.exit("the imports for the next attempt were not ready within 120 s")

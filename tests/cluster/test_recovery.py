@@ -41,7 +41,8 @@ def test_a_job_trains_on_after_a_fault(name: str, launcher: str, project: Projec
             read_until(driver, READY, 1)
             if "--preload" in recovery.words:
                 wait_until(lambda: len(preloaded(project)) == 3, "the imports on three hosts")
-                assert all(text.startswith("ready ") for text in preloaded(project)), preloaded(project)
+                said = preloaded(project)
+                assert all(text.startswith("the next attempt starts ") for text in said), said
             struck_at = recovery.strike(cluster)
             assert driver.stdout is not None
             output = driver.stdout.read()

@@ -127,7 +127,8 @@ def test_a_restart_has_the_imports_done(slurm: Slurm, launcher: str) -> None:
     with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", *policy, "restarts.py") as process:
         lines = until_all_wait(process, 3)
         (run,) = re.findall(r"job (\S+):", "".join(lines))
-        wait_until(lambda: preloaded(slurm, run).count("ready for the next attempt") == 3, "the imports")
+        ready = "the next attempt starts with its imports done"
+        wait_until(lambda: preloaded(slurm, run).count(ready) == 3, "the imports")
         (victim,) = re.findall(r"rank 2 is (\d+)", "".join(lines))
         slurm.run("kill", "-9", victim, node="slurm3")
         done = "ranks started with their imports done"

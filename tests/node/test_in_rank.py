@@ -5,8 +5,10 @@ The programs run alone, as a rank under torchrun does for MPI; `WORLD_SIZE` says
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -173,3 +175,39 @@ def test_a_rank_opens_torchruns_store_without_libuv_where_torch_has_none(folder:
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
     assert (status, output) == (0, f"node1 {libuv == '1'} node1 1\n")
+
+
+# A module of an installed package, and why no rank can be forked after its import.
+IMPORTS = {
+    "": "",
+    "import threading, time; threading.Thread(target=time.sleep, args=(300,), daemon=True).start()": (
+        "the import of one has started a thread"
+    ),
+    "import threading; each = threading.Thread(target=print); each.start(); each.join()": "",
+    "kept = open('/dev/zero')": "its imports have opened /dev/zero",
+    "import sys, types; sys.modules['torch.cuda'] = types.SimpleNamespace(is_initialized=lambda: True)": (
+        "its imports have initialised a GPU"
+    ),
+    "import subprocess; kept = subprocess.Popen(['true'])": "its imports have started a process",
+    "import numpy": "",  # its OpenBLAS may start a thread for each core
+}
+
+
+@pytest.mark.parametrize(("text", "why"), IMPORTS.items())
+def test_imports_are_kept_ready_only_if_ranks_can_be_forked_from_them(
+    folder: Path, text: str, why: str
+) -> None:
+    (folder / "in_rank" / "muster_preload.py").write_text((FOLDER / "muster_preload.py").read_text())
+    packages = folder / "site-packages"
+    packages.mkdir()
+    (packages / "one.py").write_text(text)
+    (folder / "modules").write_text("{}")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = os.pathsep.join([str(folder / "in_rank"), str(packages)])
+    env = {**os.environ, "PYTHONPATH": path, "MUSTER_PRELOAD_FD": str(theirs.fileno())}
+    with subprocess.Popen([sys.executable, "-c", ""], env=env, pass_fds=[theirs.fileno()]) as process, ours:
+        theirs.close()
+        ours.send(json.dumps({"modules": str(folder / "modules"), "names": ["one"]}).encode())
+        found = json.loads(ours.recv(4096))
+        process.kill()
+    assert found["why"] == why

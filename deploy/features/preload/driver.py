@@ -15,9 +15,11 @@ from ...core.connect.requests.request import Request
 from ...core.decode import AtMost, message
 from ...core.errors import MusterError
 from ...core.hosts.bounds import Bytes, Count, Text
+from ...core.job.events import Said
 from ...core.job.feature import Attempt, Feature, Start
 from ...core.job.job_events import LONGEST_TEXT, JobEvent
 from ...core.plan.launch_plan import Contribution
+from ...core.text.fold import fold, fold_names
 from ...core.text.text import size
 from ...core.wire.clock import now
 
@@ -38,8 +40,6 @@ class Preloaded:
 
 
 PRELOAD = Request("preload", Preloaded)
-
-
 EVERY_SECONDS = 1.0
 """A host begins when the modules of a rank have not changed from one time to the next."""
 
@@ -52,6 +52,7 @@ class Preload(Feature):
         """The hosts that are not ready yet."""
         self._asked = 0.0
         self._answers: dict[str, Future[Preloaded]] = {}
+        self._news: list[tuple[str, str]] = []  # hosts, each with its answer, to print together
 
     def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
         """Let the ranks say which modules they import."""
@@ -60,7 +61,7 @@ class Preload(Feature):
     def begins(self, attempt: Attempt) -> None:
         """Its hosts may have preloaded imports for this attempt, and will for the next one."""
         self._channels = dict(attempt.cluster.channels)
-        self._asked, self._answers = time.monotonic(), {}
+        self._asked, self._answers, self._news = time.monotonic(), {}, []
 
     def turn(self, attempt: Attempt) -> None:
         """Handle the answers that have come, and ask again from time to time."""
@@ -70,6 +71,10 @@ class Preload(Feature):
                 del self._answers[host]
                 with contextlib.suppress(MusterError):  # the loop notices a host that is lost
                     self._take(attempt, host, future.result())
+        if self._news and not self._answers:
+            for hosts, text in fold(self._news):
+                attempt.emit(Said(f"{fold_names(hosts)}: {text}"))
+            self._news.clear()
         if self._channels and not self._answers and time.monotonic() - self._asked >= EVERY_SECONDS:
             self._asked = time.monotonic()
             last = spec.attempt >= spec.max_restarts
@@ -79,20 +84,18 @@ class Preload(Feature):
         if answer.state not in {"ready", "cold"}:
             return
         self._channels.pop(host, None)
-        is_restart = attempt.plan.spec.attempt > 0
-        if is_restart and answer.cold:
-            why = ", ".join(sorted(answer.cold))
-            _note(attempt, host, f"ranks did their imports themselves: {why}")
-        elif is_restart and answer.released:
-            _note(attempt, host, "ranks started with their imports done")
+        spec, ready = attempt.plan.spec, ""
+        if answer.cold:
+            text = f"ranks did their imports themselves: {', '.join(sorted(answer.cold))}"
+        elif answer.released:
+            text = "ranks started with their imports done"
+        elif spec.attempt >= spec.max_restarts:
+            return
         elif answer.state == "ready":
-            ready = f"{answer.modules} modules, {size(answer.memory)}"
-            _note(attempt, host, f"ready for the next attempt: {ready}")
+            text = "the next attempt starts with its imports done"
+            ready = f" ({answer.modules} modules, {size(answer.memory)})"
         else:
-            _note(attempt, host, f"the next attempt does its imports itself: {answer.why}")
-
-
-def _note(attempt: Attempt, host: str, text: str) -> None:
-    spec = attempt.plan.spec
-    event = JobEvent(at=now(), type="host.preloaded", job=spec.job, attempt=spec.attempt, host=host)
-    attempt.emit(dataclasses.replace(event, text=text[:LONGEST_TEXT]))
+            text = f"the next attempt does its imports itself: {answer.why}"
+        self._news.append((host, text[:LONGEST_TEXT]))
+        event = JobEvent(at=now(), type="host.preloaded", job=spec.job, attempt=spec.attempt, host=host)
+        attempt.emit(dataclasses.replace(event, text=f"{text}{ready}"[:LONGEST_TEXT]))

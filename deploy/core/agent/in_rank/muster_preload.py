@@ -10,7 +10,8 @@ the pipes, forks the rank, and becomes the wrapper by exec.
 
 The imports run in a thread, because only a thread can have a low priority that the ranks do not inherit.
 Forks are safe only if they leave no thread behind: this process is not used if a module starts one, opens a
-file, or initialises MPI or a GPU. Standard library only, Python 3.9.
+file, or initialises MPI or a GPU. OpenBLAS, which NumPy loads, starts threads at its import: it starts none
+here, and those of a rank after the fork. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ MOST_REQUEST = 1 << 20
 JOIN_SECONDS = 1.0
 CONTROL = "MUSTER_PRELOAD_FD"
 """The variable with the descriptor of the connection to the agent."""
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+BLAS_LIMITS = (BLAS_THREADS, "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+"""OpenBLAS takes the first of them that is set, and at most a thread for each core."""
 INITIALISED = ("mpi4py.MPI",)
 """Modules that initialise a library at their import; the program does it itself."""
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -52,11 +56,16 @@ def wait() -> None:
             score = file.read()
             file.write("1000")  # the OOM killer takes this process first: the job runs without it
         before = dict(os.environ)
-        _tell(control, {"ready": True, "modules": _prepare(json.loads(control.recv(MOST_REQUEST)))})
+        os.environ[BLAS_THREADS] = "1"
+        modules = _prepare(json.loads(control.recv(MOST_REQUEST)))
+        openblas = _openblas()
+        _tell(control, {"modules": modules, "why": ""})
     except Exception as error:  # noqa: BLE001  # whatever it is, the ranks start without this process
-        _tell(control, {"ready": False, "why": str(error) if isinstance(error, Unfit) else repr(error)})
+        _tell(control, {"modules": 0, "why": str(error) if isinstance(error, Unfit) else repr(error)})
         os._exit(1)
     changes = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    if changes.get(BLAS_THREADS) == "1":
+        del changes[BLAS_THREADS]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the wrappers
     while True:
         line, descriptors, _, _ = socket.recv_fds(control, MOST_REQUEST, 1)
@@ -73,6 +82,7 @@ def wait() -> None:
         request = json.loads(line)
         _release(request, descriptors[0])
         _become_rank(request, changes)
+        _start_blas_threads(openblas)
     except BaseException as error:  # noqa: BLE001  # it must not run the program
         with open(2, "w", closefd=False) as output:  # the agent reads it
             output.write(f"{error!r}\n")
@@ -99,20 +109,21 @@ def _prepare(request: dict[str, Any]) -> int:
     for name in ("site", "sitecustomize"):
         setattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False)  # noqa: B010
     names = [name for name in request["names"] if name not in INITIALISED]
-    thread = threading.Thread(target=_import, args=(names, errors))
+    starters = list[str]()
+    thread = threading.Thread(target=_import, args=(names, errors, starters))
     thread.start()
     thread.join()
     if errors:
         raise Unfit(errors[0])
-    _require_one_thread()
+    cuda = sys.modules.get("torch.cuda")
+    if cuda and cuda.is_initialized():
+        raise Unfit("its imports have initialised a GPU")
     if more := _descriptors() - opened:
         raise Unfit(f"its imports have opened {os.readlink(f'/proc/self/fd/{min(more)}')}")
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         raise Unfit("its imports have started a process")
-    cuda = sys.modules.get("torch.cuda")
-    if cuda and cuda.is_initialized():
-        raise Unfit("its imports have initialised a GPU")
+    _require_one_thread(starters)
     for name, module in list(sys.modules.items()):
         other = origins.get(name, origin := _origin(module))
         if other != origin and name not in {"__main__", "sitecustomize"}:  # the system's runs after Muster's
@@ -129,7 +140,8 @@ def _refuse_customizations() -> None:
             raise Unfit(f"the ranks have a {name}.py: {spec.origin}")
 
 
-def _import(names: list[str], errors: list[str]) -> None:
+def _import(names: list[str], errors: list[str], starters: list[str]) -> None:
+    """Import the modules; `starters` gets those after which more threads run than at the start."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
     for name in names:
         try:
@@ -137,14 +149,35 @@ def _import(names: list[str], errors: list[str]) -> None:
         except BaseException as error:  # noqa: BLE001  # also SystemExit
             errors.append(f"import {name}: {error!r}"[:500])
             return
+        if _threads() <= 2:  # those may have ended
+            starters.clear()
+        elif not starters:
+            starters.append(name)
 
 
-def _require_one_thread() -> None:
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _require_one_thread(starters: list[str]) -> None:
     deadline = time.monotonic() + JOIN_SECONDS
-    while len(os.listdir("/proc/self/task")) > 1:
+    while _threads() > 1:
         if time.monotonic() > deadline:
-            raise Unfit("its imports have started a thread")
+            raise Unfit(f"the import of {starters[0] if starters else 'a module'} has started a thread")
         time.sleep(0.01)
+
+
+def _openblas() -> list[tuple[Any, str]]:
+    """Each OpenBLAS of this process, and its function that sets the number of threads.
+
+    NumPy, SciPy and torch may have one each, whose functions have names of their own.
+    """
+    with open("/proc/self/maps", "rb") as maps:
+        paths = {os.fsdecode(line.rstrip(b"\n").partition(b" /")[2]) for line in maps if b"blas" in line}
+    libraries = [ctypes.CDLL(f"/{path}") for path in paths if "blas" in os.path.basename(path)]
+    parts = ((before, after) for before in ("", "scipy_") for after in ("", "64_", "_64"))
+    names = [f"{before}openblas_set_num_threads{after}" for before, after in parts]
+    return [(library, name) for library in libraries for name in names if hasattr(library, name)]
 
 
 def _descriptors() -> set[int]:
@@ -216,3 +249,15 @@ def _become_rank(request: dict[str, Any], changes: dict[str, str]) -> None:
         sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # TMPDIR is another one now
     if process := sys.modules.get("multiprocessing.process"):
         process.current_process().authkey = os.urandom(32)
+
+
+def _start_blas_threads(openblas: list[tuple[Any, str]]) -> None:
+    """Give each OpenBLAS the threads that it starts when it is loaded in a rank."""
+    cores = len(os.sched_getaffinity(0))
+    limits = (os.environ.get(name, "").partition(",")[0] for name in BLAS_LIMITS)
+    threads = next((int(limit) for limit in limits if limit.isdecimal() and int(limit)), cores)
+    for library, name in openblas:
+        of_openmp = library.omp_get_max_threads() if hasattr(library, "omp_get_max_threads") else 0
+        library[name](min(cores, threads))
+        if of_openmp:  # an OpenBLAS that uses OpenMP sets the number for all of OpenMP
+            library.omp_set_num_threads(of_openmp)

@@ -28,7 +28,6 @@ from ....core.agent.supervisor import JobPart, JobSupervisor
 from ....core.wire.frames import Frame
 from ....core.wire.paths import JobPaths
 
-MOST_MESSAGE = 200_000  # bytes: what a socket takes at once by default, without its overhead
 ASK_SECONDS = 10.0
 LAST_WORDS = 2000
 MIB = 1 << 20
@@ -175,11 +174,9 @@ class Preload(JobPart):
 
     def _hear(self, control: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError):
-            said = json.loads(control.recv(MOST_MESSAGE))
-            if said["ready"]:
-                self.state, self.modules = "ready", said["modules"]
-            else:
-                self.state, self.why = "cold", said["why"]
+            said = json.loads(control.recv(MOST_REQUEST))
+            self.modules, self.why = said["modules"], said["why"]
+            self.state = "cold" if self.why else "ready"
 
     def _pump(self, stream: Any) -> None:
         while part := stream.read1(1 << 16):
