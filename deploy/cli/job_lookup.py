@@ -157,7 +157,7 @@ def look(job: str, options: RecordOptions, *, newest: bool = False) -> Iterator[
             stack.callback(cluster.close)
             errors = cluster.connect()
             located += jobs.jobs_at([*cluster.channels.values()], on_error=errors.__setitem__)
-            cluster.leave_out(errors)
+            cluster.skip(errors)
             silent |= errors
             connected.append(ConnectedHosts(access, cluster))
         found = jobs.settled(located, asked, partial(hosts_record.head_of, runs))

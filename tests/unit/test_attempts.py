@@ -20,7 +20,7 @@ from muster.deploy.core.connect.pipe import SilentError
 from muster.deploy.core.connect.requests.hosts import PORT_THIEF, PortThief
 from muster.deploy.core.connect.requests.launch import FETCH, WrittenFiles
 from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
-from muster.deploy.core.connect.spare_connections import Reserve
+from muster.deploy.core.connect.spare_connections import SpareConnections
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts
@@ -145,10 +145,10 @@ class Connected:
     def __exit__(self, *ignored: object) -> None:
         pass
 
-    def set_aside(self, names: object) -> Reserve:
-        return Reserve()
+    def detach_spares(self, names: object) -> SpareConnections:
+        return SpareConnections()
 
-    def forget_reports(self) -> None:
+    def drop_reports(self) -> None:
         pass
 
 

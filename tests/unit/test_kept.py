@@ -9,10 +9,10 @@ import pytest
 from muster.deploy.core.connect import spare_connections as reserve_module
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
-from muster.deploy.core.connect.kept_connections import KeptHosts
+from muster.deploy.core.connect.kept_connections import KeptConnections
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.reports import CommandEnd, Event, Lost, RankOutput, StopAsked
-from muster.deploy.core.connect.spare_connections import Reserve
+from muster.deploy.core.connect.spare_connections import SpareConnections
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
@@ -45,7 +45,7 @@ def opener() -> Opener:
 def test_hosts_that_are_well_are_not_connected_anew(opener: Opener) -> None:
     with Cluster(HOSTS, opener) as first:
         first.facts["node1"] = first.facts["node3"]  # as of a container
-        kept = first.hand_on(["node1", "node2"])
+        kept = first.hand_over(["node1", "node2"])
     assert opener.pipes["node3"].reader.read(1) == b"", "a host that is not kept ends with its cluster"
     greeted: list[str] = []
     with Cluster(HOSTS, opener, kept=kept, greet=lambda channel: greeted.append(channel.host)) as second:
@@ -57,24 +57,24 @@ def test_hosts_that_are_well_are_not_connected_anew(opener: Opener) -> None:
 
 def test_a_kept_host_whose_connection_is_gone_is_connected_anew(opener: Opener) -> None:
     with Cluster(HOSTS, opener) as first:
-        kept = first.hand_on(["node1", "node2"])
+        kept = first.hand_over(["node1", "node2"])
         lost = first.channels["node1"]
         opener.pipes["node1"].close()
         wait_until(lambda: lost.ended, "the end of the connection")
     with Cluster(HOSTS, opener, kept=kept) as second:
         assert opener.opened.count("node1") == 2
         second.survey()
-        second.forget_reports()
+        second.drop_reports()
         assert second.hear(0.0) is None, "the old connection is not the new one"
 
 
 def test_the_loss_of_a_kept_host_is_reported(opener: Opener) -> None:
     with Cluster(HOSTS, opener) as first:
-        kept = first.hand_on(["node1", "node2", "node3"])
+        kept = first.hand_over(["node1", "node2", "node3"])
     with Cluster(HOSTS, opener, kept=kept) as second:
         opener.pipes["node2"].close()
         wait_until(lambda: second.channels["node2"].ended, "the end of the connection")
-        second.forget_reports()
+        second.drop_reports()
         event = second.hear(5.0)
         assert event
         assert (event.host, type(event.report)) == ("node2", Lost)
@@ -82,11 +82,11 @@ def test_the_loss_of_a_kept_host_is_reported(opener: Opener) -> None:
 
 def test_hosts_that_nobody_takes_over_are_closed(opener: Opener) -> None:
     with Cluster(HOSTS, opener) as first:
-        kept = first.hand_on(["node1", "node2", "node3"])
+        kept = first.hand_over(["node1", "node2", "node3"])
     with Cluster(HOSTS[:2], opener, kept=kept) as second:
         kept.close()
         assert opener.pipes["node3"].reader.read(1) == b""
-        second.forget_reports()
+        second.drop_reports()
         assert second.hear(0.1) is None, "its end is no report about the job"
         second.survey()
 
@@ -95,10 +95,10 @@ def test_of_what_nobody_has_read_only_a_request_to_stop_is_passed_on(opener: Ope
     with Cluster(HOSTS[:1], opener) as first:
         for event in (OLD, STOP):
             first.events.put(event)
-        kept = first.hand_on(["node1"])
+        kept = first.hand_over(["node1"])
     kept.events.put(OLD)  # it was on its way
     with Cluster(HOSTS[:1], opener, kept=kept) as second:
-        second.forget_reports()
+        second.drop_reports()
         assert second.hear(0.0) == STOP
         assert second.hear(0.0) is None
 
@@ -126,15 +126,15 @@ def test_a_queue_that_forgets_has_room_again() -> None:
 
 def test_the_loss_of_a_spare_host_does_not_concern_the_attempt_that_runs(opener: Opener) -> None:
     with Cluster(HOSTS, opener) as first:
-        reserve = first.set_aside(["node2", "node3"])
+        spares = first.detach_spares(["node2", "node3"])
         assert [*first.channels] == [host.name for host in first.hosts] == ["node1"]
         opener.pipes["node3"].close()
         lost: dict[str, str] = {}
-        wait_until(lambda: lost.update(reserve.lost()) or bool(lost), "the loss of the spare host")
+        wait_until(lambda: lost.update(spares.lost()) or bool(lost), "the loss of the spare host")
         assert [*lost] == ["node3"]
         assert first.hear(0.0) is None
-        kept = first.hand_on(["node1"])
-        reserve.hand_to(kept)
+        kept = first.hand_over(["node1"])
+        spares.hand_to(kept)
     with Cluster(HOSTS[:2], opener, kept=kept) as second:
         assert sorted(opener.opened) == ["node1", "node2", "node3"], "the spare host is connected already"
         assert second.survey().hosts["node2"] == first._asked["node2"]
@@ -142,7 +142,7 @@ def test_the_loss_of_a_spare_host_does_not_concern_the_attempt_that_runs(opener:
 
 def test_a_spare_host_that_is_not_taken_over_is_closed(opener: Opener) -> None:
     with Cluster(HOSTS[:2], opener) as first:
-        first.set_aside(["node2"]).close()
+        first.detach_spares(["node2"]).close()
         assert opener.pipes["node2"].reader.read(1) == b""
 
 
@@ -155,12 +155,12 @@ def test_a_lost_host_is_sought_until_it_answers(opener: Opener, monkeypatch: pyt
             raise refusals.pop()
         return opener(host)
 
-    reserve = Reserve()
-    reserve.seek(HOSTS[2], open_pipe)
-    wait_until(lambda: reserve.arrived() == ["node3"], "the host")
+    spares = SpareConnections()
+    spares.seek(HOSTS[2], open_pipe)
+    wait_until(lambda: spares.arrived() == ["node3"], "the host")
     assert (opener.opened, refusals) == (["node3"], [])
-    kept = KeptHosts(Inbox())
-    reserve.hand_to(kept)
+    kept = KeptConnections(Inbox())
+    spares.hand_to(kept)
     with Cluster(HOSTS[2:], opener, kept=kept) as cluster:
         assert opener.opened == ["node3"], "it is connected already"
         cluster.survey()
@@ -168,8 +168,8 @@ def test_a_lost_host_is_sought_until_it_answers(opener: Opener, monkeypatch: pyt
 
 def test_a_host_is_not_sought_after_the_attempt(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserve_module, "PAUSES", (60.0,))
-    before, reserve = threading.active_count(), Reserve()
-    reserve.seek(HOSTS[2], opener)
-    reserve.close()
+    before, spares = threading.active_count(), SpareConnections()
+    spares.seek(HOSTS[2], opener)
+    spares.close()
     wait_until(lambda: threading.active_count() <= before, "the end of its thread")
     assert opener.opened == []

@@ -25,12 +25,12 @@ from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
-from .kept_connections import KeptHosts
+from .kept_connections import KeptConnections
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
 from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
-from .spare_connections import Reserve
+from .spare_connections import SpareConnections
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil the measurement
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
@@ -55,9 +55,9 @@ class Cluster(Listener):
         timings: Timings | None = None,
         greet: Callable[[Channel], None] = lambda channel: None,
         network: str = "",
-        kept: KeptHosts | None = None,
+        kept: KeptConnections | None = None,
     ) -> None:
-        self._kept = kept or KeptHosts(Inbox(len(hosts)))
+        self._kept = kept or KeptConnections(Inbox(len(hosts)))
         super().__init__(self._kept.events)
         self._greet, self._network = greet, network
         self.hosts = tuple(hosts)
@@ -68,7 +68,7 @@ class Cluster(Listener):
         self._asked: dict[str, Facts] = {}
         """The facts as the hosts gave them; in `facts`, some are of an environment or a container."""
         self.open_pipe = open_pipe
-        self._reserve = Reserve()
+        self._spares = SpareConnections()
 
     def __enter__(self) -> Cluster:
         """Connect to every host at once; `UnfitError` names all those that cannot be reached."""
@@ -85,10 +85,10 @@ class Cluster(Listener):
             opened = on_every(by_name, lambda name: self._open(by_name[name]))
         except KeyboardInterrupt as stop:
             raise ConnectingInterrupt(*stop.args) from None
-        self.leave_out(opened.errors)
+        self.skip(opened.errors)
         return opened.errors
 
-    def leave_out(self, names: Iterable[str]) -> None:
+    def skip(self, names: Iterable[str]) -> None:
         """Send these hosts no further requests; their connections are closed with the others."""
         failed = {*names}
         order = [host.name for host in self.hosts]
@@ -101,29 +101,29 @@ class Cluster(Listener):
 
     def close(self) -> None:
         """Cut every lifeline."""
-        self._reserve.close()
+        self._spares.close()
         on_every(self._opened, lambda name: self._opened[name].close())
 
-    def hand_on(self, names: Iterable[str]) -> KeptHosts:
+    def hand_over(self, names: Iterable[str]) -> KeptConnections:
         """Keep the connections to these hosts for another cluster; the others are closed with this one.
 
         Of the unread reports, only a request to stop the job is passed on.
         """
-        kept = KeptHosts(Inbox(len(self.hosts)))
+        kept = KeptConnections(Inbox(len(self.hosts)))
         for name in names:
             kept.add(self._opened.pop(name), self._asked[name])
         kept.pass_on(self.events.close())
         return kept
 
-    def set_aside(self, names: Iterable[str]) -> Reserve:
+    def detach_spares(self, names: Iterable[str]) -> SpareConnections:
         """Hold the connections to these hosts apart until this cluster ends. They leave its hosts."""
         for name in names:
-            self._reserve.add(self._opened.pop(name), self._asked[name])
+            self._spares.add(self._opened.pop(name), self._asked[name])
         self.channels = {name: channel for name, channel in self.channels.items() if name in self._opened}
         self.hosts = tuple(host for host in self.hosts if host.name in self._opened)
-        return self._reserve
+        return self._spares
 
-    def forget_reports(self) -> None:
+    def drop_reports(self) -> None:
         """Drop what hosts have reported about the last attempt, once they can report no more of it."""
         if not self._kept.taken:
             return

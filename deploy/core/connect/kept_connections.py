@@ -11,7 +11,7 @@ from .inbox import Inbox
 from .reports import Event, StopAsked
 
 
-class KeptHosts:
+class KeptConnections:
     """Connected hosts with their facts, and the queue into which they report. A cluster takes them over."""
 
     def __init__(self, events: Inbox) -> None:

@@ -17,7 +17,7 @@ from ..hosts.hostfile import Host
 from .channel import Channel
 from .fanout import in_thread
 from .inbox import Inbox
-from .kept_connections import KeptHosts
+from .kept_connections import KeptConnections
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Lost
@@ -28,7 +28,7 @@ PAUSES = (2.0, 4.0, 8.0, 15.0, 30.0)
 FACTS_SECONDS = 30.0
 
 
-class Reserve(Listener):
+class SpareConnections(Listener):
     """Hosts that are ready for the next attempt. A lost one does not concern the attempt that runs."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Reserve(Listener):
                 names.append(channel.host)
         return names
 
-    def hand_to(self, kept: KeptHosts) -> None:
+    def hand_to(self, kept: KeptConnections) -> None:
         """Let the next attempt take these hosts over, and seek no more."""
         self._over.set()
         self.arrived()
@@ -77,7 +77,7 @@ class Reserve(Listener):
 
     def close(self) -> None:
         """Cut the lifelines of the hosts that no attempt has taken over."""
-        kept = KeptHosts(self.events)
+        kept = KeptConnections(self.events)
         self.hand_to(kept)
         kept.close()
 

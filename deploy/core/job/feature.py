@@ -20,7 +20,7 @@ from ..errors import MusterError
 if TYPE_CHECKING:  # most commands have no job
     from ..connect.channel import Channel
     from ..connect.cluster import Cluster
-    from ..connect.kept_connections import KeptHosts
+    from ..connect.kept_connections import KeptConnections
     from ..connect.reports import Report
     from ..plan.launch_plan import Contribution, LaunchPlan
     from ..plan.placement import Placement
@@ -136,7 +136,7 @@ class Feature:
     def fetch(self, attempt: Attempt) -> None:
         """The result of the attempt is recorded; files of its hosts can be fetched."""
 
-    def hand_over(self, kept: KeptHosts) -> None:
+    def hand_over(self, kept: KeptConnections) -> None:
         """Another attempt may follow: add connected hosts that it can take over."""
 
     def over(self, result: LaunchResult) -> LaunchResult:
@@ -214,7 +214,7 @@ class Features:
         for feature in self._features:
             self._call(feature, partial(feature.fetch, attempt), None)
 
-    def hand_over(self, kept: KeptHosts) -> None:
+    def hand_over(self, kept: KeptConnections) -> None:
         """See `Feature.hand_over`."""
         for feature in self._features:
             self._call(feature, partial(feature.hand_over, kept), None)

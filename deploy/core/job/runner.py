@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.kept_connections import KeptHosts
+from ..connect.kept_connections import KeptConnections
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
 from ..errors import MusterError, UnfitError
@@ -60,7 +60,7 @@ class Job:
         self._announced: LaunchPlan | None = None
         self._again = False
         self._head: Channel | None = None
-        self._kept: KeptHosts | None = None
+        self._kept: KeptConnections | None = None
 
     def run(self) -> LaunchResult:
         """Returns the result of the last attempt; raises the error that kept the first one from starting.
@@ -143,7 +143,7 @@ class Job:
             self._say(f"note: {about_changed(changed)}")
 
     def _without(
-        self, unfit: Mapping[str, str], hosts: tuple[Host, ...], attempt: int, kept: KeptHosts | None
+        self, unfit: Mapping[str, str], hosts: tuple[Host, ...], attempt: int, kept: KeptConnections | None
     ) -> tuple[Host, ...]:
         """The hosts of the next attempt, after these hosts could not be used for a restart."""
         if kept and not kept.taken.isdisjoint(unfit):
@@ -181,7 +181,7 @@ class Job:
         """
         result = self._results[-1]
         if self.spec.may_restart and result.failure:
-            self._kept = cluster.hand_on(result.cleared)
+            self._kept = cluster.hand_over(result.cleared)
             self.features.hand_over(self._kept)
 
     def _let_go(self) -> None:
@@ -208,7 +208,7 @@ class Job:
         except MusterError:
             self._announced = announced
             raise
-        cluster.forget_reports()
+        cluster.drop_reports()
         self._history.began(the_plan)
         self.folder.keep_launched(launched(the_plan, cluster.facts))
         self._first_lines = FirstLines(timings, len(the_plan.ranks))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...core.connect.kept_connections import KeptHosts
-from ...core.connect.spare_connections import Reserve
+from ...core.connect.kept_connections import KeptConnections
+from ...core.connect.spare_connections import SpareConnections
 from ...core.job.events import Said
 from ...core.job.feature import Attempt, Feature
 
@@ -12,27 +12,27 @@ class SpareHosts(Feature):
     """Holds them while an attempt runs, and hands them over to the next one."""
 
     def __init__(self) -> None:
-        self._reserve = Reserve()
+        self._spares = SpareConnections()
 
     def begins(self, attempt: Attempt) -> None:
         """Spare hosts are no longer hosts of this attempt."""
-        self._reserve = attempt.cluster.set_aside(attempt.plan.spares)
+        self._spares = attempt.cluster.detach_spares(attempt.plan.spares)
         if not attempt.plan.spec.allocation:  # Slurm has taken a lost node out of it
             for name in sorted(attempt.away):
                 self._seek(attempt, name)
 
     def turn(self, attempt: Attempt) -> None:
         """Look after them."""
-        for name, why in self._reserve.lost().items():
+        for name, why in self._spares.lost().items():
             attempt.emit(Said(f"{name}, which has no rank: {why}"))
             self._seek(attempt, name)
-        for name in self._reserve.arrived():
+        for name in self._spares.arrived():
             attempt.emit(Said(f"{name} answers again; the next attempt can use it"))
 
-    def hand_over(self, kept: KeptHosts) -> None:
+    def hand_over(self, kept: KeptConnections) -> None:
         """Hand over those that are connected."""
-        self._reserve.hand_to(kept)
+        self._spares.hand_to(kept)
 
     def _seek(self, attempt: Attempt, name: str) -> None:
         host = next(host for host in attempt.plan.spec.hosts if host.name == name)
-        self._reserve.seek(host, attempt.cluster.open_pipe)
+        self._spares.seek(host, attempt.cluster.open_pipe)
