@@ -27,7 +27,7 @@ from muster.deploy.core.connect.opener import access_beside
 from muster.deploy.core.decode import from_json
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.why.gather import gather
-from muster.deploy.features.why.hang_verdict import Verdict, explain
+from muster.deploy.features.why.hang_verdict import HangVerdict, explain
 from muster.deploy.features.why.messages import Evidence
 from muster.deploy.features.why.positions import Rank
 from tests.hangs.table import HANGS, Hang
@@ -64,7 +64,7 @@ def seen(
     looks: int = 0,
     hosts: str = "localhost slots=3",
     launcher: str = "mpirun",
-) -> tuple[list[Rank], Verdict]:
+) -> tuple[list[Rank], HangVerdict]:
     """Launch a program on three ranks, and ask why it hangs until it does, for so many seconds at most.
 
     `looks`: stop after so many at ranks that have begun to work, two each second.
@@ -85,7 +85,7 @@ def seen(
             driver.communicate(timeout=120)
 
 
-def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[Rank], Verdict]:
+def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[Rank], HangVerdict]:
     deadline = time.monotonic() + seconds
     hosts = project.path / "hosts.txt"
     os.environ["HOME"] = project.env["HOME"]
@@ -111,7 +111,7 @@ def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[R
             time.sleep(0.5 if looks else 1.0)
 
 
-def judge(hang: Hang, verdict: Verdict) -> list[str]:
+def judge(hang: Hang, verdict: HangVerdict) -> list[str]:
     """What of a verdict is not as the table expects."""
     wrong = []
     if not verdict.hang:

@@ -16,7 +16,7 @@ from muster.deploy.features.kernel.driver import KernelLine, with_lines
 from muster.deploy.features.memory_kills.driver import with_kills
 from muster.deploy.features.memory_kills.messages import MemoryKills
 from muster.deploy.features.why.diagnosis import Why, needed
-from muster.deploy.features.why.hang_verdict import Verdict
+from muster.deploy.features.why.hang_verdict import HangVerdict
 from muster.deploy.features.why.options import WhyOptions
 from tests.unit.plans import make_plan
 
@@ -122,7 +122,9 @@ def test_the_verdict_names_kills_for_lack_of_memory_with_host_and_limit(tmp_path
 
 
 def test_the_rank_that_failed_first_and_the_rank_that_caused_it_are_told_apart(tmp_path: Path) -> None:
-    why = Verdict("different", "ranks 0-1 were in a", "they differ: rank 3 left", hang=True, culprits=(3,))
+    why = HangVerdict(
+        "different", "ranks 0-1 were in a", "they differ: rank 3 left", hang=True, culprits=(3,)
+    )
     result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {})
     text = verdict(result.having(Why(why)), RunFolder(tmp_path, "job"))
     assert "why: they differ: rank 3 left\n        why: rank 1 failed first, but rank 3 caused it\n" in text

@@ -22,7 +22,7 @@ from muster.deploy.core.job.result import Failure, Kind, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.features.why import diagnosis
 from muster.deploy.features.why.diagnosis import Diagnosis, Explanation, RankStacks
-from muster.deploy.features.why.hang_verdict import Verdict
+from muster.deploy.features.why.hang_verdict import HangVerdict
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts
@@ -96,7 +96,7 @@ def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it
 
 def test_why_a_job_stood_still_is_an_event_after_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Event] = []
-    why = Verdict("absent", "rank 0 waits in all_reduce #2", "rank 1 never came", hang=True)
+    why = HangVerdict("absent", "rank 0 waits in all_reduce #2", "rank 1 never came", hang=True)
     found = Explanation(RankStacks({}, {}), why)
     monkeypatch.setattr(diagnosis, "gather_explanation", lambda *words: found)
     folder: Any = SimpleNamespace(keep=lambda name, text: None)

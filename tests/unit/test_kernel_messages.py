@@ -24,7 +24,7 @@ from muster.deploy.features.kernel.messages import KERNEL_MESSAGES
 from muster.deploy.features.kernel.on_host import KernelLog, read_kmsg
 from muster.deploy.features.kernel.wire import kind_of, meaning_of
 from muster.deploy.features.why import command as why
-from muster.deploy.features.why.hang import Verdict
+from muster.deploy.features.why.hang import HangVerdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
@@ -203,7 +203,7 @@ def test_a_hang_is_shown_with_the_messages_of_its_hosts(
 ) -> None:
     """`muster why`, with a gathered hang and a message of a kernel in place of hosts."""
     state = SimpleNamespace(job="j", hosts_by_rank={}, late=(), started=5.0)
-    hang = Verdict("absent", "ranks 0-1 wait", "rank 2 never came", hang=True)
+    hang = HangVerdict("absent", "ranks 0-1 wait", "rank 2 never came", hang=True)
     asked: list[float] = []
 
     def messages(channels: Any, since: float) -> Any:

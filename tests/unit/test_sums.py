@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import stragglers
-from muster.deploy.features.why.late_scores import Sums
+from muster.deploy.features.why.late_scores import LateScores
 from muster.deploy.features.why.lateness import MARGIN, Pace, RankPace, Step, excess, scores
 
 Draw = Callable[[random.Random], float]
@@ -25,7 +25,7 @@ WORK: dict[str, Draw] = {
 
 def named(draw: Draw, ranks: int, steps: int, more: float, seed: int) -> dict[int, int]:
     """The ranks that are named, each with the step at which it is; rank 1 has this much more work."""
-    chance, sums = random.Random(seed), Sums()  # noqa: S311  # the same again
+    chance, sums = random.Random(seed), LateScores()  # noqa: S311  # the same again
     found: dict[int, int] = {}
     paces = tuple(RankPace(rank, "node1", 0.0, 0.0) for rank in range(ranks))
     for step in range(1, steps + 1):
@@ -56,7 +56,7 @@ def by_the_sums(work: Sequence[Sequence[float]]) -> dict[int, int]:
     """The ranks that are named, each with the look at which it is. `work`: by step and rank."""
     ranks, seconds = len(work[0]), median(map(max, work))
     paces = tuple(RankPace(rank, "node1", 0.0, 0.0) for rank in range(ranks))
-    margins, sums, found = [MARGIN * seconds] * ranks, Sums(), dict[int, int]()
+    margins, sums, found = [MARGIN * seconds] * ranks, LateScores(), dict[int, int]()
     steps = [
         Step(number, number, 0.0, scores(row, margins), excess(row)) for number, row in enumerate(work, 1)
     ]
@@ -88,7 +88,7 @@ def test_a_rank_that_is_later_than_others_by_less_than_the_margin_is_not_named()
 
 
 def test_a_rank_is_named_no_longer_soon_after_it_has_recovered() -> None:
-    chance, sums = random.Random(1), Sums()  # noqa: S311
+    chance, sums = random.Random(1), LateScores()  # noqa: S311
     paces = tuple(RankPace(rank, "node1", 0.0, 0.0) for rank in range(8))
     late = []
     for step in range(1, 1001):
@@ -102,7 +102,7 @@ def test_a_rank_is_named_no_longer_soon_after_it_has_recovered() -> None:
 
 def test_a_group_that_begins_again_under_its_name_is_counted_on() -> None:
     paces = tuple(RankPace(rank, "node1", 0.0, 0.0) for rank in range(3))
-    sums = Sums()
+    sums = LateScores()
     steps = [Step(number, number, 0.0, (1.0, -1.0, -1.0), (0.5, -0.2, -0.2)) for number in range(1, 13)]
     look = Pace("0", 12, 1.0, 1, True, paces, tuple(steps))
     assert not sums.add([look])[0].late

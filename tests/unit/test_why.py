@@ -13,7 +13,7 @@ from muster.deploy.core.plan.placement import PlacedRank
 from muster.deploy.features.samples.messages import GpuSample
 from muster.deploy.features.why.diagnosis import without_victims
 from muster.deploy.features.why.gather import with_missing
-from muster.deploy.features.why.hang_verdict import Verdict, explain, explain_crash
+from muster.deploy.features.why.hang_verdict import HangVerdict, explain, explain_crash
 from muster.deploy.features.why.messages import (
     Child,
     End,
@@ -94,7 +94,7 @@ def rank(number: int, *, came: bool = True, waited: float = 41.0, pause: float =
     return Rank(number, f"node{number + 1}", replace(evidence, **changes))
 
 
-def of_last(**changes: Any) -> Verdict:
+def of_last(**changes: Any) -> HangVerdict:
     """The verdict where only the last rank has not come."""
     return explain([rank(0), rank(1), rank(2), rank(3, came=False, **changes)])
 
@@ -356,7 +356,7 @@ def test_the_network_is_not_blamed_for_a_wait_that_is_no_hang() -> None:
     assert "network" not in str(verdict)
 
 
-def meets(*given: tuple[str, int, int], waited: float = 41.0) -> Verdict:
+def meets(*given: tuple[str, int, int], waited: float = 41.0) -> HangVerdict:
     """The verdict on ranks in init_process_group that gave these."""
     ranks = []
     for number, meeting in enumerate(given):
@@ -406,7 +406,7 @@ def ended(number: int, code: int, at: float) -> RankExit:
     return RankExit(PlacedRank(number, 0, f"node{number + 1}"), code, at)
 
 
-def after_failure(ranks: list[Rank]) -> Verdict:
+def after_failure(ranks: list[Rank]) -> HangVerdict:
     """The verdict after rank 0 has failed and mpirun, or Muster, has ended the others by SIGTERM."""
     failed = ended(0, 1, 10.0)
     ends = {0: failed, **{rank.number: ended(rank.number, -15, 10.1) for rank in ranks[1:]}}

@@ -17,7 +17,7 @@ from ...core.text.terminal import harmless_lines
 from ..kernel.driver import kernel_lines, kernel_messages
 from .diagnosis import gather_stacks
 from .gather import gather, gather_stragglers, with_missing
-from .hang import LONG_WITHOUT_HISTORY, Verdict
+from .hang import LONG_WITHOUT_HISTORY, HangVerdict
 from .hang_verdict import explain
 from .positions import Rank
 from .stall import stand_still
@@ -88,7 +88,7 @@ class Why(RunningJobOptions):
             raise Exit(code=1)
 
 
-def _seen_twice(job: str, channels: Mapping[str, Channel], before: Sequence[Rank]) -> Verdict | None:
+def _seen_twice(job: str, channels: Mapping[str, Channel], before: Sequence[Rank]) -> HangVerdict | None:
     """The verdict on ranks without a record that have not moved since `before`; None if one has."""
     time.sleep(LONG_WITHOUT_HISTORY)
     ranks, problems = gather(job, channels)

@@ -40,7 +40,7 @@ from .positions import Positions, Rank
 from .stall import own_loop
 
 if TYPE_CHECKING:
-    from .hang_verdict import Verdict
+    from .hang_verdict import HangVerdict
 
 # An agent waits 8 s for each py-spy. An agent that is slower than this is silent, and its host has a problem.
 STACKS_SECONDS = 12.0
@@ -137,7 +137,7 @@ class Explanation:
     """
 
     stacks: RankStacks
-    why: Verdict | None
+    why: HangVerdict | None
     unreached: tuple[str, ...] = ()
 
 
@@ -155,7 +155,7 @@ def _timed_out(failure: Failure) -> bool:
 class Why(Finding):
     """Why a recorded job stalled, or failed in a collective; None without an explanation."""
 
-    verdict: Verdict | None
+    verdict: HangVerdict | None
 
     def causes(self, result: LaunchResult) -> Iterator[str]:
         """The two lines; and where another rank failed first than the one that caused it, which is which."""
@@ -200,7 +200,7 @@ class Diagnosis(Feature):
         return result if there else result.having(Why(None))
 
 
-def explanation(why: Verdict, spec: LaunchSpec) -> JobEvent:
+def explanation(why: HangVerdict, spec: LaunchSpec) -> JobEvent:
     """The event that explains the failure of a job."""
     text = f"{why.headline}\n{why.cause}"[:LONGEST_TEXT]
     return JobEvent(at=now(), type="job.explained", job=spec.job, attempt=spec.attempt, text=text)
@@ -227,7 +227,9 @@ MORE_LOOKS, BETWEEN_LOOKS = 3, 1.0
 """How often, and after how many seconds, the stack of a rank that computes is read again."""
 
 
-def gather_waits(plan: LaunchPlan, channels: Mapping[str, Channel]) -> tuple[Mapping[int, float], Verdict]:
+def gather_waits(
+    plan: LaunchPlan, channels: Mapping[str, Channel]
+) -> tuple[Mapping[int, float], HangVerdict]:
     """For how long each rank has waited in a collective, and the verdict if nothing moves.
 
     Where all others wait, a rank that stays in one function of the program's own, as in an endless loop,

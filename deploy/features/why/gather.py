@@ -19,7 +19,7 @@ from ...core.connect.requests.launch import MISSING, STORE
 from ...core.job.feature_event import FeatureEvent
 from ..samples.messages import SAMPLE, HostSample, of_line
 from .causes import Surroundings, mean_unsent
-from .late_scores import Sums, latest
+from .late_scores import LateScores, latest
 from .lateness import Pace, paces
 from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure, Straggler
 from .positions import Rank
@@ -116,7 +116,7 @@ class GatheredPace:
     @property
     def pace(self) -> Pace | None:
         """The pace of the latest group, with the ranks that are late by this look alone."""
-        return latest(Sums().add(self.paces))
+        return latest(LateScores().add(self.paces))
 
 
 @dataclass(frozen=True)

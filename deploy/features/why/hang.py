@@ -25,7 +25,7 @@ SURE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HangVerdict:
     """Why a job stalls: two lines, the ranks that cause it, and the evidence of each rank.
 
     `hang` is false if the job may well continue. `where`: the lines of the program in which culprits are.
@@ -85,7 +85,7 @@ class Case:
         wait: Wait | None = None,
         certain: bool = False,
         summary: str = "",
-    ) -> Verdict:
+    ) -> HangVerdict:
         """The verdict of this kind. `wait`: what it explains; without one, only `certain` is a hang."""
         seconds = self.waited(wait) if wait else 0.0
         hang = self.is_hang(wait, certain=certain)
@@ -95,7 +95,7 @@ class Case:
             headline = f"no hang: the longest wait is {seconds:.1f} s, and {before}; {headline}"
             kind, cause = "slow", cause.replace("never came:", "has not come yet:")
         blocked = sorted({wait.rank for wait in self.waits} - {*culprits})
-        return Verdict(
+        return HangVerdict(
             kind, headline, cause, hang, tuple(culprits), tuple(blocked), operation,
             tuple(line for line in where if line), round(seconds, 3), self.evidence,
             summary or f"{headline}; {cause}",

@@ -11,7 +11,7 @@ from ...core.text.terminal import harmless
 from ...core.text.text import count, span
 from . import waiting_ranks as waiting
 from .descriptions import came, fate, named, operation, plural, position, waits_or_wait, were
-from .hang import SURE_SECONDS, Case, Kind, Verdict
+from .hang import SURE_SECONDS, Case, HangVerdict, Kind
 from .messages import SETUP, Meeting, RecordedCall
 from .positions import Rank
 from .waiting_ranks import Mismatch, Wait
@@ -90,10 +90,10 @@ def _same_number(meets: Mapping[int, Meeting]) -> Unmet | None:
     return Unmet(f"several ranks meet under the same number: {', '.join(parts)}")
 
 
-__all__ = ["Verdict", "explain", "explain_crash"]
+__all__ = ["HangVerdict", "explain", "explain_crash"]
 
 
-def explain(ranks: Sequence[Rank], *, stalled: bool = False, still: float = 0.0) -> Verdict:
+def explain(ranks: Sequence[Rank], *, stalled: bool = False, still: float = 0.0) -> HangVerdict:
     """The verdict on a job. `stalled`: no rank has made progress for long.
 
     `still`: for so many seconds no rank has moved, by their stacks and processor time.
@@ -107,16 +107,16 @@ def explain(ranks: Sequence[Rank], *, stalled: bool = False, still: float = 0.0)
     )
 
 
-def explain_crash(ranks: Sequence[Rank]) -> Verdict | None:
+def explain_crash(ranks: Sequence[Rank]) -> HangVerdict | None:
     """The verdict on a job whose rank failed in a collective; None if the records do not explain it."""
     return _Explanation(ranks, stalled=True).crash()
 
 
 class _Explanation(Case):
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HangVerdict:
         """The kind that fits first: what is certain comes before what is likely."""
         if not self.ranks:
-            return Verdict("nothing", "no rank of the job is running", "nothing to explain", hang=False)
+            return HangVerdict("nothing", "no rank of the job is running", "nothing to explain", hang=False)
         differences = waiting.differences(self.positions)
         if past := next(filter(None, map(self._departed, differences)), None):
             return past
@@ -130,12 +130,12 @@ class _Explanation(Case):
         circle = waiting.cycle(self.waits)
         return self._unmet() or (self._deadlock(circle) if circle else self._all_present())
 
-    def crash(self) -> Verdict | None:
+    def crash(self) -> HangVerdict | None:
         """Ranks that called the same collective with different properties, or could not meet."""
         differences = waiting.differences(self.positions)
         return self._different(differences[0], over=True) if differences else self._unmet()
 
-    def _different(self, mismatch: Mismatch, *, over: bool = False) -> Verdict:
+    def _different(self, mismatch: Mismatch, *, over: bool = False) -> HangVerdict:
         """Ranks that call the same collective with different properties: the smaller part is the odd one.
 
         `over`: a rank has failed in it.
@@ -167,7 +167,7 @@ class _Explanation(Case):
             operation=operation(mismatch.entries[most[0]]), where=where, certain=True,
         )  # fmt: skip
 
-    def _departed(self, mismatch: Mismatch) -> Verdict | None:
+    def _departed(self, mismatch: Mismatch) -> HangVerdict | None:
         """Ranks that called another collective than the others, and went on, as MPI lets them."""
         entries = mismatch.entries
         if any(entry.state != "d" for entry in entries.values()):
@@ -186,7 +186,7 @@ class _Explanation(Case):
             certain=self.age(mismatch.group, mismatch.seq) >= SURE_SECONDS,
         )  # fmt: skip
 
-    def _absent(self, culprits: list[int]) -> Verdict:
+    def _absent(self, culprits: list[int]) -> HangVerdict:
         """Ranks that others wait for, and that do not wait themselves."""
         wait = next(wait for wait in self.waits if {*wait.awaited} & {*culprits})
         culprits = [rank for rank in culprits if rank in wait.awaited]
@@ -212,7 +212,7 @@ class _Explanation(Case):
             operation=operation(wait.entry), where=self.lines(culprits), wait=wait, certain=sure,
         )  # fmt: skip
 
-    def _deadlock(self, circle: list[Wait]) -> Verdict:
+    def _deadlock(self, circle: list[Wait]) -> HangVerdict:
         parts = [
             f"rank {wait.rank} waits in {operation(wait.entry)}"
             + ("" if wait.entry.kind == "message" else f" for rank {after.rank}")
@@ -227,7 +227,7 @@ class _Explanation(Case):
             wait=oldest, certain=True,
         )  # fmt: skip
 
-    def _unmet(self) -> Verdict | None:
+    def _unmet(self) -> HangVerdict | None:
         """Ranks that cannot meet by what they gave to `init_process_group`."""
         by_rank = self.positions.collectives.get(SETUP, {})
         for seq in self._unmet_calls():
@@ -255,7 +255,7 @@ class _Explanation(Case):
         last = [[entry for entry in entries if entry.meets][-1:] for entries in by_rank]
         return sorted({entry.seq for entry in chain.from_iterable(last) if entry.state in states})
 
-    def _all_present(self) -> Verdict:
+    def _all_present(self) -> HangVerdict:
         """Every rank that is awaited is in the same operation: it moves, or is held up below the program."""
         wait = self.waits[0]
         kind: Kind = "present"
@@ -289,7 +289,7 @@ class _Explanation(Case):
         between, elsewhere = ("; ".join(dict.fromkeys(texts)) for texts in parts)
         return between, elsewhere
 
-    def _without_waits(self) -> Verdict:
+    def _without_waits(self) -> HangVerdict:
         """No rank waits in a recorded call: stacks and processes are left."""
         fated = self.fated()
         recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]

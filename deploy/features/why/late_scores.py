@@ -65,7 +65,7 @@ class _Rank:
         self.excess += step.excess[index]
 
 
-class Sums:
+class LateScores:
     """The sums of all groups of a job, from one look after the other."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class _Group:
 
 def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | None:
     """The pace of the latest group by one look; None where nothing can be compared."""
-    return latest(Sums().add(paces(ranks, clocks)))
+    return latest(LateScores().add(paces(ranks, clocks)))
 
 
 def latest(measured: Sequence[Pace]) -> Pace | None:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import median
 
 from .messages import CallSite
-from .shared_collectives import Arriving, HostClock, Meetings, groups, join, with_distinct_groups
+from .shared_collectives import Arriving, HostClock, SharedCollectives, groups, join, with_distinct_groups
 
 STEPS = 30
 """The number of the last steps that are judged."""
@@ -117,7 +117,7 @@ def _period(sites: Sequence[CallSite]) -> int | None:
     return None
 
 
-def _new_lateness(meetings: Meetings) -> list[list[float]]:
+def _new_lateness(meetings: SharedCollectives) -> list[list[float]]:
     """For each rank and collective, its lateness; if no rank has waited since the last one, the increase."""
     count = len(meetings.ranks)
     new: list[list[float]] = [[] for _ in range(count)]
@@ -150,9 +150,9 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Meetings cut into steps of `size`; the last one is whole."""
+    """SharedCollectives cut into steps of `size`; the last one is whole."""
 
-    meetings: Meetings
+    meetings: SharedCollectives
     size: int
 
     @property
@@ -172,7 +172,9 @@ class _Steps:
         return [[_whole(row, sites, start, start + size) for row in new] for start in self.starts]
 
 
-def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, regular: bool) -> Pace | None:
+def _by_steps(
+    meetings: SharedCollectives, new: Sequence[Sequence[float]], size: int, *, regular: bool
+) -> Pace | None:
     """The pace by steps of `size` collectives; None if these are too few."""
     cut = _Steps(meetings, size)
     if len(cut.starts) < LEAST_STEPS:
@@ -200,7 +202,7 @@ def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, 
 
 
 def _step(
-    meetings: Meetings, start: int, size: int, lateness: Sequence[float], margins: Sequence[float]
+    meetings: SharedCollectives, start: int, size: int, lateness: Sequence[float], margins: Sequence[float]
 ) -> Step:
     first, last = meetings.seqs[start], meetings.seqs[start + size - 1]
     at = median(row[start] for row in meetings.at)
@@ -224,7 +226,7 @@ def excess(lateness: Sequence[float]) -> tuple[float, ...]:
     return tuple(late - _median_without(ordered, late) for late in lateness)
 
 
-def _site(meetings: Meetings, new: Sequence[float], start: int) -> CallSite:
+def _site(meetings: SharedCollectives, new: Sequence[float], start: int) -> CallSite:
     """The collective to which a rank comes later than others, by the sum over the steps from `start` on."""
     by_site: dict[CallSite, float] = {}
     for index in range(start, len(new)):

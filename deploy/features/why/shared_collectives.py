@@ -40,7 +40,7 @@ class Arriving:
 
 
 @dataclass(frozen=True)
-class Meetings:
+class SharedCollectives:
     """The collectives of a group that every rank has: `at[rank][index]` by the driver's clock."""
 
     group: str
@@ -123,7 +123,7 @@ def groups(ranks: Sequence[Arriving]) -> list[str]:
     )
 
 
-def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Meetings | None:
+def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> SharedCollectives | None:
     """The collectives that all ranks of a group have in common; None for fewer than two ranks."""
     tracks = _tracks(group, ranks)
     if len(tracks) < 2:
@@ -136,7 +136,7 @@ def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock])
     ahead = [clocks.get(rank.host, HostClock()).ahead for rank, _ in tracks]
     at = tuple(tuple(row[seq] - ahead[index] for seq in seqs) for index, row in enumerate(rows))
     members = tuple(rank for rank, _ in tracks)
-    return Meetings(group, members, tuple(seqs), sites, at, _guards(members, clocks))
+    return SharedCollectives(group, members, tuple(seqs), sites, at, _guards(members, clocks))
 
 
 def _tracks(group: str, ranks: Sequence[Arriving]) -> list[tuple[Arriving, GroupArrivals]]:

@@ -23,7 +23,7 @@ from .options import WhyOptions
 from .stall import MANY_COLLECTIVES, StallRule, stall_text
 
 if TYPE_CHECKING:
-    from .hang_verdict import Verdict
+    from .hang_verdict import HangVerdict
 
 LOOK_SECONDS = 2.0
 LONGEST_LINE = 500
@@ -48,7 +48,7 @@ class StallNotes(Feature):
         self._begun: Mapping[int, int] = {}
         self._begun_is_old = False
         """Whether it may be of a time before the stall: then a larger number is no progress since."""
-        self._answer: Future[tuple[Mapping[int, float], Verdict]] | None = None
+        self._answer: Future[tuple[Mapping[int, float], HangVerdict]] | None = None
         self._since: float | None = None
         """The time of the last progress, if a stall was noted."""
         self._why, self._next_look, self._began = "", 0.0, now()
@@ -123,7 +123,7 @@ class StallNotes(Feature):
             self._attempt.emit(Recorded("stall", None))
             self._since = None
 
-    def _judge(self, answer: Future[tuple[Mapping[int, float], Verdict]], at: float) -> None:
+    def _judge(self, answer: Future[tuple[Mapping[int, float], HangVerdict]], at: float) -> None:
         waits, verdict = ({}, None) if answer.exception() else answer.result()
         if self._rule.judge(at, self._state.missing, waits) and self._rule.since is not None:
             self._since, self._why, self._begun_is_old = self._rule.since, self._cause(verdict), True
@@ -137,7 +137,7 @@ class StallNotes(Feature):
             JobEvent(at=at, type=kind, job=spec.job, attempt=spec.attempt, since=since, text=text)
         )
 
-    def _cause(self, verdict: Verdict | None) -> str:
+    def _cause(self, verdict: HangVerdict | None) -> str:
         """The verdict in one line; without any position, the facts."""
         if verdict and (verdict.waiting or verdict.where or verdict.culprits):
             return verdict.summary

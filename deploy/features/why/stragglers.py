@@ -16,7 +16,7 @@ from ...core.text.terminal import harmless
 from ...core.text.text import duration, size
 from .causes import Surroundings, likely_cause
 from .descriptions import named
-from .late_scores import Sums, latest
+from .late_scores import LateScores, latest
 from .lateness import Pace
 from .messages import CallSite, Straggler
 from .positions import Rank
@@ -83,7 +83,7 @@ class Summary:
     """The stragglers of a run so far, by the sums of all looks."""
 
     def __init__(self) -> None:
-        self._sums = Sums()
+        self._sums = LateScores()
         self._causes: dict[int, str] = {}
         self._searched: Counter[int] = Counter()
         self.late: list[Straggler] = []
