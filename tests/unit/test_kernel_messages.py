@@ -24,7 +24,7 @@ from muster.deploy.features.kernel.messages import KERNEL_MESSAGES
 from muster.deploy.features.kernel.on_host import KernelLog, read_kmsg
 from muster.deploy.features.kernel.wire import kind_of, meaning_of
 from muster.deploy.features.why import command as why
-from muster.deploy.features.why.hang import HangVerdict
+from muster.deploy.features.why.hang_verdict import HangVerdict
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")

@@ -17,8 +17,7 @@ from ...core.text.terminal import harmless_lines
 from ..kernel.driver import kernel_lines, kernel_messages
 from .diagnosis import gather_stacks
 from .gather import gather, gather_stragglers, with_missing
-from .hang import LONG_WITHOUT_HISTORY, HangVerdict
-from .hang_verdict import explain
+from .hang_verdict import LONG_WITHOUT_HISTORY, HangVerdict, explain
 from .positions import Rank
 from .stall import stand_still
 from .stragglers import lines
