@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..core.connect.opener import Access, access_beside, access_with
 from ..core.connect.pipe import OpenPipe, Pipe
-from ..core.errors import UnfitError, UsageError
+from ..core.errors import MusterError, UnfitError, UsageError
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
 from ..core.hosts.slots import SlotRule, counted_slots
@@ -164,6 +164,20 @@ def cluster_of(options: HostOptions) -> Cluster:
 
     inventory = of_file(options)
     return Cluster(inventory.hosts, inventory.open_pipe, facts=False)
+
+
+@contextlib.contextmanager
+def reached_hosts(options: HostOptions) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
+    """The hosts that can be reached, without their facts, and errors of the others; callers may add more.
+
+    At the end `UnfitError` has these errors; at once if no host can be reached.
+    """
+    with contextlib.closing(cluster_of(options)) as cluster:
+        errors = cluster.connect()
+        if cluster.channels:
+            yield cluster, errors
+    if errors:
+        raise UnfitError(errors.items())
 
 
 @contextlib.contextmanager

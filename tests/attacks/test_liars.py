@@ -108,7 +108,7 @@ def test_a_command_runs_on_the_others(tmp_path: Path, lie: str) -> None:
 def test_a_transfer_that_one_host_spoils_names_that_host(tmp_path: Path, lie: str) -> None:
     (tmp_path / "file").write_text("content")
     with cluster(tmp_path, f"file:{lie}", facts=False) as hosts, pytest.raises(UnfitError) as caught:
-        transfer.get(hosts, str(tmp_path / "file"), tmp_path / "here")
+        transfer.get(hosts, str(tmp_path / "file"), tmp_path / "here").require_all()
     assert [host for host, _ in caught.value.reasons] == ["node2"]
 
 
@@ -125,7 +125,7 @@ def test_a_transfer_gives_up_a_host_that_is_always_busy(
         if word in {"draft", "append"}:
             transfer.put(hosts, source, f"{tmp_path}/there/")
         else:
-            transfer.get(hosts, str(source), tmp_path / "here")
+            transfer.get(hosts, str(source), tmp_path / "here").require_all()
     ((host, why),) = caught.value.reasons
     assert host == "node2"
     assert re.search("has been busy for 8 s and did nothing|no answer within 5 s", why)
@@ -146,7 +146,7 @@ def test_what_is_fetched_goes_through_no_link_that_was_there_before(tmp_path: Pa
         (here / f".source@localhost.{number}").symlink_to(secret)
     (here / "source@localhost").symlink_to(secret) if kind == "file" else None
     with Cluster(hostfile.parse("localhost"), lambda host: LocalPipe(None), facts=False) as hosts:
-        (got,) = transfer.get(hosts, str(source), here)
+        (got,) = transfer.get(hosts, str(source), here).results.values()
     assert secret.read_text() == "secret"
     assert not got.is_symlink()
     assert stat.S_IMODE(got.stat().st_mode) == (

@@ -165,6 +165,23 @@ def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHost
         assert isinstance(json.loads(running.end()), dict | list)
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("data list", "no data sets"),
+        ("data remove folder", ""),
+        ("env list", "no environments"),
+        ("env remove", "node2: 0 environments removed"),
+        ("get /etc/hostname got", "got/hostname@node2"),
+    ],
+)
+def test_a_host_that_is_down_hides_nothing_of_the_others(command: str, shown: str, slow: SlowHosts) -> None:
+    (slow.gate.parent / "bin" / "ssh").write_text(SSH.format(gate="echo 'no route to host' >&2; exit 255"))
+    done = slow.project.fab(*command.split())
+    assert done.returncode == 3 and shown in done.stdout, done.stdout + done.stderr
+    assert "node3: no route to host" in done.stderr and "node1:" not in done.stderr
+
+
 def test_a_launch_names_the_host_whose_slots_it_waits_for(slow: SlowHosts) -> None:
     slow.start("launch", "--slots cores program.py").read_until("waiting for 1 of 3 hosts: node3")
 

@@ -16,6 +16,8 @@ def test_every_byte_that_comes_is_told(tmp_path: Path) -> None:
     (there / "logs" / "a").write_bytes(b"a" * 3_000_000)
     (there / "b").write_bytes(b"b" * 10)
     with Cluster(hostfile.parse("localhost"), lambda host: LocalPipe(None), facts=False) as cluster:
-        (got,) = transfer.get(cluster, str(there), tmp_path / "here", lambda *now: told.append(now))
+        (got,) = transfer.get(
+            cluster, str(there), tmp_path / "here", lambda *now: told.append(now)
+        ).results.values()
     assert (got / "logs" / "a").stat().st_size == 3_000_000
     assert sum(more for more, _ in told) == 3_000_010 and told[-1][1] == 3_000_010

@@ -157,7 +157,7 @@ def test_ctrl_c_cuts_the_connections(hosts: HostsHere, file: Path, monkeypatch: 
     monkeypatch.setattr("muster.deploy.features.adhoc.put_get.on_every", noted)
     with hosts.cluster() as cluster:
         put(cluster, file, "place/")
-        get(cluster, "place/large", hosts.root / "here")
+        get(cluster, "place/large", hosts.root / "here").require_all()
         assert told == [cluster.close, cluster.close]
 
 

@@ -58,5 +58,5 @@ def test_get_brings_no_repository(tmp_path: Path) -> None:
         Cluster(hostfile.parse("localhost"), lambda host: LocalPipe(None), facts=False) as cluster,
         pytest.raises(MusterError, match=r"localhost: 'sub/.git' belongs to a git repository"),
     ):
-        transfer.get(cluster, str(there), here)
+        transfer.get(cluster, str(there), here).require_all()
     assert not list(here.iterdir())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...cli.command import Command, Exit
-from ...cli.inventory import cluster_of
+from ...cli.inventory import cluster_of, reached_hosts
 from ...cli.job_lookup import names_job
 from ...cli.running_job import running
 from ...cli.shared import (
@@ -146,7 +145,7 @@ class Run(HostOptions):
         argv = _split(self.command)
         if not (argv and argv[0].strip()):
             raise UsageError("what to run? muster run COMMAND ...")
-        with _reached(self) as (cluster, errors):
+        with reached_hosts(self) as (cluster, errors):
             ran = run_on_hosts(cluster, argv, self.timeout or None) if cluster.channels else {}
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
@@ -239,10 +238,11 @@ class Get(HostOptions):
             raise MusterError(f"{job.state.job} has left {what} on {fold_names(hosts)}")
 
     def _run_for_path(self) -> None:
-        with cluster_of(self) as cluster:
+        with reached_hosts(self) as (cluster, errors):
             with Progress(self.file, unit=MB) as progress:
-                paths = transfer.get(cluster, self.file, Path(self.to or "."), progress.add)
-            sys.stdout.writelines(f"{path}\n" for path in paths)
+                got = transfer.get(cluster, self.file, Path(self.to or "."), progress.add)
+            errors.update(got.errors)
+            sys.stdout.writelines(f"{path}\n" for path in got.results.values())
 
 
 @dataclass(frozen=True)
@@ -285,27 +285,25 @@ class Clean(HostOptions):
 
     def run(self) -> None:
         """Remove them, and print the freed space of each host."""
-        with _reached(self) as (cluster, errors):
+        with reached_hosts(self) as (cluster, _):
             cleanups = clean_hosts(cluster, self.older_than * DAY, results=self.results)
-        if self.json:
-            write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
-        else:
-            for host, cleanup in cleanups.items():
-                jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"
-                sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
-                for left in cleanup.results[:MOST_PATHS]:
-                    sys.stdout.write(f"    {harmless(left.job)}: {left.files.described}\n")
-                if cleanup.memory and (left_there := cleanup.memory.described):
-                    sys.stdout.write(f"    left in memory: {left_there}\n")
-                if (more := len(cleanup.results) - MOST_PATHS) > 0:
-                    sys.stdout.write(f"    results of {count(more, 'more job')}\n")
-            if any(cleanup.results for cleanup in cleanups.values()):
-                print_note(
-                    "of these jobs only code and logs were removed: muster get JOB fetches their files, and "
-                    "muster clean --results removes them"
-                )
-        if errors:
-            raise UnfitError(errors.items())
+            if self.json:
+                write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
+            else:
+                for host, cleanup in cleanups.items():
+                    jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"
+                    sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
+                    for left in cleanup.results[:MOST_PATHS]:
+                        sys.stdout.write(f"    {harmless(left.job)}: {left.files.described}\n")
+                    if cleanup.memory and (left_there := cleanup.memory.described):
+                        sys.stdout.write(f"    left in memory: {left_there}\n")
+                    if (more := len(cleanup.results) - MOST_PATHS) > 0:
+                        sys.stdout.write(f"    results of {count(more, 'more job')}\n")
+                if any(cleanup.results for cleanup in cleanups.values()):
+                    print_note(
+                        "of these jobs only code and logs were removed: muster get JOB fetches their files, "
+                        "and muster clean --results removes them"
+                    )
 
 
 def _split(command: str) -> list[str]:
@@ -314,14 +312,6 @@ def _split(command: str) -> list[str]:
         return shlex.split(command)
     except ValueError as error:
         raise UsageError(f"--command {command!r}: {error}; quote it as in a shell") from None
-
-
-@contextlib.contextmanager
-def _reached(options: HostOptions) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
-    """The cluster, connected, and the errors of the hosts that cannot be reached."""
-    cluster = cluster_of(options)
-    with contextlib.closing(cluster):
-        yield cluster, cluster.connect()
 
 
 def _shown(names: str, ended: Ended) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import ask_every, on_every
+from ...core.connect.fanout import HostOutcomes, ask_every, on_every
 from ...core.connect.requests.request import Answer, Nothing, Request
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
@@ -74,7 +74,7 @@ def put(
 
 def get(
     cluster: Cluster, source: str, folder: Path, progress: OnProgress = lambda more, total: None
-) -> list[Path]:
+) -> HostOutcomes[Path]:
     """Copy a file or folder from every host, each under its host's name: `metrics@node1.jsonl`.
 
     `progress`: the total grows until every host has reported its size.
@@ -106,7 +106,7 @@ def get(
             shutil.rmtree(private, ignore_errors=True)
         return target
 
-    return [*on_every(cluster.channels, receive, interrupted=cluster.close).require_all().values()]
+    return on_every(cluster.channels, receive, interrupted=cluster.close)
 
 
 def facts_of(channel: Channel, path: str, seconds: float, **wanted: Any) -> FileFacts:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...cli.command import Exit
-from ...cli.inventory import cluster_of, of_file
-from ...cli.shared import JSON, HostOptions, write_json
+from ...cli.inventory import of_file, reached_hosts
+from ...cli.shared import JSON, HostOptions, print_note, write_json
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, ask_in_turn
@@ -246,13 +246,14 @@ class DataList(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        with cluster_of(self) as cluster:
-            answers = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
-        sets = {host: answer.sets for host, answer in answers.items()}
-        if self.json:
-            write_json({host: [asdict(data_set) for data_set in listed] for host, listed in sets.items()})
-        else:
-            sys.stdout.write(harmless_lines(listed_as_text(sets)))
+        with reached_hosts(self) as (cluster, errors):
+            answers = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS)
+            errors.update(answers.errors)
+            sets = {host: answer.sets for host, answer in answers.results.items()}
+            if self.json:
+                write_json({host: [asdict(data_set) for data_set in listed] for host, listed in sets.items()})
+            else:
+                sys.stdout.write(harmless_lines(listed_as_text(sets)))
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,12 @@ class DataVerify(HostOptions):
     def run(self) -> None:
         """Have every host read it, and compare their contents."""
         fields = {"name": self.name}
-        with _cluster(self, self.name) as cluster:
+        _require_name(self.name)
+        with reached_hosts(self) as (cluster, unreached):
             outcomes = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields)
-        answers, errors = outcomes.results, {host: error.reason for host, error in outcomes.errors.items()}
+            answers = outcomes.results
+            errors = {host: error.reason for host, error in (unreached | outcomes.errors).items()}
+            unreached.clear()  # the report has them
         if self.json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
             failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
@@ -291,10 +295,17 @@ class DataPull(HostOptions):
     def run(self) -> None:
         """Find the hosts that have it, and copy it."""
         name = self.name
-        with _cluster(self, name) as cluster:
-            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+        _require_name(name)
+        with reached_hosts(self) as (cluster, errors):
+            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS)
+            for line in lines_of((errors | listed.errors).items()):
+                print_note(line)
+            errors.clear()  # another host may have all that is needed
             holders = {
-                host: held for host, answer in listed.items() for held in answer.sets if held.name == name
+                host: held
+                for host, answer in listed.results.items()
+                for held in answer.sets
+                if held.name == name
             }
             with Progress(name, unit=MB) as progress:
                 brought = pull(cluster, name, holders, Path(self.to or name), progress.show)
@@ -309,23 +320,22 @@ class DataRemove(HostOptions):
 
     def run(self) -> None:
         """Remove it, and print the freed space."""
-        with _cluster(self, self.name) as cluster:
-            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
-            folders = {host: answer.place for host, answer in listed.items()}
-            fields = {"name": self.name}
-            removals = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, folders, lambda host: fields)
+        _require_name(self.name)
+        with reached_hosts(self) as (cluster, errors):
+            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS)
+            folders = {host: answer.place for host, answer in listed.results.items()}
+            fields, answering = {"name": self.name}, {host: cluster.channels[host] for host in folders}
+            removals = ask_in_turn(answering, DATA_REMOVE, LONG_SECONDS, folders, lambda host: fields)
+            errors.update({**listed.errors, **removals.errors})
             if removals.results:
                 freed = sum(answer.freed for answer in removals.results.values())
-                sys.stdout.write(
-                    f"{fold_names(removals.results)}: {self.name} removed, {freed / 1e6:.1f} MB\n"
-                )
-            removals.require_all()
+                text = f"{fold_names(removals.results)}: {self.name} removed, {freed / 1e6:.1f} MB\n"
+                sys.stdout.write(text)
 
 
-def _cluster(options: HostOptions, name: str) -> Cluster:
-    """The hosts of a command for a data set; `UsageError` for an invalid name."""
+def _require_name(name: str) -> None:
+    """`UsageError` for an invalid name of a data set, before any host is asked."""
     try:
         require_name(name)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return cluster_of(options)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ...cli.inventory import cluster_of
+from ...cli.inventory import reached_hosts
 from ...cli.shared import JSON, HostOptions, write_json
 from ...core.connect.fanout import ask_every, ask_in_turn
 from ...core.errors import UsageError
@@ -30,16 +30,17 @@ class EnvList(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        with cluster_of(self) as cluster:
-            answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
-        hosts = {host: answer.environments for host, answer in answers.items()}
-        if self.json:
-            write_json(
-                {host: {key: asdict(made) for key, made in each.items()} for host, each in hosts.items()}
-            )
-        else:
-            none = "no environments; muster launch --requirements FILE makes one\n"
-            sys.stdout.write(_listing(hosts) or none)
+        with reached_hosts(self) as (cluster, errors):
+            answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS)
+            errors.update(answers.errors)
+            hosts = {host: answer.environments for host, answer in answers.results.items()}
+            if self.json:
+                write_json(
+                    {host: {key: asdict(made) for key, made in each.items()} for host, each in hosts.items()}
+                )
+            else:
+                none = "no environments; muster launch --requirements FILE makes one\n"
+                sys.stdout.write(_listing(hosts) or none)
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,20 @@ class EnvRemove(HostOptions):
         """Remove them host by host, and print the freed space of each."""
         name = self.environment
         _require_name(name)
-        with cluster_of(self) as cluster:
+        with reached_hosts(self) as (cluster, errors):
             fields = {"keys": [name] if name else [], "before": None}
-            answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
-            homes = {host: answer.home for host, answer in answers.items()}
-            removals = ask_in_turn(
-                cluster.channels, ENVIRONMENT_REMOVE, REMOVE_SECONDS, homes, lambda host: fields
-            ).require_all()
-        if name and not any(removal.removed or removal.kept for removal in removals.values()):
-            raise UsageError(f"{name}: no such environment; muster env list has the names")
-        for host, removal in removals.items():
-            in_use = f", {len(removal.kept)} in use" if removal.kept else ""
-            freed = f"{count(len(removal.removed), 'environment')} removed{in_use}"
-            sys.stdout.write(f"{host}: {freed}, {size(removal.freed)} freed\n")
+            answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS)
+            homes = {host: answer.home for host, answer in answers.results.items()}
+            answering = {host: cluster.channels[host] for host in homes}
+            outcomes = ask_in_turn(answering, ENVIRONMENT_REMOVE, REMOVE_SECONDS, homes, lambda host: fields)
+            errors.update({**answers.errors, **outcomes.errors})
+            removals = outcomes.results
+            if name and not errors and not any(done.removed or done.kept for done in removals.values()):
+                raise UsageError(f"{name}: no such environment; muster env list has the names")
+            for host, removal in removals.items():
+                in_use = f", {len(removal.kept)} in use" if removal.kept else ""
+                freed = f"{count(len(removal.removed), 'environment')} removed{in_use}"
+                sys.stdout.write(f"{host}: {freed}, {size(removal.freed)} freed\n")
 
 
 def _require_name(environment: str) -> None:
