@@ -33,24 +33,31 @@ def _batches(shares: list[list[Share]]) -> list[set[int]]:
     return [set(torch.cat([share.indices for share in step]).tolist()) for step in zip(*shares, strict=True)]
 
 
-CASES = list(itertools.product((1, 5, 64, 193), (1, 7, 64, 1000), (1, 2, 3, 4, 7)))
+@pytest.fixture(scope="module")
+def shares_of() -> dict[tuple[int, int, int], list[list[Share]]]:
+    """The shares of every rank, by the numbers of samples, of a batch and of ranks."""
+    cases = itertools.product((1, 5, 64, 193), (1, 7, 64, 1000), (1, 2, 3, 4, 7))
+    return {case: _shares(*case) for case in cases}
 
 
-@pytest.mark.parametrize(("samples", "batch_size", "world_size"), CASES)
-def test_an_epoch_sees_every_sample_exactly_once(samples: int, batch_size: int, world_size: int) -> None:
-    shares = _shares(samples, batch_size, world_size)
-    seen = torch.cat([share.indices for of_rank in shares for share in of_rank])
-    assert sorted(seen.tolist()) == list(range(samples))
+def test_an_epoch_sees_every_sample_exactly_once(
+    shares_of: dict[tuple[int, int, int], list[list[Share]]],
+) -> None:
+    for case, shares in shares_of.items():
+        seen = torch.cat([share.indices for of_rank in shares for share in of_rank])
+        assert sorted(seen.tolist()) == list(range(case[0])), case
 
 
-@pytest.mark.parametrize(("samples", "batch_size", "world_size"), CASES)
-def test_the_global_batches_are_those_of_one_rank(samples: int, batch_size: int, world_size: int) -> None:
-    shares = _shares(samples, batch_size, world_size)
-    assert _batches(shares) == _batches(_shares(samples, batch_size, 1))
-    for step in zip(*shares, strict=True):
-        sizes = [len(share.indices) for share in step]
-        assert {share.batch_size for share in step} == {sum(sizes)}
-        assert max(sizes) - min(sizes) <= 1
+def test_the_global_batches_are_those_of_one_rank(
+    shares_of: dict[tuple[int, int, int], list[list[Share]]],
+) -> None:
+    for (samples, batch_size, world_size), shares in shares_of.items():
+        case = (samples, batch_size, world_size)
+        assert _batches(shares) == _batches(shares_of[samples, batch_size, 1]), case
+        for step in zip(*shares, strict=True):
+            sizes = [len(share.indices) for share in step]
+            assert {share.batch_size for share in step} == {sum(sizes)}, case
+            assert max(sizes) - min(sizes) <= 1, case
 
 
 def test_another_epoch_has_another_order_and_the_same_epoch_the_same() -> None:
