@@ -33,14 +33,12 @@ def run(program: Path, *words: str, cwd: Path = ROOT) -> subprocess.CompletedPro
     return subprocess.run([program, *words], cwd=cwd, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "words", ["launch", "status", "stop", "run", "put", "image push", "setup", "cluster up"]
-)
-def test_help_explains_every_option(words: str) -> None:
-    done = run(MUSTER, *words.split(), "--help")
-    options = [line for line in done.stdout.splitlines() if re.match(r"  (-\w, )?--", line)]
-    assert (done.returncode, done.stderr) == (0, "")
-    assert options
+def test_help_has_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("launch", "status", "stop", "run", "put", "image push", "setup", "cluster up"):
+        assert run_here([*words.split(), "--help"]) == 0
+        said = capsys.readouterr()
+        assert [line for line in said.out.splitlines() if re.match(r"  (-\w, )?--", line)], words
+        assert said.err == ""
 
 
 @BOTH
