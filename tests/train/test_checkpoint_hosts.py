@@ -12,6 +12,8 @@ import torch
 
 from muster.train.checkpoint import files, spread
 from muster.train.checkpoint.checkpoints import Checkpoints
+from muster.train.checkpoint.core import Finding, Good
+from muster.train.checkpoint.sharded import ShardedCheckpoints
 from muster.train.job.failure import TrainError
 from muster.train.job.group import Group
 from tests.train.forked import on_hosts
@@ -158,3 +160,29 @@ def test_a_folder_that_cannot_be_made_names_host_and_folder(tmp_path: Path) -> N
 
     (said,) = on_hosts(tmp_path, 1, run)
     assert said.startswith(f"host0: cannot write to {tmp_path}/host0/checkpoints: Not a directory")
+
+
+WHOLE, SHARDED = "Checkpoints", "ShardedCheckpoints"
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "name", "says"),
+    [
+        (WHOLE, 1, "0000-of-0002", "step 1 has a file '0000-of-0002', as no Checkpoints can have"),
+        (WHOLE, -1, "0000-of-0001", "there is a step -1, as no Checkpoints can have"),
+        (SHARDED, 1, f"0000-of-{'9' * 5000}", "step 1 has a file '0000-of-9"),
+        (SHARDED, 10**4000, "0000-of-0001", "there is a step 1000"),
+    ],
+)
+def test_a_rank_that_names_files_that_cannot_be_is_an_error(
+    tmp_path: Path, kind: str, step: int, name: str, says: str
+) -> None:
+    def run(group: Group) -> str:
+        checkpoints = {WHOLE: Checkpoints, SHARDED: ShardedCheckpoints}[kind](group, tmp_path / "out")
+        finding = Finding([Good(name, "save")] if group.rank else [], [])
+        with pytest.raises(TrainError) as caught:
+            checkpoints._newest_of([step] if group.rank else [], lambda _: finding, lambda _: None)
+        return str(caught.value)
+
+    (said,) = set(on_hosts(tmp_path, 2, run))
+    assert said.startswith(f"rank 1 (host1) says that {says}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class Checkpoints(BaseCheckpoints):
     A folder has one writer: the lowest of the ranks that see it. So hosts that share a disk keep one copy,
     and hosts with disks of their own keep one each. Every method must be called on every rank.
     """
+
+    FILE = re.compile(name_of(0, 1))
 
     def save(self, step: int, states: Mapping[str, Any]) -> None:
         """Write `states` as the checkpoint of `step`; on failure raise TrainError and keep earlier ones.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import reprlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
@@ -16,9 +18,11 @@ from ..job.group import Group
 from ..job.long_work import others_wait
 from ..reporting.terminal import Terminal
 from . import files
-from .shards import NAME, ranks_of
+from .shards import ranks_of
 
 FOLDER = "checkpoints"
+LAST = 10**15
+"""The highest number of a step."""
 SAME = "same"
 """The name in a checkpoint of the options that must not change."""
 
@@ -85,6 +89,9 @@ class BaseCheckpoints(ABC):
     Every method must be called on every rank; where one rank reads or writes a disk, the others wait for it
     however long it takes.
     """
+
+    FILE: re.Pattern[str]
+    """The names that its files may have, without suffix; other ranks say which ones they have."""
 
     def __init__(
         self,
@@ -169,11 +176,17 @@ class BaseCheckpoints(ABC):
 
         The ranks `examine` one step at a time, the latest first.
         """
-        for step in sorted(set().union(*self.group.all_gather(sorted(here), list[int])), reverse=True):
+        of_ranks = self.group.all_gather(sorted(here), list[int])
+        for rank, steps in enumerate(of_ranks):
+            if other := [step for step in steps if not 0 <= step <= LAST]:
+                raise self._invalid(rank, f"there is a step {reprlib.repr(other[0])}")
+        for step in sorted(set().union(*of_ranks), reverse=True):
             with others_wait(self.group):
                 mine = examine(step)
             findings = self.group.all_gather(mine, Finding)
-            for host, finding in zip(self.group.hosts, findings, strict=True):
+            for rank, (host, finding) in enumerate(zip(self.group.hosts, findings, strict=True)):
+                if names := [good.name for good in finding.good if not self.FILE.fullmatch(good.name)]:
+                    raise self._invalid(rank, f"step {step} has a file {reprlib.repr(names[0])}")
                 for damage in finding.damage:
                     say(f"{host}: {damage}")
             if saves := _complete(step, findings):
@@ -181,6 +194,13 @@ class BaseCheckpoints(ABC):
             if any(finding.good for finding in findings):  # otherwise the lines of damage say all
                 say(f"step {step} is not complete on any hosts")
         return None
+
+    def _invalid(self, rank: int, said: str) -> TrainError:
+        """Return the error for what a rank says of its files, where no checkpoint of this class has that."""
+        return TrainError(
+            f"rank {rank} ({self.group.hosts[rank]}) says that {said}, as no {type(self).__name__} can have\n"
+            "does it run the same program, and the same version of muster.train?"
+        )
 
     def _raise_together(self, what: str, why: str) -> None:
         """Raise TrainError on every rank if one has a reason `why`; that of the lowest is shown."""
@@ -205,9 +225,8 @@ def _complete(step: int, findings: Sequence[Finding]) -> list[Found]:
     by_save: dict[tuple[str, int, int], dict[int, list[int]]] = {}
     for holder, finding in enumerate(findings):
         for good in finding.good:
-            if NAME.fullmatch(good.name):
-                rank, ranks = ranks_of(good.name)
-                by_save.setdefault((good.save, ranks, good.size), {}).setdefault(rank, []).append(holder)
+            rank, ranks = ranks_of(good.name)
+            by_save.setdefault((good.save, ranks, good.size), {}).setdefault(rank, []).append(holder)
     return [
         Found(step, save, size, [there[rank] for rank in range(ranks)])
         for (save, ranks, size), there in by_save.items()

@@ -42,6 +42,8 @@ class ShardedCheckpoints(BaseCheckpoints):
     The methods are those of Checkpoints. Every one must be called on every rank.
     """
 
+    FILE = shards.NAME
+
     def __init__(
         self,
         group: Group,

@@ -25,7 +25,7 @@ from .files import HashingFile, hash_of, sync, sync_folder
 from .parts import Part
 
 INDEX_AT_MOST = 64 << 20  # bytes of a rank's .json
-NAME = re.compile(r"(\d{4,})-of-(\d{4,})")
+NAME = re.compile("[0-9]{4,9}-of-[0-9]{4,9}")
 
 
 class Unfit(Exception):
