@@ -23,8 +23,8 @@ from pathlib import Path
 
 import torch
 
-from muster.train.tools import host_speed
-from muster.train.tools.host_speed import TYPES, HostConfig
+from muster.deploy.features.bench.programs import host_speed
+from muster.deploy.features.bench.programs.host_speed import TYPES, HostConfig
 
 from .libraries import gemm, memcpy
 from .records import Proof, Recorder

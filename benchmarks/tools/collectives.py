@@ -15,10 +15,10 @@ import json
 import sys
 from dataclasses import dataclass
 
+from muster.deploy.features.bench.programs import measure as outcome
+from muster.deploy.features.bench.programs.entry import ToolConfig, run
 from muster.train.job.group import Group
 from muster.train.reporting.summary import headline
-from muster.train.tools import measure as outcome
-from muster.train.tools.entry import ToolConfig, run
 
 from . import measure
 from .operations import OPERATIONS, Operation, World

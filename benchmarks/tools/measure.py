@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from muster.deploy.features.bench.programs.measure import REFUSED, RIGHT, WRONG, first_line
 from muster.train.job.hardware import wait_for_gpu
-from muster.train.tools.measure import REFUSED, RIGHT, WRONG, first_line
 
 from .operations import Operation, World
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from muster.train.tools.timed_operations import named
+from muster.deploy.features.bench.programs.timed_operations import named
 
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 LATE = 0.1  # seconds

@@ -18,8 +18,8 @@ import sys
 
 import torch
 
+from muster.deploy.features.bench.programs.entry import ToolConfig, run
 from muster.train.job.group import Group
-from muster.train.tools.entry import ToolConfig, run
 
 from .probe_cells import all_cells
 from .probe_children import measure_apart

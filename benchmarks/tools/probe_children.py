@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
+from muster.deploy.features.bench.programs.measure import BROKEN, together
 from muster.train.job.backend import gpu_number
 from muster.train.job.group import Group
 from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import address_of
 from muster.train.job.values import decoded, encoded
-from muster.train.tools.measure import BROKEN, together
 
 from .probe_cells import DIES, HANGS, Cell, Measured, measure
 

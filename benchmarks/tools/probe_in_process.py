@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 
+from muster.deploy.features.bench.programs.measure import BROKEN, together
 from muster.train.job.failure import end_job
 from muster.train.job.group import Group
-from muster.train.tools.measure import BROKEN, together
 
 from .probe_cells import Cell, Measured, measure
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import torch
 
+from muster.deploy.features.bench.programs.measure import BROKEN, REFUSED, RIGHT, WRONG
 from muster.train.job.group import Group
 from muster.train.reporting.summary import headline
-from muster.train.tools.measure import BROKEN, REFUSED, RIGHT, WRONG
 
 from .probe_cells import DIES, DTYPES, HANGS, Measured
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import cross_entropy
 
+from muster.deploy.features.bench.programs.entry import run
 from muster.train.job.group import Group
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.job.long_work import others_wait
@@ -28,7 +29,6 @@ from muster.train.reporting.summary import headline
 from muster.train.reporting.terminal import Terminal
 from muster.train.sync import STRATEGIES, make_strategy
 from muster.train.sync.replicated import Unsynchronised as Strategy
-from muster.train.tools.entry import run
 
 from .architectures import BUILT_IN, Architecture, architecture
 

@@ -14,13 +14,13 @@ import torch.distributed as dist
 from muster.deploy.features.bench import command as collectives
 from muster.deploy.features.bench import host_speeds as hosts
 from muster.deploy.features.bench import links
+from muster.deploy.features.bench.programs import host_speed, sweep
+from muster.deploy.features.bench.programs import links as links_tool
+from muster.deploy.features.bench.programs.host_speed import HostConfig
+from muster.deploy.features.bench.programs.links import LinksConfig
+from muster.deploy.features.bench.programs.sweep import SweepConfig, size
+from muster.deploy.features.bench.programs.timed_operations import OPERATIONS, REDUCTIONS, TYPES
 from muster.train.job.group import Group
-from muster.train.tools import host_speed, sweep
-from muster.train.tools import links as links_tool
-from muster.train.tools.host_speed import HostConfig
-from muster.train.tools.links import LinksConfig
-from muster.train.tools.sweep import SweepConfig, size
-from muster.train.tools.timed_operations import OPERATIONS, REDUCTIONS, TYPES
 from tests.train.forked import on_hosts
 
 NAMES = [f"host{number}" for number in range(3)]
@@ -63,7 +63,9 @@ def test_waits_for_a_gpu_hardly_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def pass_time(seconds: float) -> None:
         clock[0] += seconds
 
-    monkeypatch.setattr("muster.train.tools.host_speed.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(
+        "muster.deploy.features.bench.programs.host_speed.time.perf_counter", lambda: clock[0]
+    )
     monkeypatch.setattr(host_speed, "wait_for_gpu", lambda device: pass_time(1e-5))
     first = iter([2.0])  # the first call loads kernels
     copies = host_speed.rate(lambda: pass_time(next(first, 2e-4)), 0.5)

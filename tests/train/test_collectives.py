@@ -14,8 +14,8 @@ import torch.distributed as dist
 from benchmarks.tools import measure, operations
 from benchmarks.tools.collectives import show
 from benchmarks.tools.operations import OPERATIONS, Operation, Pairs, World
-from muster.train.tools import measure as outcome
-from muster.train.tools.entry import ToolConfig
+from muster.deploy.features.bench.programs import measure as outcome
+from muster.deploy.features.bench.programs.entry import ToolConfig
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:

@@ -74,9 +74,13 @@ def test_links_are_measured_by_one_rank_on_each_host_without_the_working_tree(
     (job,) = launches.jobs
     assert [(host.name, host.slots) for host in job.hosts] == [(f"node{n}", 1) for n in (1, 2, 3)]
     assert (job.launcher, job.backend) == ("torchrun", "gloo")
-    assert job.program.module == "muster.train.tools.links"
+    assert job.program.module == "muster.deploy.features.bench.programs.links"
     assert job.program.args == bench_job.SHORT["links"]
-    assert (job.tree.files, bool(job.library.files)) == ((), True)
+    sent = {file.path for file in job.library.files}
+    assert {"job/group.py", f"{job.program.module.replace('.', '/')}.py"} <= {
+        path.removeprefix("train/") for path in sent
+    }
+    assert job.tree.files == ()
     assert "later runs are compared with this one" in capsys.readouterr().out
 
 
@@ -213,6 +217,6 @@ def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.Mo
     inventory = of_file(HostOptions(include="node1"))
     bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     (job,) = launches.jobs
-    assert job.program.module == "muster.train.tools.host_speed"
+    assert job.program.module == "muster.deploy.features.bench.programs.host_speed"
     wanted = wish(job, job.hosts[0], 1, dataclasses.replace(NODE, devices=8))
     assert wanted is not None and wanted.gpus == 8, "its rank measures every GPU of the host"

@@ -21,7 +21,7 @@ MOST: Mapping[str, int] = {
     "deploy/core/text": 980,
     "deploy/core/wire": 1_870,
     "deploy/features/adhoc": 1_290,
-    "deploy/features/bench": 1_410,
+    "deploy/features/bench": 2_560,
     "deploy/features/check": 1_550,
     "deploy/features/containers": 1_280,
     "deploy/features/data": 2_110,
@@ -51,7 +51,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/top": 2_050,
     "deploy/features/why": 4_350,
     "deploy/features/written_files": 150,
-    "train": 10_840,
+    "train": 9_730,
 }
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""
 LONGEST_MODULE = 600

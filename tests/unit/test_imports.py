@@ -66,7 +66,7 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
 ALL = {"all_features.py", "all_options.py"}
 """The lists of all features, which are no feature."""
 TRAIN = (
-    *("__main__", "demo", "training_loop", "position", "tools", "options"),
+    *("__main__", "demo", "training_loop", "position", "options"),
     *("checkpoint", "sync", "reporting"),
     *("data", "job", "mpi_backend"),
 )
@@ -79,6 +79,10 @@ def name_of(path: Path) -> str:
 
 def modules(package: str) -> dict[str, Path]:
     return {name_of(path): path for path in sorted((ROOT / package).rglob("*.py"))}
+
+
+BENCH = "deploy.features.bench.programs"
+"""What the ranks of a benchmark run: programs on muster.train, which the driver only sends."""
 
 
 def imports(path: Path) -> set[str]:
@@ -112,7 +116,8 @@ def goes_to_hosts(name: str) -> bool:
     return bool(ON_HOSTS & {*(inner if top(name) == "core" else inner[1:])})
 
 
-DRIVER = modules("deploy")
+PROGRAMS = modules(BENCH.replace(".", "/"))
+DRIVER = {name: path for name, path in modules("deploy").items() if name not in PROGRAMS}
 TRAINING = modules("train")
 Imported = Mapping[str, set[str]]
 """What each module imports."""
@@ -202,8 +207,16 @@ def test_no_two_modules_import_each_other(which: str, request: pytest.FixtureReq
 
 
 def test_the_driver_and_the_training_run_without_each_other(driver: Imported, training: Imported) -> None:
-    assert not offenders(driver, lambda _, one: one.split(".")[0] in {"torch", "train", "mpi4py"})
+    assert not offenders(
+        driver, lambda _, one: one.split(".")[0] in {"torch", "train", "mpi4py"} or one.startswith(BENCH)
+    )
     assert not offenders(training, lambda _, one: one.split(".")[0] == "deploy")
+
+
+def test_the_programs_of_bench_import_no_part_of_the_driver() -> None:
+    used = {name: imports(path) for name, path in PROGRAMS.items()}
+    assert used
+    assert not offenders(used, lambda _, one: one.startswith("deploy.") and not one.startswith(BENCH))
 
 
 def test_no_two_modules_of_train_have_one_name() -> None:

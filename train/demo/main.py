@@ -19,7 +19,6 @@ and then the library, in the folders beside demo/:
     sync/          data-parallel strategies
     checkpoint/    checkpoints that cannot be lost
     reporting/     what a run shows and writes
-    tools/         examine and measure a cluster
     mpi_backend/   a backend of torch.distributed on MPI
 """
 

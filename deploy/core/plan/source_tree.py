@@ -252,10 +252,14 @@ def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
     return Tree(folder.parent, ".", tuple(files), prefix="muster")
 
 
-def with_files(tree: Tree, folder: Path) -> Tree:
-    """The tree with all files of another folder."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    more = (replace(_read(folder, name)[0], source=str(folder / name)) for name in names)
+def with_files(tree: Tree, folder: Path, inside: str = "") -> Tree:
+    """The tree with all files of another folder, which has the path `inside` on a host."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    names = sorted(str(path.relative_to(folder)) for path in found)
+    more = (
+        replace(_read(folder, name)[0], path=str(PurePath(inside, name)), source=str(folder / name))
+        for name in names
+    )
     return replace(tree, files=(*tree.files, *more))
 
 

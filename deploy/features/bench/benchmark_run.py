@@ -15,7 +15,8 @@ from ...core.job.runner import Job
 from ...core.plan.spec import LaunchSpec
 from ..all_features import features_of
 
-TOOLS = "muster.train.tools"
+PROGRAMS = "muster.deploy.features.bench.programs"
+"""The package that the ranks run."""
 MOST_PRINTED = 16 << 20
 """Bytes of a rank's output that are read; the programs print less, also with thousands of hosts."""
 

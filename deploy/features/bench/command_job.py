@@ -26,7 +26,7 @@ from ...core.job.hosts_record import HostsRecording
 from ...core.job.verdict import verdict
 from ...core.plan.flags import flag
 from ...core.plan.program import Program
-from ...core.plan.source_tree import Tree, of_package
+from ...core.plan.source_tree import Tree, of_package, with_files
 from ...core.plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from ...core.text.progress import Progress
 from ...core.text.screen import Screen
@@ -37,7 +37,7 @@ from ..leases.plan import ALL_GPUS, LeaseOptions
 from ..why.options import WhyOptions
 from . import host_speeds as by_host
 from . import links_text
-from .benchmark_run import TOOLS, BenchmarkRun, one_rank_each
+from .benchmark_run import PROGRAMS, BenchmarkRun, one_rank_each
 from .benchmark_run import run as run_to_end
 from .host_speeds import SlowHost
 from .host_speeds import describe as describe_host
@@ -111,7 +111,7 @@ class KeptOptions(BenchOptions):
 
 
 LINKS, SWEEP, HOSTS = "links", "sweep", "host_speed"
-"""The modules of muster.train.tools that the benchmarks run."""
+"""The modules of programs/ that the benchmarks run."""
 SHORT = {
     LINKS: ("--large", "1048576", "--seconds", "0.05", "--trips", "50"),
     HOSTS: ("--mebibytes", "32", "--matrix", "256", "--seconds", "0.05"),
@@ -161,13 +161,15 @@ def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
 def spec_of(
     inventory: Inventory, hosts: Sequence[Host], tool: str, args: Sequence[str], options: BenchOptions
 ) -> LaunchSpec:
-    """The request of a benchmark's tool on these hosts. It sends no working tree, only muster.train."""
+    """The request of a benchmark on these hosts. It sends muster.train and programs/, and no working tree."""
     return LaunchSpec(
         job=new_job(),
         user=own_name(),
-        program=Program(module=f"{TOOLS}.{tool}", args=tuple(args)),
+        program=Program(module=f"{PROGRAMS}.{tool}", args=tuple(args)),
         tree=Tree(TRAIN, ".", ()),
-        library=of_package(TRAIN),
+        library=with_files(
+            of_package(TRAIN), Path(__file__).with_name("programs"), PROGRAMS.replace(".", "/")
+        ),
         hosts=tuple(hosts),
         launcher=options.launcher,
         allocation=inventory.allocation,

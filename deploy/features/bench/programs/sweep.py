@@ -1,9 +1,9 @@
 """Time the collective operations over sizes, and check their results: options and columns of nccl-tests.
 
     muster bench collectives all_reduce -b 8 -e 128M -f 2
-    torchrun --nproc-per-node 8 -m muster.train.tools.sweep --operations all_reduce,alltoall -e 1G -f 2
-    mpirun -np 4 python -m muster.train.tools.sweep --backend mpi --json
-    python -m muster.train.tools.sweep --spawn 2
+    torchrun --nproc-per-node 8 -m muster.deploy.features.bench.programs.sweep -e 1G -f 2
+    mpirun -np 4 python -m muster.deploy.features.bench.programs.sweep --backend mpi --json
+    python -m muster.deploy.features.bench.programs.sweep --spawn 2
 
 It works with every backend, on CPUs and GPUs. A time is the mean over calls and ranks. It ends with 1 if a
 result is wrong. What a backend refuses is said in a comment, and is no failure.
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..job.group import Group
-from ..job.hardware import wait_for_gpu
-from ..options import OUTPUT, RANKS, RankOptions, broken, option
+from muster.train.job.group import Group
+from muster.train.job.hardware import wait_for_gpu
+from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
+
 from . import sweep_text
 from .entry import run
 from .measure import REFUSED, RIGHT, first_line, together
@@ -90,7 +91,7 @@ class Refused(Exception):
 
 def main() -> None:
     """Run the tool."""
-    run("python -m muster.train.tools.sweep", SweepConfig, show)
+    run("python -m muster.deploy.features.bench.programs.sweep", SweepConfig, show)
 
 
 def show(group: Group, config: SweepConfig) -> int:

@@ -1,8 +1,7 @@
 """Measure the link between every two ranks, in both directions: latency and bandwidth.
 
-    muster bench links                                                   one rank on each host, and a report
-    torchrun --nnodes 4 ... -m muster.train.tools.links                  the same, without a report
-    mpirun -np 4 --map-by ppr:1:node python -m muster.train.tools.links --backend mpi
+    muster bench links                          one rank on each host, and a report
+    torchrun --nnodes 4 ... -m muster.deploy.features.bench.programs.links      without a report
 
 Messages go through torch.distributed, as those of a training do. Ranks meet by the rounds of a tournament,
 so no rank is in two measurements at a time, but the pairs of a round share the switches between them;
@@ -27,9 +26,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..job.group import Group
-from ..job.hardware import wait_for_gpu
-from ..options import OUTPUT, RANKS, RankOptions, broken, option
+from muster.train.job.group import Group
+from muster.train.job.hardware import wait_for_gpu
+from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
+
 from .entry import run
 from .tournament import one_at_a_time, rounds
 
@@ -70,7 +70,7 @@ class Measured:
 
 def main() -> None:
     """Run the tool."""
-    run("python -m muster.train.tools.links", LinksConfig, show)
+    run("python -m muster.deploy.features.bench.programs.links", LinksConfig, show)
 
 
 def show(group: Group, config: LinksConfig) -> int:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..job.failure import fail_together
-from ..job.group import Group, process_group
-from ..job.hardware import use_fair_share_of_cores
-from ..job.ranks import Ranks
-from ..job.spawn import spawn
-from ..options import OUTPUT, RANKS, RankOptions, option, parse
+from muster.train.job.failure import fail_together
+from muster.train.job.group import Group, process_group
+from muster.train.job.hardware import use_fair_share_of_cores
+from muster.train.job.ranks import Ranks
+from muster.train.job.spawn import spawn
+from muster.train.options import OUTPUT, RANKS, RankOptions, option, parse
 
 C = TypeVar("C", bound=RankOptions)
 

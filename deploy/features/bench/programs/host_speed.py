@@ -1,7 +1,7 @@
 """Measure what each host does on its own: memory, matrices, disk, /dev/shm, and a loader's work.
 
-    muster bench hosts                                                  one rank on each host, and a report
-    torchrun --nproc-per-node 1 ... -m muster.train.tools.host_speed    the same, without a report
+    muster bench hosts                          one rank on each host, and a report
+    torchrun --nproc-per-node 1 ... -m muster.deploy.features.bench.programs.host_speed     without a report
 
 A rank prints a JSON line for each figure; more is better in all of them. A rank uses the cores that a rank of
 a training on this host would have. The disk is that of --folder, by default of the folder for results.
@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 
-from ..job.group import Group, out_folder
-from ..job.hardware import wait_for_gpu
-from ..options import OUTPUT, RANKS, RankOptions, broken, option
+from muster.train.job.group import Group, out_folder
+from muster.train.job.hardware import wait_for_gpu
+from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
+
 from .entry import run
 
 SHM = Path("/dev/shm")  # noqa: S108
@@ -75,7 +76,7 @@ class Figure:
 
 def main() -> None:
     """Run the tool."""
-    run("python -m muster.train.tools.host_speed", HostConfig, show)
+    run("python -m muster.deploy.features.bench.programs.host_speed", HostConfig, show)
 
 
 def show(group: Group, config: HostConfig) -> int:
