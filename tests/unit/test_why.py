@@ -402,6 +402,21 @@ def test_ranks_that_cannot_meet_are_told_by_what_they_gave(cause: str) -> None:
     assert not meets(*UNMET[cause], waited=2.0).hang
 
 
+def test_a_rank_of_another_size_is_named_also_where_the_others_have_met_without_it() -> None:
+    ranks = []
+    for number, size in enumerate((3, 3, 4)):
+        met = replace(
+            entry(1, NOW - 60, op="init_process_group", group="setup"), meets=Meeting(HERE, size, number)
+        )
+        barrier = entry(1, NOW - 41, "i", op="barrier", bytes=0, end=0.0)
+        calls = (met, barrier) if size == 3 else (replace(met, state="i", end=0.0),)
+        groups = [GroupCount("setup", "call", "", 1), GroupCount("0", "call", "", 1)]
+        ranks.append(rank(number, entries=calls, groups=tuple(groups[: len(calls)])))
+    verdict = explain(ranks)
+    assert (verdict.kind, verdict.culprits) == ("unmet", (2,))
+    assert "ranks 0-1 expect 3 ranks, rank 2 on node3 expects 4 ranks" in verdict.cause
+
+
 def ended(number: int, code: int, at: float) -> RankExit:
     return RankExit(PlacedRank(number, 0, f"node{number + 1}"), code, at)
 

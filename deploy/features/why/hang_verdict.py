@@ -304,7 +304,7 @@ class HangExplanation:
             if self.age(difference.group, difference.seq) >= SURE_SECONDS or self.stalled:
                 return self._different(difference)
         if culprits := self.culprits():
-            return self._absent(culprits)
+            return self._unmet() or self._absent(culprits)
         circle = waiting.cycle(self.waits)
         return self._unmet() or (self._deadlock(circle) if circle else self._all_present())
 
