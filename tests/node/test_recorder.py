@@ -148,7 +148,7 @@ def test_a_rank_waits_for_what_it_has_begun_only_in_the_wait(folder: Path) -> No
     said = run(
         folder,
         "ring = sys.modules['muster_recorder'].recorder._ring\n"
-        "def state(): return chr(ring._memory[512 * 66 + 10])\n"
+        "def state(): return chr(ring._memory[512 * 67 + 32])\n"
         "dist.distributed_c10d.Work.wait = lambda self: print('waits', state())\n"
         "work = dist.all_reduce(Tensor(7), async_op=True)\n"
         "print('begun', state())\n"
@@ -158,6 +158,17 @@ def test_a_rank_waits_for_what_it_has_begun_only_in_the_wait(folder: Path) -> No
     assert said.splitlines() == ["begun a", "waits i", "then d"]
     (waited,) = read_ring(str(folder / "ring-1"))["entries"][1:]
     assert waited["wait"] >= waited["end"] >= waited["at"] > 1e9
+
+
+def test_a_work_that_was_freed_is_not_taken_for_a_later_one(folder: Path) -> None:
+    said = run(
+        folder,
+        "recorder = sys.modules['muster_recorder'].recorder\n"
+        "for _ in range(5000): dist.all_reduce(Tensor(7), async_op=True)\n"
+        "kept = [dist.distributed_c10d.Work() for _ in range(50)]  # at addresses of freed ones\n"
+        "print({recorder._entry_of(each) for each in kept}, len(recorder._works) <= 4096)\n",
+    )
+    assert said == "{0} True\n"
 
 
 def test_a_wait_for_what_was_begun_long_ago_changes_no_later_entry(folder: Path) -> None:
@@ -282,7 +293,7 @@ def test_without_record_a_rank_is_as_it_was(folder: Path) -> None:
 def test_the_members_of_a_group_fit_into_its_slot(tmp_path: Path, ranks: Sequence[int], said: str) -> None:
     ring = Ring(str(tmp_path / "ring-1"))
     group = ring.group("call", "1", [*ranks])
-    ring.begin(group, b'"op":"barrier"')
+    ring.begin(group, b'"op":"barrier"}\n')
     (read,) = read_ring(str(tmp_path / "ring-1"))["groups"]
     assert (read["ranks"], read["count"]) == (said, 1)
 
@@ -315,7 +326,7 @@ def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None
         ring = Ring(str(tmp_path / f"ring-{number}"))
         group = ring.group("call", "0", range(ranks))
         for _ in range(ENTRIES):
-            what = b'"op":"all_reduce","where":"%s","dtype":"float32","elements":1000000,"bytes":4000000'
+            what = b'"op":"all_reduce","where":"%s","dtype":"float32","elements":1000000,"bytes":4000000}\n'
             ring.begin(group, what % (b"x" * 40))
     known: Any = SimpleNamespace(
         processor_seconds=dict, programs=dict, ends={number: {"code": 1} for number in range(ranks)}

@@ -11,10 +11,11 @@ import http.client
 import json
 import os
 import socket
+import struct
 from typing import Any
 
 from ..wire.frames import Frame
-from .in_rank.muster_ring import COUNT, ENTRIES, FIRST, SLOT
+from .in_rank.muster_ring import COUNT, ENTRIES, ENTRY, FIRST, SLOT
 
 MOST_ENTRIES = 96  # of each rank and each kind of record
 MOST_TRACE = 1 << 23  # bytes of an answer of torch's server
@@ -34,10 +35,10 @@ def read_ring(path: str, most: int = MOST_ENTRIES) -> Frame:
         return {"missing": "it has not brought its ranks together with torch.distributed"}
     except OSError as error:
         return {"missing": str(error)}
-    slots = [_slot(content[at : at + SLOT]) for at in (0, *range(SLOT * FIRST, len(content), SLOT))]
     groups = [group for at in range(SLOT, SLOT * FIRST, SLOT) if (group := _group(content[at : at + SLOT]))]
-    entries = sorted((slot for slot in slots[1:] if slot), key=lambda slot: slot["number"])
-    head = slots[0] or {}
+    slots = (_noted(content[at : at + SLOT]) for at in range(SLOT * FIRST, len(content), SLOT))
+    entries = sorted((slot for slot in slots if slot), key=lambda slot: slot["number"])
+    head = _slot(content[:SLOT]) or {}
     who = {"torch": head.get("torch", ""), "pid": head.get("pid", 0)}
     return {**who, "groups": groups, "entries": _latest(entries, most)}
 
@@ -55,12 +56,21 @@ def _group(slot: bytes) -> Frame | None:
     return group and {**group, "count": COUNT.unpack_from(slot)[0]}
 
 
+def _noted(slot: bytes) -> Frame | None:
+    """The collective or message in a slot; None for an empty slot."""
+    with contextlib.suppress(struct.error):
+        number, count, at, end, state, wait = ENTRY.unpack_from(slot)
+        times = {"at": at, "end": end, "wait": wait, "state": state.decode("latin-1")}
+        text = _slot(slot[ENTRY.size :]) if number else None
+        return text and {**text, **times, "number": number, "seq": count}
+    return None
+
+
 def _slot(text: bytes) -> Frame | None:
-    """One slot; None for an empty one, and for one that is being written."""
-    with contextlib.suppress(ValueError, KeyError):
+    """The object in one slot; None for an empty one, and for one that is being written."""
+    with contextlib.suppress(ValueError):
         slot = json.loads(text.partition(b"\n")[0].rstrip(b"\0"))
-        if isinstance(slot, dict) and isinstance(slot.get("number", 0), int):
-            return slot
+        return slot if isinstance(slot, dict) else None
     return None
 
 

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -51,10 +52,11 @@ class CallTexts:
     """The descriptions of collectives and messages, as parts of slots. A loop makes each of them once."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], bytes] = {}
+        self._made: dict[tuple[Any, ...], tuple[bytes, Any]] = {}
+        """Each with the code that has made the call, so that no other code gets its address."""
 
-    def text(self, op: str, where: tuple[str, int], tensors: Any, extra: bytes = b"") -> bytes:
-        """`where`: file and line; `tensors`: one, several or none."""
+    def text(self, op: str, file: str, frame: FrameType | None, tensors: Any, extra: bytes = b"") -> bytes:
+        """`file`: the short name of that of the frame; `tensors`: one, several or none."""
         first, elements = tensors, 0
         if hasattr(tensors, "numel"):
             elements = tensors.numel()
@@ -63,18 +65,20 @@ class CallTexts:
             first = each[0] if each else None
             elements = sum([tensor.numel() for tensor in each])
         dtype = None if first is None else first.dtype
-        key = op, where, dtype, elements, extra
+        code, at = (frame.f_code, frame.f_lasti) if frame else (None, 0)
+        key = op, id(code), at, dtype, elements, extra
         made = self._made.get(key)
         if made is None:
             size = elements * first.element_size() if elements else 0
+            line = f"{file}:{frame.f_lineno}" if frame else ""
             if len(self._made) >= MOST_TEXTS:  # for example the sizes of ragged batches
                 self._made.clear()
-            made = self._made[key] = _text(op, where, str(dtype)[6:] if dtype else "", elements, size) + extra
-        return made
+            text = _text(op, line, str(dtype)[6:] if dtype else "", elements, size) + extra + b"}\n"
+            made = self._made[key] = text, code
+        return made[0]
 
 
-def _text(op: str, where: tuple[str, int], dtype: str, elements: int, size: int) -> bytes:
-    line = f"{where[0]}:{where[1]}" if where[0] else ""
+def _text(op: str, line: str, dtype: str, elements: int, size: int) -> bytes:
     text = b'"op":%s,"where":%s,"dtype":%s,"elements":%d,"bytes":%d'
     return text % (quoted(op, 40), quoted(line, 100, last=True), quoted(dtype, 16), elements, size)
 

@@ -55,6 +55,7 @@ _COLLECTIVES = {
 }
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+MOST_WORKS = 4096  # before those that exist no more are forgotten
 _SETUP = ("init_process_group", "new_group")
 
 
@@ -75,8 +76,8 @@ class Recorder:
         self._inside, self._texts = _Inside(), CallTexts()
         self._names: dict[str, str] = {}
         self._has_works = False
-        self._works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        """The works that calls have returned, each with its number in the record."""
+        self._works: dict[int, tuple[Callable[[], Any], int]] = {}
+        """The works that calls have returned, by their addresses, each with its number in the record."""
         self._watched: set[type] = set()
 
     def record_as(self, folder: str, rank: str) -> None:
@@ -129,12 +130,17 @@ class Recorder:
 
     def _watch(self, work: Any, entry: int) -> None:
         """Record when the program waits for this work: until then, the rank may be elsewhere."""
-        with contextlib.suppress(Exception):
-            owner = next(kind for kind in type(work).__mro__ if "wait" in vars(kind))
-            if owner not in self._watched:
-                owner.wait = self._waiting(owner.wait)  # type: ignore[attr-defined]
-                self._watched.add(owner)
-            self._works[work] = entry
+        try:
+            if type(work) not in self._watched:
+                owner = next(kind for kind in type(work).__mro__ if "wait" in vars(kind))
+                if owner not in self._watched:
+                    owner.wait = self._waiting(owner.wait)  # type: ignore[attr-defined]
+                self._watched |= {owner, type(work)}
+            if len(self._works) >= MOST_WORKS:
+                self._works = {at: each for at, each in self._works.items() if each[0]() is not None}
+            self._works[id(work)] = weakref.ref(work), entry  # a weak dictionary would take 1 µs more
+        except Exception:  # noqa: BLE001, S110  # such as a work of a kind without weak references
+            pass
 
     def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         inside = self._inside
@@ -156,10 +162,8 @@ class Recorder:
         return _marked(wait)
 
     def _entry_of(self, work: Any) -> int:
-        try:
-            return self._works.get(work, 0)
-        except TypeError:  # a work of a kind without weak references
-            return 0
+        found = self._works.get(id(work))
+        return found[1] if found and found[0]() is work else 0
 
     # -- the description of each function, as a part of a slot --
 
@@ -259,11 +263,8 @@ class Recorder:
         self._server = None
 
     def _text(self, op: str, tensors: Any, extra: bytes = b"") -> bytes:
-        return self._texts.text(op, self._where(), tensors, extra)
-
-    def _where(self) -> tuple[str, int]:
-        """The line of the program that called: the first frame that is not torch's or this file's."""
-        frame: FrameType | None = sys._getframe(3)
+        """The description of a call of the first frame that is not torch's or this file's."""
+        frame: FrameType | None = sys._getframe(2)  # the caller of begin_work, or a recorded function
         for _ in range(60):
             if frame is None:
                 break
@@ -272,9 +273,9 @@ class Recorder:
             if name is None:
                 name = self._names[path] = _short(path)
             if name:
-                return name, frame.f_lineno
+                return self._texts.text(op, name, frame, tensors, extra)
             frame = frame.f_back
-        return "", 0
+        return self._texts.text(op, "", None, tensors, extra)
 
 
 def _short(path: str) -> str:
@@ -293,9 +294,10 @@ def _marked(function: Any) -> Callable[..., Any]:
 
 
 def _is_complete(work: Any) -> bool:
-    with contextlib.suppress(Exception):
+    try:
         return bool(work.is_completed())
-    return True
+    except Exception:  # noqa: BLE001
+        return True
 
 
 _kept: list[Any] = []

@@ -2,7 +2,8 @@
 
 The file is memory that is shared with the host's agent, so it can be read while the rank waits, is stopped or
 is gone. It has a head, a slot for each group with the number of its collectives, and the ring. Each slot is
-one JSON object and a newline, in that of a group after the number; the rest of it is undefined.
+one JSON object and a newline, in that of a group after its number, and in the ring after ENTRY; the rest of
+it is undefined. Packed numbers take a third of the time that their text takes, and training waits for them.
 core/agent/records.py reads it.
 Standard library only, Python 3.9.
 """
@@ -24,6 +25,11 @@ GROUPS, ENTRIES = 64, 256
 FIRST = 1 + GROUPS
 """The first slot of the ring."""
 COUNT = struct.Struct("<Q")
+ENTRY = struct.Struct("<QQddcd")
+"""Its number, from 1 on, and that in its group; when it began and its call ended; its state; since when the
+rank waits for it. Times are seconds since the epoch, 0 for never."""
+END, WAIT = struct.Struct("<dc"), struct.Struct("<cd")
+AT_END, AT_WAIT = 24, 32
 MOST_NAME = 64  # bytes of the name of a group
 MOST_SPANS = 180  # characters of the list of a group's ranks: the room in a slot
 OMITTED = "?"
@@ -40,7 +46,7 @@ class Ring:
         with open(path, "w+b") as file:
             file.truncate(size)
             self._memory = mmap.mmap(file.fileno(), size)
-        self._numbers, self._newest = itertools.count(), 0
+        self._numbers, self._newest = itertools.count(1), 0
         self.groups: dict[tuple[str, str], Group] = {}
 
     def head(self, text: dict[str, Any]) -> None:
@@ -63,30 +69,27 @@ class Ring:
         group.count = count = group.count + 1
         if group.slot:
             COUNT.pack_into(self._memory, group.slot * SLOT, count)
-        number = next(self._numbers)
-        slot = FIRST + number % ENTRIES
-        text = group.entry % (number, count, time.time(), what)
+        self._newest = number = next(self._numbers)
+        text = ENTRY.pack(number, count, time.time(), 0.0, WAITED, 0.0) + group.entry + what
         if len(text) <= SLOT:
-            at = slot * SLOT
+            at = (FIRST + number % ENTRIES) * SLOT
             self._memory[at : at + len(text)] = text
-        self._newest = number + 1
-        return number + 1
+        return number
 
     def end(self, entry: int, state: bytes) -> None:
         """Write the state of a collective or message whose call has returned."""
         if at := self._place(entry):
-            self._memory[at + 10 : at + 36] = b'%s","end":%17.6f' % (state, time.time())
+            END.pack_into(self._memory, at + AT_END, time.time(), state)
 
     def wait(self, entry: int, state: bytes) -> None:
         """Write that the rank now waits for an entry whose call had returned; later, the state after that."""
         if at := self._place(entry):
-            self._memory[at + 44 : at + 61] = b"%17.6f" % time.time()
-            self._memory[at + 10 : at + 11] = state
+            WAIT.pack_into(self._memory, at + AT_WAIT, state, time.time())
 
     def _place(self, entry: int) -> int:
         """Where an entry is; 0 if a later one has taken its slot."""
         taken = self._newest - entry >= ENTRIES
-        return 0 if taken else (FIRST + (entry - 1) % ENTRIES) * SLOT
+        return 0 if taken else (FIRST + entry % ENTRIES) * SLOT
 
     def _put(self, slot: int, text: bytes) -> None:
         if len(text) <= SLOT:
@@ -99,13 +102,10 @@ class Group:
 
     def __init__(self, slot: int, kind: str, name: str, ranks: Sequence[int]) -> None:
         self.slot, self.count = slot, 0
-        named = quoted(name, MOST_NAME).replace(b"%", b"%%"), json.dumps(kind).encode()
+        self.entry = b'{"group":%s,"kind":%s,' % (quoted(name, MOST_NAME), json.dumps(kind).encode())
         spans = _spans(ranks)
         members = json.dumps(spans if len(spans) <= MOST_SPANS else OMITTED).encode()
-        self.text = b'{"group":%s,"kind":%s,"ranks":%s}\n' % (quoted(name, MOST_NAME), named[1], members)
-        # Ring.end and Ring.wait write the state and these times.
-        end = b'"end":%17.6f,"wait":%17.6f,"number":%%d' % (0.0, 0.0)
-        self.entry = b'{"state":"i",%s,"group":%s,"kind":%s,"seq":%%d,"at":%%.6f,%%s}\n' % (end, *named)
+        self.text = b'%s"ranks":%s}\n' % (self.entry, members)
 
 
 def quoted(text: str, most: int, *, last: bool = False) -> bytes:
