@@ -28,6 +28,7 @@ description:
   - Other errors have the fields of their result. With -v they have the source of the task too.
   - Hosts that cannot be reached for the same reason share a line, after the task.
   - An error that the playbook ignores is left to the task after it.
+  - The recap counts as failed the hosts that the playbook names (set_stats, muster_failed), if it names some.
 extends_documentation_fragment: [default_callback, result_format_callback]
 requirements:
   - set as stdout in configuration
@@ -91,4 +92,9 @@ class CallbackModule(default.CallbackModule):  # type: ignore[misc]  # Ansible h
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """The playbook has ended."""
         self._print_unreached()
+        failed = stats.custom.get("_run", {}).pop("muster_failed", None)
+        if failed is not None:  # one host has failed for all: count those that did not do what was asked
+            stats.failures.clear()
+            stats.failures.update(dict.fromkeys(failed, 1))
+            stats.processed.update(dict.fromkeys(failed, 1))
         super().v2_playbook_on_stats(stats)

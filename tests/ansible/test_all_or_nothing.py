@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ansible.bare_hosts import BOOKS, PATH, Hosts, run
+from tests.ansible.bare_hosts import BOOKS, PATH, Hosts, recap, run
 from tests.ansible.rendering import filtered
 from tests.terminals import shown_on
 
@@ -50,7 +50,7 @@ def unexamined(**probe: Any) -> str:
         ),
         (
             {"rc": 127, "msg": "The module interpreter '/usr/bin/python3' was not found."},
-            "cannot be examined: The module interpreter '/usr/bin/python3' was not found.",
+            "it has no /usr/bin/python3; install it there: apt-get install python3, or dnf install python3",
         ),
         (
             {"msg": "Task failed: Missing sudo password"},
@@ -119,6 +119,7 @@ def test_every_host_is_examined_and_each_obstacle_reported_once_before_any_chang
         assert 1 <= report.count(text) <= 2
     assert "Nothing was changed on any host.\n" in report
     assert "TASK [ssh_trust" not in done.stdout
+    assert {name: host["failed"] for name, host in recap(done.stdout).items()}["nowhere.invalid"] == 1
     assert "[ERROR]" not in done.stdout + done.stderr
 
 
