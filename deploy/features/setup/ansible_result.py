@@ -11,9 +11,12 @@ _PREFIX = re.compile(
     r"^(Task failed: )?(Action failed: )?(Failed to connect to the host via ssh: )?"
     r"(Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: )?"
 )
-_SUDO = {
+_KNOWN = {
     r"(?i)(missing|incorrect) sudo password|password is required|no password was provided": (
         "sudo asks for a password there; give it once for all hosts: muster setup -- --ask-become-pass"
+    ),
+    r"/usr/bin/python3'? (was )?not found|python3: (not found|No such file)": (
+        "it has no /usr/bin/python3; install it there: apt-get install python3, or dnf install python3"
     ),
     r"sudo: (command )?not found": "it has no sudo; log in as root: muster setup -- -u root",
 }
@@ -23,7 +26,7 @@ _LONGEST = 400
 def obstacle(result: Mapping[str, Any]) -> str:
     """Return why a host could not be reached or asked, without the names of the programs that report it."""
     said = "\n".join(str(result.get(key, "")) for key in ("msg", "module_stderr", "stderr"))
-    if refused := next((text for pattern, text in _SUDO.items() if re.search(pattern, said)), ""):
+    if refused := next((text for pattern, text in _KNOWN.items() if re.search(pattern, said)), ""):
         return refused
     lines = [line.strip() for line in _PREFIX.sub("", said).splitlines() if line.strip()]
     if result.get("unreachable"):
