@@ -50,7 +50,7 @@ def unexamined(**probe: Any) -> str:
         ),
         (
             {"rc": 127, "msg": "The module interpreter '/usr/bin/python3' was not found."},
-            "it has no /usr/bin/python3; install it there: apt-get install python3, or dnf install python3",
+            "it has no python3; install it (apt-get install python3)",
         ),
         (
             {"msg": "Task failed: Missing sudo password"},

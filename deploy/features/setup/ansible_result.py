@@ -15,9 +15,7 @@ _KNOWN = {
     r"(?i)(missing|incorrect) sudo password|password is required|no password was provided": (
         "sudo asks for a password there; give it once for all hosts: muster setup -- --ask-become-pass"
     ),
-    r"/usr/bin/python3'? (was )?not found|python3: (not found|No such file)": (
-        "it has no /usr/bin/python3; install it there: apt-get install python3, or dnf install python3"
-    ),
+    r"python3\b.*(not found|No such file)": "it has no python3; install it (apt-get install python3)",
     r"sudo: (command )?not found": "it has no sudo; log in as root: muster setup -- -u root",
 }
 _LONGEST = 400
