@@ -85,7 +85,7 @@ def muster(project: Project, last: str, *arguments: str) -> Iterator[Command]:
 def started(project: Project, tmp_path: Path, *arguments: str) -> str:
     """Launch the program in the background; returns the job's id."""
     (project.path / "train.py").write_text(PROGRAM)
-    launched = project.fab(
+    launched = project.muster(
         "launch", "--detach", "--env", f"GO={tmp_path / 'go'}", *arguments, "--script", "train.py"
     )
     found = re.search(r"job (\S+):", launched.stdout)
@@ -97,7 +97,7 @@ def printed(project: Project, job: str, word: str) -> str:
     """The line of the job's output with a word."""
 
     def look() -> str:
-        lines = project.fab("logs", job).stdout.splitlines()
+        lines = project.muster("logs", job).stdout.splitlines()
         return next((line for line in lines if word in line), "")
 
     return wait_until(look, f"{word} in the output")

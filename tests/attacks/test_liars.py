@@ -34,7 +34,7 @@ from muster.deploy.features.adhoc import put_get as transfer
 from muster.deploy.features.check.ask_hosts import measure
 from muster.deploy.features.why.gather import gather_pace
 from tests.attacks.liar import LIES
-from tests.launching import FAB, make_project
+from tests.launching import MUSTER, make_project
 from tests.load import hold
 from tests.unit.test_job_states import RECORD, make_run
 from tests.unit.test_job_states import hold as hold_job
@@ -298,10 +298,10 @@ pathlib.Path(sys.argv[1]).write_text(f"{ended.returncode} {most}")
 
 
 def command(folder: Path, words: list[str], lie: str) -> Ended:
-    """Run a command of `fab` on a host that lies."""
+    """Run a command on a host that lies."""
     project = make_project(folder / "project")
     (project.path / "liars.txt").write_text("localhost slots=1\n")
-    argv = [str(FAB), *words, "--hosts=liars.txt", f"--python={liar(folder, lie)}"]
+    argv = [str(MUSTER), *words, "--hosts=liars.txt", f"--python={liar(folder, lie)}"]
     said, measured = folder / "output", folder / "measured"
     began = time.monotonic()
     with said.open("wb") as output:

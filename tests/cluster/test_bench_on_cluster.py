@@ -65,7 +65,7 @@ def limited(cluster: Cluster) -> Iterator[None]:
 
 def links(project: Project, *words: str) -> dict[str, Any]:
     page = ("--html", PAGE) if PAGE else ()
-    done = project.fab("bench", "links", "--json", *page, *words)
+    done = project.muster("bench", "links", "--json", *page, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

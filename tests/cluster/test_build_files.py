@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.launching import FAB, ROOT
+from muster.deploy.cli import dispatch
+from tests.launching import ROOT
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -29,10 +30,12 @@ def test_buildx_reads_every_target_of_the_bake_file() -> None:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("target", BAKE["target"])
-def test_fab_has_buildx_build_the_target(target: str) -> None:
-    words = (str(FAB), "image.build", "--target", target, "--dry-run")
-    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200, check=True).stdout
-    command = said.splitlines()[-1].split()
+def test_a_build_of_a_target_is_one_by_buildx(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert dispatch.run(["image", "build", target, "--dry-run"], "muster") == 0
+    command = capsys.readouterr().out.splitlines()[-1].split()
     assert command[:3] == ["docker", "buildx", "bake"]
     printed = subprocess.run([*command, "--print"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout)["target"][target]["context"] == str(ROOT)

@@ -1,4 +1,4 @@
-"""`fab check` on three nodes, each broken in some way: the right host, cause and remedy are named."""
+"""`muster check` on three nodes, each broken in some way: the right host, cause and remedy are named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.cluster.striking import clean_at
-from tests.launching import FAB, Project
+from tests.launching import MUSTER, Project
 from tests.load import hold
 from tests.waiting import PATIENCE, read_until
 
@@ -29,7 +29,7 @@ PACKAGES = "/usr/lib/python3/dist-packages"
 
 @dataclass(frozen=True)
 class Checked:
-    """What `fab check` said."""
+    """What `muster check` said."""
 
     status: int
     output: str
@@ -48,7 +48,7 @@ class Checked:
 def check(project: Project, *words: str) -> Checked:
     began = time.monotonic()
     done = subprocess.run(
-        [str(FAB), "check", *words],
+        [str(MUSTER), "check", *words],
         cwd=project.path,
         env=project.env,
         stdin=subprocess.DEVNULL,

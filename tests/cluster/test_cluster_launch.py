@@ -1,4 +1,4 @@
-"""`fab launch` on three nodes over SSH: training, failures, stops, and hosts that are wrong in some way."""
+"""`muster launch` on three nodes over SSH: training, failures, stops, and hosts with some fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
 from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.cluster.striking import clean_at
-from tests.launching import FAB, ONE_THREAD, ROOT, Launched, Project
+from tests.launching import MUSTER, ONE_THREAD, ROOT, Launched, Project
 from tests.load import hold
 from tests.waiting import PATIENCE, read_until
 
@@ -38,13 +38,13 @@ def job_processes(cluster: Cluster) -> list[str]:
 
 
 def train(cluster: Cluster, folder: Path, *words: str, hosts: Path | None = None) -> tuple[str, list[float]]:
-    """`fab launch` of the project's own training program, with its results in `folder`.
+    """`muster launch` of the project's own training program, with its results in `folder`.
 
     Returns its last line, and the loss of each epoch.
     """
     where = str(hosts or cluster.hosts_file)
     patient = ("--start-timeout", "300")  # the start of torch on a busy machine
-    command = [str(FAB), "launch", "--hosts", where, "--runs", str(folder), *patient, *ONE_THREAD, *words]
+    command = [str(MUSTER), "launch", "--hosts", where, "--runs", str(folder), *patient, *ONE_THREAD, *words]
     done = subprocess.run(
         command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=540, check=False
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.launching import FAB, ROOT
+from tests.launching import MUSTER, ROOT
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -35,7 +35,7 @@ def test_on_three_ranks_of_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
         "collectives layouts sizes messages training",
     )
     hosts = ("--hosts", str(cluster.hosts_file), "--np", "3", "--runs", str(tmp_path))
-    command = (str(FAB), "launch", *hosts, *checks)
+    command = (str(MUSTER), "launch", *hosts, *checks)
     done = subprocess.run(
         command, cwd=ROOT, env={**cluster.env}, capture_output=True, text=True, timeout=540, check=False
     )

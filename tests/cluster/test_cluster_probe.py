@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.launching import FAB, ROOT
+from tests.launching import MUSTER, ROOT
 from tests.train.probe_tables import DEBIAN_GLOO, DEBIAN_MPI, documented, told
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def test_the_node_image_has_the_table_of_the_document(
     hosts = ("--hosts", str(cluster.hosts_file), "--include", "node1", "--runs", str(tmp_path))
     probe = ("--backend", backend, "--module", "benchmarks.tools.probe", "--args=--json")
     done = subprocess.run(
-        [str(FAB), "launch", *hosts, *probe],
+        [str(MUSTER), "launch", *hosts, *probe],
         cwd=ROOT,
         env=cluster.env,
         capture_output=True,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import Cluster
-from tests.launching import FAB, ONE_THREAD, ROOT, Project
+from tests.launching import MUSTER, ONE_THREAD, ROOT, Project
 from tests.waiting import PATIENCE
 
 ONE_DIGIT = 1 / 360  # of those held out: the sums of three ranks and of two differ in their last bits
@@ -29,7 +29,7 @@ def lose_a_host(cluster: Cluster, runs: Path, launcher: str) -> str:
     again = (*ONE_THREAD, "--per-host", "1", "--max-restarts", "2", "--min-hosts", "2")
     said = []
     with subprocess.Popen(
-        [str(FAB), "launch", *words, *again], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [str(MUSTER), "launch", *words, *again], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -54,8 +54,8 @@ def lose_a_host(cluster: Cluster, runs: Path, launcher: str) -> str:
     return run.name
 
 
-def fab(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FAB, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+def muster(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([MUSTER, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -103,9 +103,9 @@ def test_the_same_under_mpirun_where_hosts_share_a_home(one_home: Cluster, tmp_p
     left = tmp_path / "left.txt"
     left.write_text("node1 slots=2\nnode2 slots=2\n")
     hosts = ("--hosts", str(left))
-    listed = fab("status", *hosts, "--runs", str(tmp_path / "runs"))
+    listed = muster("status", *hosts, "--runs", str(tmp_path / "runs"))
     assert (listed.returncode, listed.stdout.count(job)) == (0, 1), listed
-    cleaned = fab("clean", *hosts, "--older-than", "0", "--results")
+    cleaned = muster("clean", *hosts, "--older-than", "0", "--results")
     assert (cleaned.returncode, cleaned.stdout.count("1 jobs removed")) == (0, 1), cleaned
     assert one_home.exec("node2", ["ls", "/home/muster/.muster/jobs"]).stdout == ""
 
@@ -113,10 +113,10 @@ def test_the_same_under_mpirun_where_hosts_share_a_home(one_home: Cluster, tmp_p
 def test_a_detached_job_starts_again_by_itself(project: Project) -> None:
     (project.path / "again.py").write_text(AGAIN)
     job = project.detach("--script", "again.py", "--max-restarts", "1")
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert attached.returncode == 0, attached.stderr
     assert "DONE    6 ranks on 3 hosts" in attached.stdout
-    logs = project.fab("logs", job).stdout
+    logs = project.muster("logs", job).stdout
     assert "[5 node3] attempt 0\n" in logs  # the others may be stopped before they say a word
     assert "rank 5 on node3: exit status 7; restart 1 of 1 on node1, node2, node3\n" in logs
     assert logs.count("attempt 1\n") == 6

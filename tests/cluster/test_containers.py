@@ -212,7 +212,7 @@ def test_a_rank_that_outgrows_the_containers_memory_is_explained(project: Projec
 @soak
 def test_stacks_of_ranks_inside_are_read_from_outside(project: Project, image: str) -> None:
     started, job = begin(project, image)
-    shown = project.fab("stacks", job)
+    shown = project.muster("stacks", job)
     started.send_signal(signal.SIGINT)
     started.communicate(timeout=PATIENCE)
     assert shown.returncode == 0, shown.stderr
@@ -231,7 +231,7 @@ def test_a_job_inside_that_fails_starts_again(project: Project, image: str) -> N
 def test_a_detached_job_inside_starts_again_and_ends(project: Project, image: str) -> None:
     words = ("--env", "GREETING=x", "--script", "program.py", "--args=exit", "--max-restarts", "1")
     job = project.detach("--image", image, *words)
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert attached.returncode == 3, attached.stdout + attached.stderr
     assert f"job {job}, restart 1: 2 ranks" in attached.stdout
     assert "FAILED  rank 1 on localhost: exit status 3" in attached.stdout

@@ -32,7 +32,7 @@ def test_every_rank_reads_what_left_this_machine_once(project: Project, cluster:
     for number in range(200):
         (folder / f"{number}.txt").write_text(f"{number}\n")
     try:
-        done = project.fab("data.push", str(folder))
+        done = project.muster("data.push", str(folder))
         assert done.returncode == 0, done.stdout + done.stderr
         last = done.stdout.splitlines()[-2]
         assert last.startswith("digits: on 3 of 3 hosts after ")
@@ -48,9 +48,9 @@ def test_every_rank_reads_what_left_this_machine_once(project: Project, cluster:
             assert log.read_text().split() == [hashlib.sha256(content).hexdigest(), "201", "PermissionError"]
 
         (folder / "new.txt").write_text("new")
-        assert "; 0.0 MB left this machine" in project.fab("data.push", str(folder)).stdout
-        verified = json.loads(project.fab("data.verify", "digits", "--json").stdout)
+        assert "; 0.0 MB left this machine" in project.muster("data.push", str(folder)).stdout
+        verified = json.loads(project.muster("data.verify", "digits", "--json").stdout)
         assert [answer["damaged"] for answer in verified.values()] == [[], [], []]
     finally:
-        assert project.fab("data.remove", "digits").returncode == 0
-    assert project.fab("data.list", "--include", "node2").stdout.startswith("no data sets")
+        assert project.muster("data.remove", "digits").returncode == 0
+    assert project.muster("data.list", "--include", "node2").stdout.startswith("no data sets")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster.test_cluster_launch import job_processes
-from tests.launching import FAB, Project
+from tests.launching import MUSTER, Project
 from tests.waiting import read_until, wait_until
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def over(cluster: Cluster) -> None:
 
 
 def state_of(project: Project, job: str) -> str:
-    done = project.fab("status", job, "--json")
+    done = project.muster("status", job, "--json")
     assert done.returncode == 0, done.stderr
     (state,) = json.loads(done.stdout)
     return str(state["state"])
@@ -57,8 +57,8 @@ def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
     assert record.name == "hosts.json", "the run itself is on its head"
     # The cluster of the launch, its users and keys are asked, whatever hosts.txt says by now.
     (project.path / "hosts.txt").write_text("localhost\n")
-    wait_until(lambda: "ranks 0-5:" in project.fab("stacks", job).stdout, "the stacks of all ranks")
-    attached = project.fab("attach", job)
+    wait_until(lambda: "ranks 0-5:" in project.muster("stacks", job).stdout, "the stacks of all ranks")
+    attached = project.muster("attach", job)
     assert attached.returncode == 3, attached.stderr
     assert "FAILED  rank 4 on node3: exit status 3" in attached.stdout
     folder = project.path / "runs" / job
@@ -71,7 +71,7 @@ def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
 def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cluster) -> None:
     job = project.detach("--script", "slow.py", "--args=4000 0")
     watching = subprocess.Popen(
-        [str(FAB), "attach", job],
+        [str(MUSTER), "attach", job],
         cwd=project.path,
         env=project.env,
         stdout=subprocess.PIPE,
@@ -88,13 +88,13 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
     assert state_of(project, job) == "running"
 
     elsewhere = ("--hosts", str(project.path / "hosts.txt"), "--runs", "elsewhere")
-    table = project.fab("status", *elsewhere).stdout
+    table = project.muster("status", *elsewhere).stdout
     assert re.search(rf"{job} +running +\S+ +6 +3 ", table), table
-    told = project.fab("stop", job, *elsewhere)
+    told = project.muster("stop", job, *elsewhere)
     assert told.returncode == 0, told.stderr
     assert f"{job} stopped by muster stop, by " in told.stdout
     over(cluster)
-    again = project.fab("stop", job)
+    again = project.muster("stop", job)
     assert again.returncode == 0
     assert f"{job} is over: stopped by muster stop" in again.stdout
 
@@ -109,12 +109,12 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
         assert re.match(r"\[\d node\d\] step \d+\n", lines[-1])
         assert state_of(project, job) == "running"
         elsewhere = ("--runs", "elsewhere")
-        assert f"{job}  running" in project.fab("status", *elsewhere).stdout
-        logs = project.fab("logs", job, *elsewhere)
+        assert f"{job}  running" in project.muster("status", *elsewhere).stdout
+        logs = project.muster("logs", job, *elsewhere)
         assert (logs.returncode, logs.stdout) == (2, "")
         assert f"the driver of {job} runs in a terminal; its output is on " in logs.stderr
         assert logs.stderr.endswith(f"in {project.path}/runs/{job}\n")
-        told = project.fab("stop", job, *elsewhere)
+        told = project.muster("stop", job, *elsewhere)
         unrecorded = "no record here of how its hosts are reached, so the hosts of hosts.txt are asked"
         assert (told.returncode, told.stderr) == (0, f"{job}: {unrecorded}\n")
         assert f"{job} stopped by muster stop, by " in told.stdout
@@ -132,7 +132,7 @@ def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
     driver = json.loads(listed.stdout)["driver"]["pid"]
     cluster.exec("node1", ["kill", "-9", str(driver)])
     wait_until(lambda: state_of(project, job) == "lost", "the state lost")
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert attached.returncode == 3
     assert f"LOST    its driver on node1 (process {driver}) ended without a result" in attached.stderr
     no_job_is_left(cluster)
@@ -140,14 +140,14 @@ def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
 
 def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> None:
     job = project.detach("--script", "slow.py", "--args=6 0", "--env", "HF_TOKEN=hf_0f1e2d")
-    followed = project.fab("logs", job, "-f", "--rank", "5").stdout
+    followed = project.muster("logs", job, "-f", "--rank", "5").stdout
     lines = "".join(f"[5 node3] step {step}\n" for step in range(6))
     assert followed.startswith(f"{lines}\nDONE "), followed
-    every = project.fab("logs", job[-4:], "--grep", "step [45]").stdout.splitlines()
+    every = project.muster("logs", job[-4:], "--grep", "step [45]").stdout.splitlines()
     assert sorted(every) == sorted(
         f"[{rank} node{rank // 2 + 1}] step {n}" for rank in range(6) for n in (4, 5)
     )
-    missing = project.fab("logs", "nothing-like-it")
+    missing = project.muster("logs", "nothing-like-it")
     assert missing.returncode == 2
     assert "no job nothing-like-it here or on the hosts; the newest: " in missing.stderr
     assert f"{job} (done)" in missing.stderr

@@ -52,7 +52,7 @@ def test_a_home_that_starts_no_programs_is_found_by_check_and_launch_alike(
     project: Project, cluster: Cluster
 ) -> None:
     with node3_on_tmpfs("noexec,size=200m", project, cluster):
-        checked = json.loads(project.fab("check", "--json").stdout)
+        checked = json.loads(project.muster("check", "--json").stdout)
         launched = project.launch("--script", "program.py")
     errors = [(one["host"], one["id"]) for one in checked["findings"] if one["severity"] == "error"]
     assert errors == [("node3", "disk.noexec")]

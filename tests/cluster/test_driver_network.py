@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.faults import NOBODY, PROGRAM, STRIKE
 from tests.cluster.striking import clean_at
-from tests.launching import FAB, Project
+from tests.launching import MUSTER, Project
 from tests.waiting import PATIENCE, read_until, wait_until
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_commands_do_not_blame_hosts_for_the_network_of_this_machine(
     project: Project, cluster: Cluster
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(project.fab, "run", "--", "sh", "-c", "sleep 60")
+        running = pool.submit(project.muster, "run", "--", "sh", "-c", "sleep 60")
         try:
             for node in cluster.nodes:
                 cluster_has(cluster, node, "sleep 60")
@@ -99,7 +99,7 @@ def test_who_is_attached_is_connected_again_and_misses_nothing(project: Project,
     (project.path / "counts.py").write_text(COUNTS)
     job = project.detach("--np", "1", "--script", "counts.py")
     with subprocess.Popen(
-        [str(FAB), "logs", "--follow", job],
+        [str(MUSTER), "logs", "--follow", job],
         cwd=project.path,
         env=project.env,
         stdout=subprocess.PIPE,

@@ -23,4 +23,4 @@ def test_a_port_of_a_rank_s_host_is_reached(project: Project, cluster: Cluster, 
         urllib.request.urlopen(f"http://127.0.0.1:{forward.port}/a", timeout=PATIENCE) as page,
     ):
         assert page.read() == b"/a" * 100_000
-    assert project.fab("stop", job).returncode == 0
+    assert project.muster("stop", job).returncode == 0

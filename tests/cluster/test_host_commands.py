@@ -1,4 +1,4 @@
-"""One command, one file, on every host: fab run, put, get, shell and clean."""
+"""One command, one file, on every host: muster run, put, get, shell and clean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster.striking import clean_at
-from tests.launching import FAB, Project
+from tests.launching import MUSTER, Project
 from tests.terminals import shown_on
 from tests.waiting import wait_until
 
@@ -30,7 +30,7 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
 
 def test_equal_outputs_are_one_and_the_highest_status_counts(project: Project) -> None:
     script = 'echo "$1"; case $(hostname) in node2) echo odd; exit 5;; node3) exit 4;; esac'
-    done = project.fab("run", "--", "sh", "-c", script, "sh", "a  b $HOME 'q' --hosts")
+    done = project.muster("run", "--", "sh", "-c", script, "sh", "a  b $HOME 'q' --hosts")
     assert done.returncode == 5
     assert done.stdout.splitlines() == [
         "node1: a  b $HOME 'q' --hosts",
@@ -39,24 +39,24 @@ def test_equal_outputs_are_one_and_the_highest_status_counts(project: Project) -
         "    odd",
         "node3 (exit status 4): a  b $HOME 'q' --hosts",
     ]
-    assert project.fab("run", "--include", "node[2-3]", "--", "uname").stdout == "node[2-3]: Linux\n"
+    assert project.muster("run", "--include", "node[2-3]", "--", "uname").stdout == "node[2-3]: Linux\n"
 
 
 def test_a_line_for_a_shell_is_told_how_to_get_one(project: Project) -> None:
-    done = project.fab("run", "--", "hostname; date")
+    done = project.muster("run", "--", "hostname; date")
     missing = "node[1-3] (exit status 127): hostname; date: No such file or directory\n"
     assert (done.returncode, done.stdout) == (127, missing)
     assert done.stderr == "this ran without a shell; with a shell: muster run -- sh -c 'hostname; date'\n"
-    done = project.fab("run", "--", "echo;$0", "a b")
+    done = project.muster("run", "--", "echo;$0", "a b")
     assert done.stderr == "this ran without a shell; with a shell: muster run -- sh -c 'echo;$0' 'a b'\n"
-    done = project.fab("run", "--", "no-such-program")
+    done = project.muster("run", "--", "no-such-program")
     assert (done.returncode, done.stderr) == (127, "")
 
 
 def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_work(project: Project) -> None:
     with (project.path / "hosts.txt").open("a") as file:
         file.write("nowhere.invalid\n")
-    done = project.fab("run", "--", "uname")
+    done = project.muster("run", "--", "uname")
     assert (done.returncode, done.stdout) == (3, "node[1-3]: Linux\n")
     assert done.stderr.startswith("nowhere.invalid: ")
 
@@ -64,7 +64,7 @@ def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_work(project: Pro
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(project: Project) -> None:
     script = "[ $(hostname) != node2 ] || { setsid sleep 300 & sleep 300; }; echo done"
     # Within this time the others must be done, on the busiest machine.
-    done = project.fab("run", "--timeout", "15", "--", "sh", "-c", script)
+    done = project.muster("run", "--timeout", "15", "--", "sh", "-c", script)
     assert done.returncode == 124
     assert done.stdout == "node[1,3]: done\nnode2 (timed out):\n"
 
@@ -75,7 +75,7 @@ def sleeps(cluster: Cluster, node: str) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_goes_on_without_who_asked_for_it(project: Project, cluster: Cluster, number: int) -> None:
-    command = [str(FAB), "run", "--", "sh", "-c", "trap '' INT TERM; sleep 100; sleep 100"]
+    command = [str(MUSTER), "run", "--", "sh", "-c", "trap '' INT TERM; sleep 100; sleep 100"]
     with subprocess.Popen(
         command,
         cwd=project.path,
@@ -98,8 +98,8 @@ def test_files_go_to_every_host_and_come_back_as_they_were(project: Project, clu
     source = project.path / "big file.bin"
     source.write_bytes(os.urandom(2_500_000))
     source.chmod(0o640)
-    assert project.fab("put", source.name, "some where/").returncode == 0
-    done = project.fab("get", f"some where/{source.name}", "back")
+    assert project.muster("put", source.name, "some where/").returncode == 0
+    done = project.muster("get", f"some where/{source.name}", "back")
     assert done.stdout.splitlines() == [f"back/big file@{node}.bin" for node in cluster.nodes]
     for node in cluster.nodes:
         got = project.path / "back" / f"big file@{node}.bin"
@@ -109,15 +109,15 @@ def test_files_go_to_every_host_and_come_back_as_they_were(project: Project, clu
 
 def test_a_file_that_one_host_cannot_take_goes_to_none(project: Project, cluster: Cluster) -> None:
     (project.path / "new").write_text("new")
-    project.fab("run", "--", "sh", "-c", "rm -rf place; mkdir place; echo old >place/file")
+    project.muster("run", "--", "sh", "-c", "rm -rf place; mkdir place; echo old >place/file")
     cluster.exec("node3", ["chmod", "500", "/home/muster/place"])
-    done = project.fab("put", "new", "place/file")
+    done = project.muster("put", "new", "place/file")
     assert done.returncode == 3
     assert done.stderr.startswith("node3: cannot write the file: muster may not use /home/muster/place")
-    left = project.fab("run", "--", "sh", "-c", "cat place/file; ls -A place")
+    left = project.muster("run", "--", "sh", "-c", "cat place/file; ls -A place")
     assert left.stdout == "node[1-3]:\n    old\n    file\n"
     cluster.exec("node3", ["chmod", "700", "/home/muster/place"])
-    assert project.fab("get", "place/nothing").returncode == 3
+    assert project.muster("get", "place/nothing").returncode == 3
     assert not list(project.path.glob("*nothing*"))
 
 
@@ -132,10 +132,10 @@ def test_a_folder_goes_to_every_host_and_comes_back_as_it_was(project: Project, 
     (source / "run me").write_text("#!/bin/sh\n")
     (source / "run me").chmod(0o750)
     (source / "deep" / "link").symlink_to("../big.bin")
-    project.fab("run", "--", "rm", "-rf", "place")
-    done = project.fab("put", "data", "place/")
+    project.muster("run", "--", "rm", "-rf", "place")
+    done = project.muster("put", "data", "place/")
     assert (done.returncode, done.stdout) == (0, "node[1-3]: data\n"), done.stderr
-    got = project.fab("get", "place/data", "back")
+    got = project.muster("get", "place/data", "back")
     assert got.stdout.splitlines() == [f"back/data@{node}" for node in cluster.nodes], got.stderr
     for node in cluster.nodes:
         same = subprocess.run(
@@ -143,36 +143,36 @@ def test_a_folder_goes_to_every_host_and_comes_back_as_it_was(project: Project, 
         )
         assert same.returncode == 0
         assert (project.path / "back" / f"data@{node}" / "run me").stat().st_mode & 0o777 == 0o750
-    again = project.fab("put", "data", "place/")
+    again = project.muster("put", "data", "place/")
     assert (again.returncode, again.stdout) == (0, "node[1-3]: data; nothing had to be sent\n")
     (source / "empty").write_text("not any more")
-    again = project.fab("put", "data", "place/")
+    again = project.muster("put", "data", "place/")
     assert again.returncode == 3
     assert (
         "node[1-3]: cannot write the file: /home/muster/place/data exists; remove it, or give" in again.stderr
     )
-    again = project.fab("get", "place/data", "back")
+    again = project.muster("get", "place/data", "back")
     assert "node[1-3]: back/data@node[1-3] exists; remove it, or give another folder" in again.stderr
 
 
 def test_a_folder_that_one_host_cannot_take_goes_to_none(project: Project, cluster: Cluster) -> None:
     (project.path / "data").mkdir()
     (project.path / "data" / "file").write_text("new")
-    project.fab("run", "--", "sh", "-c", "rm -rf place; mkdir place")
+    project.muster("run", "--", "sh", "-c", "rm -rf place; mkdir place")
     cluster.exec("node3", ["chmod", "500", "/home/muster/place"])
-    done = project.fab("put", "data", "place/")
+    done = project.muster("put", "data", "place/")
     assert done.returncode == 3
     assert done.stderr.startswith("node3: cannot write the file: muster may not use /home/muster/place")
-    assert project.fab("run", "--", "ls", "-A", "place").stdout == "node[1-3]:\n"
+    assert project.muster("run", "--", "ls", "-A", "place").stdout == "node[1-3]:\n"
     cluster.exec("node3", ["chmod", "700", "/home/muster/place"])
     (project.path / "data" / "out").symlink_to("/etc/passwd")
-    outside = project.fab("put", "data", "place/")
+    outside = project.muster("put", "data", "place/")
     assert (outside.returncode, outside.stderr) == (2, "out links to /etc/passwd: outside of the folder\n")
 
 
 def test_a_shell_is_ssh_as_muster_reaches_the_host(project: Project) -> None:
     done = subprocess.run(
-        [str(FAB), "shell", "node2"],
+        [str(MUSTER), "shell", "node2"],
         cwd=project.path,
         env=project.env,
         input="hostname\n",
@@ -182,9 +182,9 @@ def test_a_shell_is_ssh_as_muster_reaches_the_host(project: Project) -> None:
         check=False,
     )
     assert done.stdout.endswith("node2\n")
-    shown = on_a_terminal([str(FAB), "shell", "node2"], project, b"tty; exit\n")
+    shown = on_a_terminal([str(MUSTER), "shell", "node2"], project, b"tty; exit\n")
     assert "/dev/pts/" in shown and "PTY" not in shown, shown
-    wrong = project.fab("shell", "node9")
+    wrong = project.muster("shell", "node9")
     assert wrong.returncode == 2
     assert "node9 not in the hosts file, which has node1, node2, node3" in wrong.stderr
 
@@ -206,15 +206,15 @@ def test_cleaning_takes_what_is_over_and_leaves_what_runs(project: Project, clus
     (project.path / "wait.py").write_text("import sys, time; time.sleep(float(sys.argv[1]))")
     over = project.launch("--script", "wait.py", "--args=0").job
     running = project.detach("--script", "wait.py", "--args=300")
-    done = project.fab("clean", "--older-than", "0", "--results", "--json")
+    done = project.muster("clean", "--older-than", "0", "--results", "--json")
     assert done.returncode == 0, done.stderr
     for found in json.loads(done.stdout).values():
         assert over in found["removed"]
         assert found["kept"] == [running]
         assert found["freed"] > 0
-    assert json.loads(project.fab("status", running, "--json").stdout)[0]["state"] == "running"
-    assert project.fab("stop", running).returncode == 0
-    again = project.fab("clean").stdout
+    assert json.loads(project.muster("status", running, "--json").stdout)[0]["state"] == "running"
+    assert project.muster("stop", running).returncode == 0
+    again = project.muster("clean").stdout
     assert again.startswith("node1: 0 jobs removed, 1 kept, ")
 
 
@@ -230,8 +230,8 @@ for name, text in (("last.pt", socket.gethostname()), ("same.txt", "x"), (os.env
 def test_what_a_job_wrote_comes_from_every_host(project: Project) -> None:
     (project.path / "save.py").write_text(WRITING)
     job = project.detach("--np", "3", "--per-host", "1", "save.py")
-    assert project.fab("logs", "-f", job).returncode == 0
-    got = project.fab("get", job)
+    assert project.muster("logs", "-f", job).returncode == 0
+    got = project.muster("get", job)
     assert got.returncode == 0, got.stderr
     files = project.path / "runs" / job / "files" / "ckpt"
     names = {f"last@node{number}.pt": f"node{number}" for number in (1, 2, 3)}
@@ -240,10 +240,10 @@ def test_what_a_job_wrote_comes_from_every_host(project: Project) -> None:
         "same.txt": "x",
         **dict.fromkeys("012", ""),
     }
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert "written beside the code: ckpt/last.pt and 2 more, 6 B on node[1-3]; " in attached.stdout
     assert (files / "same.txt").exists()
-    cleaned = project.fab("clean", "--older-than", "0")
+    cleaned = project.muster("clean", "--older-than", "0")
     assert cleaned.stdout.count(f"    {job}: ckpt/last.pt and 2 more, 6 B\n") == 3
-    removed = json.loads(project.fab("clean", "--older-than", "0", "--results", "--json").stdout)
+    removed = json.loads(project.muster("clean", "--older-than", "0", "--results", "--json").stdout)
     assert [job in found["removed"] for found in removed.values()] == [True] * 3

@@ -49,11 +49,11 @@ def test_the_named_key_of_eight_is_offered_first_and_without_a_name_the_remedy_i
     of_agent: Project, client: str
 ) -> None:
     project = dataclasses.replace(of_agent, env={**of_agent.env, "MUSTER_SSH": client})
-    done = project.fab("run", "--include", "node1", "--command", "true")
+    done = project.muster("run", "--include", "node1", "--command", "true")
     assert (done.returncode, done.stderr) == (0, ""), done
     config = project.path / ".muster" / "ssh_config"
     config.write_text(config.read_text().replace("id_ed25519", "nowhere"))
-    refused = project.fab("run", "--include", "node1", "--command", "true")
+    refused = project.muster("run", "--include", "node1", "--command", "true")
     assert refused.returncode == 3
     assert "oo many authentication failures" in refused.stderr
     assert "with IdentityFile and IdentitiesOnly yes" in refused.stderr
@@ -69,7 +69,7 @@ def test_the_advice_for_an_unknown_key_is_a_command_that_asks_and_reaches_the_ho
     with known_hosts(project, cluster, "", ""):
         known = project.path / ".muster" / "known_hosts"
         known.write_text("")
-        refused = project.fab("run", "--include", "node1", "--command", "true")
+        refused = project.muster("run", "--include", "node1", "--command", "true")
         assert refused.returncode == 3
         advised = shlex.split(refused.stderr.partition("confirm it once with: ")[2])
         config = str(project.path / ".muster" / "ssh_config")
@@ -78,5 +78,5 @@ def test_the_advice_for_an_unknown_key_is_a_command_that_asks_and_reaches_the_ho
         login = [*advised, "echo", "there"]
         done = subprocess.run(login, env=person, capture_output=True, text=True, check=False)
         assert done.stdout == "there\n", done
-        again = project.fab("run", "--include", "node1", "--command", "true")
+        again = project.muster("run", "--include", "node1", "--command", "true")
         assert (again.returncode, again.stderr) == (0, ""), again

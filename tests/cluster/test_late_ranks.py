@@ -61,7 +61,7 @@ def training(project: Project, size: int) -> Iterator[str]:
 
 def late(project: Project, job: str) -> list[dict[str, Any]]:
     """The ranks that `muster why` calls late."""
-    done = project.fab("why", job, "--json")
+    done = project.muster("why", job, "--json")
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)["late"]
     return found

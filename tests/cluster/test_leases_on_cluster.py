@@ -111,7 +111,7 @@ def test_after_kill_9_of_a_part_of_a_job_its_gpus_are_free(
     words = ("--gpus", "2", "--np", "4", "--script", "holds.py", "--args=600")
     with holding.start(*words) as launch:
         read_until(launch, "holds ", 4)
-        listed = json.loads(holding.fab("free", "--json").stdout)
+        listed = json.loads(holding.muster("free", "--json").stdout)
         leased = {
             node: [gpu["index"] for gpu in found["gpus"] if gpu["job"]] for node, found in listed.items()
         }

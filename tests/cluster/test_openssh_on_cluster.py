@@ -65,7 +65,7 @@ def test_a_connection_that_is_shared_serves_every_command(
 
     nodes = ("node1", "node2", "node3")
     try:
-        assert project.fab("run", "--", "true").returncode == 0
+        assert project.muster("run", "--", "true").returncode == 0
         assert [master(node, "check") for node in nodes] == [0, 0, 0]
         # Whoever logs in again is refused: what follows goes through the connections that are there.
         for identity in (project.path / ".muster").glob("id_*"):
@@ -95,7 +95,7 @@ def test_a_host_with_a_certificate_is_known_by_its_authority(
             config.write(f"    User muster\n    UserKnownHostsFile {own_config.parent}/known_hosts\n")
             config.write(f"    IdentityFile {own_config.parent}/id_ed25519\n")
         (project.path / "hosts.txt").write_text("certified port=2299\n")
-        reached = project.fab("run", "--", "echo", "reached")
+        reached = project.muster("run", "--", "echo", "reached")
         assert (reached.returncode, "reached" in reached.stdout) == (0, True), reached.stderr
     finally:
         cluster.exec("node1", ["kill", pid])
@@ -109,7 +109,7 @@ def test_check_finds_the_same_as_with_paramiko(project: Project, cluster: Cluste
             dataclasses.replace(project, env={**project.env, "MUSTER_SSH": client})
             for client in ("openssh", "paramiko")
         ]
-        said = [json.loads(client.fab("check", "--json").stdout) for client in clients]
+        said = [json.loads(client.muster("check", "--json").stdout) for client in clients]
     ids = [{finding["host"]: finding["id"] for finding in answer["findings"]} for answer in said]
     assert (
         ids[0]

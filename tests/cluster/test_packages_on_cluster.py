@@ -29,7 +29,7 @@ def test_hosts_without_an_index_get_the_packages_from_here_once(packaged: Projec
     assert len(printed) == 6
     assert {version for version, _ in printed} == {"1.5"}
     (prefix,) = {prefix for _, prefix in printed}
-    listed = packaged.fab("env.list", "--json")
+    listed = packaged.muster("env.list", "--json")
     assert {host: [*known] for host, known in json.loads(listed.stdout).items()} == {
         node: [prefix.rpartition("/")[2]] for node in NODES
     }
@@ -37,5 +37,5 @@ def test_hosts_without_an_index_get_the_packages_from_here_once(packaged: Projec
     second = packaged.launch(*words)
     assert second.status == 0, second.output
     assert [node for node in NODES if f"{node}: 1 package, made in" in second.output] == ["node2"]
-    removed = packaged.fab("env.remove")
+    removed = packaged.muster("env.remove")
     assert removed.stdout.count("1 environment removed") == 3, removed.stderr

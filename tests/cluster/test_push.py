@@ -1,4 +1,4 @@
-"""`fab image.push` to three engines: one has the image, one an older one, one nothing and is lost.
+"""`muster image.push` to three engines: one has the image, one an older one, one nothing and is lost.
 
 The engines are this machine's own, and Debian 13's docker with containerd's image store.
 """
@@ -24,7 +24,7 @@ from muster.deploy.features.image.archive import Archive
 from muster.deploy.features.image.engine import LocalEngine
 from muster.deploy.features.image.image_push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
-from tests.launching import FAB
+from tests.launching import MUSTER
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak  # its plan is in tests/unit/test_push_plan.py
@@ -46,7 +46,7 @@ class Engines:
     store: str
     """The kind of the engines' image store."""
     source: Mapping[str, str] = field(default_factory=dict)
-    """Variables that name the engine from which `fab` takes the image; without them it is this machine's."""
+    """Variables that name the engine from which the image is taken; without them it is this machine's."""
 
     def docker(self, node: str, *words: str, stdin: bytes | None = None) -> str:
         command = ("docker", "--host", f"unix://{self.folder}/{node}/docker.sock", *words)
@@ -67,10 +67,10 @@ class Engines:
         listed = self.cluster.exec(node, ("sh", "-c", "cat /home/muster/.muster/images/* | wc -c"))
         return int(listed.stdout)
 
-    def fab(self) -> subprocess.CompletedProcess[str]:
+    def push(self) -> subprocess.CompletedProcess[str]:
         config = ("--ssh-config", str(self.cluster.ssh_config))
         return subprocess.run(
-            (str(FAB), "image.push", "--hosts", str(self.cluster.hosts_file), "--image", IMAGE, *config),
+            (str(MUSTER), "image.push", "--hosts", str(self.cluster.hosts_file), "--image", IMAGE, *config),
             cwd=ROOT,
             env={**os.environ, "XDG_CACHE_HOME": str(self.cache), **self.source},
             capture_output=True,
@@ -208,7 +208,7 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
     engines.cluster.start("node3")
     arrived = engines.staged("node3")
     assert 0 < arrived < LOW + HIGH
-    done = engines.fab()
+    done = engines.push()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert engines.has(image) == [True, True, True]
     assert re.search(r"node\[1-2\] +has it already\nnode3 +loaded; 2 layers transferred", done.stdout)
@@ -222,7 +222,7 @@ def test_from_here_each_layer_leaves_once_whatever_the_number_of_hosts(
     engines: Engines, tmp_path: Path
 ) -> None:
     image = make_images(tmp_path)
-    done = engines.fab()
+    done = engines.push()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert engines.has(image) == [True, True, True]
     sent = re.search(r"on 3 of 3 hosts after \d+ s; ([\d.]+) MB left this machine", done.stdout)
@@ -233,7 +233,7 @@ def test_from_here_each_layer_leaves_once_whatever_the_number_of_hosts(
 def test_an_image_comes_from_an_engine_of_either_kind(engines: Engines, tmp_path: Path) -> None:
     image = make_images(tmp_path)
     engines.docker("node1", "load", stdin=docker("save", IMAGE))
-    done = replace(engines, source={"DOCKER_HOST": f"unix://{engines.folder}/node1/docker.sock"}).fab()
+    done = replace(engines, source={"DOCKER_HOST": f"unix://{engines.folder}/node1/docker.sock"}).push()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert re.search(r"node1 +has it already\nnode\[2-3\] +loaded; 2 layers", done.stdout), done.stdout
     assert engines.has(image) == [True, True, True]
@@ -243,6 +243,6 @@ def test_a_host_without_an_engine_is_named_before_anything_is_sent(
     cluster: Cluster, engines: Engines
 ) -> None:
     without = replace(engines, cluster=cluster)
-    done = without.fab()
+    done = without.push()
     assert (done.returncode, done.stdout) == (3, "")
     assert "node[1-3]: the container engine at /var/run/docker.sock: No such file or directory" in done.stderr

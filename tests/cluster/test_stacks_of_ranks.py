@@ -30,7 +30,7 @@ read_shard() if os.environ["RANK"] == "5" else all_reduce()
 
 
 def stacks(project: Project, job: str) -> subprocess.CompletedProcess[str]:
-    return project.fab("stacks", job)
+    return project.muster("stacks", job)
 
 
 def seen_whole(project: Project, job: str) -> str:

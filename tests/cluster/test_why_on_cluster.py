@@ -51,10 +51,11 @@ def launched(project: Project, launcher: str, *, detached: bool) -> Iterator[str
     if detached:
         job = project.detach(*words)
         try:
-            wait_until(lambda: project.fab("logs", job).stdout.count("ready") == 3, "3 ranks", patience=400)
+            ready = lambda: project.muster("logs", job).stdout.count("ready") == 3  # noqa: E731
+            wait_until(ready, "3 ranks", patience=400)
             yield job
         finally:
-            project.fab("stop", job)
+            project.muster("stop", job)
         return
     with project.start(*words) as driver:
         found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 3)))
@@ -71,7 +72,7 @@ def verdict_of(project: Project, job: str) -> dict[str, Any]:
     answers: list[subprocess.CompletedProcess[str]] = []
 
     def hangs() -> bool:
-        answers.append(project.fab("why", job, "--json"))
+        answers.append(project.muster("why", job, "--json"))
         return answers[-1].returncode == 1 and "where" in answers[-1].stdout.replace('"where": []', "")
 
     wait_until(hangs, lambda: f"a verdict, but: {answers[-1]}", pause=1, patience=400)
@@ -86,8 +87,8 @@ def test_a_hang_is_explained_over_ssh_and_its_ranks_can_be_looked_into(
 ) -> None:
     with launched(hanging, launcher, detached=detached) as job:
         why = verdict_of(hanging, job)
-        step = hanging.fab("eval", job, "step, rank // 3")
-        stack = hanging.fab("eval", job, "__import__('torch').__version__[:3]", "--rank", "1", "--json")
+        step = hanging.muster("eval", job, "step, rank // 3")
+        stack = hanging.muster("eval", job, "__import__('torch').__version__[:3]", "--rank", "1", "--json")
     assert (why["kind"], why["culprits"], why["waiting"]) == ("absent", [1], [0, 2]), why
     assert why["where"] == ["train.py:11"]
     assert "all_reduce #" in why["operation"]
@@ -102,7 +103,7 @@ def test_a_detached_job_that_stalls_says_why_in_its_verdict_its_events_and_on_it
     hanging: Project, cluster: Cluster
 ) -> None:
     job = hanging.detach("--stall-timeout", "30", "--script", "train.py")
-    attached = hanging.fab("attach", job)
+    attached = hanging.muster("attach", job)
     assert attached.returncode == 3, attached
     assert "why: ranks 0,2 wait in all_reduce #" in attached.stdout, attached
     folder = hanging.path / "runs" / job
@@ -159,7 +160,7 @@ def test_a_network_that_loses_all_data_is_named_with_the_addresses_of_ranks(
         why: dict[str, Any] = {}
 
         def is_named() -> bool:
-            why.update(json.loads(hanging.fab("why", job, "--json").stdout))
+            why.update(json.loads(hanging.muster("why", job, "--json").stdout))
             return bool(why["hang"])
 
         wait_until(is_named, lambda: f"a verdict, but: {why}", pause=1)

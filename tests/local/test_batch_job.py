@@ -27,15 +27,15 @@ def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_pat
         "--script",
         "program.py",
     )
-    launched = project.fab("launch", *words, "--args=wait", "--env", "GREETING=hi")
+    launched = project.muster("launch", *words, "--args=wait", "--env", "GREETING=hi")
     assert launched.returncode == 0, launched.stderr
     job = launched.stdout.split()[1]
     assert f"job {job} is Slurm's job 7" in launched.stdout
     greeted = '"GREETING": "hi"'
-    wait_until(lambda: project.fab("logs", job).stdout.count(greeted) == 2, "lines of both ranks")
-    (running,) = json.loads(project.fab("status", "--json").stdout)
+    wait_until(lambda: project.muster("logs", job).stdout.count(greeted) == 2, "lines of both ranks")
+    (running,) = json.loads(project.muster("status", "--json").stdout)
     assert (running["state"], running["hosts"], running["detached"]) == ("running", ["n1"], True)
-    stopped = project.fab("stop", job)
+    stopped = project.muster("stop", job)
     assert stopped.returncode == 0, stopped.stderr
     assert f"{job} stopped by muster stop, by " in stopped.stdout
     wait_until_clean(job)

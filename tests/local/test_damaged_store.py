@@ -38,7 +38,7 @@ def test_a_detached_job_never_runs_a_damaged_program(project: Project, kind: str
     kept = Path(project.env["HOME"], ".muster", "store", DIGEST[:2], DIGEST[2:])
     DAMAGE[kind](kept)
     job = project.detach("--launcher", "torchrun", "--script", "said.py")
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert attached.returncode == 0, attached.stdout + attached.stderr
     assert "the real program" in attached.stdout
     assert kept.read_text() == PROGRAM

@@ -30,9 +30,9 @@ def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
         found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 2)))
         assert found
         job = found[1]
-        same = project.fab("eval", job[-4:], "step")
-        each = project.fab("eval", job, "rank / (1 - rank)", "--json")
-        absent = project.fab("eval", job, "step", "--rank", "2")
+        same = project.muster("eval", job[-4:], "step")
+        each = project.muster("eval", job, "rank / (1 - rank)", "--json")
+        absent = project.muster("eval", job, "step", "--rank", "2")
         go.touch()
         output, _ = driver.communicate(timeout=PATIENCE)
     assert (same.returncode, same.stdout) == (0, "ranks 0-1: 7\n"), same

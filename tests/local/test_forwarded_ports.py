@@ -28,7 +28,7 @@ def test_a_port_and_a_socket_of_a_rank_s_host_are_reached_until_the_job_ends(
         (tmp_path / "go").touch()
         status, out, _ = forward.end()
         assert (status, out) == (0, f"{job} has ended on localhost\n")
-    over = project.fab("forward", job, port)
+    over = project.muster("forward", job, port)
     assert over.returncode == 1
     assert over.stderr.splitlines()[-1] == f"{job} does not run on localhost"
 
@@ -38,7 +38,7 @@ def test_a_port_without_a_program_is_a_line_and_no_end(project: Project, tmp_pat
     printed(project, job, "] port ")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
-        busy = project.fab("forward", job, str(free))
+        busy = project.muster("forward", job, str(free))
         assert (busy.returncode, "--port 0 takes a free one" in busy.stderr) == (2, True)
     with muster(project, "Ctrl-C", "forward", job, str(free), "--port", "0") as forward:
         with forward.connect() as client:
@@ -48,4 +48,4 @@ def test_a_port_without_a_program_is_a_line_and_no_end(project: Project, tmp_pat
     assert status == 130
     assert f"a connection was refused: port {free} of localhost: Connection refused" in err
     (tmp_path / "go").touch()
-    assert project.fab("attach", job).returncode == 0
+    assert project.muster("attach", job).returncode == 0

@@ -76,7 +76,7 @@ def test_a_rank_saves_while_the_job_ends(project: Project, launcher: str, end: s
         elif end == "killed driver":
             process.kill()
         elif end == "stop":
-            stopped = project.fab("stop", job)
+            stopped = project.muster("stop", job)
             assert stopped.returncode == 0, stopped.stderr
         else:
             (out_of(project, job) / "go").touch()
@@ -91,8 +91,8 @@ def test_a_rank_saves_while_the_job_ends(project: Project, launcher: str, end: s
 
 def test_a_detached_job_saves_when_it_is_stopped(project: Project) -> None:
     job = project.detach("--script", "saves.py", "--args=4")
-    wait_until(lambda: project.fab("logs", job).stdout.count("ready") == 2, "the ranks are ready")
-    stopped = project.fab("stop", job)
+    wait_until(lambda: project.muster("logs", job).stdout.count("ready") == 2, "the ranks are ready")
+    stopped = project.muster("stop", job)
     assert stopped.returncode == 0, stopped.stderr
     assert saved(project, job) == {"saved-0": "1", "saved-1": "1"}
 
@@ -103,7 +103,7 @@ def test_who_takes_longer_is_killed_and_named(project: Project, by: str) -> None
     with project.start(*grace, "--script", "saves.py", "--args=600") as process:
         job = job_of(project, process)
         if by == "--grace of stop":
-            assert project.fab("stop", job, "--grace", "1").returncode == 0
+            assert project.muster("stop", job, "--grace", "1").returncode == 0
         else:
             process.send_signal(signal.SIGINT)
         assert process.stdout is not None

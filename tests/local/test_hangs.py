@@ -60,7 +60,7 @@ def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project
 
         def explained() -> dict[str, Any]:
             """The answer, once every rank has come to where it stays."""
-            done = project.fab("why", job[-4:], "--json")
+            done = project.muster("why", job[-4:], "--json")
             said: dict[str, Any] = json.loads(done.stdout) if done.returncode == 1 else {}
             return said if said.get("culprits") == [2] else {}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.hostile import make_hostile
-from tests.launching import Project
+from tests.launching import FAB, Project
 
 both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 
@@ -15,7 +17,8 @@ def test_the_program_gets_its_own_modules_and_the_launcher_none_of_them(
     project: Project, launcher: str
 ) -> None:
     make_hostile(project.path)
-    done = project.launch("--launcher", launcher, "train.py", "--epochs", "3")
+    fab = replace(project, program=FAB)  # which puts the project's folder first in its own path
+    done = fab.launch("--launcher", launcher, "train.py", "--epochs", "3")
     assert done.status == 0, done.output
     for rank in (0, 1):
         log = (done.folder / "logs" / f"rank-{rank:04d}@localhost.out").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import FAB, Project, wait_until_clean
+from tests.launching import MUSTER, Project, wait_until_clean
 from tests.waiting import PATIENCE, read_until
 
 PROGRAM = """
@@ -46,7 +46,7 @@ def launched(project: Project, tmp_path: Path) -> tuple[list[str], Path]:
     (project.path / "hosts.txt").write_text(ELSEWHERE)
     (project.path / "second.txt").write_text("localhost slots=2\n")
     started, python = tmp_path / "started", tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho >>{started}\nexec {FAB.parent}/python "$@"\n')
+    python.write_text(f'#!/bin/sh\necho >>{started}\nexec {MUSTER.parent}/python "$@"\n')
     python.chmod(0o700)
     words = ["--hosts", "second.txt", "--python", str(python), "--env", f"GO={tmp_path}/go"]
     return [*words, "--script", "train.py"], started
@@ -72,7 +72,7 @@ def _asks_no_other(running: Running) -> Iterator[None]:
 
 
 def test_a_command_asks_the_hosts_of_its_job_and_no_others(job: Running) -> None:
-    fab = job.project.fab
+    muster = job.project.muster
     commands = {
         ("why", job.job[-4:]): "ranks 0-1 are in train",
         ("stacks", job.job): "ranks 0-1:\n    train (train.py:",
@@ -80,33 +80,33 @@ def test_a_command_asks_the_hosts_of_its_job_and_no_others(job: Running) -> None
     }
     for words, said in commands.items():
         with _asks_no_other(job):
-            done = fab(*words)
+            done = muster(*words)
         assert said in done.stdout, (words, done)
         stands_still = words[0] == "why"  # the ranks sleep
         assert (done.returncode, done.stderr) == (int(stands_still), ""), words
-    newest = fab("stacks")  # it runs here, so no host is asked for a newer one
+    newest = muster("stacks")  # it runs here, so no host is asked for a newer one
     assert (newest.returncode, newest.stderr) == (0, f"job {job.job}\n")
-    assert newest.stdout == fab("stacks", job.job).stdout
-    asked = fab("stacks", "--hosts", "hosts.txt")  # these hosts may have a newer one
+    assert newest.stdout == muster("stacks", job.job).stdout
+    asked = muster("stacks", "--hosts", "hosts.txt")  # these hosts may have a newer one
     assert (asked.returncode, asked.stdout) == (0, newest.stdout)
     assert asked.stderr.startswith("127.0.0.2: cannot connect")
     assert f"\njob {job.job}\n" in asked.stderr
 
 
 def test_another_hosts_file_is_refused_in_a_line_and_a_job_without_a_record_falls_back(job: Running) -> None:
-    fab = job.project.fab
-    other = fab("stacks", job.job, "--hosts", "hosts.txt")
+    muster = job.project.muster
+    other = muster("stacks", job.job, "--hosts", "hosts.txt")
     assert (other.returncode, other.stdout[:12]) == (0, "ranks 0-1:\n ")
     assert other.stderr == (
         f"{job.job}: its own hosts are asked, which its launch has recorded, not those of --hosts hosts.txt\n"
     )
     (job.folder() / "hosts.json").unlink()
-    lost = fab("why", job.job)
+    lost = muster("why", job.job)
     assert (lost.returncode, lost.stdout) == (2, "")
     assert lost.stderr == (
         f"{job.job} is on localhost, and hosts.txt has none of these; name another hosts file: --hosts FILE\n"
     )
-    named = fab("stacks", job.job, "--hosts", "second.txt")
+    named = muster("stacks", job.job, "--hosts", "second.txt")
     assert (named.returncode, named.stdout[:12]) == (0, "ranks 0-1:\n ")
     assert named.stderr == (
         f"{job.job}: no record here of how its hosts are reached, so the hosts of second.txt are asked\n"
@@ -116,7 +116,7 @@ def test_another_hosts_file_is_refused_in_a_line_and_a_job_without_a_record_fall
 def test_a_job_that_is_over_is_no_success_of_why(project: Project) -> None:
     (project.path / "train.py").write_text("print('ready')")
     job = project.launch("--script", "train.py").job
-    done = project.fab("why", job)
+    done = project.muster("why", job)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == f"no rank of {job} runs on localhost; the job is done\n"
 
@@ -129,16 +129,16 @@ def test_a_detached_job_is_asked_for_on_its_own_head(
         ("status", job): ", detached\n",
         ("stacks", job): "train (train.py:",
     }.items():
-        done = project.fab(*words)
+        done = project.muster(*words)
         assert (done.returncode, done.stderr) == (0, ""), (words, done)
         assert said in done.stdout
     (tmp_path / "go").touch()
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert (attached.returncode, attached.stderr) == (0, "")
     assert "DONE    2 ranks on 1 host" in attached.stdout
     files = {path.name for path in (project.path / "runs" / job).iterdir()}
     assert {"hosts.json", "job.json", "result.json"} <= files
-    logs = project.fab("logs", job)
+    logs = project.muster("logs", job)
     assert (logs.returncode, logs.stdout.count("ready"), logs.stderr) == (0, 2, "")
     wait_until_clean(job)
 
@@ -147,7 +147,7 @@ def test_a_detached_job_is_stopped_on_its_own_head(
     project: Project, launched: tuple[list[str], Path]
 ) -> None:
     job = project.detach(*launched[0])
-    stopped = project.fab("stop", job)
+    stopped = project.muster("stop", job)
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert " stopped by muster stop, by " in stopped.stdout
     wait_until_clean(job)

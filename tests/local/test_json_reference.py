@@ -43,7 +43,7 @@ def unlisted(found: set[str], listed: set[str]) -> set[str]:
 
 
 def test_the_fields_of_a_check(project: Project) -> None:
-    done = project.fab("check", "--json", "--hosts", "hosts.txt")
+    done = project.muster("check", "--json", "--hosts", "hosts.txt")
     found, listed = printed(json.loads(done.stdout)), described("check")
     assert not unlisted(found, listed)
     # A host without GPUs, findings and other jobs leaves these empty.
@@ -82,7 +82,7 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
         )
     } == set()
     assert bool(deed) == ("first_failure.reason" in found)
-    status = project.fab("status", "--json")
+    status = project.muster("status", "--json")
     found, listed = printed(json.loads(status.stdout)), described("status")
     assert not unlisted(found, listed)
     in_trouble = ("[].stall.", "[].late[].", "[].left_out[].")

@@ -93,16 +93,16 @@ def test_more_hosts_than_there_are_cannot_be_the_fewest(project: Project) -> Non
 
 def test_a_detached_job_needs_no_ssh_here(project: Project) -> None:
     job = project.detach("--script", "again.py", "--args=1", "--max-restarts", "1")
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert attached.returncode == 0, attached.stderr
     assert "DONE    2 ranks on 1 host, mpirun" in attached.stdout
     result = json.loads((project.path / "runs" / job / "result.json").read_text())
     assert result["attempt"] == 1
     wait_until_clean(job)
-    newest, named = project.fab("logs"), project.fab("logs", job)
+    newest, named = project.muster("logs"), project.muster("logs", job)
     assert (newest.stdout, newest.stderr, named.stderr) == (named.stdout, f"job {job}\n", "")
     for command in ("why", "stacks", "attach"):
-        none = project.fab(command)
+        none = project.muster(command)
         assert (none.returncode, " runs here" in none.stderr) == (2, True), none.stderr
 
 
@@ -124,7 +124,7 @@ while True:
 
 
 def interrupt(folder: Path, when: str) -> None:
-    """Tell the job's driver to stop, as `fab stop` does, once its ranks have left this file."""
+    """Tell the job's driver to stop, as `muster stop` does, once its ranks have left this file."""
     driver = json.loads((folder / "run" / "job.json").read_text())["driver"]["pid"]
     while not (folder / "out" / when).exists() and is_held(folder / "run"):
         time.sleep(0.01)

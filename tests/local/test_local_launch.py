@@ -1,4 +1,4 @@
-"""`fab launch` on this machine alone: real mpirun and torchrun, real failures."""
+"""`muster launch` on this machine alone: real mpirun and torchrun, real failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
-from tests.launching import FAB, Project, processes_of, wait_until_clean
+from tests.launching import FAB, MUSTER, Project, processes_of, wait_until_clean
 from tests.terminals import shown_on
 from tests.waiting import PATIENCE, read_until
 
@@ -123,7 +123,7 @@ def test_ranks_read_an_empty_input_and_data_on_that_of_the_launch_is_noted_once(
 ) -> None:
     (project.path / "reader.py").write_text("import sys\nprint('read', len(sys.stdin.buffer.read()))\n")
     done = subprocess.run(
-        [str(FAB), "launch", "--launcher", launcher, "--script", "reader.py"],
+        [str(MUSTER), "launch", "--launcher", launcher, "--script", "reader.py"],
         cwd=project.path,
         env=project.env,
         input="100\n",
@@ -245,7 +245,7 @@ def test_the_job_runs_in_a_copy_without_ignored_files_where_the_user_stood(proje
         "import os; print(os.getcwd()); print(sorted(os.listdir('..')))"
     )
     done = subprocess.run(
-        [str(FAB), "launch", "--hosts", "../hosts.txt", "--script", "list.py", "--np", "1"],
+        [str(MUSTER), "launch", "--hosts", "../hosts.txt", "--script", "list.py", "--np", "1"],
         cwd=project.path / "sub",
         env=project.env,
         capture_output=True,
@@ -337,7 +337,7 @@ if os.environ["RANK"] == "0":
 
 def test_on_a_terminal_a_progress_bar_stays_in_place_until_a_line_follows(project: Project) -> None:
     (project.path / "draws.py").write_text(DRAWS)
-    process, screen = on_a_terminal([str(FAB), "launch", "--script", "draws.py"], project)
+    process, screen = on_a_terminal([str(MUSTER), "launch", "--script", "draws.py"], project)
     shown = ""
     while not (bar := re.search(r"\n\[0 localhost\] epoch 1/5 \[##\.\.\]", shown)):
         chunk = os.read(screen, 1 << 16)  # EIO, where it ends without a bar
@@ -363,7 +363,7 @@ def on_a_terminal(command: list[str], project: Project) -> tuple[subprocess.Pope
 
 def bare_python() -> str:
     """The interpreter below this virtual environment, which has no packages of ours."""
-    return os.path.realpath(FAB.parent / "python")
+    return os.path.realpath(MUSTER.parent / "python")
 
 
 LIVES_ON = """
@@ -397,7 +397,7 @@ def test_a_terminal_that_goes_away_costs_a_job_under_nohup_nothing(project: Proj
     )
     controller, terminal = pty.openpty()
     with subprocess.Popen(
-        [str(FAB), "launch", "--script", "steps.py"],
+        [str(MUSTER), "launch", "--script", "steps.py"],
         cwd=project.path,
         env=project.env,
         stdin=terminal,

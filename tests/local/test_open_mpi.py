@@ -163,7 +163,7 @@ def test_the_output_of_spawned_processes_is_shown_and_has_its_own_log(
     assert printed == {f"[mpirun localhost] {text}" for text in expected}
     log = done.folder / "logs" / "spawned@localhost.log"
     assert {*log.read_text().splitlines()} == expected
-    again = project.fab("logs", done.job).stdout
+    again = project.muster("logs", done.job).stdout
     assert all(line in again for line in printed)
 
 

@@ -46,7 +46,7 @@ def test_a_detached_job_saves_at_sigterm_and_its_restart_goes_on(project: Projec
     wait_until((folder / "out" / "pid-of-1").exists, "a step of rank 1", patience=300.0)
     process = wait_until((folder / "out" / "pid-of-1").read_text, "its process")
     os.kill(int(process), signal.SIGTERM)
-    attached = project.fab("attach", job)
+    attached = project.muster("attach", job)
     assert attached.returncode == 0, attached.stdout + attached.stderr
     run = project.path / "runs" / job
     result = json.loads((run / "result.json").read_text())

@@ -24,12 +24,12 @@ def test_results_beside_the_code_are_named_and_fetched(project: Project, launche
     assert done.status == status, done.output
     get = f"muster get {done.job} fetches it; the next launch starts without it"
     assert f"written beside the code: checkpoints/last.pt, 4.9 KiB on localhost; {get}" in done.output
-    fetched = project.fab("get", done.job)
+    fetched = project.muster("get", done.job)
     assert fetched.stdout == f"runs/{done.job}/files/checkpoints/last.pt\n", fetched.stderr
     assert (done.folder / "files" / "checkpoints" / "last.pt").stat().st_size == 5000
-    cleaned = project.fab("clean", "--older-than", "0").stdout
+    cleaned = project.muster("clean", "--older-than", "0").stdout
     assert f"{done.job}: checkpoints/last.pt, 4.9 KiB\n" in cleaned
-    assert "1 jobs removed, 0 kept" in project.fab("clean", "--older-than", "0", "--results").stdout
+    assert "1 jobs removed, 0 kept" in project.muster("clean", "--older-than", "0", "--results").stdout
 
 
 def test_a_kept_folder_lets_the_next_launch_resume(project: Project) -> None:
@@ -40,4 +40,4 @@ def test_a_kept_folder_lets_the_next_launch_resume(project: Project) -> None:
         assert f"[0 localhost] {said}" in done.output
         assert "kept: checkpoints in ~/.muster/kept/" in done.output
         assert "beside the code" not in done.output
-        project.fab("clean", "--older-than", "0", "--results")
+        project.muster("clean", "--older-than", "0", "--results")

@@ -73,7 +73,7 @@ def test_a_rank_with_a_quarter_more_work_that_varies_is_named_in_the_run_and_at_
             return [rank["rank"] for rank in late]
 
         assert wait_until(recorded, "the driver to name it") == [1]
-        why = json.loads(project.fab("why", found[1], "--json").stdout)
+        why = json.loads(project.muster("why", found[1], "--json").stdout)
         assert [rank["rank"] for rank in why["late"]] == [1]
         said = driver.communicate(timeout=PATIENCE)[0]
     assert "slow: rank 1 on localhost was late: the others waited " in said

@@ -177,7 +177,7 @@ def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHost
 )
 def test_a_host_that_is_down_hides_nothing_of_the_others(command: str, shown: str, slow: SlowHosts) -> None:
     (slow.gate.parent / "bin" / "ssh").write_text(SSH.format(gate="echo 'no route to host' >&2; exit 255"))
-    done = slow.project.fab(*command.split())
+    done = slow.project.muster(*command.split())
     assert done.returncode == 3 and shown in done.stdout, done.stdout + done.stderr
     assert "node3: no route to host" in done.stderr and "node1:" not in done.stderr
 

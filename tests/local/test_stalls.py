@@ -52,13 +52,13 @@ def test_launch_status_and_top_name_a_stall_and_its_end(project: Project, *, det
         return states and states[-1]["state"] == "running" and states[-1]["stall"]
 
     assert CAUSE in wait_until(stall, "status to show the stall")["why"]
-    assert f"s: {CAUSE}" in project.fab("status", *hosts).stdout
+    assert f"s: {CAUSE}" in project.muster("status", *hosts).stdout
     assert CAUSE in _json(project, "top", *where)["note"]
-    assert "! no step for" in project.fab("top", "--once", *where).stdout
+    assert "! no step for" in project.muster("top", "--once", *where).stdout
     (project.path / "go").write_text("")
     if launched:
         assert f"s: {CAUSE}" in launched.communicate(timeout=PATIENCE)[0]
-    printed = project.fab("logs", *where, "--follow").stdout
+    printed = project.muster("logs", *where, "--follow").stdout
     assert "note: no step for" in printed
     assert "again after" in printed
     assert _json(project, "status", *hosts)[-1]["stall"] is None
@@ -84,4 +84,4 @@ def test_a_verdict_has_the_stall_in_which_the_job_was_interrupted(project: Proje
 
 
 def _json(project: Project, *words: str) -> Any:
-    return json.loads(project.fab(*words, "--json").stdout)
+    return json.loads(project.muster(*words, "--json").stdout)

@@ -1,4 +1,4 @@
-"""Samples of a real job, and what `fab top` makes of them: live, restarted, detached, and afterwards."""
+"""Samples of a real job, and what `muster top` makes of them: live, restarted, detached, and afterwards."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ sys.exit(7 if attempt == "0" and rank == 1 else 0)
 
 
 def figures(project: Project, *words: str) -> dict[str, Any]:
-    """What `fab top --json` prints; {} as long as there is no such job."""
-    asked = project.fab("top", "--json", *words)
+    """What `muster top --json` prints; {} as long as there is no such job."""
+    asked = project.muster("top", "--json", *words)
     loaded: dict[str, Any] = json.loads(asked.stdout) if asked.returncode == 0 else {}
     return loaded
 
@@ -69,7 +69,7 @@ def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
         if launched:
             output = launched.communicate()[0]
             assert launched.returncode == 0, output
-    assert not detach or project.fab("attach", *where).returncode == 0
+    assert not detach or project.muster("attach", *where).returncode == 0
     (folder,) = (project.path / "runs").iterdir()
     samples = [*read_samples(os.fspath(folder / "samples.jsonl"))]
     assert {sample.attempt for sample in samples} == {0, 1}
@@ -77,7 +77,7 @@ def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
     assert samples == sorted(samples, key=lambda sample: sample.at)
     over = figures(project, folder.name)
     assert over["state"] == "done" and over["hosts"][0]["note"] in {None, "overloaded"}
-    assert "attempt 1" in project.fab("top", folder.name, "--once").stdout
+    assert "attempt 1" in project.muster("top", folder.name, "--once").stdout
 
 
 def test_hosts_without_a_job_are_watched_too(project: Project) -> None:
@@ -88,7 +88,7 @@ def test_hosts_without_a_job_are_watched_too(project: Project) -> None:
 
 
 def test_what_cannot_be_watched_is_said(project: Project) -> None:
-    none = project.fab("top")
+    none = project.muster("top")
     assert (none.returncode, " runs here" in none.stderr) == (2, True)
-    no_terminal = project.fab("top", "--hosts", "hosts.txt")
+    no_terminal = project.muster("top", "--hosts", "hosts.txt")
     assert (no_terminal.returncode, "top needs a terminal" in no_terminal.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""What `fab check` shows: a table, what to do, and JSON."""
+"""What `muster check` shows: a table, what to do, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fab image.check` shows, and what `fab image.build` will run."""
+"""What `muster image.check` shows, and what `muster image.build` will run."""
 
 from __future__ import annotations
 
