@@ -74,14 +74,14 @@ def test_where_a_program_is_over_the_thread_that_keeps_it_alive_is_read(tmp_path
         return {"name": name, "filename": path, "short_filename": path, "line": 3}
 
     def threads(innermost: str) -> list[dict[str, object]]:
-        main = [frame("_shutdown", "/lib/threading.py"), frame(innermost, "/job/muster_over.py")]
+        main = [frame("_shutdown", "/lib/threading.py"), frame(innermost, "/job/muster_program_end.py")]
         feeder = [frame("feed", "/lib/torch/pin_memory.py"), frame("run", "/lib/threading.py")]
         writer = [frame("save", "/code/train.py"), frame("run", "/lib/threading.py")]
         stacks = ((1, main), (2, feeder), (3, writer))
         return [{"os_thread_id": number, "frames": frames} for number, frames in stacks]
 
     tool = tmp_path / "py-spy"
-    for innermost, function in (("Over._on_shutdown", "save"), ("<module>", "_shutdown")):
+    for innermost, function in (("ProgramEnd._on_shutdown", "save"), ("<module>", "_shutdown")):
         tool.write_text(f"#!/bin/sh\necho '{json.dumps(threads(innermost))}'\n")
         tool.chmod(0o700)
         frames = take_stacks(str(tool), {3: (1, "S")}, code="/code")["3"]["frames"]

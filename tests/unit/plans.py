@@ -26,7 +26,10 @@ TOOLS = Tools(
     rank="# rank.py\n",
     rsh="# rsh.py\n",
     rank_log="# rank_log.py\n",
-    in_rank={"sitecustomize.py": "# sitecustomize.py\n", "muster_over.py": "# muster_over.py\n"},
+    in_rank={
+        "sitecustomize.py": "# sitecustomize.py\n",
+        "muster_program_end.py": "# muster_program_end.py\n",
+    },
 )
 INSIDE = {"keeper.py": "# keeper.py\n", "enter.py": "# enter.py\n"}
 NOTHING = Contribution()

@@ -10,7 +10,7 @@ from muster.deploy.core.connect.reports import ProgramOver
 from muster.deploy.core.job.events import Output
 from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.result import Failure, RankExit
-from muster.deploy.core.job.state import Lingering
+from muster.deploy.core.job.state import EndedButAlive
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
 from muster.deploy.features.why.stall_timeout import StallTimeout
 from tests.unit.attempts import attempt_of
@@ -121,7 +121,7 @@ def test_ranks_that_have_ended_are_not_waited_for(job: Job) -> None:
 
 def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -> None:
     over = ProgramOver(2, 0.0, error=(), alive=("thread 'writer' in save (train.py:3)",))
-    job.state.program_over(Lingering(job.state.placed[2], 0.0, over))
+    job.state.program_over(EndedButAlive(job.state.placed[2], 0.0, over))
     job.pass_time(14)
     assert job.failure
     assert (job.failure.rank, job.failure.host) == (2, "node2")

@@ -28,7 +28,7 @@ FRAMES = {
     "deploy/features/containers/on_host/survey.py",  # inside of an image
     "deploy/core/agent/main.py",
     "deploy/core/agent/gpus.py",
-    "deploy/core/agent/in_rank/muster_over.py",
+    "deploy/core/agent/in_rank/muster_program_end.py",
     "deploy/features/detach/detached_main.py",
     "deploy/features/slurm/batch_main.py",
     "deploy/features/image/bake.py",

@@ -95,7 +95,7 @@ class LocalSocket:
         self._send({**ended, "rank": rank, "time": at})
 
     def _over(self, hello: Frame, stream: Any) -> None:
-        """The program of a rank is over, and its process may live on (in_rank/muster_over.py)."""
+        """The program of a rank is over, and its process may live on (in_rank/muster_program_end.py)."""
         fields = ("rank", "time", "error", "alive", "ends_in", "ended")
         self._send({"event": "program-over", **{name: hello[name] for name in fields}})
 

@@ -13,7 +13,7 @@ from .feature import Features, Start
 
 _AGENT = Path(__file__).parents[2] / "core" / "agent"
 IN_RANK = _AGENT / "in_rank"
-IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
+IN_EVERY_RANK = ("sitecustomize.py", "muster_program_end.py")
 """The other files of in_rank/ are not for jobs with `--no-record`."""
 
 

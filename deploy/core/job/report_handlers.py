@@ -32,7 +32,7 @@ from ..wire.clock import now
 from . import result
 from .events import Emit, LauncherOutput, Output, Reported
 from .result import TERMINATED, Failure, alone, describe_out_of_memory, stopped
-from .state import ImpossibleReport, LaunchState, Lingering
+from .state import EndedButAlive, ImpossibleReport, LaunchState
 
 # When the launcher has ended, reports of ranks on other hosts may still be under way.
 LATE_SECONDS = 2.0
@@ -117,7 +117,7 @@ class ReportHandlers:
     def _program_over(self, host: str, report: ProgramOver) -> None:
         self.state.require_own(host, report.rank)
         placed, at = self.state.placed[report.rank], self._when(host, report.time)
-        self.state.program_over(Lingering(placed, at, report))
+        self.state.program_over(EndedButAlive(placed, at, report))
 
     def _rank_end(self, host: str, report: RankEnded) -> None:
         rank = report.rank

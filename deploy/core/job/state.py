@@ -53,7 +53,7 @@ LATE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Lingering:
+class EndedButAlive:
     """A rank whose program is over while its process lives: a thread or a child keeps it alive.
 
     `at`: on the driver's clock.
@@ -126,7 +126,7 @@ class LaunchState:
         self.asked_grace: float | None = None
         """The grace that `muster stop` on another machine has given."""
         self.ends: dict[int, RankExit] = {}
-        self.lingering: dict[int, Lingering] = {}
+        self.lingering: dict[int, EndedButAlive] = {}
         """The ranks whose program is over; also of those that have ended since."""
         self.failures: list[Failure] = []
         self.notes: list[str] = []
@@ -155,7 +155,7 @@ class LaunchState:
         running = (rank for rank in self.lingering if rank not in self.ends and rank not in failed)
         return [self.lingering[rank].as_failure() for rank in running if self.lingering[rank].failed]
 
-    def program_over(self, over: Lingering) -> None:
+    def program_over(self, over: EndedButAlive) -> None:
         """Note that the program of a rank is over. It has failed once it ends, or does not end in time."""
         rank, again = over.placed.rank, over.placed.rank in self.lingering
         if rank in self.ends:

@@ -1,6 +1,6 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts at the rank's end.
 
-It imports muster_over.py, and muster_start.py for the recorder and the console, while this folder is on the
+It imports muster_program_end.py, and muster_start.py for the recorder and the console, while this folder is on the
 path.
 
 Three kinds of failure look like success, or like no end, from outside:
@@ -10,7 +10,7 @@ Three kinds of failure look like success, or like no end, from outside:
 * A rank that fails waits in MPI_Finalize for the others, which wait for it. `python -m mpi4py` makes that an
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
-* A rank that dies of an exception may not end, because one of its threads lives (muster_over.py).
+* A rank that dies of an exception may not end, because one of its threads lives (muster_program_end.py).
 
 If Open MPI's library is loaded, it is asked through ctypes. Standard library only, Python 3.9. What acts at
 the end is loaded at the start: the disk may not answer by then, or have another Python.
@@ -187,7 +187,7 @@ if __name__ == "sitecustomize":
     with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
         if os.environ.pop("MUSTER_RECORD", "") == "1":  # no --no-record
             import_module("muster_start").begin()
-    the_over = import_module("muster_over").Over(dict(os.environ))
+    the_over = import_module("muster_program_end").ProgramEnd(dict(os.environ))
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
     the_end = _End(dict(os.environ), the_over)
     atexit.register(the_end.judge)

@@ -39,7 +39,7 @@ from .pressure import connections
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8
 MOST_TEXT = 60  # characters of a line of the program
-OVER = "_on_shutdown"  # of in_rank/muster_over.py
+OVER = "_on_shutdown"  # of in_rank/muster_program_end.py
 ANSWER_SECONDS = 20.0
 MOST_OF_HOST = 12_000  # entries of all ranks: an answer has room for 8 MiB and half a million values
 MOST_LOCKS = 1 << 20  # bytes of /proc/locks

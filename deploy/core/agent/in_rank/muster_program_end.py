@@ -34,7 +34,7 @@ MOST_NAMED, MOST_LINES, MOST_TEXT = 8, 20, 2000
 _FOREIGN = (os.path.dirname(os.__file__) + os.sep, "<", __file__)
 
 
-class Over:
+class ProgramEnd:
     """The end of this rank's program."""
 
     def __init__(self, environment: dict[str, str]) -> None:
