@@ -16,12 +16,12 @@ from muster.deploy.core.connect.requests.launch import MISSING
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.wire.protocol import EARLY, ERRORS, LATE, PARTS, Part
+from muster.deploy.core.wire.protocol import EARLY, ERRORS, LATE, PARTS, Handler
 from tests.subjects import request_modules
 
 
 @pytest.mark.parametrize("part", (*EARLY, *LATE), ids=lambda part: part.kind)
-def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_path: Path) -> None:
+def test_a_part_answers_what_the_table_says_and_nothing_else(part: Handler, tmp_path: Path) -> None:
     kind = getattr(importlib.import_module(f"muster.deploy.{part.module}"), part.kind)
     assert sorted(f"do_{name}" for name in part.names) == [
         name for name in dir(kind) if name.startswith("do_")

@@ -11,7 +11,7 @@ import pytest
 
 from muster.deploy.core.connect.fanout import on_every
 from muster.deploy.core.errors import MusterError, UnfitError
-from muster.deploy.core.wire.files import PART, Entry, entries, listing_digest
+from muster.deploy.core.wire.files import CHUNK_BYTES, Entry, entries, listing_digest
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc.on_host.drafts import KEPT_FROM, _sweep
 from muster.deploy.features.adhoc.put_get import get, put
@@ -71,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_put_goes_on_where_it_was_interrupted(hosts: HostsHere, file: Path) -> None:
-    interrupted(hosts, file, 2 * KEPT_FROM + 4 * PART)
+    interrupted(hosts, file, 2 * KEPT_FROM + 4 * CHUNK_BYTES)
     kept = {host: sum(part.stat().st_size for part in parts(hosts, host)) for host in ("node1", "node2")}
     assert any(kept.values()), "one of them had more than 4 MiB"
     assert send(hosts, file) == {host: SIZE - size for host, size in kept.items()}
@@ -81,7 +81,7 @@ def test_a_put_goes_on_where_it_was_interrupted(hosts: HostsHere, file: Path) ->
 
 
 def test_a_folder_goes_on_in_the_file_where_it_was_interrupted(hosts: HostsHere, folder: Path) -> None:
-    interrupted(hosts, folder, 2 * KEPT_FROM + 4 * PART)
+    interrupted(hosts, folder, 2 * KEPT_FROM + 4 * CHUNK_BYTES)
     sent = send(hosts, folder)
     assert min(sent.values()) <= SIZE - KEPT_FROM
     assert contents(hosts.home("node2") / "place" / "folder") == contents(folder)
@@ -108,7 +108,7 @@ def _listed(source: Path) -> list[Entry]:
 
 
 def test_what_was_changed_meanwhile_is_noticed_and_sent_anew(hosts: HostsHere, file: Path) -> None:
-    interrupted(hosts, file, 2 * KEPT_FROM + 4 * PART)
+    interrupted(hosts, file, 2 * KEPT_FROM + 4 * CHUNK_BYTES)
     (part,) = parts(hosts, "node1") or parts(hosts, "node2")
     with part.open("r+b") as opened:
         opened.write(b"others")
@@ -123,7 +123,7 @@ def test_what_was_changed_meanwhile_is_noticed_and_sent_anew(hosts: HostsHere, f
 def test_a_part_that_another_user_may_write_to_is_not_used(
     hosts: HostsHere, file: Path, tmp_path: Path, planted: str
 ) -> None:
-    interrupted(hosts, file, 2 * KEPT_FROM + 4 * PART)
+    interrupted(hosts, file, 2 * KEPT_FROM + 4 * CHUNK_BYTES)
     kept = {host: parts(hosts, host) for host in ("node1", "node2")}
     part, other = next(found[0] for found in kept.values() if found), tmp_path / "other"
     if planted == "link":
@@ -163,8 +163,8 @@ def test_ctrl_c_cuts_the_connections(hosts: HostsHere, file: Path, monkeypatch: 
 
 def test_a_small_put_leaves_nothing_behind(hosts: HostsHere, tmp_path: Path) -> None:
     small = tmp_path / "small"
-    small.write_bytes(os.urandom(3 * PART))
-    interrupted(hosts, small, 4 * PART)
+    small.write_bytes(os.urandom(3 * CHUNK_BYTES))
+    interrupted(hosts, small, 4 * CHUNK_BYTES)
     assert parts(hosts, "node1") == parts(hosts, "node2") == []
     assert [path.name for host in ("node1", "node2") for path in (hosts.home(host) / "place").iterdir()] == []
 

@@ -14,7 +14,7 @@ from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.errors import UsageError
 from muster.deploy.features.forward import command as peers
 from muster.deploy.features.forward.command import Forwarder, Target, listen
-from muster.deploy.features.forward.wire import PART, WINDOW, Stream
+from muster.deploy.features.forward.wire import CHUNK_BYTES, WINDOW, Stream
 from tests.waiting import PATIENCE, wait_until
 
 
@@ -86,12 +86,12 @@ def test_bytes_come_through_whole_both_ways_and_an_end_of_one_way_leaves_the_oth
 
 def test_a_program_that_does_not_read_holds_no_more_than_the_window(passage: Passage) -> None:
     def send() -> None:
-        passage.client.sendall(bytes(4 * WINDOW * PART))
+        passage.client.sendall(bytes(4 * WINDOW * CHUNK_BYTES))
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
     wait_until(lambda: passage.in_flight >= WINDOW, "a full window")
-    left = 4 * WINDOW * PART
+    left = 4 * WINDOW * CHUNK_BYTES
     while left:
         left -= len(passage.program.recv(1 << 20))
     sender.join(PATIENCE)
@@ -103,7 +103,7 @@ def test_a_client_that_is_gone_ends_the_program_s_connection(passage: Passage) -
     assert passage.program.recv(1) == b""
     with pytest.raises(OSError):
         while True:
-            passage.program.sendall(bytes(PART))
+            passage.program.sendall(bytes(CHUNK_BYTES))
     assert all(over.wait(PATIENCE) for over in passage.over)
 
 

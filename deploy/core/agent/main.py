@@ -27,7 +27,7 @@ from ..wire.clock import steady
 from ..wire.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..wire.os_errors import explain
 from ..wire.paths import MusterPaths
-from ..wire.protocol import EARLY, ERRORS, LATE, NEEDS, PARTS, WORDS, Part
+from ..wire.protocol import EARLY, ERRORS, LATE, NEEDS, PARTS, WORDS, Handler
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (core/connect/channel.py).
@@ -168,7 +168,7 @@ class Parts:
         kinds = (part.kind for part in (*EARLY, *LATE) if part.needs == "job")
         return [self._loaded[kind] for kind in kinds if kind in self._loaded]
 
-    def _load(self, part: Part) -> Any:
+    def _load(self, part: Handler) -> Any:
         with self._loading:
             if part.kind not in self._loaded:
                 module = importlib.import_module(f"muster.deploy.{part.module}")

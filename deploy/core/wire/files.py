@@ -17,7 +17,7 @@ from .frames import Frame
 from .os_errors import naming
 from .written import Search
 
-PART = 1 << 20
+CHUNK_BYTES = 1 << 20
 # Entries of a folder in one answer, and the characters of their paths: a driver takes lines of 8 MiB.
 PAGE, PAGE_TEXT = 8192, 1 << 19
 KINDS = ("folder", "file", "link")
@@ -77,7 +77,7 @@ class Files:
     def do_part(self, request: Frame, payload: bytes) -> Frame:
         with open(path_of(request["path"]), "rb") as file:
             file.seek(request["start"])
-            return {"payload": file.read(PART)}
+            return {"payload": file.read(CHUNK_BYTES)}
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -102,7 +102,7 @@ def digest(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file."""
     sha256 = hashlib.sha256()
     with open(path, "rb") as file:
-        while part := file.read(PART):
+        while part := file.read(CHUNK_BYTES):
             sha256.update(part)
     return sha256.hexdigest()
 

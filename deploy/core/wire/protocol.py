@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Part(NamedTuple):
+class Handler(NamedTuple):
     """A class of the agent that answers requests: `do_NAME(request, payload)` for each name."""
 
     module: str
@@ -28,12 +28,12 @@ class Part(NamedTuple):
 
 
 EARLY = (
-    Part("core.agent.main", "Agent", "", {"": "time load modules"}),
-    Part("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
-    Part("core.agent.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
-    Part("core.wire.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
-    Part("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
-    Part(
+    Handler("core.agent.main", "Agent", "", {"": "time load modules"}),
+    Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
+    Handler("core.agent.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
+    Handler("core.wire.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
+    Handler("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
+    Handler(
         *("core.agent.supervisor", "JobSupervisor", "home send parts"),
         {
             "cannot make the job's folder": "prepare",
@@ -46,16 +46,16 @@ EARLY = (
 )
 """The parts that travel at the agent's start."""
 LATE = (
-    Part("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
-    Part("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
-    Part("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
-    Part("features.detach.on_host", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
-    Part(
+    Handler("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
+    Handler("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
+    Handler("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
+    Handler("features.detach.on_host", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
+    Handler(
         *("features.why.on_host.evidence", "RankEvidence", "home"),
         {"cannot read where the ranks are": "stacks why"},
     ),
-    Part("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
-    Part(
+    Handler("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
+    Handler(
         *("core.wire.runs", "JobFolders", "jobs"),
         {
             "cannot read the job's run": "jobs output files read",
@@ -63,36 +63,40 @@ LATE = (
             "": "end_driver",
         },
     ),
-    Part("features.check.on_host", "HealthHandler", "", {"cannot examine the host": "health"}),
-    Part(
+    Handler("features.check.on_host", "HealthHandler", "", {"cannot examine the host": "health"}),
+    Handler(
         "features.kernel.on_host", "KernelLog", "", {"cannot read the kernel's messages": "kernel_messages"}
     ),
-    Part("features.memory_kills.on_host", "OtherKills", "job", {"": "memory_kills"}),
-    Part("features.written_files.on_host", "Outputs", "job", {"": "outputs"}),
-    Part("features.left_memory.on_host", "LeftMemory", "", {"cannot look at shared memory": "left_memory"}),
-    Part("features.leases.on_host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}),
-    Part(
+    Handler("features.memory_kills.on_host", "OtherKills", "job", {"": "memory_kills"}),
+    Handler("features.written_files.on_host", "Outputs", "job", {"": "outputs"}),
+    Handler(
+        "features.left_memory.on_host", "LeftMemory", "", {"cannot look at shared memory": "left_memory"}
+    ),
+    Handler(
+        "features.leases.on_host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}
+    ),
+    Handler(
         "features.adhoc.on_host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}
     ),
-    Part("features.eval.on_host", "Consoles", "home", {"cannot ask the ranks": "console_eval"}),
-    Part(
+    Handler("features.eval.on_host", "Consoles", "home", {"cannot ask the ranks": "console_eval"}),
+    Handler(
         *("features.forward.on_host", "Streams", "home send"),
         {"cannot connect": "stream_open", "": "stream_part stream_taken stream_close"},
     ),
-    Part(
+    Handler(
         *("features.why.on_host.arrivals", "ArrivalMeter", "home"),
         {"cannot read where the ranks are": "arrivals"},
     ),
-    Part("features.adhoc.on_host.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
-    Part("features.preload.on_host.preload", "Preload", "job", {"": "preload"}, "preload"),
-    Part(
+    Handler("features.adhoc.on_host.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
+    Handler("features.preload.on_host.preload", "Preload", "job", {"": "preload"}, "preload"),
+    Handler(
         *("features.containers.on_host.container", "Container", "job"),
         {"cannot start the container": "container_start"},
         "container",
     ),
-    Part("features.containers.on_host.look", "Containers", "home", {"cannot use the image": "container"}),
-    Part("features.image.on_host.images", "ImageLoader", "images send", {"": "image image_load"}),
-    Part(
+    Handler("features.containers.on_host.look", "Containers", "home", {"cannot use the image": "container"}),
+    Handler("features.image.on_host.images", "ImageLoader", "images send", {"": "image image_load"}),
+    Handler(
         *("features.data.on_host.data", "Data", "data jobs send transfers"),
         {
             "cannot keep the data set": "data_begin data_publish",
@@ -100,11 +104,11 @@ LATE = (
             "": "data_scan data_bundle data_list data_verify data_open data_part data_read",
         },
     ),
-    Part(
+    Handler(
         *("core.agent.transfer.transfers", "HostTransfers", "home send"),
         {"cannot receive files": "blob_serve blob_take", "": "blob_complete blob_pull blob_forget"},
     ),
-    Part(
+    Handler(
         *("features.packages.on_host.environments", "Environments", "home send"),
         {
             "cannot look at the environments of packages": "envs",

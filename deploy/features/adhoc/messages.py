@@ -12,7 +12,7 @@ from ...core.connect.silence import STUCK_READING_SECONDS
 from ...core.decode import AtMost, Like, message
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Path
 from ...core.hosts.stuck_processes import StuckProcesses
-from ...core.wire.files import PART
+from ...core.wire.files import CHUNK_BYTES
 from ..left_memory.messages import LeftMemory
 
 MOST_OUTPUT = 1 << 20
@@ -100,4 +100,4 @@ VERIFY = Request("verify", Nothing, stuck_after=STUCK_READING_SECONDS)
 SETTLE = Request("settle", Nothing)
 FILE = Request("file", FileFacts, stuck_after=STUCK_READING_SECONDS)
 FILE_ENTRIES = Request("entries", Entries, stuck_after=STUCK_READING_SECONDS)
-FILE_PART = Request("part", Payload, PART)
+FILE_PART = Request("part", Payload, CHUNK_BYTES)

@@ -21,17 +21,17 @@ from ...core.connect.fanout import HostOutcomes, ask_every, on_every
 from ...core.connect.requests.request import Answer, Nothing, Request
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
-from ...core.wire.files import PAGE, PART, Entry, append, complete, digest, entries, listing_digest
+from ...core.wire.files import CHUNK_BYTES, PAGE, Entry, append, complete, digest, entries, listing_digest
 from ...core.wire.paths import JobPaths
 from .messages import APPEND, DRAFT, FILE, FILE_ENTRIES, FILE_PART, SETTLE, VERIFY, FileFacts, ListedEntry
 
 TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
 # A host has to move so many bytes in so many seconds of waiting for it; a file counts as a block more. And it
 # has to read files at least this fast, in bytes a second.
-PROGRESS_BYTES, PROGRESS_SECONDS, BLOCK, SLOWEST = PART, 60.0, 1 << 12, 1 << 23
+PROGRESS_BYTES, PROGRESS_SECONDS, BLOCK, SLOWEST = CHUNK_BYTES, 60.0, 1 << 12, 1 << 23
 # The most requests in flight to one host, and the most bytes in them: small files need not wait for each
 # other, and many hosts must not fill this machine's memory.
-IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
+IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * CHUNK_BYTES
 # Limits for one folder: a host may send anything, and several hosts may at once.
 MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
 
@@ -179,7 +179,7 @@ def _parts_to(source: Path, draft: str, what: Mapping[str, Any], have: int) -> I
 def _parts(path: Path, arguments: Mapping[str, str], start: int) -> Iterator[_Question[Nothing]]:
     with path.open("rb") as file:
         file.seek(start)
-        while part := file.read(PART):
+        while part := file.read(CHUNK_BYTES):
             yield _Question(APPEND, arguments, len(part), part)
 
 
@@ -217,9 +217,11 @@ def fetch_files(
 ) -> None:
     """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft."""
     parts = (
-        _Question(FILE_PART, {"path": source, "start": start}, min(PART, length - start), target=target)
+        _Question(
+            FILE_PART, {"path": source, "start": start}, min(CHUNK_BYTES, length - start), target=target
+        )
         for source, target, length in files
-        for start in range(0, length, PART)
+        for start in range(0, length, CHUNK_BYTES)
     )
     for part, answer in _answers(channel, parts):
         if len(answer.payload) < part.weight:

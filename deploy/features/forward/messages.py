@@ -6,7 +6,7 @@ from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
 from ...core.decode import message
 from ...core.hosts.bounds import Count, Text
-from .wire import PART
+from .wire import CHUNK_BYTES
 
 
 @message(frozen=True)
@@ -17,7 +17,7 @@ class StreamOpened:
 
 
 @message(frozen=True)
-class StreamPart(Report, event="stream-part", payload="part", room=PART):
+class StreamPart(Report, event="stream-part", payload="part", room=CHUNK_BYTES):
     """A part of a connection that is passed on (features/forward/command.py); an empty one is the last."""
 
     stream: Count

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-PART = 1 << 16  # bytes
+CHUNK_BYTES = 1 << 16  # bytes
 WINDOW = 8  # parts: 10 MB a second at 50 ms
 
 
@@ -65,7 +65,7 @@ class Stream:
         while part and not self._is_broken:
             self._room.acquire()
             try:
-                part = self._connection.recv(PART)
+                part = self._connection.recv(CHUNK_BYTES)
             except OSError:  # reset
                 part = b""
             self._pass_on(part)

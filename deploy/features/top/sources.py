@@ -26,7 +26,7 @@ from ..samples.sample_file import SAMPLES, SampleReader
 from ..why.stragglers import PACE, PaceLook, pace_look
 from .top_history import PrintedText, TopRecord, Unreached
 
-PART = 1 << 20
+CHUNK_BYTES = 1 << 20
 BACK = 1 << 23  # bytes of samples from before: some minutes of 64 hosts
 TAIL, LONG_TAIL, MOST_TAILS = 1 << 12, 1 << 17, 256  # bytes of a log and of rank 0's, and logs, from before
 ROUNDS = 8  # of output at one look; faster output is skipped
@@ -85,7 +85,7 @@ class JobSource:
             self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
 
     def _samples(self) -> Iterator[HostSample]:
-        while content := self._read(SAMPLES, self._start, PART):
+        while content := self._read(SAMPLES, self._start, CHUNK_BYTES):
             self._start += len(content)
             for sample in self._reader.feed(content):
                 for entry in sample.ranks:

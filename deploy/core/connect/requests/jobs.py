@@ -12,7 +12,7 @@ from ...decode import AtMost, message
 from ...errors import MusterError
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, JobId, Name, Number, Path, Pid, Rank, Seconds, Text
 from ...hosts.gpu_facts import MOST_GPUS
-from ...wire.files import PART
+from ...wire.files import CHUNK_BYTES
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 MOST_LATE = 64
@@ -153,4 +153,4 @@ OUTPUT = Request("output", JobOutput)
 RECORD = Request("record", Nothing)
 END_DRIVER = Request("end_driver", Told)
 FILES = Request("files", RunFiles)
-READ = Request("read", Payload, PART)
+READ = Request("read", Payload, CHUNK_BYTES)
