@@ -12,7 +12,7 @@ from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.core.hosts.rendezvous import ClusterFacts, Rendezvous
 from muster.deploy.core.plan.launch_plan import Contribution, LaunchPlan
 from muster.deploy.core.plan.launcher import place_ranks
-from muster.deploy.core.plan.planner import Tools, plan
+from muster.deploy.core.plan.planner import RankPrograms, plan
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import Tree, TreeFile
 from muster.deploy.core.plan.spec import LaunchSpec
@@ -22,7 +22,7 @@ from muster.deploy.features.containers.messages import HostImage
 from muster.deploy.features.leases.messages import Lease
 from muster.deploy.features.leases.plan import contribution
 
-TOOLS = Tools(
+TOOLS = RankPrograms(
     rank="# rank.py\n",
     rsh="# rsh.py\n",
     rank_log="# rank_log.py\n",

@@ -26,7 +26,7 @@ from muster.deploy.features.leases import driver as leasing
 from muster.deploy.features.leases.free import free_table
 from muster.deploy.features.leases.messages import LEASE, LEASES, Device, HostLeases, Lease
 from muster.deploy.features.leases.on_host import claims, leases
-from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, Wish, visible, wish
+from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, LeaseRequest, lease_request, visible
 from tests.unit.plans import NODE, make_plan, request_of
 
 GPUS = replace(NODE, gpus=8, devices=8)
@@ -45,22 +45,22 @@ def lease(*numbers: int, **more: Any) -> Lease:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        ({}, Wish(4)),
-        ({"gpus": 6}, Wish(6)),
-        ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, Wish(0, "2,3")),
+        ({}, LeaseRequest(4)),
+        ({"gpus": 6}, LeaseRequest(6)),
+        ({"env": (("CUDA_VISIBLE_DEVICES", "2,3"),)}, LeaseRequest(0, "2,3")),
         ({"env": NO_GPUS}, None),
         ({"allocation": "17"}, None),
     ],
 )
 def test_a_job_wants_a_gpu_for_each_rank_or_what_its_options_say(
-    request_: dict[str, Any], expected: Wish | None
+    request_: dict[str, Any], expected: LeaseRequest | None
 ) -> None:
     made = spec(**request_)
-    assert wish(made, made.hosts[0], 4, GPUS) == expected
+    assert lease_request(made, made.hosts[0], 4, GPUS) == expected
 
 
 def test_a_host_without_gpus_is_asked_for_none() -> None:
-    assert wish(spec(), spec().hosts[0], 4, NODE) is None
+    assert lease_request(spec(), spec().hosts[0], 4, NODE) is None
 
 
 @pytest.mark.parametrize(

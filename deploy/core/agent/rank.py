@@ -326,7 +326,7 @@ def was_alone(rank: int) -> bool:
 
 
 def over_at(pid: int, ended: float) -> float:
-    """The time when the program was over, which in_rank/muster_program_end.py notes, or else the end of its process.
+    """The time of the program's end, by in_rank/muster_program_end.py, or else that of its process.
 
     Its connections close some time before it has ended: peers that notice may end, and be reported, first.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..connect.cluster import Cluster
 from ..plan.launch_plan import Contribution, LaunchPlan
-from ..plan.planner import Tools, plan
+from ..plan.planner import RankPrograms, plan
 from ..waits import with_hosts
 from .events import Stage
 from .feature import Features, Start
@@ -17,9 +17,9 @@ IN_EVERY_RANK = ("sitecustomize.py", "muster_program_end.py")
 """The other files of in_rank/ are not for jobs with `--no-record`."""
 
 
-def tools() -> Tools:
+def tools() -> RankPrograms:
     """The programs of the agent that a job's folder gets, as texts."""
-    return Tools(
+    return RankPrograms(
         rank=(_AGENT / "rank.py").read_text(),
         rank_log=(_AGENT / "rank_log.py").read_text(),
         rsh=(_AGENT / "rsh.py").read_text(),

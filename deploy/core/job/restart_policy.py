@@ -108,8 +108,8 @@ def with_returned(
 
     They come last, so that the head stays: it may have the only checkpoint.
     """
-    used = {host.name for host in hosts}
-    back = tuple(host for host in policy.hosts if host.name in policy.away & {*answering} - used)
+    hosts_with_ranks = {host.name for host in hosts}
+    back = tuple(host for host in policy.hosts if host.name in policy.away & {*answering} - hosts_with_ranks)
     names = {host.name for host in back}
     left_out = {host: why for host, why in policy.left_out.items() if host not in names}
     return (*hosts, *back), replace(policy, away=policy.away - names, left_out=left_out)

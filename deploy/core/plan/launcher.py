@@ -67,11 +67,13 @@ def unfit(host: Host, facts: Facts, launcher: Launcher) -> HostError | None:
 
 def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Launcher) -> None:
     """Raise `UnfitError` with every host that the launcher cannot use, and the remedy."""
-    used = {host.name: facts[host.name] for host in hosts}
+    facts_of_hosts = {host.name: facts[host.name] for host in hosts}
     reasons = [
-        (host.name, error.reason) for host in hosts if (error := unfit(host, used[host.name], launcher))
+        (host.name, error.reason)
+        for host in hosts
+        if (error := unfit(host, facts_of_hosts[host.name], launcher))
     ]
-    if reasons := reasons or launcher.differences(used):
+    if reasons := reasons or launcher.differences(facts_of_hosts):
         raise UnfitError(reasons)
 
 
@@ -124,16 +126,18 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
             f"--np {spec.np}: the hosts have {count(slots, 'slot')}; raise slots= or --slots, or lower --np"
         )
     left, first = slots if spec.np is None else spec.np, 0
-    used, ranks = [], {}
+    hosts_with_ranks, ranks = [], {}
     for host in hosts:
         if number := min(host.slots, left - first):
-            used.append(host)
+            hosts_with_ranks.append(host)
             ranks[host.name] = tuple(PlacedRank(first + local, local, host.name) for local in range(number))
             first += number
-    if len(used) > 1 and (local := [host.name for host in used if host.is_local]):
+    if len(hosts_with_ranks) > 1 and (local := [host.name for host in hosts_with_ranks if host.is_local]):
         raise UsageError(
             f"{local[0]} is a different machine on every host; write a host name in the hosts file"
         )
-    placement = Placement(tuple(used), ranks, tuple(hosts[len(used) :][: spec.spares]))
+    placement = Placement(
+        tuple(hosts_with_ranks), ranks, tuple(hosts[len(hosts_with_ranks) :][: spec.spares])
+    )
     launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)
     return placement

@@ -28,7 +28,7 @@ from .spec import LaunchSpec
 
 
 @dataclass(frozen=True)
-class Tools:
+class RankPrograms:
     """The texts of the programs that a launch writes into a job's folder, from agent/job/."""
 
     rank: str = field(repr=False)
@@ -44,35 +44,36 @@ def plan(
     placement: Placement,
     facts: ClusterFacts,
     added: Mapping[str, Contribution],
-    tools: Tools,
+    tools: RankPrograms,
 ) -> LaunchPlan:
     """The plan of a launch. `UsageError` for an impossible request, `UnfitError` for unfit hosts.
 
     `added`: what features add to the plan of each host.
     """
     refuse_long_arguments(spec)
-    used = placement.hosts
+    hosts_with_ranks = placement.hosts
     launcher = launcher_of(spec.launcher)
     known = facts.hosts
     require(placement.connected, known, launcher=launcher)
     require_python(spec.program.python, {host.name: known[host.name] for host in placement.connected})
     refuse_shared_gpus(spec.backend, placement, known)
-    interfaces = {host.name: facts.rendezvous.interfaces.get(host.name) for host in used}
+    interfaces = {host.name: facts.rendezvous.interfaces.get(host.name) for host in hosts_with_ranks}
     rendezvous = replace(facts.rendezvous, interfaces=interfaces)
-    layout = Layout(spec, placement, {host.name: known[host.name] for host in used}, rendezvous)
+    layout = Layout(spec, placement, {host.name: known[host.name] for host in hosts_with_ranks}, rendezvous)
     if launcher.uses_mpi and (unmet := openmpi.without_ipv4(rendezvous, layout.facts)):
         raise UnfitError((name, error.reason) for name, error in unmet.items())
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
-    slots = openmpi.hostfile({host.name: host.slots for host in used})
+    slots = openmpi.hostfile({host.name: host.slots for host in hosts_with_ranks})
     plans = tuple(
-        _plan_host(host, layout, slots, tools, added.get(host.name, Contribution())) for host in used
+        _plan_host(host, layout, slots, tools, added.get(host.name, Contribution()))
+        for host in hosts_with_ranks
     )
     title = _title(launcher.title(known[layout.head]), layout)
     busy = tuple(_busy(spec.job, {host.name: known[host.name] for host in placement.connected}))
     return LaunchPlan(spec, plans, title, busy, tuple(host.name for host in placement.spares), added)
 
 
-def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools, added: Contribution) -> HostPlan:
+def _plan_host(host: Host, layout: Layout, slots: str, tools: RankPrograms, added: Contribution) -> HostPlan:
     spec = layout.spec
     facts = layout.facts[host.name]
     paths = JobPaths.of(facts.home, spec.job)
@@ -140,7 +141,7 @@ def _own_path(spec: LaunchSpec, path: tuple[str, ...]) -> dict[str, str]:
     return {"PATH": ":".join(filter(None, (*path, own["PATH"])))} if "PATH" in own else {}
 
 
-def _tools(paths: JobPaths, python: str, tools: Tools) -> Iterator[RemoteFile]:
+def _tools(paths: JobPaths, python: str, tools: RankPrograms) -> Iterator[RemoteFile]:
     """`muster-rank` and `muster-rsh` for a host: commands on PATH that run a script with the host's Python.
 
     Also the sitecustomize.py that runs inside each rank: `rank.py` puts its folder on PYTHONPATH.

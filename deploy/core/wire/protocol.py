@@ -76,7 +76,10 @@ LATE = (
         "features.leases.on_host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}
     ),
     Handler(
-        "features.adhoc.on_host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}
+        "features.adhoc.on_host.receive",
+        "Receiver",
+        "",
+        {"cannot write the file": "draft append verify settle"},
     ),
     Handler("features.eval.on_host", "Consoles", "home", {"cannot ask the ranks": "console_eval"}),
     Handler(

@@ -29,7 +29,7 @@ from .messages import (
     SHOWN,
     EngineName,
     HostImage,
-    inside,
+    container_facts,
     push_commands,
     require_same,
 )
@@ -197,11 +197,13 @@ def _gpus(spec: LaunchSpec, facts: Facts, image: HostImage) -> tuple[str, ...]:
 
 
 def found_inside(
-    spec: LaunchSpec, outside: Mapping[str, Facts], images: Mapping[str, HostImage]
+    spec: LaunchSpec, host_facts: Mapping[str, Facts], images: Mapping[str, HostImage]
 ) -> Mapping[str, Facts]:
     """The facts of each host inside of its container; `UnfitError` without a launcher."""
     facts_inside = {
-        name: dataclasses.replace(inside(outside[name], image), uid=inner_uid(outside[name], image))
+        name: dataclasses.replace(
+            container_facts(host_facts[name], image), uid=inner_uid(host_facts[name], image)
+        )
         for name, image in images.items()
     }
     name_of_image = spec.of(ContainerOptions).image

@@ -65,7 +65,7 @@ CONTAINER = Request("container", HostImage)
 CONTAINER_START = Request("container_start", Nothing)
 
 
-def inside(facts: Facts, image: HostImage) -> Facts:
+def container_facts(facts: Facts, image: HostImage) -> Facts:
     """The facts for ranks in the image. An image without Open MPI gets the host's.
 
     The image's mpi4py, if any, has no library that fits to the host's Open MPI, so ranks start without it.

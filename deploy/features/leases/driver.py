@@ -20,7 +20,7 @@ from ...core.plan.launch_plan import Contribution
 from ...core.text.terminal import harmless
 from ...core.text.text import duration
 from .messages import LEASE, LEASE_END, Lease
-from .plan import LeaseOptions, contribution, impossible, refused, wish
+from .plan import LeaseOptions, contribution, impossible, lease_request, refused
 
 PATIENCE_SECONDS = 3.0
 """For the processes of a job that has just ended, and its agents, to end too."""
@@ -50,7 +50,7 @@ class Leasing:
         self._spec, self._cluster, self._emit = start.spec, cluster, start.emit
         counts, facts = start.placement.counts, cluster.facts
         wishes = [  # of spares too, so that they can take the place of others
-            (host.name, wish(start.spec, host, counts.get(host.name, host.slots), facts[host.name]))
+            (host.name, lease_request(start.spec, host, counts.get(host.name, host.slots), facts[host.name]))
             for host in start.placement.connected
             if host.name in facts
         ]

@@ -91,7 +91,7 @@ class LeaseOptions(Options):
 
 
 @dataclass(frozen=True)
-class Wish:
+class LeaseRequest:
     """What a job wants of a host."""
 
     gpus: int
@@ -103,7 +103,7 @@ class Wish:
         return asdict(self)
 
 
-def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
+def lease_request(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> LeaseRequest | None:
     """What a job wants of a host; None for nothing. Slurm leases the GPUs of its hosts itself.
 
     Without `--gpus` a job gets a GPU for each rank, as far as there are some.
@@ -119,7 +119,7 @@ def wish(spec: LaunchSpec, host: Host, ranks: int, facts: Facts) -> Wish | None:
         gpus = named.get(asked, asked) or 0
     if not (gpus or chosen):
         return None
-    return Wish(gpus, chosen)
+    return LeaseRequest(gpus, chosen)
 
 
 def own_choice(spec: LaunchSpec) -> str | None:
@@ -149,8 +149,8 @@ def visible(spec: LaunchSpec, lease: Lease) -> dict[str, str]:
     return {name: ",".join(numbers), ORDER: BY_BUS}
 
 
-def impossible(asked: Wish, lease: Lease) -> HostError | None:
-    """The error of a host that can never grant a wish."""
+def impossible(asked: LeaseRequest, lease: Lease) -> HostError | None:
+    """The error of a host that can never grant it."""
     if lease.all >= asked.gpus:
         return None
     has = count(lease.all, "GPU") if lease.all else "no GPU"
@@ -158,7 +158,7 @@ def impossible(asked: Wish, lease: Lease) -> HostError | None:
     return HostError("gpu.few", text, "lower --gpus, or leave the host out with --exclude")
 
 
-def refused(asked: Wish, lease: Lease, now: float) -> HostError:
+def refused(asked: LeaseRequest, lease: Lease, now: float) -> HostError:
     """The error of a host whose GPUs others have."""
     wanted = asked.gpus or len(lease.got) + len(lease.taken)
     text = f"{count(wanted, 'GPU')} wanted, {len(lease.got)} free"

@@ -1,7 +1,7 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts at the rank's end.
 
-It imports muster_program_end.py, and muster_start.py for the recorder and the console, while this folder is on the
-path.
+It imports muster_program_end.py, and muster_start.py for the recorder and the console, while this folder is
+on the path.
 
 Three kinds of failure look like success, or like no end, from outside:
 

@@ -20,7 +20,7 @@ FRESH_SECONDS = 1.0  # nvidia-smi is not asked again at once
 KEEP_SECONDS = 30.0
 
 
-class Found(NamedTuple):
+class LeaseOffer(NamedTuple):
     """The devices that a job can have, and why it cannot have others."""
 
     devices: list[Device]
@@ -128,7 +128,7 @@ class Leases:
 
     def _find(
         self, devices: Sequence[Device], number: int, others: list[Claim], order: tuple[float, str]
-    ) -> Found:
+    ) -> LeaseOffer:
         """Choose from the devices that this job has, that are free, and that are left by who waits before."""
         holders, has = _holders(others), self._own.claim.has
         own = {*descendants()} if any(device.pids for device in devices) else set()
@@ -150,9 +150,9 @@ class Leases:
             ]
         usable = [device for device in free if device.name in left]
         first = sorted(usable, key=lambda device: device.name not in has)[:number]
-        return Found([device for device in usable if device in first], taken)
+        return LeaseOffer([device for device in usable if device in first], taken)
 
-    def _take(self, waits: Claim, found: Found) -> Found:
+    def _take(self, waits: Claim, found: LeaseOffer) -> LeaseOffer:
         """Claim the devices; returns those that no other agent has claimed meanwhile, or all of them."""
         had = self._own.claim
         has = {device.name: device.number for device in found.devices}
@@ -166,7 +166,7 @@ class Leases:
         if rivals:  # each of two agents that claim at once sees the other; both try again
             self._own.withdraw()
             taken = [_described(device, holders[device.name]) for device in rivals]
-            return Found([each for each in found.devices if each not in rivals], [*found.taken, *taken])
+            return LeaseOffer([each for each in found.devices if each not in rivals], [*found.taken, *taken])
         self._own.confirm()
         self._start_keeper()
         return found

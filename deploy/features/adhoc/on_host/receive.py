@@ -32,7 +32,7 @@ class _Draft(NamedTuple):
     """The target already has the content."""
 
 
-class Drafts:
+class Receiver:
     """The files and folders that are being received. A relative path begins at the user's home."""
 
     def __init__(self) -> None:
