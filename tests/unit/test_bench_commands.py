@@ -23,7 +23,7 @@ from muster.deploy.features.bench import command as bench
 from muster.deploy.features.bench import command_job as bench_job
 from muster.deploy.features.bench.benchmark_run import BenchmarkRun
 from muster.deploy.features.bench.links import Links
-from muster.deploy.features.leases.plan import wish
+from muster.deploy.features.leases.plan import lease_request
 from tests.unit.plans import NODE
 from tests.unit.test_bench_hosts import text as speeds_of
 from tests.unit.test_bench_links import printed as links_of
@@ -218,5 +218,5 @@ def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.Mo
     bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     (job,) = launches.jobs
     assert job.program.module == "muster.deploy.features.bench.programs.host_speed"
-    wanted = wish(job, job.hosts[0], 1, dataclasses.replace(NODE, devices=8))
+    wanted = lease_request(job, job.hosts[0], 1, dataclasses.replace(NODE, devices=8))
     assert wanted is not None and wanted.gpus == 8, "its rank measures every GPU of the host"
