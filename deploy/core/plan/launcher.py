@@ -136,8 +136,7 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
         raise UsageError(
             f"{local[0]} is a different machine on every host; write a host name in the hosts file"
         )
-    placement = Placement(
-        tuple(hosts_with_ranks), ranks, tuple(hosts[len(hosts_with_ranks) :][: spec.spares])
-    )
+    spares = hosts[len(hosts_with_ranks) :][: spec.spares]
+    placement = Placement(tuple(hosts_with_ranks), ranks, tuple(spares))
     launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)
     return placement
