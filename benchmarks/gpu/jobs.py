@@ -46,7 +46,8 @@ def launch(program: Path, *words: str, options: tuple[str, ...] = (), seconds: f
     folder = Path(mkdtemp(prefix="gpu-proof-"))
     for path in (program, SHARING):
         shutil.copy(path, folder)
-    given = [word for name, value in env.items() for word in ("-x", f"{name}={value}")]
+    values = {"PYTHONPATH": ROOT, **env}
+    given = [word for name, value in values.items() for word in ("-x", f"{name}={value}")]
     command = [sys.executable, "-m", "muster", "launch", "--gpus", "0", *options, *given]
     command += [SHARING.name, program.name, *words]
     ended = run(command, folder, seconds)
