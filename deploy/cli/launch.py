@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import time
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +63,17 @@ def refuse(options: LaunchOptions) -> None:
         parse.require_ranks(options.rank, options.np)
 
 
+def with_own_allocation(options: LaunchOptions) -> LaunchOptions:
+    """The options with the allocation of Slurm in which this command runs, unless they name other hosts."""
+    job, named = os.environ.get("SLURM_JOB_ID"), options.slurm or options.hosts
+    if job and not named and not os.path.lexists(options.hosts_file):
+        print_note(
+            f"note: the hosts are those of Slurm's allocation {job}; --slurm=none runs on this machine"
+        )
+        return replace(options, slurm=THIS_ALLOCATION)
+    return replace(options, slurm="") if options.slurm == "none" else options
+
+
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
     """The options of sbatch for a batch job of Slurm; None for any other launch.
 
@@ -78,14 +88,15 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
         )
     for name, instead in _INSTEAD.items():
         if getattr(options, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {instead}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} needs hosts, and Slurm has not given any yet: {instead}"
+            )
     from ..features.slurm.options import options_of
 
     return options_of(options.slurm, "sbatch")
 
 
-def inventory_for(options: LaunchOptions) -> AbstractContextManager[Inventory]:
+def inventory_for(options: LaunchOptions) -> contextlib.AbstractContextManager[Inventory]:
     """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
     rule = options.np or options.per_host or options.slots or options.gpus
     brings_mpi = options.requirements or options.image
@@ -100,7 +111,6 @@ def packages_of(options: LaunchOptions) -> Requirements | None:
 
 def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     """The request without its code and hosts. `columns`: of the terminal that shows the ranks."""
-    restarts = options.max_restarts > 0
     parts = parts_of(options)
     env = parse.environment(options.env, os.environ)
     return LaunchSpec(
@@ -118,7 +128,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         columns=None if options.detach else columns,
         start_timeout=float(options.start_timeout or START_SECONDS),
         grace=float(options.grace),
-        may_restart=restarts,
+        may_restart=options.max_restarts > 0,
         max_restarts=options.max_restarts,
         spares=options.spares,
         max_log=options.max_log,
@@ -219,7 +229,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     clock.note("Python and the command line", 0.0)
     if above := next((each.place for each in options.sources if each.place.startswith("/")), ""):
         print_note(f"note: options of {above.partition('.toml')[0]}.toml")
-    refuse(options)
+    refuse(options := with_own_allocation(options))
     slurm_options = options_for_slurm(options)
     wanted = packages_of(options)
     progress = stack.enter_context(Progress())

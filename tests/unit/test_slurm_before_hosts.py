@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.dispatch import main
+from muster.deploy.cli.launch import with_own_allocation
+from muster.deploy.cli.launch_options import LaunchOptions
+from muster.deploy.cli.shared import THIS_ALLOCATION
 from tests.slurm import put_programs
 
 MISTAKES = {
@@ -50,3 +53,40 @@ def test_slurm_is_asked_where_nothing_is_wrong(asked: Path, capsys: pytest.Captu
         main(["launch", "--slurm", "-N 2", "a.py"])
     assert (end.value.code, asked.exists()) == (2, True)
     assert capsys.readouterr().err == "--slurm '-N 2': full\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "hosts_file", "slurm"),
+    [
+        ("5", LaunchOptions(), False, THIS_ALLOCATION),
+        ("5", LaunchOptions(include="n1"), False, THIS_ALLOCATION),
+        ("5", LaunchOptions(slurm="none"), False, ""),
+        ("5", LaunchOptions(slurm="-N 2"), False, "-N 2"),
+        ("5", LaunchOptions(hosts="other.txt"), False, ""),
+        ("5", LaunchOptions(), True, ""),
+        ("", LaunchOptions(), False, ""),
+    ],
+)
+def test_a_launch_without_hosts_uses_the_allocation_around_it(
+    asked: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: str,
+    options: LaunchOptions,
+    hosts_file: bool,
+    slurm: str,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    if hosts_file:
+        Path("hosts.txt").write_text("n1\n")
+    assert with_own_allocation(options).slurm == slurm
+
+
+def test_the_hosts_of_the_allocation_are_those_of_the_launch(
+    asked: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_programs(asked.parent / "bin", scontrol="echo 'scontrol: error: asked for the hosts' >&2; exit 1")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    with pytest.raises(SystemExit):
+        main(["launch", "a.py"])
+    note = "note: the hosts are those of Slurm's allocation 5; --slurm=none runs on this machine\n"
+    assert capsys.readouterr().err == f"{note}scontrol: asked for the hosts\n"
