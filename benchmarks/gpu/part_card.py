@@ -26,6 +26,7 @@ from muster.deploy.features.check.host import Needs, of_gpus
 from muster.deploy.features.samples.on_host.gpu_meter import GpuMeter
 from muster.deploy.features.samples.on_host.gpu_meter import find as find_smi
 
+from .jobs import ROOT
 from .records import Proof, Recorder
 from .views import View, compared, of_nvml, of_xml
 
@@ -224,7 +225,7 @@ def hidden_launch(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A launch whose rank sees no GPU and asks for NCCL; it runs beside the other steps."""
     (folder / "hidden").mkdir()
     argv = [str(MUSTER), "launch", "--np", "1", "--backend", "nccl", "--env", "CUDA_VISIBLE_DEVICES="]
-    argv += ["--module", "benchmarks.tools.collectives"]
+    argv += ["--env", f"PYTHONPATH={ROOT}", "--module", "benchmarks.tools.collectives"]
     with subprocess.Popen(
         argv, cwd=folder / "hidden", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
