@@ -1,13 +1,9 @@
-"""What is read of a login whose shell prints something, and of a run that stops for all hosts."""
+"""What is read of a login whose shell prints something."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from types import SimpleNamespace
-
 import pytest
 
-from tests.ansible.programs import loaded
 from tests.ansible.rendering import render_value
 
 
@@ -22,12 +18,3 @@ def test_only_the_marked_line_of_a_login_counts(before: str) -> None:
         "address": "10.88.0.2",
         "port": "22",
     }
-
-
-def test_the_recap_counts_the_hosts_that_the_playbook_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = loaded("../callback_plugins/plain.py")
-    monkeypatch.setattr(plain.default.CallbackModule, "v2_playbook_on_stats", lambda *_: None)
-    stats = SimpleNamespace(custom={"_run": {"muster_failed": ["node2"]}}, failures=defaultdict(int, node1=1))
-    stats.processed = {"node1": 1}
-    plain.CallbackModule().v2_playbook_on_stats(stats)
-    assert (stats.failures, stats.processed) == ({"node2": 1}, {"node1": 1, "node2": 1})

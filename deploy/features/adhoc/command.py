@@ -146,17 +146,17 @@ class Run(HostOptions):
         if not (argv and argv[0].strip()):
             raise UsageError("what to run? muster run COMMAND ...")
         with reached_hosts(self) as (cluster, errors):
-            ran = run_on_hosts(cluster, argv, self.timeout or None) if cluster.channels else {}
-        for names, ended in fold(ran.items()):
-            sys.stdout.write(_shown(fold_names(names), ended))
-        for line in lines_of(errors.items()):
-            print_note(line)
-        if shlex.quote(argv[0]) != argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
-            with_shell = shlex.join(["sh", "-c", *argv])
-            print_note(f"this ran without a shell; with a shell: muster run -- {with_shell}")
-        status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
-        if status:
-            raise Exit(code=status)
+            ran = run_on_hosts(cluster, argv, self.timeout or None)
+            for names, ended in fold(ran.items()):
+                sys.stdout.write(_shown(fold_names(names), ended))
+            for line in lines_of(errors.items()):
+                print_note(line)
+            if shlex.quote(argv[0]) != argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
+                with_shell = shlex.join(["sh", "-c", *argv])
+                print_note(f"this ran without a shell; with a shell: muster run -- {with_shell}")
+            status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
+            if status:
+                raise Exit(code=status)
 
 
 @dataclass(frozen=True)
