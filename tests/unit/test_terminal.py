@@ -126,6 +126,7 @@ def test_nothing_writes_to_the_terminal_past_the_guard() -> None:
     found = [
         (str(path.relative_to(ROOT)), node.lineno, used)
         for path in sorted(ROOT.glob("deploy/**/*.py"))
+        if path.parent.name != "programs"  # they run on hosts
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.Call)
         and _past_the_guard(str(path.relative_to(ROOT)), used := ast.unparse(node))
