@@ -168,6 +168,7 @@ def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHost
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
+        ("clean", "node2: 0 jobs removed"),
         ("data list", "no data sets"),
         ("data remove folder", ""),
         ("env list", "no environments"),

@@ -72,7 +72,7 @@ def test_the_verdict_of_a_failed_job_and_clean_name_them(tmp_path: Path, file: P
         assert "System V segment" in note
         done = dataclasses.replace(FAILED, failure=None)
         assert LeftInMemory().ended(attempt, done) == done
-        memory = clean_hosts(cluster, 0.0, results=False)["node1"].memory
+        memory = clean_hosts(cluster, 0.0, results=False).results["node1"].memory
     assert memory and memory.files >= 1 and memory.segment_bytes >= SIZE
 
 

@@ -19,7 +19,7 @@ from muster.deploy.features.adhoc import command as fanout
 
 def test_where_no_host_can_be_reached_nothing_is_done() -> None:
     cluster = Cluster(hostfile.parse("node[1-2]"), lambda host: pytest.fail("no way there"))
-    assert fanout.clean_hosts(cluster, 0.0, results=False) == {}
+    assert fanout.clean_hosts(cluster, 0.0, results=False).results == {}
 
 
 def test_a_host_is_named_once() -> None:

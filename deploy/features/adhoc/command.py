@@ -28,7 +28,7 @@ from ...cli.shared import (
 )
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import ask_every
+from ...core.connect.fanout import HostOutcomes, ask_every
 from ...core.connect.opener import config_beside
 from ...core.connect.pipe import LostError, why_lost
 from ...core.connect.reports import Lost, Report
@@ -79,14 +79,13 @@ def run_on_hosts(cluster: Cluster, argv: Sequence[str], seconds: float | None) -
     return {host: ended[host] for host in cluster.channels}
 
 
-def clean_hosts(cluster: Cluster, age: float, *, results: bool) -> dict[str, Cleaned]:
+def clean_hosts(cluster: Cluster, age: float, *, results: bool) -> HostOutcomes[Cleaned]:
     """Remove folders of jobs older than `age` seconds; returns removed and kept jobs, and freed bytes.
 
     `results`: also the files that their programs wrote.
     """
     wanted = {"older": age, "results": results}
-    cleaned = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: wanted)
-    return cleaned.require_all()
+    return ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: wanted)
 
 
 def _refused(left: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
@@ -285,8 +284,10 @@ class Clean(HostOptions):
 
     def run(self) -> None:
         """Remove them, and print the freed space of each host."""
-        with reached_hosts(self) as (cluster, _):
-            cleanups = clean_hosts(cluster, self.older_than * DAY, results=self.results)
+        with reached_hosts(self) as (cluster, errors):
+            outcomes = clean_hosts(cluster, self.older_than * DAY, results=self.results)
+            errors.update(outcomes.errors)
+            cleanups = outcomes.results
             if self.json:
                 write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
             else:

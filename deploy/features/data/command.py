@@ -182,7 +182,9 @@ def _row(host: str, held: DataSet) -> tuple[str, str, str, str, str, str]:
     return held.name, host, str(held.files), f"{held.bytes / 1e6:.1f}", held.digest[:8] or "-", note
 
 
-def verified_as_text(name: str, hosts: Mapping[str, DataVerified], errors: Mapping[str, str]) -> str:
+def verified_as_text(
+    name: str, hosts: Mapping[str, DataVerified], errors: Mapping[str, str | MusterError]
+) -> str:
     """The damaged files of each host, and a line if versions differ."""
     lines = lines_of(errors.items())
     for host, answer in hosts.items():
@@ -269,12 +271,13 @@ class DataVerify(HostOptions):
         _require_name(self.name)
         with reached_hosts(self) as (cluster, unreached):
             outcomes = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields)
-            answers = outcomes.results
-            errors = {host: error.reason for host, error in (unreached | outcomes.errors).items()}
+            answers, errors = outcomes.results, unreached | outcomes.errors
             unreached.clear()  # the report has them
         if self.json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
-            failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
+            failed = {
+                host: {"digest": "", "damaged": [], "error": why.reason} for host, why in errors.items()
+            }
             write_json({**rows, **failed})
         else:
             sys.stdout.write(harmless_lines(verified_as_text(self.name, answers, errors)))
@@ -301,12 +304,8 @@ class DataPull(HostOptions):
             for line in lines_of((errors | listed.errors).items()):
                 print_note(line)
             errors.clear()  # another host may have all that is needed
-            holders = {
-                host: held
-                for host, answer in listed.results.items()
-                for held in answer.sets
-                if held.name == name
-            }
+            sets = {host: answer.sets for host, answer in listed.results.items()}
+            holders = {host: held for host, each in sets.items() for held in each if held.name == name}
             with Progress(name, unit=MB) as progress:
                 brought = pull(cluster, name, holders, Path(self.to or name), progress.show)
         sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")

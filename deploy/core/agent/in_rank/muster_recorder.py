@@ -55,7 +55,7 @@ _COLLECTIVES = {
 }
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
-MOST_WORKS = 4096  # before those that exist no more are forgotten
+MOST_WORKS = 4096  # with more, those that no longer exist are dropped
 _SETUP = ("init_process_group", "new_group")
 
 
