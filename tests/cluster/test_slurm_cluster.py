@@ -86,9 +86,10 @@ def test_what_slurm_refuses_is_quoted(slurm: Slurm) -> None:
 
 
 @pytest.mark.soak
-def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
+@pytest.mark.parametrize("option", [("--slurm",), ()], ids=["named", "not named"])
+def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm, option: tuple[str, ...]) -> None:
     slurm.until_idle()
-    launch = ("muster", "launch", "--slurm", "--launcher", "torchrun", "program.py")
+    launch = ("muster", "launch", *option, "--launcher", "torchrun", "program.py")
     done = slurm.run("salloc", "--quiet", "-N2", "--ntasks-per-node=2", *launch)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "DONE    4 ranks on 2 hosts, torchrun" in done.stdout
