@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ..core.connect.opener import Access, access_beside, access_with
 from ..core.connect.pipe import OpenPipe, Pipe
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # most commands launch nothing
     from ..core.job.feature import Feature
     from ..core.job.hosts_record import HostsRecord
 
+T = TypeVar("T", bound=SlurmOptions)
 OnDrained = Literal["keep", "leave out", "leave out unless named"]
 """What a command does with hosts that `muster hosts drain` has put aside. A launch leaves them out. A command
 that measures takes one that --include names, so that a repair is proved before the host comes back."""
@@ -207,6 +208,24 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
             raise blame_for_unfit(error, allocation.job) from None
 
 
+def with_source(options: T) -> T:
+    """The options with the allocation of Slurm in which this command runs, unless they name other hosts.
+
+    `UsageError` for a hosts file beside hosts of Slurm, because it would not be read.
+    """
+    if options.slurm == "none":
+        return replace(options, slurm="")
+    if options.slurm and options.hosts:
+        raise UsageError(
+            f"--hosts {options.hosts}: Slurm gives the hosts, so no hosts file is read; leave it out"
+        )
+    job, named = os.environ.get("SLURM_JOB_ID"), options.slurm or options.hosts
+    if named or not job or os.path.lexists(options.hosts_file):
+        return options
+    print_note(f"note: the hosts are those of Slurm's allocation {job}; --slurm=none goes without it")
+    return replace(options, slurm=THIS_ALLOCATION)
+
+
 @contextlib.contextmanager
 def inventory_of(
     options: SlurmOptions, seconds: float | None = None, drained: OnDrained = "leave out unless named"
@@ -237,11 +256,3 @@ def inventory_or_this_machine(
             yield inventory
     else:
         yield _of_this_machine(options.python, launcher, rule)
-
-
-def require_one_source(options: SlurmOptions) -> None:
-    """`UsageError` for a hosts file beside hosts of Slurm, because it would not be read."""
-    if options.slurm and options.hosts:
-        raise UsageError(
-            f"--hosts {options.hosts}: Slurm gives the hosts, so no hosts file is read; leave it out"
-        )

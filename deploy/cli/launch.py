@@ -30,7 +30,7 @@ from ..features.packages.package_request import PackageOptions, Requirements, wa
 from . import option_values as parse
 from .command import Declaration
 from .command_line import opposite
-from .inventory import Inventory, inventory_or_this_machine, require_one_source, with_slots, without_hosts
+from .inventory import Inventory, inventory_or_this_machine, with_slots, with_source, without_hosts
 from .launch_options import LaunchOptions
 from .other_launchers import HINTS
 from .rank_program import note_of_default, notes_of, program_of
@@ -50,7 +50,6 @@ _INSTEAD = {
 
 def refuse(options: LaunchOptions) -> None:
     """`UsageError` for options that contradict each other."""
-    require_one_source(options)
     values = ((each, getattr(options, each.field)) for each in flags_of(options))
     given = {each.field: value for each, value in values if value != each.default}
     for part in parts_of(options):
@@ -61,17 +60,6 @@ def refuse(options: LaunchOptions) -> None:
     parse.require_attached(detach=options.detach, timings=options.timings, rank=options.rank)
     if options.np:  # else the number of ranks follows from the hosts
         parse.require_ranks(options.rank, options.np)
-
-
-def with_own_allocation(options: LaunchOptions) -> LaunchOptions:
-    """The options with the allocation of Slurm in which this command runs, unless they name other hosts."""
-    job, named = os.environ.get("SLURM_JOB_ID"), options.slurm or options.hosts
-    if job and not named and not os.path.lexists(options.hosts_file):
-        print_note(
-            f"note: the hosts are those of Slurm's allocation {job}; --slurm=none runs on this machine"
-        )
-        return replace(options, slurm=THIS_ALLOCATION)
-    return replace(options, slurm="") if options.slurm == "none" else options
 
 
 def options_for_slurm(options: LaunchOptions) -> list[str] | None:
@@ -229,7 +217,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     clock.note("Python and the command line", 0.0)
     if above := next((each.place for each in options.sources if each.place.startswith("/")), ""):
         print_note(f"note: options of {above.partition('.toml')[0]}.toml")
-    refuse(options := with_own_allocation(options))
+    refuse(options := with_source(options))
     slurm_options = options_for_slurm(options)
     wanted = packages_of(options)
     progress = stack.enter_context(Progress())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.dispatch import main
-from muster.deploy.cli.launch import with_own_allocation
+from muster.deploy.cli.inventory import with_source
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.shared import THIS_ALLOCATION
 from tests.slurm import put_programs
@@ -78,15 +78,17 @@ def test_a_launch_without_hosts_uses_the_allocation_around_it(
     monkeypatch.setenv("SLURM_JOB_ID", job)
     if hosts_file:
         Path("hosts.txt").write_text("n1\n")
-    assert with_own_allocation(options).slurm == slurm
+    assert with_source(options).slurm == slurm
 
 
-def test_the_hosts_of_the_allocation_are_those_of_the_launch(
-    asked: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["launch a.py", "check", "bench links"])
+def test_the_hosts_are_those_of_the_allocation(
+    asked: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     put_programs(asked.parent / "bin", scontrol="echo 'scontrol: error: asked for the hosts' >&2; exit 1")
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     with pytest.raises(SystemExit):
-        main(["launch", "a.py"])
-    note = "note: the hosts are those of Slurm's allocation 5; --slurm=none runs on this machine\n"
-    assert capsys.readouterr().err == f"{note}scontrol: asked for the hosts\n"
+        main(command.split())
+    out, err = capsys.readouterr()
+    assert err.startswith("note: the hosts are those of Slurm's allocation 5; --slurm=none goes without it\n")
+    assert "scontrol: asked for the hosts" in out + err

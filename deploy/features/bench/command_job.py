@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from ...cli.command import Exit
-from ...cli.inventory import Inventory, inventory_of, require_one_source
+from ...cli.inventory import Inventory, inventory_of, with_source
 from ...cli.option_values import BACKENDS, network, new_job
 from ...cli.page_after_job import PAGE, end_with_page
 from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
@@ -153,8 +153,7 @@ class ResultCount(Feature):
 @contextlib.contextmanager
 def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
     """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
-    require_one_source(options)
-    with inventory_of(options) as inventory:
+    with inventory_of(with_source(options)) as inventory:
         yield inventory
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...cli.command import Exit
-from ...cli.inventory import Inventory, inventory_or_this_machine, require_one_source
+from ...cli.inventory import Inventory, inventory_or_this_machine, with_source
 from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
 from ...core.connect.cluster import Cluster
 from ...core.errors import UnfitError, UsageError
@@ -190,16 +190,15 @@ class Check(SlurmOptions):
 
     def run(self) -> None:
         """Examine the hosts, print the findings, and exit with 3 if one is not fit."""
-        require_one_source(self)
         if self.runs != RUNS_FOLDER and not self.bench:
             raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
         rule = slot_rule(self.slots) if self.slots else None
-        launcher = self.launcher or DEFAULT_LAUNCHER
-        site = _judge_site(self.slurm) if self.slurm else ()
-        if self.slurm and (unfit_of(site) or not _has_hosts(self.slurm)):
+        launcher, options = self.launcher or DEFAULT_LAUNCHER, with_source(self)
+        site = _judge_site(options.slurm) if options.slurm else ()
+        if options.slurm and (unfit_of(site) or not _has_hosts(options.slurm)):
             checkup = Checkup(launcher, site)
         else:
-            with inventory_or_this_machine(self, self.launcher, rule) as inventory:
+            with inventory_or_this_machine(options, self.launcher, rule) as inventory:
                 checkup = examined(inventory, self.launcher or inventory.launcher, rule, site)
                 if self.bench:
                     checkup = _with_bench(checkup, inventory, self.python, runs_of(self.runs))
