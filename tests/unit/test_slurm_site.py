@@ -8,11 +8,7 @@ from muster.deploy.features.slurm.site import NodeGroup, SlurmSite, judge_site, 
 
 CONFIG = parse_config(
     """Configuration data as of 2026-11-22T09:00:00
-KillWait                = 30 sec
-ProctrackType           = proctrack/cgroup
 SLURM_VERSION           = 24.11.5
-SlurmdTimeout           = 300 sec
-TaskPlugin              = task/cgroup,task/affinity
 GresTypes               = (null)
 """
 )
@@ -53,10 +49,6 @@ def test_a_site_that_is_well_has_no_findings() -> None:
             {"slurm.nodes-unusable": "warning", "slurm.no-nodes": "error"},
         ),
         (site(slurm_version="19.05.8"), {"slurm.too-old": "error"}),
-        (site(proctracktype="proctrack/pgid"), {"slurm.loses-processes": "warning"}),
-        (site(taskplugin=""), {"slurm.not-confined": "warning"}),
-        (site(slurmdtimeout="0 sec"), {"slurm.no-node-failure": "warning"}),
-        (site(killwait="2 sec"), {"slurm.short-kill-wait": "warning"}),
     ],
 )
 def test_each_defect_of_a_site_is_named_and_nothing_else(broken: SlurmSite, findings: dict[str, str]) -> None:

@@ -10,7 +10,6 @@ from ...core.hosts.finding import Finding, error, warning
 
 OVERLAP = (20, 11)
 """The first version whose srun has --overlap (Slurm's RELEASE_NOTES of 20.11)."""
-SHORT_KILL_WAIT = 10
 SITE = "Slurm"
 """In place of a host in the findings."""
 WELL = frozenset({"idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "plnd", "planned"})
@@ -59,11 +58,11 @@ def parse_groups(text: str) -> list[NodeGroup]:
 
 
 def judge_site(site: SlurmSite) -> tuple[Finding, ...]:
-    """Problems of the site that prevent launches with --slurm, or make them worse."""
+    """Problems of the site that prevent launches with --slurm."""
     if site.error:
         remedy = "work on a login node of the site; there: scontrol ping"
         return (error("slurm.no-controller", SITE, site.error, remedy),)
-    return (*_nodes(site), *_steps(site), *_ends(site))
+    return (*_nodes(site), *_version(site))
 
 
 def _nodes(site: SlurmSite) -> Iterator[Finding]:
@@ -87,31 +86,8 @@ def _nodes(site: SlurmSite) -> Iterator[Finding]:
         yield error("slurm.no-nodes", SITE, f"{named}: no node can take a job", "see sinfo --list-reasons")
 
 
-def _steps(site: SlurmSite) -> Iterator[Finding]:
+def _version(site: SlurmSite) -> Iterator[Finding]:
     version = tuple(map(int, re.findall(r"\d+", site.config.get("slurm_version", ""))[:2]))
     if version and version < OVERLAP:
         text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which Muster needs"
         yield error("slurm.too-old", SITE, text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
-
-
-def _ends(site: SlurmSite) -> Iterator[Finding]:
-    tracking = site.config.get("proctracktype", "")
-    if tracking.endswith("/pgid"):
-        text = f"{tracking}: Slurm does not find processes that leave their process group, when a job ends"
-        yield warning(
-            "slurm.loses-processes", SITE, text, "ProctrackType=proctrack/cgroup; ask the site's staff"
-        )
-    if "cgroup" not in site.config.get("taskplugin", ""):
-        text = (
-            "jobs are not confined to their CPUs and GPUs (TaskPlugin without cgroup): ranks see all of them"
-        )
-        yield warning("slurm.not-confined", SITE, text, "ask for whole nodes: --exclusive")
-    if site.config.get("slurmdtimeout", "").startswith("0 "):
-        text = "SlurmdTimeout is 0: Slurm never notices a node that is gone, Muster does after 10 s"
-        yield warning("slurm.no-node-failure", SITE, text, "ask the site's staff")
-    wait = re.match(r"(\d+) sec", site.config.get("killwait", ""))
-    if wait and int(wait[1]) < SHORT_KILL_WAIT:
-        text = f"KillWait is {wait[1]} s: a program has only {wait[1]} s to save between SIGTERM and SIGKILL"
-        yield warning(
-            "slurm.short-kill-wait", SITE, text, "save often; --signal=TERM@60 warns before a time limit"
-        )
