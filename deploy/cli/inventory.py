@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -159,21 +159,23 @@ def without_hosts() -> Inventory:
     return Inventory((), open_pipe)
 
 
-def cluster_of(options: HostOptions) -> Cluster:
-    """The hosts of a hosts file, without their facts."""
+def cluster_of(options: HostOptions, find: Callable[[HostOptions], Inventory] = of_file) -> Cluster:
+    """The hosts, without their facts."""
     from ..core.connect.cluster import Cluster
 
-    inventory = of_file(options)
+    inventory = find(options)
     return Cluster(inventory.hosts, inventory.open_pipe, facts=False)
 
 
 @contextlib.contextmanager
-def reached_hosts(options: HostOptions) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
+def reached_hosts(
+    options: HostOptions, find: Callable[[HostOptions], Inventory] = of_file
+) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
     """The hosts that can be reached, without their facts, and errors of the others; callers may add more.
 
     At the end `UnfitError` has these errors; at once if no host can be reached.
     """
-    with contextlib.closing(cluster_of(options)) as cluster:
+    with contextlib.closing(cluster_of(options, find)) as cluster:
         errors = cluster.connect()
         if cluster.channels:
             yield cluster, errors

@@ -106,7 +106,7 @@ def test_the_same_under_mpirun_where_hosts_share_a_home(one_home: Cluster, tmp_p
     listed = muster("status", *hosts, "--runs", str(tmp_path / "runs"))
     assert (listed.returncode, listed.stdout.count(job)) == (0, 1), listed
     cleaned = muster("clean", *hosts, "--older-than", "0", "--results")
-    assert (cleaned.returncode, cleaned.stdout.count("1 jobs removed")) == (0, 1), cleaned
+    assert (cleaned.returncode, cleaned.stdout.count("1 job removed")) == (0, 1), cleaned
     assert one_home.exec("node2", ["ls", "/home/muster/.muster/jobs"]).stdout == ""
 
 

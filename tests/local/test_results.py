@@ -29,7 +29,7 @@ def test_results_beside_the_code_are_named_and_fetched(project: Project, launche
     assert (done.folder / "files" / "checkpoints" / "last.pt").stat().st_size == 5000
     cleaned = project.muster("clean", "--older-than", "0").stdout
     assert f"{done.job}: checkpoints/last.pt, 4.9 KiB\n" in cleaned
-    assert "1 jobs removed, 0 kept" in project.muster("clean", "--older-than", "0", "--results").stdout
+    assert "1 job removed, 0 kept" in project.muster("clean", "--older-than", "0", "--results").stdout
 
 
 def test_a_kept_folder_lets_the_next_launch_resume(project: Project) -> None:

@@ -60,6 +60,9 @@ def test_commands_find_the_job_of_a_launch_without_a_hosts_file(project: Project
             stands_still = command == "why"  # the ranks sleep
             assert (done.returncode, expected in done.stdout) == (int(stands_still), True), (command, done)
         driver.communicate()
+    cleaned = muster(project, "clean", "--older-than", "0")
+    assert (cleaned.returncode, cleaned.stdout.startswith("localhost: 1 job removed")) == (0, True), cleaned
+    assert muster(project, "env", "list").stdout.startswith("no environments")
 
 
 def test_the_hosts_file_of_a_parent_folder_is_used(project: Project) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...cli.command import Command, Exit
-from ...cli.inventory import cluster_of, reached_hosts
+from ...cli.inventory import cluster_of, hosts_or_this_machine, reached_hosts
 from ...cli.job_lookup import names_job
 from ...cli.running_job import running
 from ...cli.shared import (
@@ -284,7 +284,7 @@ class Clean(HostOptions):
 
     def run(self) -> None:
         """Remove them, and print the freed space of each host."""
-        with reached_hosts(self) as (cluster, errors):
+        with reached_hosts(self, hosts_or_this_machine) as (cluster, errors):
             outcomes = clean_hosts(cluster, self.older_than * DAY, results=self.results)
             errors.update(outcomes.errors)
             cleanups = outcomes.results
@@ -292,7 +292,7 @@ class Clean(HostOptions):
                 write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
             else:
                 for host, cleanup in cleanups.items():
-                    jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"
+                    jobs = f"{count(len(cleanup.removed), 'job')} removed, {len(cleanup.kept)} kept"
                     sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
                     for left in cleanup.results[:MOST_PATHS]:
                         sys.stdout.write(f"    {harmless(left.job)}: {left.files.described}\n")

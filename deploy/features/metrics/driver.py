@@ -81,11 +81,11 @@ def fetched(head: Channel, name: str, seconds: float, largest: int = MOST_METRIC
     while len(content) < largest:
         head.post(PING)
         began = time.monotonic()
-        seconds = min(PART_SECONDS, deadline - began)
-        if seconds <= 0:
-            raise MusterError(f"more than {METRICS_SECONDS:.0f} s", host=head.host)
+        left = min(PART_SECONDS, deadline - began)
+        if left <= 0:
+            raise MusterError(f"{name} took more than {seconds:.0f} s", host=head.host)
         start = len(content)
-        part = head.ask(FETCH, path=f"out/{name}", start=start, most=most, seconds=seconds).payload
+        part = head.ask(FETCH, path=f"out/{name}", start=start, most=most, seconds=left).payload
         content += part
         if len(part) < most:
             break

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ...cli.inventory import reached_hosts
+from ...cli.inventory import hosts_or_this_machine, reached_hosts
 from ...cli.shared import JSON, HostOptions, write_json
 from ...core.connect.fanout import ask_every, ask_in_turn
 from ...core.errors import UsageError
@@ -30,7 +30,7 @@ class EnvList(HostOptions):
     json: bool = flag(False, JSON)
 
     def run(self) -> None:
-        with reached_hosts(self) as (cluster, errors):
+        with reached_hosts(self, hosts_or_this_machine) as (cluster, errors):
             answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS)
             errors.update(answers.errors)
             hosts = {host: answer.environments for host, answer in answers.results.items()}
@@ -57,7 +57,7 @@ class EnvRemove(HostOptions):
         """Remove them host by host, and print the freed space of each."""
         name = self.environment
         _require_name(name)
-        with reached_hosts(self) as (cluster, errors):
+        with reached_hosts(self, hosts_or_this_machine) as (cluster, errors):
             fields = {"keys": [name] if name else [], "before": None}
             answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS)
             homes = {host: answer.home for host, answer in answers.results.items()}
