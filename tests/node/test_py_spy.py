@@ -32,7 +32,7 @@ def reaped() -> Iterator[None]:
     ("program", "reason"),
     [
         ("echo 'Error: Permission denied' >&2; exit 1", "Error: Permission denied"),
-        ("exit 1", "py-spy printed nothing"),
+        ("exit 1", "py-spy printed no stack"),
     ],
 )
 def test_the_reason_of_a_py_spy_that_failed_is_told(tmp_path: Path, program: str, reason: str) -> None:

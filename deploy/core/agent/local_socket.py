@@ -63,8 +63,8 @@ class LocalSocket:
                     own[word](hello, stream)
                 else:
                     self._parts.of_word(word).hello(hello, stream, connection)
-        except (OSError, ImportError, ValueError, KeyError, TypeError):
-            with contextlib.suppress(OSError):  # the client must not wait for an answer
+        except Exception:  # noqa: BLE001  # whatever it is, the client must not wait for an answer
+            with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _rank(self, hello: Frame, stream: Any) -> None:

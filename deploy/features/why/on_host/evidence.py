@@ -134,14 +134,14 @@ def _take(tool: str, pid: int, state: str, code: str) -> Frame:
             timeout=PY_SPY_SECONDS,
             check=False,
         )
-        if done.stdout:
-            return {"frames": _main_thread(pid, json.loads(done.stdout), code)}
+        if threads := json.loads(done.stdout or "[]"):  # none while Python starts
+            return {"frames": _main_thread(pid, threads, code)}
     except subprocess.TimeoutExpired:
         return {"error": f"py-spy could not read it within {PY_SPY_SECONDS:.0f} s"}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     messages = done.stderr.decode(errors="replace").strip().splitlines()
-    return {"error": messages[0] if messages else "py-spy printed nothing"}
+    return {"error": messages[0] if messages else "py-spy printed no stack"}
 
 
 def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[list[Any]]:
