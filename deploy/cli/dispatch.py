@@ -59,10 +59,14 @@ class Commands(click.Group):
             raise UsageError(f"{called}: which of {', '.join(self._full_names())}?")
         if name in OTHER_NAMES:
             raise UsageError(f"{called} has no command {name}: `{called} {OTHER_NAMES[name]}")
+        first, *apart = name.split()
+        if apart and (first in MODULES or Commands(first).list_commands(ctx)):
+            raise UsageError(f"{name!r} is one word here; without quotes: {called} {name}")
         if name.endswith(".py"):
             raise UsageError(f"{name} is not a command; to run it on the hosts: {called} launch {name}")
+        names = [each.replace(".", " ") for each in MODULES]
         raise UsageError(
-            f"{called} has no command {name}{nearest(name, MODULES)}\nall commands: {called} help --all"
+            f"{called} has no command {name}{nearest(name, names)}\nall commands: {called} help --all"
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -96,9 +96,14 @@ def _mentioned(options: Mapping[str, re.Pattern[str]], program: Program, tree: T
 DEFAULT_MODULE = "muster.train"
 MAIN = "__main__.py"
 _MAIN_FILES = ("train.py", "main.py")
+_NO_MAIN_FILES = {"fabfile.py", "setup.py", "conftest.py"}
 _NO_PROGRAM = "not a program of Python or a shell"
 _SHELLS = {".sh": "sh", ".bash": "bash", ".zsh": "zsh"}
 _PYTHON = re.compile(r"python[\d.]*")
+_STARTERS = re.compile(
+    r"(?P<launcher>torchrun|mpirun|mpiexec|srun|horovodrun|accelerate|deepspeed)"
+    rf"|(?P<shell>(?:ba|z|da)?sh)|{_PYTHON.pattern}|uv|poetry|pipenv|conda"
+)
 _FIRST_BYTES = 256
 _COMPILED = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 _DATA = (ast.Dict, ast.List, ast.Tuple, ast.Constant, ast.Name, ast.UnaryOp)
@@ -127,7 +132,7 @@ def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str)
     if module == "__main__":
         raise UsageError(f"--module {module}: Python has no such module; name the package: -m PACKAGE")
     if script:
-        named, runner = _script(tree, folder, script)
+        named, runner = _script(tree, folder, script, arguments)
         return Program(script=named, args=arguments, runner=runner)
     return Program(module=module or DEFAULT_MODULE, args=arguments)
 
@@ -145,7 +150,8 @@ def _require_no_program(arguments: Sequence[str], folder: Path) -> None:
 
 def note_of_default(tree: Tree) -> Iterator[str]:
     """A note that a launch without a program runs Muster's own, if the folder of the launch has one."""
-    if here := next((name for name in _MAIN_FILES if Path(tree.root, tree.within, name).is_file()), ""):
+    names = {path.name for path in Path(tree.root, tree.within).glob("*.py")} - _NO_MAIN_FILES
+    if here := next((name for name in _MAIN_FILES if name in names), names.pop() if len(names) == 1 else ""):
         yield f"note: this trains Muster's own network on handwritten digits; yours: muster launch {here}"
 
 
@@ -181,19 +187,20 @@ def _arguments(args: str) -> tuple[str, ...]:
     return arguments
 
 
-def _script(tree: Tree, folder: Path, script: str) -> tuple[str, tuple[str, ...]]:
+def _script(tree: Tree, folder: Path, script: str, arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The script's path for the ranks, from the folder of the launch, and its interpreter; empty for Python.
 
     As for Python, it may be a folder or a zip archive with a `__main__.py`.
     """
     path = (folder / script).resolve()
-    if not path.exists():
-        hint = _as_one_word(folder, script) or nearest(
-            script, [shlex.quote(file.path) for file in tree.files]
-        )
+    root, exists = tree.root.resolve(), path.exists()
+    is_sent = exists and path.is_relative_to(root)
+    if hint := "" if is_sent else _without_starter(folder, script, arguments):
+        raise UsageError(f"script {shlex.quote(script)}: no program of this folder{hint}")
+    if not exists:
+        hint = nearest(script, [shlex.quote(file.path) for file in tree.files])
         raise UsageError(f"script {shlex.quote(script)}: no such file{hint}")
-    root = tree.root.resolve()
-    if not path.is_relative_to(root):
+    if not is_sent:
         start = git_root(path.parent) or path.parent
         cd, name = shlex.quote(str(start)), shlex.quote(os.path.relpath(path, start))
         inside = f"~/{cd.removeprefix(f'{home()}/')}" if cd.startswith(f"{home()}/") else cd
@@ -217,17 +224,29 @@ def _script(tree: Tree, folder: Path, script: str) -> tuple[str, tuple[str, ...]
     return named, () if path.is_dir() else _runner(path, script)
 
 
-def _as_one_word(folder: Path, script: str) -> str:
-    """A hint about a whole command line, or the name of an interpreter, in place of a script."""
+def _without_starter(folder: Path, script: str, arguments: Sequence[str]) -> str:
+    """A hint about a whole command line, an interpreter or another launcher in place of a script."""
     try:
         first, *rest = shlex.split(script)
     except ValueError:
         return ""
-    if starts := re.fullmatch(r"(python)[\d.]*|(?:ba|z|da)?sh", first):
-        what = "Python" if starts[1] else first
-        return f"; Muster starts {what} itself: launch {shlex.join(rest) or 'SCRIPT ...'}"
-    is_file = rest and (folder / first).is_file()
-    return f"; without quotes: launch {shlex.join((first, *rest))}" if is_file else ""
+    name = PurePosixPath(first).name
+    if not (starts := _STARTERS.fullmatch(name)):
+        is_file = rest and (folder / first).is_file()
+        return f"; without quotes: launch {shlex.join((first, *rest))}" if is_file else ""
+    what = name if starts["shell"] else "the ranks" if starts["launcher"] else "Python"
+    words = [*rest, *arguments]
+    at = next((at for at, each in enumerate(pairwise((*words, ""))) if _is_program(*each)), None)
+    if at is None:
+        at = 0 if words and words[0][0] != "-" and not starts["launcher"] else len(words)
+    return f"; Muster starts {what} itself: launch {shlex.join(words[at:]) or 'SCRIPT ...'}"
+
+
+def _is_program(word: str, following: str) -> bool:
+    """Whether a word of a command line is a program, or says that a module follows."""
+    return PurePosixPath(word).suffix in {".py", *_SHELLS} or (
+        word == "-m" and not following.startswith("torch.distributed.")
+    )
 
 
 def _runner(path: Path, script: str) -> tuple[str, ...]:

@@ -122,6 +122,16 @@ def test_help_is_asked_for(written: str, shown: str, capsys: pytest.CaptureFixtu
         ("setup --check", "follows --: muster setup -- --check"),
         ("lanuch", "no command lanuch; did you mean launch?"),
         ("train.py", "to run it on the hosts: muster launch train.py"),
+        (
+            "'launch train.py --epochs 3'",
+            "is one word here; without quotes: muster launch train.py --epochs 3",
+        ),
+        ("env.remov", "did you mean env remove?"),
+        (
+            "forward J -L 16007:6006",
+            "unknown option -L: the host's port, then the port here: forward JOB 6006 --port 16007",
+        ),
+        ("forward J -p 6006", "unknown option -p: the host's port stands alone: forward JOB 6006"),
         ("image", "which of image build, image check, image push?"),
         ("--hlep", "muster has no option --hlep; did you mean --help?"),
         ("--hosts=h.txt check", "options follow the command: muster check --hosts=h.txt ..."),

@@ -91,6 +91,10 @@ TRAINERS = {
         "Train Epoch: 3 [12800/60000 (21%)]\tLoss: 0.234567",
         (None, 0.234567, None, 3),
     ),
+    "LitGPT": (
+        "Epoch 1 | iter 5 step 2 | loss train: 2.300, val: n/a | iter time: 12.34 ms",
+        (5, 2.3, None, 1),
+    ),
     "muster.train": ("step 120 loss 0.35", (120, 0.35, None, None)),
     "a step of an epoch": ("epoch 3/10  step 50/100", (50, None, 0.25, 3.5)),
     "a step of all": ("epoch 3/10  step 5000", (5000, None, None, 3)),

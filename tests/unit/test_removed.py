@@ -26,9 +26,20 @@ def test_the_name_that_another_program_has_for_a_command_names_ours(
 ) -> None:
     for name, text in OTHER_NAMES.items():
         assert name not in commands(), name
-        assert text.split()[0].rstrip("`") in MODULES, name
+        assert text.split()[0].rstrip("`") in {*MODULES, "--version"}, name
         assert run([name, "x"]) == 2, name
         assert f"has no command {name}: `muster {text}" in " ".join(capfd.readouterr().err.split())
+
+
+def test_the_names_that_people_try_first_are_answered() -> None:
+    """None of them gets a command that is only spelled alike, such as run for srun."""
+    tried = """
+        ls list ps jobs queue squeue history kill cancel rm delete remove abort scancel tail log output watch
+        monitor dashboard htop nvidia-smi gpus ssh login exec cp scp rsync push pull fetch download upload
+        sync submit sbatch start train srun torchrun mpirun python accelerate deepspeed restart resume nodes
+        sinfo doctor info show describe trace prune cleanup tensorboard version config create
+    """
+    assert {*tried.split()} <= {*OTHER_NAMES}
 
 
 def test_nothing_that_is_there_is_listed_as_removed() -> None:

@@ -145,8 +145,12 @@ def test_a_terminal_gets_the_colours_of_a_program_and_no_other_sequence(
     for line in lines:
         screen.output(0, "node1", "out", f"{line}\n")
         Screen(pipe).output(0, "node1", "out", f"{line}\n")
+    for line in lines:
+        screen.launcher("node1", f"{line}\n", spawned=True)
     screen.close()
-    assert [line.partition("\x1b[0m ")[2] for line in terminal.getvalue().splitlines()] == [*lines.values()]
+    shown = terminal.getvalue().splitlines()
+    assert [line.partition("\x1b[0m ")[2] for line in shown[: len(lines)]] == [*lines.values()]
+    assert [line.removeprefix("[mpirun node1] ") for line in shown[len(lines) :]] == [*lines.values()]
     assert "\x1b" not in pipe.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     plain = Terminal()

@@ -98,12 +98,22 @@ def test_what_cannot_run_is_refused_with_what_to_type(tmp_path: Path) -> None:
         "picture.py": "not a program of Python or a shell, but binary data",
         "python train.py --lr 1": r"; Muster starts Python itself: launch train.py --lr 1",
         "bash run.sh": r"; Muster starts bash itself: launch run.sh",
-        "empty --lr 1": r"no such file; without quotes: launch empty --lr 1",
-        "bash": r"script bash: no such file; Muster starts bash itself: launch SCRIPT",
-        "python3.12": r"script python3.12: no such file; Muster starts Python itself: launch SCRIPT",
+        "empty --lr 1": r"; without quotes: launch empty --lr 1",
+        "bash": r"script bash: no program of this folder; Muster starts bash itself: launch SCRIPT",
+        "python3.12": r"no program of this folder; Muster starts Python itself: launch SCRIPT",
+        "/usr/bin/python3 -u train.py": r"Muster starts Python itself: launch train.py$",
+        "python -m torch.distributed.run --np 2 train.py --lr 1": r"itself: launch train.py --lr 1$",
+        "torchrun --nproc-per-node 4 train.py": r"Muster starts the ranks itself: launch train.py$",
+        "mpirun -np 2 python -m pack.age -x": r"Muster starts the ranks itself: launch -m pack.age -x$",
+        "accelerate launch": r"Muster starts the ranks itself: launch SCRIPT ...$",
+        "uv run train.py": r"Muster starts Python itself: launch train.py$",
     }.items():
         with pytest.raises(UsageError, match=complaint):
             program(tmp_path, script)
+        first, *rest = script.split()
+        if "itself" in complaint:  # the same without quotes
+            with pytest.raises(UsageError, match=complaint):
+                program(tmp_path, first, " ".join(rest))
 
 
 def test_a_folder_that_git_ignores_does_not_travel(tmp_path: Path) -> None:
@@ -288,7 +298,14 @@ def test_without_git_the_tree_begins_at_the_hosts_file_above(
 
 
 def test_a_launch_without_a_program_beside_one_says_what_it_trains(tmp_path: Path) -> None:
-    assert [*launch_program.note_of_default(scan(tmp_path))] == []
+    def note() -> str:
+        return "".join(launch_program.note_of_default(scan(tmp_path)))
+
+    (tmp_path / "fabfile.py").touch()
+    assert note() == ""
+    (tmp_path / "pretrain.py").touch()
+    assert note().endswith("yours: muster launch pretrain.py")
+    (tmp_path / "data.py").touch()
+    assert note() == ""  # which one?
     (tmp_path / "train.py").touch()
-    (note,) = launch_program.note_of_default(scan(tmp_path))
-    assert note.endswith("Muster's own network on handwritten digits; yours: muster launch train.py")
+    assert note().endswith("Muster's own network on handwritten digits; yours: muster launch train.py")

@@ -26,7 +26,7 @@ _OF_EPOCH = re.compile(rf" ?(?:\] ?\[|:) ?{_WHOLE}{_OF}")
 _BAR = re.compile(rf"(?:\d{{1,3}}%\|[^|]{{0,200}}\| ?|[━╸╺] ){_WHOLE}{_OF} (?=\[|\d+:\d\d)")
 _BAR_OF_STEPS = re.compile(r"epoch|step|iter|train", re.IGNORECASE)
 _LOSS = re.compile(
-    rf"(?<![^\W_])loss(?:_step)?\b{_IS}"
+    rf"(?<![^\W_])loss(?:_step|[_ /.]train)?\b{_IS}"
     r"([-+]?(?:\d{1,3}(?:,\d{3}){1,3}(?!\d)|\d+|(?=\.\d))(?:\.\d*)?(?:e[-+]?\d+)?)",
     re.IGNORECASE,
 )

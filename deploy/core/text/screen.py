@@ -68,11 +68,11 @@ class Screen:
         with self._lock:
             waited = bool(self._waiting)
             for line in self._affordable(text):
-                shown = harmless(line.rstrip(END))
                 if line.endswith("\r"):
+                    shown = harmless(line.rstrip(END))
                     self._progress = f"[{rank} {host}] {shown}" if shown.strip() else ""
                 else:
-                    shown = harmless_in_colours(line.rstrip(END)) if self.coloured else shown
+                    shown = self._shown(line)
                     self._waiting.append(PrintedLine(rank, host, shown))
                     self._characters += len(shown)
             full = len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS
@@ -82,6 +82,10 @@ class Screen:
                 timer = threading.Timer(WINDOW_SECONDS, self._end_window)
                 timer.daemon = True
                 timer.start()
+
+    def _shown(self, line: str) -> str:
+        """A line of a program, with its colours on a terminal."""
+        return (harmless_in_colours if self.coloured else harmless)(line.rstrip(END))
 
     def _affordable(self, text: str) -> list[str]:
         """The first lines of a text, as many as may be shown now. The other lines are counted."""
@@ -113,7 +117,7 @@ class Screen:
             with self._lock:
                 self._print_waiting()
                 for line in self._affordable(text):
-                    self._print(f"[mpirun {host}] {harmless(line.rstrip(END))}\n")
+                    self._print(f"[mpirun {host}] {self._shown(line)}\n")
 
     def say(self, text: str) -> None:
         """Print a message of the driver, which may quote text of a host."""

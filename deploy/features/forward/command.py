@@ -227,6 +227,10 @@ class Forward(RunningJobOptions):
     """
 
     interrupted = "ended; the job continues"
+    hints = {  # noqa: RUF012
+        "-L": "the host's port, then the port here: forward JOB 6006 --port 16007",
+        "-p": "the host's port stands alone: forward JOB 6006",
+    }
 
     to: str = flag(
         "",
