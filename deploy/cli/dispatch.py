@@ -120,7 +120,7 @@ class Commands(click.Group):
         elif ctx.meta.get("all"):
             for title, family in FAMILIES.items():
                 with formatter.section(title):
-                    formatter.write_dl([(name.replace(".", " "), text) for name, (_, text) in family.items()])
+                    formatter.write_dl([(name.replace(".", " "), text) for name, text in family.items()])
             formatter.write(f"\n{called} COMMAND --help explains a command; {called} --version\n")
         else:
             formatter.write_paragraph()

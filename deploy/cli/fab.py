@@ -37,7 +37,7 @@ def _collection() -> Collection:
     """A task for each command, for `fab --list` and for other programs that read the fabfile."""
     root = Collection()
     groups: dict[str, Collection] = {}
-    for name, (_, summary) in (entry for family in FAMILIES.values() for entry in family.items()):
+    for name, summary in (entry for family in FAMILIES.values() for entry in family.items()):
         group, _, last = name.rpartition(".")
         if group and group not in groups:
             groups[group] = Collection(group)

@@ -167,7 +167,7 @@ def _index() -> str:
     """Return a table of all commands for each family, with links to their sections."""
     return "\n".join(
         f"## {family}\n\n| command | action |\n|---|---|\n"
-        + "".join(f"{_row(_slug(family), name, text)}\n" for name, (_, text) in names.items())
+        + "".join(f"{_row(_slug(family), name, text)}\n" for name, text in names.items())
         for family, names in FAMILIES.items()
     )
 

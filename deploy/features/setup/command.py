@@ -125,7 +125,7 @@ class RotateKeys(PlaybookOptions):
 
 @dataclass(frozen=True)
 class Wheelhouse(PlaybookOptions):
-    """Fill a folder here with the wheels of the stack venv, for hosts that reach no index.
+    """Fill a folder here with the wheels of the stack venv, for hosts without an index.
 
     Then: muster setup -- -e muster_stack=venv -e venv_wheelhouse=FOLDER
     """
@@ -140,7 +140,7 @@ class Wheelhouse(PlaybookOptions):
 
 @dataclass(frozen=True)
 class Venv(PlaybookOptions):
-    """Make the Python environment of the stack venv, and nothing else, by a login without root.
+    """Make the Python environment of the stack venv alone, by a login without root.
 
     Jobs run as that login. Run it again to change the environment.
     """
