@@ -67,7 +67,6 @@ class PreparedLaunch:
     def _submit(self) -> None:
         """Submit the batch job to Slurm, or print what would be submitted."""
         from ..features.slurm.batch import batch_of, submit
-        from ..features.slurm.job_state import why_waits
 
         batch, name = batch_of(self.spec, self.slurm_options, self._runs), self.spec.job
         if self.options.dry_run:
@@ -75,8 +74,6 @@ class PreparedLaunch:
             return
         number = submit(self.spec, batch, os.environ)
         self.screen.say(f"job {name} is Slurm's job {number}; its folder is {batch.folder}")
-        if why := why_waits(number):
-            print_note(f"note: Slurm never gives hosts to its job {number}: {why}")
         self.screen.say(_detached(name, "the first host"))
 
     @property

@@ -222,6 +222,19 @@ def test_what_sbatch_refuses_is_quoted_and_leaves_no_folder(
     assert not (tmp_path / "runs" / NAME).exists()
 
 
+def test_a_job_that_would_wait_forever_is_refused_and_taken_back(
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
+) -> None:
+    squeue = 'echo "PENDING|PartitionTimeLimit|N/A"'
+    slurm(sbatch="echo 17", squeue=squeue, scancel=f'echo "$@" >>{tmp_path}/cancelled')
+    with pytest.raises(UsageError) as refused:
+        submit(job, batch_of(job, ["-t", "60"], tmp_path / "runs"), dict(os.environ))
+    why = "a time limit longer than that of the partition (PartitionTimeLimit)"
+    assert str(refused.value) == f"--slurm '-t 60': Slurm never gives hosts: {why}"
+    assert (tmp_path / "cancelled").read_text() == "17\n"
+    assert not (tmp_path / "runs" / NAME).exists()
+
+
 def test_a_job_that_cannot_be_marked_is_taken_back(
     slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from ...core.wire.store import Store
 from ...core.wire.variables import for_slurm
 from ..detach.driver import own_code
 from .allocation import from_home
+from .job_state import why_waits
 from .mark import write_mark
 from .programs import SECONDS, ask, error_of, missing
 
@@ -93,7 +94,8 @@ def batch_of(spec: LaunchSpec, options: Sequence[str], runs: Path) -> Batch:
 def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
     """Make the run's folder and submit the job; returns Slurm's number of it.
 
-    `UsageError` quotes sbatch if it refuses the job. Then the folder is removed.
+    `UsageError` quotes sbatch if it refuses the job, or names a limit above which the job would wait forever.
+    Then the folder is removed.
     """
     try:
         (batch.folder / BATCH).mkdir(parents=True)
@@ -106,6 +108,9 @@ def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
         try:
             _prepare(spec, batch)
             number = _submit(batch, {**environ, **secrets(spec)})
+            if why := why_waits(number):
+                ask("scancel", number)
+                raise UsageError(f"--slurm {' '.join(batch.options)!r}: Slurm never gives hosts: {why}")
         except OSError as error:
             raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
         undo.pop_all()
