@@ -69,9 +69,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Head], None]:
     return follow
 
 
-def fetched(*heads: Any) -> tuple[dict[str, str], list[str]]:
+def fetched(*heads: Any, job: str = "", allocation: str = "") -> tuple[dict[str, str], list[str]]:
     """The files that are kept after an attempt on each of these heads, and the notes."""
-    found, plan = Metrics(), SimpleNamespace(hosts=[SimpleNamespace(folder=FOLDER)])
+    found, spec = Metrics(), SimpleNamespace(allocation=allocation)
+    plan = SimpleNamespace(hosts=[SimpleNamespace(folder=job or FOLDER)], spec=spec)
     texts = dict[str, str]()
     folder = SimpleNamespace(kept=lambda name: None, keep=texts.__setitem__)
     for head in heads:
@@ -173,3 +174,18 @@ def test_no_host_holds_the_end_of_a_job_for_ever(clock: Callable[[Head], None]) 
     assert head.now - 1000 == metrics.METRICS_SECONDS
     assert set(head.asked) == {"out/metrics.jsonl"}
     assert [why.partition(" could")[0] for why in notes] == ["metrics.jsonl and steps.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("allocation", "is_shared", "kept", "notes"),
+    [("17", True, '{"epoch": 1}\n', 0), ("17", False, None, 1), ("", True, None, 1)],
+    ids=["a home that is shared", "another home", "no host of Slurm"],
+)
+def test_a_host_that_slurm_took_back_has_left_its_files_on_the_shared_home(
+    tmp_path: Path, allocation: str, is_shared: bool, kept: str | None, notes: int
+) -> None:
+    if is_shared:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    texts, said = fetched(Head("node1"), job=str(tmp_path), allocation=allocation)
+    assert (texts.get("metrics.jsonl"), len(said)) == (kept, notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 from ...core.connect.channel import Channel
 from ...core.connect.requests.launch import FETCH, FETCHED, PING
@@ -46,9 +47,13 @@ class Metrics(Feature):
         deadline = time.monotonic() + METRICS_SECONDS
         for name, key in METRICS.items():
             try:
-                text = fetched(head, name, deadline - time.monotonic()).decode(errors="replace") or None
+                content = fetched(head, name, deadline - time.monotonic())
             except MusterError:
-                continue
+                path = Path(out, name)
+                if not (attempt.plan.spec.allocation and path.parent.is_dir()):
+                    continue  # else the node shares its home with this machine
+                content = path.open("rb").read(MOST_METRICS) if path.is_file() else b""
+            text = content.decode(errors="replace") or None
             self._texts[name] = joined(self._texts[name], text, key)
             lacking.remove(name)
 
