@@ -43,18 +43,53 @@ def names(nodelist: str) -> Sequence[str]:
         ({"SLURM_NTASKS": "6", "SLURM_TASKS_PER_NODE": "1,2,3"}, [1, 2, 3]),
         ({"SLURM_TASKS_PER_NODE": "1(x3)"}, [1, 1, 1]),
         ({}, [1, 1, 1]),
-        ({"SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_PER_NODE": "4"}, [4, 4, 4]),
-        ({"SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_PER_NODE": "h100:8"}, [8, 8, 8]),
-        ({"SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_PER_NODE": "4"}, [1, 1, 1]),
     ],
 )
-def test_slots_are_tasks_or_gpus_where_nobody_asked_for_tasks(
-    variables: dict[str, str], slots: list[int]
-) -> None:
-    given = allocation_of({**THREE, **variables}, names)
+def test_slots_are_tasks(variables: dict[str, str], slots: list[int]) -> None:
+    given = allocation_of({**THREE, **variables}, names, lambda job: {})
     assert given == Allocation(
         "12", tuple(Host(f"n{i}", slots=n) for i, n in enumerate(slots, start=1)), "main"
     )
+
+
+SHOWN = "JobId=12 JobState=RUNNING NodeList=n[1-3] NumNodes=3 JOB_GRES=gpu:4 "
+FREE = {"SLURM_TASKS_PER_NODE": "1(x3)"}
+TASKS = {**FREE, "SLURM_NTASKS": "3"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "variables", "slots", "gres"),
+    [
+        ("Nodes=n[1-3] CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", FREE, [2, 2, 2], ["gpu:2"] * 3),
+        ("Nodes=n[1-3] CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", TASKS, [1, 1, 1], ["gpu:2"] * 3),
+        (
+            "Nodes=n1 CPU_IDs=0-1 Mem=9 GRES=gpu:h100:2(IDX:0,3),gpu:1g.5gb:1(IDX:4),nvme:2(CNT:2)   "
+            "Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)",
+            *(FREE, [3, 1, 1], ["gpu:h100:2,gpu:1g.5gb:1,nvme:2", "gpu:1", "gpu:1"]),
+        ),
+        (
+            "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)   Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=",
+            *(FREE, [1, 1, 1], ["gpu:1", "", ""]),
+        ),
+        ("Nodes=n[1-3] CPU_IDs=0 Mem=0 GRES=", FREE, [1, 1, 1], ["", "", ""]),
+    ],
+)
+def test_without_tasks_slots_are_the_gpus_that_slurm_gave_and_steps_name_them(
+    slurm: Callable[..., None],
+    groups: str,
+    variables: dict[str, str],
+    slots: list[int],
+    gres: list[str],
+) -> None:
+    hostnames = 'case "$3" in "n[1-3]") echo n1 n2 n3 ;; "n[2-3]") echo n2 n3 ;; *) echo "$3" ;; esac'
+    slurm(scontrol=f'[ "$2" = job ] && echo "{SHOWN}  {groups} MinCPUsNode=1" || {{ {hostnames}; }}')
+    given = grant.own_allocation({**THREE, **variables})
+    assert [host.slots for host in given.hosts] == slots
+    assert [given.gres[host.name] for host in given.hosts] == gres
+    options = [command("12", host, "python3", given.gres[host.name]) for host in given.hosts]
+    assert [f"--gres={each or 'none'}" in argv for each, argv in zip(gres, options, strict=True)] == [
+        True
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -71,7 +106,7 @@ def test_slots_are_tasks_or_gpus_where_nobody_asked_for_tasks(
 )
 def test_variables_that_make_no_sense_are_refused(variables: dict[str, str], wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong.replace("(", r"\(")):
-        allocation_of(variables, names)
+        allocation_of(variables, names, lambda job: {})
 
 
 def test_repeated_counts() -> None:
@@ -123,7 +158,7 @@ def test_a_program_of_slurm_is_quoted_by_its_complaint(lines: list[str], said: s
 
 
 def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
-    argv = command("12", Host("n2"), "~/my env/bin/python")
+    argv = command("12", Host("n2"), "~/my env/bin/python", None)
     assert argv[:2] == ["srun", "--jobid=12"]
     assert {"--nodelist=n2", "--ntasks=1", "--overlap", "--mpi=none", "--cpu-bind=none"} < {*argv}
     assert argv[-3:-1] == ["/bin/sh", "-c"]  # PATH may be empty: sbatch --export=NIL

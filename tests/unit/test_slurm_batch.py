@@ -151,7 +151,7 @@ def test_steps_start_the_same_python(
 ) -> None:
     started: list[str] = []
 
-    def pipe(number: str, host: Host, python: str, explain: Callable[[str], str]) -> None:
+    def pipe(number: str, host: Host, python: str, explain: Callable[[str], str], gres: str | None) -> None:
         started.append(python)
 
     monkeypatch.setattr(allocation, "SrunPipe", pipe)

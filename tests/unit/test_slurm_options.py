@@ -131,7 +131,7 @@ def test_the_step_of_an_agent_reads_no_variable_of_the_user(seen: Path) -> None:
     pipe.close()
     assert not names_in(seen) & OF_USER.keys()
     assert names_in(seen) >= OF_SITE.keys()
-    assert "--export=ALL" in command("7", Host("n1"), "python3")
+    assert "--export=ALL" in command("7", Host("n1"), "python3", None)
 
 
 def test_a_question_to_slurm_reads_no_variable_of_the_user(seen: Path) -> None:

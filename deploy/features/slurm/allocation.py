@@ -33,17 +33,19 @@ from . import job_state
 WITH_PATH = 'PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"; export PATH;'
 
 
-def command(job: str, host: Host, python: str) -> list[str]:
+def command(job: str, host: Host, python: str, gres: str | None) -> list[str]:
     """The argv of the step. It shares the allocation's resources on that host with the job's other steps.
 
-    --overlap: beside other steps, with all CPUs and GPUs of the job there. --mpi=none: the launcher below the
-    agent brings its own. --kill-on-bad-exit=0: the driver judges the end of another host. After
-    sbatch --export=NIL there is no PATH: neither to find sh on, nor for Python to find itself on.
+    `gres`: the GPUs that it names. Without it, Slurm wants for a step what `--gpus=4` gave to all hosts, and
+    refuses the step. --overlap: beside other steps, with all CPUs and GPUs of the job there. --mpi=none: the
+    launcher below the agent brings its own. --kill-on-bad-exit=0: the driver judges the end of another host.
+    After sbatch --export=NIL there is no PATH: neither to find sh on, nor for Python to find itself on.
     """
     options = [
         *(f"--jobid={job}", f"--nodelist={host.name}", "--nodes=1", "--ntasks=1", "--overlap"),
         *("--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--quiet", "--unbuffered"),
         *("--export=ALL", "--job-name=muster-agent"),
+        *([] if gres is None else [f"--gres={gres or 'none'}"]),
     ]
     return ["srun", *options, "/bin/sh", "-c", f"{WITH_PATH} exec {bootstrap.command(python)}"]
 
@@ -53,10 +55,12 @@ class SrunPipe(ProcessPipe):
 
     leaves = False  # Slurm ends the step with the allocation; srun itself would wait for a lost node
 
-    def __init__(self, job: str, host: Host, python: str, explain: Callable[[str], str]) -> None:
+    def __init__(
+        self, job: str, host: Host, python: str, explain: Callable[[str], str], gres: str | None = None
+    ) -> None:
         self._name, self._explain = host.name, explain
         try:
-            super().__init__(command(job, host, python), for_slurm(os.environ))
+            super().__init__(command(job, host, python, gres), for_slurm(os.environ))
         except OSError as error:
             raise HostError("slurm.no-srun", f"no srun here: {error.strerror}", "add it to PATH") from None
 
@@ -75,7 +79,7 @@ class SrunPipe(ProcessPipe):
 
 PREFIX = "SLURM_"
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
-_GPUS = re.compile(r"(?:[A-Za-z0-9_.-]+:)?(\d{1,4})(?:\(.*\))?")
+_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:(\d{1,4})\b")
 _JOB = re.compile(r"\d{1,10}")
 
 
@@ -90,10 +94,18 @@ class Allocation:
     partition: str = ""
     restarts: int = 0
     """How often Slurm had started the job before: it may queue a batch job again."""
+    gres: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What Slurm gave on each host, GPUs among it, for its steps to name."""
 
 
-def allocation_of(variables: Mapping[str, str], expand: Callable[[str], Sequence[str]]) -> Allocation:
+def allocation_of(
+    variables: Mapping[str, str],
+    expand: Callable[[str], Sequence[str]],
+    granted: Callable[[str], Mapping[str, str]],
+) -> Allocation:
     """The allocation that these variables describe; `expand` turns `node[1-3]` into names.
+
+    `granted` returns what Slurm gave a job on each host, as `job_state.gres_of`.
 
     `UsageError` if a variable is missing or invalid.
     """
@@ -105,9 +117,11 @@ def allocation_of(variables: Mapping[str, str], expand: Callable[[str], Sequence
     names = expand(variables.get("SLURM_JOB_NODELIST", ""))
     if not 1 <= len(names) <= MAX_HOSTS:
         raise UsageError(f"Slurm's allocation {job}: {len(names)} hosts in SLURM_JOB_NODELIST")
-    slots = _slots(variables, len(names), job)
+    gres = granted(job)
+    gpus = [sum(map(int, _GPUS.findall(gres.get(name, "")))) for name in names]
+    slots = _slots(variables, gpus, job)
     hosts = tuple(Host(name, slots=number) for name, number in zip(names, slots, strict=True))
-    return Allocation(job, hosts, variables.get("SLURM_JOB_PARTITION", ""), restarts_of(variables))
+    return Allocation(job, hosts, variables.get("SLURM_JOB_PARTITION", ""), restarts_of(variables), gres)
 
 
 def restarts_of(variables: Mapping[str, str]) -> int:
@@ -116,11 +130,12 @@ def restarts_of(variables: Mapping[str, str]) -> int:
     return int(count) if count.isdecimal() else 0
 
 
-def _slots(variables: Mapping[str, str], hosts: int, job: str) -> list[int]:
+def _slots(variables: Mapping[str, str], gpus: Sequence[int], job: str) -> list[int]:
     """Ranks for each host: its tasks; without an option for tasks, a rank for each GPU."""
     has_tasks = any(variables.get(name) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
-    if not has_tasks and (gpus := _GPUS.fullmatch(variables.get("SLURM_GPUS_PER_NODE", ""))):
-        return [max(1, min(int(gpus[1]), MAX_SLOTS))] * hosts
+    if not has_tasks and any(gpus):
+        return [max(1, min(number, MAX_SLOTS)) for number in gpus]
+    hosts = len(gpus)
     text = variables.get("SLURM_TASKS_PER_NODE", "1" if hosts == 1 else f"1(x{hosts})")
     numbers = repeated(text)
     if len(numbers) != hosts or not all(1 <= number <= MAX_SLOTS for number in numbers):
@@ -161,7 +176,7 @@ def steps(
     why_ended = partial(look, allocation.job, allocation.restarts)
     explain = partial(job_state.why_lost, allocation.job, look=why_ended)
     command = from_home(python or "python3")
-    return lambda host: SrunPipe(allocation.job, host, command, explain)
+    return lambda host: SrunPipe(allocation.job, host, command, explain, allocation.gres.get(host.name))
 
 
 def from_home(python: str) -> str:

@@ -15,7 +15,7 @@ from ...core.errors import MusterError, UsageError
 from ...core.waits import waiting
 from ...core.wire.variables import for_slurm
 from .allocation import PREFIX, Allocation, allocation_of
-from .job_state import problems_of, queued, why_never
+from .job_state import gres_of, problems_of, queued, why_never
 from .programs import ask, error_of, host_names, missing
 
 _MARK = "muster:"
@@ -31,7 +31,7 @@ FIRST_SECONDS, ASK_SECONDS, RELEASE_SECONDS, CANCEL_SECONDS = 1.0, 5.0, 15.0, 30
 
 def own_allocation(environ: Mapping[str, str]) -> Allocation:
     """The allocation in which this process runs; `UsageError` if there is none."""
-    return allocation_of(environ, host_names)
+    return allocation_of(environ, host_names, gres_of)
 
 
 @contextlib.contextmanager
@@ -120,7 +120,7 @@ class _Salloc:
                 raise self._refused()
             else:
                 self._read_output(line)
-        return allocation_of(self._variables or {}, host_names)
+        return allocation_of(self._variables or {}, host_names, gres_of)
 
     def _read_output(self, line: str) -> None:
         """A line of salloc's command, or of a wrapper around salloc."""

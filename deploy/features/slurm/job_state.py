@@ -125,6 +125,17 @@ def shown(job: str) -> Job:
         return Job({})
 
 
+def gres_of(job: str) -> dict[str, str]:
+    """What Slurm gave a job on each node: `gpu:a100:2,nvme:1`; empty for nothing but processors and memory.
+
+    The details of a job have a part for nodes alike: `Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1)`.
+    """
+    text = ask("scontrol", "show", "job", "--details", "--oneliner", job)
+    groups = re.findall(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", text)
+    named = ((host_names(nodes), re.sub(r"\([^)]*\)", "", gres)) for nodes, gres in groups)
+    return {name: gres for names, gres in named for name in names}
+
+
 def ended(job: str, restarts: int = 0) -> str:
     """Why Slurm ended the start number `restarts` of a job: `CANCELLED`, `TIMEOUT (TimeLimit)`, `REQUEUED`.
 

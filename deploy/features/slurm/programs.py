@@ -88,7 +88,8 @@ def reaches(job: str, hosts: Sequence[str]) -> bool:
     number = len(hosts)
     where = (f"--jobid={job}", f"--nodelist={','.join(hosts)}", f"--nodes={number}", f"--ntasks={number}")
     try:
-        ask("srun", *where, "--ntasks-per-node=1", *("--overlap", "--mpi=none", "--quiet", "/bin/true"))
+        options = ("--ntasks-per-node=1", "--gres=none", "--overlap", "--mpi=none", "--quiet")
+        ask("srun", *where, *options, "/bin/true")
     except MusterError as error:
         return isinstance(error, UsageError)  # there is no srun here
     return True
