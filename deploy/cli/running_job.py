@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ..core.connect.channel import Channel
 from ..core.connect.cluster import Cluster, expect_ranks
-from ..core.connect.opener import Access
 from ..core.connect.requests.jobs import JobState
 from ..core.errors import MusterError, UnfitError, lines_of
 from ..core.hosts import hostfile
@@ -16,6 +15,7 @@ from ..core.hosts.hostfile import Host
 from ..core.job.table import outcome
 from ..core.text.fold import fold_names
 from ..core.text.terminal import harmless
+from ..features.slurm.mark import mark_of
 from .command import Exit
 from .job_lookup import JobSearch, look, print_which, route_to
 from .shared import JobOptions, RecordOptions
@@ -52,34 +52,38 @@ def running(options: JobOptions, select: tuple[str, str] = ("", "")) -> Iterator
 def job_hosts(
     state: JobState, search: JobSearch, options: RecordOptions, select: tuple[str, str] = ("", "")
 ) -> Iterator[Running]:
-    """The hosts on which a job runs, connected as its launch did. `MusterError` if it has none yet."""
+    """The hosts on which a job runs, connected as its launch did. `MusterError` if it has none.
+
+    Channels of the search are used again.
+    """
     if not state.hosts:
         raise MusterError(f"{state.job} has no hosts yet: {state.why}")
-    listed, access = route_to(state, search, options)
+    before = list[Cluster]()
+    if mark := mark_of(options.runs_folder / state.job):
+        if not state.running:  # nor do its hosts belong to it
+            raise MusterError(no_rank(state))
+        from ..features.slurm.allocation import more_steps
+
+        listed: Sequence[Host] = [*map(Host, state.hosts)]
+        open_pipe = more_steps(mark, state.hosts, state.attempt, options.python)
+    else:
+        listed, access = route_to(state, search, options)
+        open_pipe = access.open
+        before = [hosts.cluster for hosts in search.connected if hosts.access == access]
     wanted = hostfile.select([host for host in listed if host.name in state.hosts], *select)
     lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
     unlisted = dict.fromkeys(lacking, f"not in {options.hosts_file}")
-    with connected(wanted, access, search) as (channels, silent):
-        expect_ranks(channels, state.hosts_by_rank)
-        yield Running(state, channels, {**silent, **unlisted})
-
-
-@contextlib.contextmanager
-def connected(
-    wanted: Sequence[Host], access: Access, search: JobSearch
-) -> Iterator[tuple[dict[str, Channel], dict[str, str]]]:
-    """The channels to these hosts, and why a host has none. Channels of the search are used again."""
-    before = [hosts.cluster for hosts in search.connected if hosts.access == access]
     tried = {host for cluster in before for host in cluster.hosts}
-    channels = {name: channel for cluster in before for name, channel in cluster.channels.items()}
-    silent = {
-        host.name: search.silent[host.name] for host in wanted if host in tried and host.name in search.silent
-    }
-    rest = Cluster([host for host in wanted if host not in tried], access.open, facts=False)
+    known = {name: channel for cluster in before for name, channel in cluster.channels.items()}
+    why = search.silent
+    silent = {host.name: why[host.name] for host in wanted if host in tried and host.name in why}
+    rest = Cluster([host for host in wanted if host not in tried], open_pipe, facts=False)
     with contextlib.closing(rest):
         silent |= {host: error.reason for host, error in rest.connect().items()}
-        channels |= rest.channels
-        yield {host.name: channels[host.name] for host in wanted if host.name in channels}, silent
+        known |= rest.channels
+        channels = {host.name: known[host.name] for host in wanted if host.name in known}
+        expect_ranks(channels, state.hosts_by_rank)
+        yield Running(state, channels, {**silent, **unlisted})
 
 
 def no_rank(state: JobState) -> str:

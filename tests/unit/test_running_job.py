@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ from muster.deploy.cli.running_job import running
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.pipe import Pipe
-from muster.deploy.core.errors import HostError, UnfitError
+from muster.deploy.core.errors import HostError, MusterError, UnfitError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import hosts_record
 from muster.deploy.core.job.hosts_record import HostsRecord
 from muster.deploy.core.wire.users import own_name
+from muster.deploy.features.slurm.mark import write_mark
 from tests.hosts_here import HostsHere
+from tests.slurm import SRUN, put_programs
 from tests.unit.test_job_states import RECORD, hold, make_run
 
 
@@ -113,3 +116,23 @@ def test_status_names_silent_hosts_and_fails_only_if_they_may_have_your_newest_j
         assert said.err == "node1: no route to it\n"
         if held is not None:
             os.close(held)
+
+
+def test_a_job_of_slurm_is_looked_into_by_steps_of_its_allocation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_programs(tmp_path / "bin", srun=f'echo "$*" > {tmp_path}/srun{SRUN}')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "runs", user=own_name(), hosts=["n1"], placed=[4])
+    write_mark(run, "17", (), python=sys.executable)
+    held = hold(run)
+    with running(JobOptions()) as found:
+        assert ([*found.channels], found.silent) == (["n1"], {})
+    words = (tmp_path / "srun").read_text()
+    assert "--jobid=17 --nodelist=n1 " in words
+    assert "--gres=none" in words
+    os.close(held)
+    said = f"no rank of {RECORD['job']} runs on n1; the job is lost"
+    with pytest.raises(MusterError, match=said), running(JobOptions(job=RECORD["job"])):
+        pass

@@ -189,8 +189,7 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     assert {"HF_TOKEN=s3cret", f"{TELL}={TOLD}"} <= {*(tmp_path / "env").read_text().splitlines()}
     assert made.folder.stat().st_mode & 0o077 == 0
     mark = mark_of(made.folder)
-    assert mark is not None
-    assert mark == ("7", True)
+    assert mark == ("7", True, True, "python3")
 
 
 def _kept(made: Batch) -> LaunchSpec:
@@ -292,7 +291,7 @@ def make_run(runs: Path, *, result: dict[str, Any] | None = None) -> Path:
     (folder / "job.json").write_text(json.dumps(record))
     if result:
         (folder / "result.json").write_text(json.dumps({"attempt": 0, "ended": 1060.0, **result}))
-    write_mark(folder, "7", ["sbatch"], requeue=False)
+    write_mark(folder, "7", ["sbatch"])
     return folder
 
 

@@ -29,6 +29,7 @@ from ...core.plan.spec import LaunchSpec
 from ...core.text.text import count
 from ...core.wire.variables import for_slurm
 from . import job_state
+from .mark import Mark
 
 WITH_PATH = 'PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"; export PATH;'
 
@@ -177,6 +178,12 @@ def steps(
     explain = partial(job_state.why_lost, allocation.job, look=why_ended)
     command = from_home(python or "python3")
     return lambda host: SrunPipe(allocation.job, host, command, explain, allocation.gres.get(host.name))
+
+
+def more_steps(mark: Mark, hosts: Sequence[str], attempt: int, python: str) -> OpenPipe:
+    """Opens agents beside those of a job that runs. These need no GPUs."""
+    gres = dict.fromkeys(hosts, "")
+    return steps(python or mark.python, Allocation(mark.number, (), restarts=attempt, gres=gres))
 
 
 def from_home(python: str) -> str:

@@ -45,7 +45,8 @@ class BatchRuns:
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **fields: Any
     ) -> Answer:
         """The answer that an agent would give."""
-        if request is END_DRIVER and (mark := mark_of(self._runs / fields["job"])):
+        mark = mark_of(self._runs / fields["job"]) if request is END_DRIVER else None
+        if mark and mark.is_batch:
             told = self._end(fields["job"], mark.number, fields["by"], fields["grace"], force=fields["force"])
             return cast(Answer, told)
         answer = self._local.ask(request, payload, seconds=seconds, **fields)
@@ -55,7 +56,8 @@ class BatchRuns:
 
     def _amended(self, state: JobState) -> JobState:
         mark = mark_of(self._runs / state.job)
-        if not mark or (state.state in ENDED and not (self._runs / state.job / BATCH).is_dir()):
+        is_over = state.state in ENDED and not (self._runs / state.job / BATCH).is_dir()
+        if not mark or not mark.is_batch or is_over:
             return state
         try:
             queue = self._queued()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from ...core.job.feature import Attempt, Feature
 from ...core.job.result import TERMINATED, Failure, LaunchResult
 from ...core.wire.runs import STOPS
 from .job_state import ended, ending, is_gone, node_state, shown
+from .mark import mark_of, write_mark
 
 OWN = STOPS | {"placement", "world", "driver", "port"}
 """Failures that have another cause."""
@@ -19,11 +21,18 @@ STATUS = 3
 
 
 class AllocationEnd(Feature):
-    """Makes the end of the allocation the failure of a job, if Slurm ended it."""
+    """Records the allocation of a job, and makes its end the failure of the job, if Slurm ended it."""
 
     def __init__(self, blame: Callable[[LaunchResult], LaunchResult]) -> None:
         """`blame`: `blame_slurm` or `blame_own_end`, with the number of the allocation."""
         self._blame = blame
+
+    def begins(self, attempt: Attempt) -> None:
+        """Record the allocation, if the disk is not full: later commands reach the hosts by its steps."""
+        folder, spec = attempt.folder.path, attempt.plan.spec
+        if mark_of(folder) is None:
+            with contextlib.suppress(OSError):
+                write_mark(folder, spec.allocation, (), python=spec.python)
 
     def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """The first one to end is not the cause, because Slurm ends all ranks at once."""

@@ -1,4 +1,4 @@
-"""`slurm.json` in the folder of a run: its batch job of Slurm."""
+"""`slurm.json` in the folder of a run: the job of Slurm in which it runs."""
 
 from __future__ import annotations
 
@@ -14,30 +14,38 @@ NAME = "slurm.json"
 
 
 class Mark(NamedTuple):
-    """A run as a batch job."""
+    """The job of Slurm in which a run is."""
 
     number: str
     """Slurm's number of the job."""
     requeue: bool
     """Whether the user allowed Slurm to start it again."""
+    is_batch: bool
+    """Whether its driver is in this job, too."""
+    python: str
+    """The Python on its hosts, if the user named one."""
 
 
-def write_mark(folder: Path, number: str, command: Sequence[str], *, requeue: bool) -> None:
-    """Record the batch job of a run, and its command. May raise OSError."""
-    text = json.dumps({"slurm": number, "requeue": requeue, "command": command}, indent=2)
+def write_mark(
+    folder: Path, number: str, command: Sequence[str], *, requeue: bool = False, python: str = ""
+) -> None:
+    """Record the job of a run, and the command if it is a batch job. May raise OSError."""
+    mark = {"slurm": number, "requeue": requeue, "command": command, "python": python}
+    text = json.dumps(mark, indent=2)
     write_atomically(folder / NAME, text.encode(), 0o600)
 
 
 def mark_of(folder: Path) -> Mark | None:
-    """The batch job of a run; None for another run."""
+    """The job of Slurm of a run; None for another run."""
     try:
         mark = json.loads(read_regular(folder / NAME))
         number = str(mark["slurm"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return Mark(number, mark.get("requeue") is True) if number.isdecimal() else None
+    is_batch, python = bool(mark.get("command")), str(mark.get("python") or "")
+    return Mark(number, mark.get("requeue") is True, is_batch, python) if number.isdecimal() else None
 
 
 def any_mark(runs: Path) -> bool:
-    """Whether one of the runs of a folder is a batch job."""
+    """Whether one of the runs of a folder has a job of Slurm."""
     return next(runs.glob(f"*/{NAME}"), None) is not None
