@@ -38,7 +38,7 @@ cluster-down: .venv/train-installed ## remove the practice cluster and its keys
 SLURM := docker compose --file docker/slurm/compose.yaml
 
 slurm-cluster: ## a Slurm cluster of 3 containers, to try `muster launch --slurm` on; the image of `make cluster` first
-	docker compose build --quiet
+	docker compose --project-name muster build --quiet
 	$(SLURM) up --detach --wait --build
 	@echo 'log in: $(SLURM) exec --user muster --workdir /home/muster slurm1 bash'
 

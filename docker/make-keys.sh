@@ -21,6 +21,21 @@ trap 'rm -rf "$new"' EXIT
 # The cluster's key lives in the first node's volume. A detached job's driver, and mpirun by hand, log in from there.
 first=$(echo "$names" | head -n 1)
 heads=" $first ${HEADS:-} "
+of=/trust/$first/folder
+if [ -s "$of" ] && [ "$(cat "$of")" != "$MUSTER_DIR" ]; then
+  echo "the practice cluster of this name belongs to $(cat "$of"), and stays as it is;" \
+    "give that of $MUSTER_DIR another name: COMPOSE_PROJECT_NAME=NAME" >&2
+  exit 2
+fi
+echo "$MUSTER_DIR" >"$of"
+if [ -e /compose.yaml ] && [ "$(stat -c %u /muster)" = 0 ]; then # made by the engine, unless all is root's
+  chown --reference=/compose.yaml /muster
+fi
+[ -e /muster/.gitignore ] || {
+  echo '# Keys: none of it belongs in git.'
+  echo '*'
+} >/muster/.gitignore
+chown --reference=/muster /muster/.gitignore
 key=/trust/$first/id_ed25519
 [ -s "$key" ] || ssh-keygen -q -t ed25519 -N '' -C muster-cluster -f "$key"
 cp "$key" "$key.pub" "$new"

@@ -171,12 +171,12 @@ def _missing_engine() -> str | None:
 def node_image() -> None:
     """Build the image of the nodes; it takes a second when nothing has changed.
 
-    Compose writes the project's name into the image. Under the name of the tests it would build another
-    image, and the user's next `up` would replace the user's nodes.
+    Compose writes the project's name into the image. `muster cluster up` gives it the same one: under another
+    name the image would differ, and the user's next `up` would replace the user's nodes.
     """
     if missing := _missing_engine():
         pytest.skip(f"no container engine with compose answers: {missing}")
-    build = ("docker", "compose", "build", "--quiet")
+    build = ("docker", "compose", "--project-name", "muster", "build", "--quiet")
     subprocess.run(build, cwd=ROOT, check=True, timeout=1500, stdin=subprocess.DEVNULL)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from muster.deploy.cli.dispatch import main, run
 from muster.deploy.features.image.engine import how_to_get
+from muster.deploy.features.practice import command
 from muster.deploy.features.practice.command import KEYS
 from tests.launching import ROOT
 from tests.slurm import put_programs
@@ -80,8 +82,39 @@ def test_a_practice_cluster_is_started_again_and_removed_with_its_keys(
     Path(".muster", "verify.json").write_text("{}")  # muster verify was tried on it
     for line in ("cluster up", "cluster up", "cluster down", "cluster down", "cluster up"):
         run([*line.split()])
-    assert docker() == ["build", "up", "build", "up", "down", "down", "build", "up"]
+    up = ["build", "run", "up"]
+    assert docker() == [*up, *up, "down", "down", *up]
     assert sorted(path.name for path in Path(".muster").iterdir()) == [".gitignore", "verify.json"]
+
+
+def test_each_folder_gets_free_ports_and_keeps_them(
+    docker: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 6):
+        monkeypatch.delenv(f"MUSTER_PORT{number}", raising=False)
+    folder, env_file = tmp_path / "project" / ".muster", tmp_path / "project" / ".env"
+    monkeypatch.setattr(command, "COMPOSE", tmp_path / "project" / "compose.yaml")
+    env_file.write_text("OWN=1\n")
+    with socket.socket() as other:  # that of another folder
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(command, "FIRST_PORT", taken)
+        chosen = command._ports(folder)
+        assert len({*chosen.values()}) == 5 and str(taken) not in chosen.values()
+        lines = [f"{name}={port}" for name, port in chosen.items()]
+        assert env_file.read_text().splitlines() == ["OWN=1", *lines]  # `docker compose` there reads it
+        assert command._ports(folder) == chosen
+    # While the cluster runs, its ports are not free, and are its own.
+    ports = [str(taken), *list(chosen.values())[1:]]
+    (folder / "ssh_config").write_text("".join(of_practice().replace("2201", port) for port in ports))
+    put_programs(tmp_path / "bin", docker="echo 0123456789ab")
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", taken))
+        own.listen()
+        assert [*command._ports(folder).values()] == ports
+    monkeypatch.setenv("MUSTER_PORT2", "4242")
+    assert command._ports(folder)["MUSTER_PORT2"] == "4242"
 
 
 @pytest.mark.parametrize(

@@ -124,10 +124,10 @@ def test_a_demo_that_cannot_be_is_refused(words: list[str], capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("variables", "done"),
     [
-        ({}, ["build", "up"]),
-        ({"MUSTER_TARGET": "cpu-source"}, ["muster:cpu-source", "up"]),
-        ({"MUSTER_TARGET": "cuda-debian"}, ["muster:cuda-debian", "up"]),
-        ({"MUSTER_IMAGE": "registry.site:5000/node:7"}, ["registry.site:5000/node:7", "up"]),
+        ({}, ["build", "run", "up"]),
+        ({"MUSTER_TARGET": "cpu-source"}, ["muster:cpu-source", "run", "up"]),
+        ({"MUSTER_TARGET": "cuda-debian"}, ["muster:cuda-debian", "run", "up"]),
+        ({"MUSTER_IMAGE": "registry.site:5000/node:7"}, ["registry.site:5000/node:7", "run", "up"]),
     ],
 )
 def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
@@ -142,7 +142,7 @@ def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
         monkeypatch.setenv(name, variables.get(name, ""))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(practice, "LocalEngine", lambda: SimpleNamespace(image=asked.append))
-    monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words: asked.append(words[0]))
+    monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words, env=None: asked.append(words[0]))
     assert run_here(["cluster", "up"]) == 0
     assert asked == done
     said = capsys.readouterr()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +55,10 @@ _CONFIG_OF_PRACTICE = re.compile(
     r"Host \S+\n {4}HostName 127\.0\.0\.1\n {4}Port \d+\n {4}User muster\n {4}IdentityFile "
 )
 """How the ssh_config of docker/make-keys.sh begins."""
+_PORT = re.compile(r"^ {4}Port (\d+)$", re.MULTILINE)
+"""A port in that file."""
+PORTS, FIRST_PORT = ("MUSTER_PORT1", "MUSTER_PORT2", "MUSTER_PORT3", "MUSTER_PORT4", "MUSTER_PORT5"), 2201
+"""The variables of compose.yaml with the ports, and the first port to try."""
 _OWN_FOLDER = "a new folder: mkdir practice && cd practice"
 
 
@@ -185,17 +193,21 @@ class ClusterUp(Command):
                 f"them; give the practice cluster {_OWN_FOLDER}"
             )
         hosts_file = _practice_hosts(Path(self.hosts))
+        ports = _ports(folder)
         target = os.environ.get("MUSTER_TARGET") or COMPOSED
         image = os.environ.get("MUSTER_IMAGE") or f"muster:{target}"
         is_built = image == f"muster:{COMPOSED}"
         first = " (the first time: downloads 0.2 GB, 1 to 5 minutes)" if is_built else ""
         _say(f"image {image}{first}")
         if is_built:
-            _compose(hosts_file, "build")
+            # The project's name becomes part of the image: of the same one for the clusters of all folders.
+            _compose(hosts_file, "build", env={"COMPOSE_PROJECT_NAME": "muster"})
         else:  # an error if the image is missing: compose would build another one of its name
             LocalEngine().image(image)
         _say(f"{', '.join(NODES)}: keys, host keys, sshd")
-        _compose(hosts_file, "up", "--detach", "--wait")
+        # First, because `up` would replace the nodes before it learns that they belong to another folder.
+        _compose(hosts_file, "run", "--rm", "keys", env=ports)
+        _compose(hosts_file, "up", "--detach", "--wait", env=ports)
         sys.stdout.write(
             f"next:\n    muster launch --hosts {shlex.quote(self.hosts)}\n    muster cluster down\n"
         )
@@ -248,7 +260,44 @@ def _of_another_cluster(folder: Path) -> str:
     return next((name for name in names if os.path.lexists(folder / name)), "")
 
 
-def _compose(hosts_file: Path, *arguments: str) -> None:
+def _ports(folder: Path) -> dict[str, str]:
+    """The variables with the ports of the cluster: its own while it runs, else free ones.
+
+    In the folder of compose.yaml they are also in `.env`: `docker compose` there is for the same cluster.
+    """
+    config, env_file = folder / "ssh_config", COMPOSE.parent / ".env"
+    known = _PORT.findall(config.read_text()) if config.exists() else []
+    if len(known) != len(PORTS) or not (all(map(_is_free, known)) or _has_containers(folder)):
+        known = list(itertools.islice(filter(_is_free, map(str, range(FIRST_PORT, 1 << 16))), len(PORTS)))
+    ports = {name: os.environ.get(name) or port for name, port in zip(PORTS, known, strict=True)}
+    if folder.parent == env_file.parent:
+        text = env_file.read_text() if env_file.exists() else ""
+        lines = [line for line in text.splitlines() if line.partition("=")[0] not in PORTS]
+        lines += [f"{name}={port}" for name, port in ports.items()]
+        env_file.write_text("".join(f"{line}\n" for line in lines))
+    return ports
+
+
+def _has_containers(folder: Path) -> bool:
+    argv = ["docker", "compose", "--file", str(COMPOSE), "ps", "--quiet"]
+    with contextlib.suppress(FileNotFoundError):  # without docker, what follows says so
+        environment = {**os.environ, "MUSTER_DIR": str(folder)}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        return bool(done.stdout.strip())
+    return False
+
+
+def _is_free(port: str) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(port)))
+        except OSError:
+            return False
+    return True
+
+
+def _compose(hosts_file: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
     """Run docker compose on the cluster's compose file, whose folder is the build context."""
     folder = _keys_folder(hosts_file)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -256,7 +305,7 @@ def _compose(hosts_file: Path, *arguments: str) -> None:
         file.write("# Keys: none of it belongs in git.\n*\n")
     argv = ["docker", "compose", "--file", str(COMPOSE), *arguments]
     try:
-        status = run_program(argv, {"MUSTER_DIR": str(folder)})
+        status = run_program(argv, {"MUSTER_DIR": str(folder), **(env or {})})
     except FileNotFoundError:
         raise UsageError("no docker here; the practice cluster needs Docker with compose") from None
     if status:
