@@ -90,12 +90,13 @@ Neither needs root. After either, the command `muster` is in `.venv/bin`. Put it
 
     source .venv/bin/activate
 
-To install it into another virtual environment, activate that, and{where}:
+To install Muster into another virtual environment, activate that environment. Then{where}:
 
     pip install {name}                # with PyTorch and Open MPI: pip install '{name}[train]'
 
-On Linux, PyTorch from PyPI includes CUDA, which is several gigabytes. To get the small CPU build, set
-`PIP_EXTRA_INDEX_URL` to PyTorch's index for it.
+On Linux, PyTorch from PyPI includes CUDA, which is several gigabytes. The small build without CUDA:
+
+    PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make demo
 """
 KEYWORDS = '''"""The keywords of `launch` and `run`: the long flags of `muster launch`, with `_` for `-`.
 

@@ -77,7 +77,7 @@ class EndedButAlive:
             return f"{who}: {self.reason}"
         if report.ended:
             return f"{who}: its process was kept alive by {alive}, and ended {seconds} after the exception"
-        return f"{who}: {self.error}; its process is kept alive by {alive}, and ended after {seconds}"
+        return f"{who}: {self.error}; its process is kept alive by {alive}; Muster ends it after {seconds}"
 
     @property
     def reason(self) -> str:
