@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ..core import interrupts
 from ..core.connect.requests.jobs import JobState
@@ -26,6 +27,7 @@ from ..core.text.text import count, span
 from ..core.waits import waiting
 from ..core.wire.rank_logs import host_of_spawned
 from ..core.wire.users import own_name
+from ..features.why.messages import late_of, stall_of
 from ..features.why.stall import stall_text
 from .command import Exit
 from .job_lookup import locate, look, require_logs
@@ -40,7 +42,15 @@ MOST_VERDICT = 1 << 20
 
 def _stall(state: JobState) -> str:
     """`no step for 1 min 36 s: rank 3 on node2 never came to ...` of a running job that makes no progress."""
-    return stall_text(time.time() - state.stall.since, state.stall.why) if state.stall else ""
+    stall = stall_of(state.recorded)
+    return stall_text(time.time() - stall.since, stall.why) if stall else ""
+
+
+def _as_json(state: JobState) -> dict[str, Any]:
+    """Its fields, with what features record of it."""
+    stall, late = stall_of(state.recorded), late_of(state.recorded)
+    fields = {**asdict(state), "stall": stall and asdict(stall), "late": [rank.as_json() for rank in late]}
+    return {name: value for name, value in fields.items() if name != "recorded"}
 
 
 def status(options: Status) -> None:
@@ -52,7 +62,7 @@ def status(options: Status) -> None:
         states = [entry.state for entry in shown]
         width = width_of(sys.stdout)
         if options.json:
-            write_json([asdict(state) for state in states])
+            write_json([_as_json(state) for state in states])
         elif options.job:
             sys.stdout.write(job_table.details(states[0], width, _stall))
         else:

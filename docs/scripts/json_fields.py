@@ -48,6 +48,8 @@ BENCH_SWEEP = "`muster bench collectives --json` prints [the columns of nccl-tes
 BENCH_HOSTS = "`muster bench hosts --json` prints these fields; files in `.muster/bench` end with `figures`."
 IMAGE = "`muster image check --json` prints the results of the image's own checks."
 
+OMITTED = {"JobState.recorded"}
+"""Fields that the program does not print."""
 DOCUMENTS = (
     (
         "check",
@@ -67,7 +69,11 @@ DOCUMENTS = (
             ("findings", "tuple[Finding, ...]"),
         ),
     ),
-    ("status", STATUS, (("[]", "JobState"),)),
+    (
+        "status",
+        STATUS,
+        (("[]", "JobState"), ("[].stall", "JobStall | None"), ("[].late", "tuple[Straggler, ...]")),
+    ),
     ("free", FREE, (("HOST", "HostLeases"), ("HOST.drained", "tuple[Drained, ...]"))),
     ("hosts.drained", DRAINED, (("[]", "Drained"),)),
     (
@@ -117,6 +123,7 @@ DOCUMENTS = (
             ("first_failure.reason", "str"),
             ("first_failure.time", "float"),
             ("first_failure.tail", "tuple[str, ...]"),
+            ("causes", "tuple[str, ...]"),
             ("left[].host", "str"),
             ("left[].pid", "int"),
             ("left[].name", "str"),
@@ -445,13 +452,13 @@ MEANINGS = {
     "JobState.last_line": "the last line of rank 0",
     "JobState.folder": "the folder of the run, on the machine with the record",
     "JobState.driver": "its driver process",
-    "JobState.cause": "why its ranks waited, or failed in a collective ([why](../why.md)); empty if unknown",
-    "JobState.stall": "a running job makes no progress ([why](../why.md#stalls)); null if it does",
+    "JobState.cause": "the lines of its verdict that say why it failed ([why](../why.md)); empty if unknown",
+    "[].stall": "a running job makes no progress ([why](../why.md#stalls)); null if it does",
     "JobStall.since": "the time of the last progress, by the driver's clock",
     "JobStall.why": "the cause, in one line",
-    "JobState.late": "the ranks that its driver has named as late ([who is slow](../why.md#who-is-slow))",
+    "[].late": "the ranks that its driver has named as late ([who is slow](../why.md#who-is-slow))",
     "JobState.placed": "number of ranks on each of its hosts, the first ranks on the first host",
-    "JobState.gpus": "the numbers of the GPUs that it leases, by host",
+    "JobState.gpus": "the numbers of the GPUs of its ranks, by host, where they are chosen",
     "JobState.spares": "spare hosts that are ready for the next attempt",
     "JobState.grace": "seconds that its ranks have for SIGTERM at a stop",
     "JobState.saving": "the ranks that still handle SIGTERM while the job is ended",
@@ -496,6 +503,7 @@ MEANINGS = {
     "first_failure.reason": "`exit status 1`, `SIGKILL (9)`, or a sentence",
     "first_failure.time": "its time, on the driver's clock",
     "first_failure.tail": "the last lines that explain it",
+    "causes": "the lines of the verdict that explain the failure",
     "why": "why a recorded job stalled, or failed in a collective; otherwise null",
     "HangVerdict.kind": "absent, fate, different, unmet, deadlock, network, present, slow, stacks or nothing",
     "HangVerdict.headline": "the ranks that wait, and their collective",

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":  # started as a script: the checkout is where `docs` and `fabfile` are found
     sys.path.insert(0, str(ROOT))
 
-from docs.scripts.json_fields import DOCUMENTS, MEANINGS  # noqa: E402
+from docs.scripts.json_fields import DOCUMENTS, MEANINGS, OMITTED  # noqa: E402
 from muster.deploy.cli.command import Declaration  # noqa: E402
 from muster.deploy.cli.command_line import value_of  # noqa: E402
 from muster.deploy.cli.commands import FAMILIES, commands  # noqa: E402
@@ -291,6 +291,8 @@ def fields(
 
     `written` is its type as Python spells it.
     """
+    if owner in OMITTED:
+        return
     inner = next((name for name in classes if name in _names(written)), "")
     meaning = MEANINGS.get(owner or path, "")
     if not meaning:

@@ -202,7 +202,7 @@ def test_a_hang_is_shown_with_the_messages_of_its_hosts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`muster why`, with a gathered hang and a message of a kernel in place of hosts."""
-    state = SimpleNamespace(job="j", hosts_by_rank={}, late=(), started=5.0)
+    state = SimpleNamespace(job="j", hosts_by_rank={}, recorded={}, started=5.0)
     hang = HangVerdict("absent", "ranks 0-1 wait", "rank 2 never came", hang=True)
     asked: list[float] = []
 

@@ -63,10 +63,11 @@ class Reported:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A field of job.json, which other machines read while the job runs."""
+    """An entry of `recorded` in job.json: other machines read it while the job runs (`JobState.recorded`)."""
 
     name: str
     value: Any
+    """A text of a feature; of "saving", the ranks that still handle SIGTERM."""
 
 
 Event: TypeAlias = (

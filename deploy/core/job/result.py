@@ -203,6 +203,11 @@ class LaunchResult:
         others = (other for other in self.findings if type(other) is not type(finding))
         return replace(self, findings=(*others, finding), **changes)
 
+    @property
+    def causes(self) -> list[str]:
+        """What features say about the cause of its failure."""
+        return [line for finding in self.findings for line in finding.causes(self)]
+
     def as_json(self) -> dict[str, Any]:
         failure = self.failure
         return {
@@ -222,6 +227,7 @@ class LaunchResult:
                 "time": failure.at,
                 "tail": list(failure.tail),
             },
+            "causes": self.causes if failure else [],
             "ended_early": [
                 {"rank": end.placed.rank, "host": end.placed.host, "time": end.at} for end in self.early
             ],

@@ -146,7 +146,8 @@ class RunFolder:
         elif isinstance(event, Said):
             self.say(event.text)
         elif isinstance(event, Recorded):
-            self.record = {**self.record, event.name: event.value}
+            recorded = {**self.record.get("recorded", {}), event.name: event.value}
+            self.record = {**self.record, "recorded": recorded}
             with contextlib.suppress(OSError):
                 self._record("job.json", self.record)
 

@@ -42,7 +42,7 @@ def details(state: JobState, width: int | None = None, note: Note = no_note) -> 
     """The row of a job, and the details that the row leaves out."""
     facts = {
         "ending": text.still_saving(state.saving),
-        "stall": note(state),
+        "note": note(state),
         "launcher": state.launcher,
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "hosts": ", ".join(state.hosts),
@@ -69,9 +69,9 @@ def outcome(state: JobState) -> str:
 
 
 def _gpus(state: JobState) -> str:
-    """`node[1-2]: 0-3; node3: 0,2` of a running job that leases GPUs."""
-    leased = state.gpus.items() if state.running else ()
-    return "; ".join(f"{fold_names(hosts)}: {text.ranges(numbers)}" for hosts, numbers in fold(leased))
+    """`node[1-2]: 0-3; node3: 0,2` of a running job whose GPUs are chosen."""
+    chosen = state.gpus.items() if state.running else ()
+    return "; ".join(f"{fold_names(hosts)}: {text.ranges(numbers)}" for hosts, numbers in fold(chosen))
 
 
 def _shown_path(folder: str) -> str:

@@ -56,8 +56,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         ]
     else:
         lines = [_first_line(result, failure)]
-        causes = [line for finding in result.findings for line in finding.causes(result)]
-        causes += early_lines(result.early, result.started)
+        causes = [*result.causes, *early_lines(result.early, result.started)]
         lines += [f"        why: {line}" for line in causes]
         first = first_alike(result, result.earlier)
         tail = first.failure.tail if first and first.failure else failure.tail

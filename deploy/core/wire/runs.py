@@ -178,9 +178,9 @@ def describe(run: Path) -> Frame:
     if result.get("attempt", 0) != record.get("attempt", 0):
         result = {}  # of an earlier attempt
     waits = str(record.pop("waiting", "")) if not result else ""
-    stall, late, saving = record.pop("stall", None), record.pop("late", ()), record.pop("saving", ())
+    recorded = record.pop("recorded", {})
     unfinished = "waiting" if waits else "running"
-    failure, found = result.get("first_failure") or {}, result.get("why") or {}
+    failure = result.get("first_failure") or {}
     ended = end_state(result["exit_status"], failure.get("kind")) if result else ""
     state = ended or (unfinished if alive else "lost")
     why = waits if state == "waiting" else _why_lost(run, record) if state == "lost" else _why_failed(failure)
@@ -194,11 +194,10 @@ def describe(run: Path) -> Frame:
         "ended": result.get("ended"),
         "exit_status": result.get("exit_status"),
         "why": why[:LAST_BYTES],
-        "cause": "; ".join(str(found[part]) for part in ("headline", "cause") if part in found)[:LAST_BYTES],
+        "cause": "; ".join(map(str, result.get("causes", ())))[:LAST_BYTES],
         "last_line": _last_line(run),
-        "stall": stall if state == "running" else None,
-        "late": late if state == "running" else (),
-        "saving": saving if state == "running" else (),
+        "saving": recorded.pop("saving", ()) if state == "running" else (),
+        "recorded": recorded if state == "running" else {},
     }
 
 

@@ -11,6 +11,7 @@ from ...core.connect.requests.jobs import JobState
 from ...core.text.printed import figures_of, seconds_left
 from ...core.text.terminal import without_colours
 from ..samples.messages import HostSample, RankSample, TrainingSample
+from ..why.messages import stall_of
 from ..why.stall import stall_text
 from ..why.stragglers import PaceLook
 
@@ -175,7 +176,7 @@ class TopHistory:
 
     def stall(self, now: float) -> str:
         """`no step for 1 min 36 s: rank 3 on node2 never came to ...`, from the driver; empty for none."""
-        stall = self.job.stall if self.job else None
+        stall = stall_of(self.job.recorded) if self.job else None
         if stall is None:
             return ""
         # The last sample gives the driver's clock, which may differ from the reader's.

@@ -5,12 +5,14 @@ features/why/on_host/evidence.py and features/why/on_host/arrivals.py gather the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from ...core.connect.requests.request import Request
-from ...core.decode import AtMost, Between, Like, message
+from ...core.decode import MALFORMED, AtMost, Between, Like, from_json, message
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Number, Path, Rank, Seconds, Text
 from ..samples.messages import MOST_GPUS, GpuSample
 
@@ -293,6 +295,37 @@ class Straggler:
     def as_json(self) -> dict[str, Any]:
         """Plain values, for programs."""
         return asdict(self)
+
+
+@message(frozen=True)
+class JobStall:
+    """A running job makes no progress since this time, by its driver's clock, and the cause."""
+
+    since: Seconds
+    why: Text
+
+
+STALL, LATE = "stall", "late"
+"""What the driver records of a running job, in `JobState.recorded`."""
+MOST_LATE = 64
+
+
+def stall_of(recorded: Mapping[str, str]) -> JobStall | None:
+    """The stall of a running job, by its driver."""
+    found: JobStall | None = _read(JobStall, recorded.get(STALL, ""))
+    return found
+
+
+def late_of(recorded: Mapping[str, str]) -> Sequence[Straggler]:
+    """The ranks of a running job that the others wait for, by the sums of its driver."""
+    return _read(Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)], recorded.get(LATE, "")) or ()
+
+
+def _read(kind: Any, text: str) -> Any:
+    """The recorded value; None without one, and for a text of another form: a host may send anything."""
+    with contextlib.suppress(*MALFORMED):
+        return from_json(kind, json.loads(text)) if text else None
+    return None
 
 
 WHY = Request("why", HostEvidence, ranks=lambda answer: answer.ranks)

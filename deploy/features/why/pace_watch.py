@@ -6,6 +6,7 @@ and may use a small share of a processor of a host and of the driver: long ones 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from typing import Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import in_thread
-from ...core.connect.requests.jobs import MOST_LATE
 from ...core.job.events import Event, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.job_events import JobEvent
@@ -26,7 +26,7 @@ from ..samples.messages import HostSample
 from .causes import Surroundings, mean_unsent
 from .gather import Begun, GatheredPace, gather, gather_pace
 from .lateness import Pace
-from .messages import Straggler
+from .messages import LATE, MOST_LATE, Straggler
 from .positions import Rank
 from .stragglers import PACE, Summary, lines, pace_line
 
@@ -133,7 +133,7 @@ class PaceWatch(Feature):
         """Record who is late, for `muster why`, if that has changed."""
         if len(late) != len(self._named) or not all(map(_is_like, self._named, late)):
             self._named = late
-            self._attempt.emit(Recorded("late", [rank.as_json() for rank in late]))
+            self._attempt.emit(Recorded(LATE, json.dumps([rank.as_json() for rank in late])))
 
     def _take(self) -> _Look:
         """A look, in a thread. It reads stacks only for a late rank whose cause is unknown."""

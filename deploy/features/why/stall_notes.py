@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from ...core.wire.clock import now
 from ..samples.messages import HostSample
 from .diagnosis import gather_waits
 from .gather import Begun, gather_begun
+from .messages import STALL
 from .options import WhyOptions
 from .stall import MANY_COLLECTIVES, StallRule, stall_text
 
@@ -120,7 +122,7 @@ class StallNotes(Feature):
             text = f"{again} after {duration(self._rule.ended - self._since)}"
             self._note("steps.resumed", self._since, now(), text)
             self._attempt.emit(Said(text))
-            self._attempt.emit(Recorded("stall", None))
+            self._attempt.emit(Recorded(STALL, ""))
             self._since = None
 
     def _judge(self, answer: Future[tuple[Mapping[int, float], HangVerdict]], at: float) -> None:
@@ -129,7 +131,7 @@ class StallNotes(Feature):
             self._since, self._why, self._begun_is_old = self._rule.since, self._cause(verdict), True
             self._note("steps.stopped", self._since, at, self._why)
             self._attempt.emit(Said(f"note: {stall_text(at - self._since, self._why)}"))
-            self._attempt.emit(Recorded("stall", {"since": self._since, "why": self._why}))
+            self._attempt.emit(Recorded(STALL, json.dumps({"since": self._since, "why": self._why})))
 
     def _note(self, kind: EventType, since: float, at: float, text: str) -> None:
         spec = self._attempt.plan.spec

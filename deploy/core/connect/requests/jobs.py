@@ -7,7 +7,6 @@ from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal
 
-from ....features.why.messages import Straggler
 from ...decode import AtMost, message
 from ...errors import MusterError
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, JobId, Name, Number, Path, Pid, Rank, Seconds, Text
@@ -15,7 +14,6 @@ from ...hosts.gpu_facts import MOST_GPUS
 from ...wire.files import CHUNK_BYTES
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
-MOST_LATE = 64
 _Log = Annotated[str, AtMost(512)]
 _Numbers = Annotated[tuple[Count, ...], AtMost(MOST_GPUS)]
 
@@ -26,14 +24,6 @@ class Driver:
 
     host: Name
     pid: Pid
-
-
-@message(frozen=True)
-class JobStall:
-    """A running job makes no progress since this time, by its driver's clock, and the cause."""
-
-    since: Seconds
-    why: Text
 
 
 @message(frozen=True)
@@ -50,7 +40,7 @@ class JobState:
 
     job: JobId
     state: Literal["waiting", "running", "done", "failed", "stopped", "lost"]
-    """`waiting`: in the queue of Slurm (features/slurm/batch_runs.py). `stopped`: a user ended it."""
+    """`waiting`: its ranks have no hosts yet. `stopped`: a user ended it."""
     launcher: Name
     hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
     ranks: Rank
@@ -69,16 +59,15 @@ class JobState:
     spares: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)] = ()
     """The hosts without ranks that are ready for the next attempt."""
     gpus: Annotated[Mapping[Name, _Numbers], AtMost(MOST_HOSTS)] = field(default_factory=dict)
-    """The numbers of the GPUs that it leases on each host."""
+    """The numbers of the GPUs of its ranks, on each host where they are chosen."""
     left_out: Annotated[tuple[LeftOut, ...], AtMost(MOST_HOSTS)] = ()
     """The hosts that have left the job, each with the reason."""
     grace: Seconds = 0.0
     """Seconds that its ranks have for SIGTERM at a stop."""
     cause: Text = ""
-    """Why its ranks waited, or failed in a collective, if the record of its result explains that."""
-    stall: JobStall | None = None
-    late: Annotated[tuple[Straggler, ...], AtMost(MOST_LATE)] = ()
-    """The ranks of a running job that the others wait for, by the sums of its driver."""
+    """The lines of its verdict that explain the failure."""
+    recorded: Annotated[Mapping[Name, Text], AtMost(64)] = field(default_factory=dict)
+    """What features record of a running job: a text for each name, which its feature reads."""
     saving: Annotated[tuple[Rank, ...], AtMost(MOST_ENTRIES)] = ()
     """The ranks of a job that is being ended that still handle SIGTERM."""
     user: Text = ""
