@@ -160,7 +160,7 @@ def look(job: str, options: RecordOptions, *, newest: bool = False) -> Iterator[
             cluster.skip(errors)
             silent |= errors
             connected.append(ConnectedHosts(access, cluster))
-        found = jobs.settled(located, asked, partial(hosts_record.head_of, runs))
+        found = jobs.counted(located, asked, partial(hosts_record.head_of, runs))
         reasons = {host: error.reason for host, error in silent.items()}
         yield JobSearch(
             job, found.jobs, reasons, connected, head, found.disputes, found.disregarded, runs_here

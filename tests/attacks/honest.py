@@ -128,7 +128,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "memory_kills": {"kills": 2, "limit": 1 << 30},
     "left_memory": {"files": 2, "bytes": 7, "largest": "sem.a", "segments": 1, "segment_bytes": 7},
     "files": {"files": [["logs/order", 7]]},
-    "draft": {"draft": "/home/ml/.x.abc"},
+    "put_begin": {"draft": "/home/ml/.x.abc"},
     "file": {
         "mode": 0o755,
         "entries": [["a", "file", 0o644, 7, DIGEST, ""], ["b", "link", 0o755, 0, "", "a"]],

@@ -96,7 +96,7 @@ def attack_archives(chance: random.Random, folder: Path) -> None:
 
 def attack_agent(chance: random.Random, folder: Path) -> None:
     """Requests that no driver sends; none that starts, ends or removes something of this machine."""
-    words = ["time", "missing", "store", "jobs", "output", "files", "read", "file", "part", "nothing"]
+    words = ["time", "missing", "store", "jobs", "output", "files", "read", "file", "file_part", "nothing"]
     honest = {"job": "x", "digests": ["ab"], "name": "x", "path": "x", "rank": 1, "start": 0, "most": 9}
     request = {name: twisted(chance, value) for name, value in honest.items()}
     Agent(io.BytesIO(), io.BytesIO()).answer({"do": chance.choice(words), "id": 1, **request}, b"x")

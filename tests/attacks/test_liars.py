@@ -50,9 +50,9 @@ COMMANDS = {
     "launch by ping": ("ping", ["launch", "--script=program.py", "--launcher=torchrun", "--args=wait"]),
     "launch detached": ("detach", ["launch", "--script=program.py", "--launcher=torchrun", "--detach"]),
     "run": ("run", ["run", "--command=true"]),
-    "put": ("draft", ["put", "--file=program.py"]),
+    "put": ("put_begin", ["put", "--file=program.py"]),
     "get": ("file", ["get", "--file=/etc/hostname"]),
-    "get by parts": ("part", ["get", "--file=/etc/hostname"]),
+    "get by parts": ("file_part", ["get", "--file=/etc/hostname"]),
     "clean": ("clean", ["clean"]),
     "status": ("jobs", ["status"]),
     "logs": ("jobs", ["logs", "--job=x"]),
@@ -112,17 +112,17 @@ def test_a_transfer_that_one_host_spoils_names_that_host(tmp_path: Path, lie: st
     assert [host for host, _ in caught.value.reasons] == ["node2"]
 
 
-@pytest.mark.parametrize("word", ["draft", "append", "file", "part"])
+@pytest.mark.parametrize("word", ["put_begin", "put_write", "file", "file_part"])
 def test_a_transfer_gives_up_a_host_that_is_always_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    for name in ("DRAFT", "FILE"):
+    for name in ("PUT_BEGIN", "FILE"):
         monkeypatch.setattr(transfer, name, dataclasses.replace(getattr(transfer, name), stuck_after=8.0))
     monkeypatch.setattr(transfer, "PROGRESS_SECONDS", 5.0)
     source = tmp_path / "source"
     source.write_text("content")
     with cluster(tmp_path, f"{word}:busy", facts=False) as hosts, pytest.raises(UnfitError) as caught:
-        if word in {"draft", "append"}:
+        if word in {"put_begin", "put_write"}:
             transfer.put(hosts, source, f"{tmp_path}/there/")
         else:
             transfer.get(hosts, str(source), tmp_path / "here").require_all()

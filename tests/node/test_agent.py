@@ -388,7 +388,7 @@ def test_what_an_attempt_reports_late_is_not_about_the_next() -> None:
 
 
 def test_ends_of_processes_are_reported_before_the_next_attempt() -> None:
-    """Without `settle`, the thread may report them at any time."""
+    """Without `reap_all`, the thread may report them at any time."""
     with subprocess.Popen([sys.executable, "-c", REAPS], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ended = json.loads(process.stdout.read())
@@ -403,6 +403,6 @@ threading.Thread.start = lambda self: None  # it is late
 reaper = Reaper(lambda name, code: ended.append((name, code)))
 child = reaper.start(["sh", "-c", "exit 3"], lambda code: ended.append(("child", code)))
 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-reaper.settle()
+reaper.reap_all()
 print(json.dumps(ended))
 """

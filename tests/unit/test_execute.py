@@ -127,7 +127,7 @@ class Hosts:
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
     """Hosts of a driver that is always late: what they have said by then counts all the same."""
-    monkeypatch.setattr(state, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(state, "EARLIER_SECONDS", 0.0)
     monkeypatch.setattr(reports, "LATE_SECONDS", 0.0)
     monkeypatch.setattr(reports, "LAUNCHER_EXIT_SECONDS", 0.0)
     return Hosts(make_plan("node[1-2] slots=2"))

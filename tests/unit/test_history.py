@@ -34,7 +34,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[JobEvent]:
-    monkeypatch.setattr(state, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(state, "EARLIER_SECONDS", 0.0)
     return []
 
 

@@ -79,7 +79,7 @@ def test_an_agent_says_what_could_not_be_done_and_where(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
     agent = Agent(io.BytesIO(), io.BytesIO())
-    request = {"do": "draft", "id": 1, "path": f"{blocked}/x", "name": "x", "folder": True}
+    request = {"do": "put_begin", "id": 1, "path": f"{blocked}/x", "name": "x", "folder": True}
     said = agent.answer(request, b"")["error"]
     assert said.startswith(f"cannot write the file: {blocked} exists already, as something else; move it")
 

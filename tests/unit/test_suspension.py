@@ -92,7 +92,7 @@ def test_a_short_standstill_is_no_reason_for_hosts_to_end_a_job(clocks: Clocks) 
 def test_a_launch_whose_driver_stood_still_says_so(
     clocks: Clocks, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.deploy.core.job.state.SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("muster.deploy.core.job.state.EARLIER_SECONDS", 0.0)
     hosts.start_all()
     get = hosts.events.get
 

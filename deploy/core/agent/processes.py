@@ -178,7 +178,7 @@ class Reaper:
             self._changed.notify()
         return process
 
-    def settle(self) -> None:
+    def reap_all(self) -> None:
         """Call back for every process that has ended so far."""
         with self._reaping:
             while self._reap():

@@ -310,7 +310,7 @@ class JobSupervisor:
         is_over = self._stopped and all(part.is_over() for part in self._parts.of_job())
         if not is_over or self._processes():
             raise ValueError("an earlier attempt is not over here")
-        self.reaper.settle()
+        self.reaper.reap_all()
         self.local_socket.close()
         self.send.end()
         # In a thread, because it may hold much.

@@ -19,7 +19,7 @@ from ..text.text import span
 from ..wire.clock import now
 from ..wire.runs import STOPS
 from .result import Failure, RankExit
-from .state import SETTLE_SECONDS
+from .state import EARLIER_SECONDS
 
 SIGTERM, SIGKILL = "SIGTERM (15)", "SIGKILL (9)"
 LAUNCHER_SIGNALS = frozenset({SIGTERM, SIGKILL})
@@ -44,7 +44,7 @@ def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
         for failure in rest
         if failure.host not in {first.host, None}
         and (failure.kind == "host" or (failure.kind == "launcher" and failure.host != head))
-        and failure.at <= first.at + SETTLE_SECONDS
+        and failure.at <= first.at + EARLIER_SECONDS
     )
     return next(causes, first)
 
@@ -91,7 +91,7 @@ def _explains(later: Failure, first: Failure) -> bool:
     ended_without_words = later.kind == "rank" and later.reason.startswith(("SIG", "exit status"))
     is_victim = later.terminated or later.reason == SIGTERM or misses_a_peer(later.tail)
     lost_a_peer = first.kind == "rank" and misses_a_peer(first.tail)
-    return lost_a_peer and ended_without_words and not is_victim and after <= SETTLE_SECONDS
+    return lost_a_peer and ended_without_words and not is_victim and after <= EARLIER_SECONDS
 
 
 def _may_be_victim(failure: Failure) -> bool:

@@ -115,7 +115,7 @@ def jobs_at(
     return sorted(located, key=_age)
 
 
-def settled(
+def counted(
     located: Iterable[LocatedJob], asked: Container[str], recorded_head: Callable[[str], str]
 ) -> FoundJobs:
     """The record of each job that counts. A host can write anything about the jobs of others.

@@ -55,7 +55,7 @@ def fetch(located: LocatedJob, runs: Path) -> Path:
             for name, size in files:
                 _fetch_file(located, name, size, draft / name)
             sync_file_system(draft)  # a folder that exists is never fetched again
-            _settle(draft, target)
+            _put_into_place(draft, target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
@@ -76,7 +76,7 @@ def listed(located: LocatedJob) -> list[tuple[PurePosixPath, int]]:
     return known
 
 
-def _settle(draft: Path, target: Path) -> None:
+def _put_into_place(draft: Path, target: Path) -> None:
     """Rename the draft of a run to its folder, with what this machine has in there already."""
     own = (HOSTS, FILES_FOLDER)
     _move(own, target, draft)

@@ -100,7 +100,7 @@ class EndedButAlive:
 
 
 # Failures that arrive within this time are compared by when they happened: victims often report first.
-SETTLE_SECONDS = 0.3
+EARLIER_SECONDS = 0.3
 LAUNCHER_TAIL = 40
 
 
@@ -143,11 +143,11 @@ class LaunchState:
             raise ImpossibleReport(f"a report of rank {rank}, which the plan does not have there")
 
     def fail(self, failure: Failure) -> None:
-        """Note a failure. The launch ends SETTLE_SECONDS later: reports of earlier ones may still come."""
+        """Note a failure. The launch ends EARLIER_SECONDS later: reports of earlier ones may still come."""
         self.failures += [failure, *self._hidden(failure)]
         if not self.over:  # later ones are consequences of the end
             self._emit(of_failure(failure, self.plan))
-        self.deadlines.after(SETTLE_SECONDS, self.finish)
+        self.deadlines.after(EARLIER_SECONDS, self.finish)
 
     def _hidden(self, failure: Failure) -> Iterable[Failure]:
         """Exceptions of ranks that have not ended yet: their consequences may be reported first."""

@@ -74,7 +74,7 @@ class Files:
         del self._listings[path]
         return {"entries": page, "more": False}
 
-    def do_part(self, request: Frame, payload: bytes) -> Frame:
+    def do_file_part(self, request: Frame, payload: bytes) -> Frame:
         with open(path_of(request["path"]), "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(CHUNK_BYTES)}

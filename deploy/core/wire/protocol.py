@@ -31,7 +31,7 @@ EARLY = (
     Handler("core.agent.main", "Agent", "", {"": "time load modules"}),
     Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
     Handler("core.agent.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
-    Handler("core.wire.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
+    Handler("core.wire.files", "Files", "", {"cannot read the file": "file file_part", "": "entries"}),
     Handler("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Handler(
         *("core.agent.supervisor", "JobSupervisor", "home send parts"),
@@ -79,7 +79,7 @@ LATE = (
         "features.adhoc.on_host.receive",
         "Receiver",
         "",
-        {"cannot write the file": "draft append verify settle"},
+        {"cannot write the file": "put_begin put_write put_check put_place"},
     ),
     Handler("features.eval.on_host", "Consoles", "home", {"cannot ask the ranks": "console_eval"}),
     Handler(

@@ -23,9 +23,19 @@ from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
 from ...core.wire.files import CHUNK_BYTES, PAGE, Entry, append, complete, digest, entries, listing_digest
 from ...core.wire.paths import JobPaths
-from .messages import APPEND, DRAFT, FILE, FILE_ENTRIES, FILE_PART, SETTLE, VERIFY, FileFacts, ListedEntry
+from .messages import (
+    FILE,
+    FILE_ENTRIES,
+    FILE_PART,
+    PUT_BEGIN,
+    PUT_CHECK,
+    PUT_PLACE,
+    PUT_WRITE,
+    FileFacts,
+    ListedEntry,
+)
 
-TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
+TRANSFER_SECONDS, PLACE_SECONDS = 600.0, 30.0
 # A host has to move so many bytes in so many seconds of waiting for it; a file counts as a block more. And it
 # has to read files at least this fast, in bytes a second.
 PROGRESS_BYTES, PROGRESS_SECONDS, BLOCK, SLOWEST = CHUNK_BYTES, 60.0, 1 << 12, 1 << 23
@@ -57,18 +67,18 @@ def put(
 
     def send(host: str) -> str:
         channel = cluster.channels[host]
-        request = channel.post(DRAFT, digest=content, length=size, **arguments)
+        request = channel.post(PUT_BEGIN, digest=content, length=size, **arguments)
         started = channel.wait(request, PROGRESS_SECONDS + size / SLOWEST)
         draft, have = started.draft, min(started.have, size)
         progress(have, total)
         for part, _ in _answers(channel, _parts_to(source, draft, what, have)):
             sent[host] += part.weight
             progress(part.weight, total)
-        channel.ask(VERIFY, draft=draft, seconds=PROGRESS_SECONDS + size / SLOWEST, **what)
+        channel.ask(PUT_CHECK, draft=draft, seconds=PROGRESS_SECONDS + size / SLOWEST, **what)
         return draft
 
     drafts = on_every(cluster.channels, send, interrupted=cluster.close).require_all()
-    ask_every(cluster.channels, SETTLE, SETTLE_SECONDS, lambda host: {"draft": drafts[host]}).require_all()
+    ask_every(cluster.channels, PUT_PLACE, PLACE_SECONDS, lambda host: {"draft": drafts[host]}).require_all()
     return sent
 
 
@@ -101,7 +111,7 @@ def get(
             draft = private / target.name
             on_part = partial(count_bytes, progress, sizes)
             (_receive_folder if is_folder else _receive)(channel, source, draft, facts, on_part)
-            _settle(draft, target, facts.mode & 0o777)
+            _rename_with_mode(draft, target, facts.mode & 0o777)
         finally:
             shutil.rmtree(private, ignore_errors=True)
         return target
@@ -180,7 +190,7 @@ def _parts(path: Path, arguments: Mapping[str, str], start: int) -> Iterator[_Qu
     with path.open("rb") as file:
         file.seek(start)
         while part := file.read(CHUNK_BYTES):
-            yield _Question(APPEND, arguments, len(part), part)
+            yield _Question(PUT_WRITE, arguments, len(part), part)
 
 
 def count_bytes(progress: OnProgress, sizes: Mapping[str, int], more: int) -> None:
@@ -277,7 +287,7 @@ class _Progress:
         return answer
 
 
-def _settle(draft: Path, target: Path, mode: int) -> None:
+def _rename_with_mode(draft: Path, target: Path, mode: int) -> None:
     """Rename a draft to its target. A folder gets its mode afterwards: a read-only folder cannot be moved."""
     opened = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
     try:

@@ -38,7 +38,7 @@ class Receiver:
     def __init__(self) -> None:
         self._drafts: dict[str, _Draft] = {}
 
-    def do_draft(self, request: Frame, payload: bytes) -> Frame:
+    def do_put_begin(self, request: Frame, payload: bytes) -> Frame:
         """Begin to receive a file or a folder, beside its target; in an existing folder it keeps its name.
 
         Answers how many of its bytes are present: all of them if the target has this content.
@@ -61,7 +61,7 @@ class Receiver:
         self._drafts[draft] = _Draft(target, lock)
         return {"draft": draft, "have": _size(draft)}
 
-    def do_append(self, request: Frame, payload: bytes) -> Frame:
+    def do_put_write(self, request: Frame, payload: bytes) -> Frame:
         """Append the next part of a file, or of a file in a folder."""
         draft = self._drafts.get(request["draft"])
         if draft is None or draft.whole:
@@ -73,7 +73,7 @@ class Receiver:
             raise
         return {}
 
-    def do_verify(self, request: Frame, payload: bytes) -> Frame:
+    def do_put_check(self, request: Frame, payload: bytes) -> Frame:
         """Check that everything has arrived undamaged; in a folder, make the folders and links now."""
         path = request["draft"]
         try:
@@ -89,7 +89,7 @@ class Receiver:
             raise
         return {}
 
-    def do_settle(self, request: Frame, payload: bytes) -> Frame:
+    def do_put_place(self, request: Frame, payload: bytes) -> Frame:
         """Put the draft into place at once: others see either the old content or the new."""
         path = request["draft"]
         draft = self._drafts[path]

@@ -150,7 +150,7 @@ class Draft:
                     written = os.pwrite(descriptor, view, offset)
                     view, offset = view[written:], offset + written
             if len(file.chunks) == 1:
-                _settle(descriptor, file)
+                _give_time_and_mode(descriptor, file)
         finally:
             os.close(descriptor)
 
@@ -168,7 +168,7 @@ class Draft:
                 self._make_room(path)
                 descriptor = os.open(path, os.O_CREAT | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 try:
-                    _settle(descriptor, file)
+                    _give_time_and_mode(descriptor, file)
                 finally:
                     os.close(descriptor)
         for name in self.manifest.folders:
@@ -185,7 +185,7 @@ class Draft:
                     os.chmod(path, 0o500)
 
 
-def _settle(descriptor: int, file: File) -> None:
+def _give_time_and_mode(descriptor: int, file: File) -> None:
     """Give a file its time and mode; the mode last, because a read-only file is taken as complete."""
     os.utime(descriptor, ns=(TIME_NS, TIME_NS))
     os.fchmod(descriptor, 0o555 if file.executable else 0o444)

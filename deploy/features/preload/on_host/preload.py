@@ -57,7 +57,7 @@ class Preload(JobPart):
         self._looking: threading.Thread | None = None
         self._is_restart = False
         self._seen: dict[str, str] = {}
-        self._settled = False
+        self._is_complete = False
         self._said = b""
         self._argv: list[str] = []
         self._env: dict[str, str] = {}
@@ -112,7 +112,7 @@ class Preload(JobPart):
     def _look(self, reaper: Reaper, private: Path) -> Frame:
         """Start the process when the ranks have done their imports; answers how far it is."""
         if self.state == "waiting" and not (self._looking and self._looking.is_alive()):
-            if self._settled:
+            if self._is_complete:
                 self._start(reaper, private)
             else:
                 self._looking = threading.Thread(target=self._ask, args=(private,), daemon=True)
@@ -128,7 +128,7 @@ class Preload(JobPart):
             answer = ask_console(str(consoles[0]), {"do": "modules"}, ASK_SECONDS)
             seen = {str(name): str(origin) for name, origin in answer["modules"].items()}
             complete = not answer["importing"] and len(seen) == len(self._seen)
-            self._settled = complete and bool(_installed(seen))
+            self._is_complete = complete and bool(_installed(seen))
             self._seen = seen
 
     def _start(self, reaper: Reaper, private: Path) -> None:
