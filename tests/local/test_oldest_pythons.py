@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.connect.bootstrap import DEPLOY, early_modules, late_modules
-from muster.deploy.core.wire.protocol import LATE
+from muster.deploy.core.wire.protocol import ON_DEMAND
 from tests.interpreters import interpreter
 from tests.launching import ROOT, Project, wait_until_clean
 
@@ -48,7 +48,7 @@ def test_every_module_of_the_agent_is_imported_by_python_3_9(tmp_path: Path) -> 
     (tmp_path / "muster").mkdir()
     (tmp_path / "muster" / "deploy").symlink_to(DEPLOY)
     script = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
-    late = {name for part in LATE for request in part.names for name in late_modules(request)}
+    late = {name for handler in ON_DEMAND for request in handler.names for name in late_modules(request)}
     done = subprocess.run(
         [python("3.9"), "-W", "error", "-c", script, *early_modules(), *late],
         cwd=tmp_path,  # else `muster` is a folder of the checkout

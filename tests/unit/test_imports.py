@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.connect.bootstrap import early_modules, late_modules
-from muster.deploy.core.wire.protocol import EARLY, LATE
+from muster.deploy.core.wire.protocol import AT_START, ON_DEMAND
 
 ROOT = Path(__file__).parents[2]
 # Of deploy/core. A layer imports from itself and from those below it.
@@ -226,22 +226,22 @@ def test_what_runs_on_a_host_needs_the_standard_library_alone(driver: Imported) 
     assert not offenders(on_hosts, lambda _, one: not goes_to_hosts(one) and one.split(".")[0] not in known)
 
 
-def test_an_agent_has_every_module_that_its_parts_import(driver: Imported) -> None:
+def test_an_agent_has_every_module_that_its_handlers_import(driver: Imported) -> None:
     """bootstrap.py reads imports without `ast`."""
     own = {name for name, path in DRIVER.items() if path.name != "__init__.py"}
     early = {name.removeprefix("muster.") for name in early_modules()}
-    for sent in (set[str](), *({*late_modules(name)} for part in LATE for name in part.names)):
+    for sent in (set[str](), *({*late_modules(name)} for handler in ON_DEMAND for name in handler.names)):
         there = early | {name.removeprefix("muster.") for name in sent}
         assert set.union(*(driver[name] & own for name in there)) <= there
 
 
 def test_the_core_of_an_agent_imports_no_part_of_a_job(driver: Imported) -> None:
     """They are loaded by the table of core/wire/protocol.py, when a request or a word needs one."""
-    parts = {f"deploy.{part.module}" for part in (*EARLY, *LATE) if part.needs == "job"}
+    handlers = {f"deploy.{handler.module}" for handler in (*AT_START, *ON_DEMAND) if handler.needs == "job"}
     core = {f"deploy.core.agent.{name}" for name in ("main", "processes", "supervisor", "local_socket")}
     for _ in range(len(driver)):
         core |= {one for name in core for one in driver[name] if one in driver}
-    assert not core & parts
+    assert not core & handlers
 
 
 def test_the_driver_imports_nothing_that_is_of_hosts_alone(driver: Imported) -> None:

@@ -22,10 +22,10 @@ class LocalSocket:
     """Listens in a folder that only this user can enter."""
 
     def __init__(
-        self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None], parts: Any
+        self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None], handlers: Any
     ) -> None:
-        """`parts`: those of core/agent/main.py, for words that are not the job's own."""
-        self.job, self.ranks, self._send, self._parts = job, ranks, send, parts
+        """`handlers`: those of core/agent/main.py, for words that are not the job's own."""
+        self.job, self.ranks, self._send, self._handlers = job, ranks, send, handlers
         self._shells: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(os.path.join(folder, "agent"))
@@ -62,7 +62,7 @@ class LocalSocket:
                 if word in own:
                     own[word](hello, stream)
                 else:
-                    self._parts.of_word(word).hello(hello, stream, connection)
+                    self._handlers.of_word(word).hello(hello, stream, connection)
         except Exception:  # noqa: BLE001  # whatever it is, the client must not wait for an answer
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -89,9 +89,9 @@ class LocalSocket:
     def _ended(self, rank: int, end: Frame) -> None:
         at = end["time"] or steady()  # now: consequences of this end must not seem earlier
         ended = self.ranks.ended(rank, end)
-        for part in self._parts.of_job():
+        for handler in self._handlers.of_job():
             with contextlib.suppress(Exception):  # the end itself must be reported
-                ended.update(part.rank_ended(end))
+                ended.update(handler.rank_ended(end))
         self._send({**ended, "rank": rank, "time": at})
 
     def _over(self, hello: Frame, stream: Any) -> None:

@@ -27,15 +27,13 @@ from ..wire.clock import steady
 from ..wire.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..wire.os_errors import explain
 from ..wire.paths import MusterPaths
-from ..wire.protocol import EARLY, ERRORS, LATE, NEEDS, PARTS, WORDS, Handler
+from ..wire.protocol import AT_START, ERRORS, HANDLERS, NEEDS, ON_DEMAND, QUICK, WORDS, Handler
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (core/connect/channel.py).
 BUSY_SECONDS = 2.0
 SUSPICIOUS_SECONDS = 5.0  # a request that takes longer may wait for a disk that does not answer
-# They use no disk, and a thread would delay them.
-QUICK = {"time", "ping", "shell_end", "signal", "stream_part", "stream_taken", "stream_close"}
-# ImportError: Python was replaced while the job runs, and a part that was not needed before cannot be loaded.
+# ImportError: Python was replaced while the job runs, and the module of a request cannot be loaded any more.
 REFUSALS = (OSError, ImportError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
 
 
@@ -48,7 +46,7 @@ class Agent:
         # Without it Open MPI does not start; a step of Slurm and a driver without HOME leave it out.
         home = os.environ.setdefault("HOME", os.path.expanduser("~"))
         self._root = MusterPaths.of_home(home).root
-        self._parts = Parts(self._root, self)
+        self._handlers = Handlers(self._root, self)
         self._worker = Worker(self.answer)
         self._probe: Any = None
         self._at_work = threading.Event()
@@ -106,7 +104,7 @@ class Agent:
         """The reply to a request. An error goes back to the driver as text, never as a traceback."""
         do = request["do"]
         try:
-            answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
+            answer: Frame = getattr(self._handlers.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
         except REFUSALS as error:
             return refusal(request, explain(error))
@@ -123,13 +121,13 @@ class Agent:
         return {}
 
     def do_load(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to import the parts that answer these requests."""
-        self._parts.preload(request["words"])
+        """Begin to import the handlers that answer these requests."""
+        self._handlers.preload(request["words"])
         return {}
 
     def pass_on(self, number: int) -> None:
         """Pass a signal of the user or of Slurm on to the ranks here, if there are any."""
-        if supervisor := self._parts.loaded("JobSupervisor"):
+        if supervisor := self._handlers.loaded("JobSupervisor"):
             supervisor.signal_ranks(number)
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
@@ -140,15 +138,15 @@ class Agent:
     def _close(self) -> None:
         """End the processes, and remove temporary files; the job itself first."""
         on_signals(signal.SIG_IGN)  # a second signal would break this off
-        self._parts.close()
-        if "subprocess" in sys.modules:  # some part may have started something
+        self._handlers.close()
+        if "subprocess" in sys.modules:  # some handler may have started something
             from .processes import end_descendants
 
             end_descendants()
 
 
-class Parts:
-    """Loads each part at its first request: loading all would dominate the time of a single request."""
+class Handlers:
+    """Loads each handler at its first request: loading all would dominate the time of a single request."""
 
     def __init__(self, home: str, agent: Agent) -> None:
         self._home, self._send = home, agent.send
@@ -156,45 +154,45 @@ class Parts:
         self._loading = threading.RLock()
 
     def of(self, request: str) -> Any:
-        """The part that answers a request; KeyError if there is none."""
-        return self._load(PARTS[request])
+        """The handler that answers a request; KeyError if there is none."""
+        return self._load(HANDLERS[request])
 
     def of_word(self, word: str) -> Any:
-        """The part of the job that answers a word of the local socket; KeyError if there is none."""
+        """The handler of the job that answers a word of the local socket; KeyError if there is none."""
         return self._load(WORDS[word])
 
     def of_job(self) -> list[Any]:
-        """The parts of the job that are loaded, in the order of the table."""
-        kinds = (part.kind for part in (*EARLY, *LATE) if part.needs == "job")
+        """The handlers of the job that are loaded, in the order of the table."""
+        kinds = (handler.kind for handler in (*AT_START, *ON_DEMAND) if handler.needs == "job")
         return [self._loaded[kind] for kind in kinds if kind in self._loaded]
 
-    def _load(self, part: Handler) -> Any:
+    def _load(self, handler: Handler) -> Any:
         with self._loading:
-            if part.kind not in self._loaded:
-                module = importlib.import_module(f"muster.deploy.{part.module}")
-                arguments = map(self._argument, part.needs.split())
-                self._loaded[part.kind] = getattr(module, part.kind)(*arguments)
-            return self._loaded[part.kind]
+            if handler.kind not in self._loaded:
+                module = importlib.import_module(f"muster.deploy.{handler.module}")
+                arguments = map(self._argument, handler.needs.split())
+                self._loaded[handler.kind] = getattr(module, handler.kind)(*arguments)
+            return self._loaded[handler.kind]
 
     def loaded(self, kind: str) -> Any:
-        """A part, if one of its requests has come."""
+        """A handler, if one of its requests has come."""
         return self._loaded.get(kind)
 
     def preload(self, requests: list[str]) -> None:
-        """Import the parts that answer these requests, in a thread, before the requests come."""
-        modules = [PARTS[request].module for request in requests]
+        """Import the handlers that answer these requests, in a thread, before the requests come."""
+        modules = [HANDLERS[request].module for request in requests]
         threading.Thread(target=_import, args=(modules,), daemon=True).start()
 
     def close(self) -> None:
-        """Close the parts that have processes or temporary files; the job first."""
-        for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "JobSupervisor"):
-            if hasattr(part, "close"):
-                part.close()
+        """Close the handlers that have processes or temporary files; the job first."""
+        for _, handler in sorted(self._loaded.items(), key=lambda item: item[0] != "JobSupervisor"):
+            if hasattr(handler, "close"):
+                handler.close()
 
     def _argument(self, name: str) -> object:
         if name == "send":
             return self._send
-        if name == "parts":
+        if name == "handlers":
             return self
         if request := NEEDS.get(name):
             return self.of(request)

@@ -193,11 +193,11 @@ OPEN_MPI_DAEMONS = {"orted", "prted"}
 STEP_SECONDS = 0.5  # of the end, after which the driver asks again
 
 
-class JobPart:
-    """Something optional of a job on this host: a part with `needs="job"` in core/wire/protocol.py.
+class JobHandler:
+    """Something optional of a job on this host: a handler with `needs="job"` in core/wire/protocol.py.
 
-    It answers requests as any part. From the first one on, the job calls its methods below; each may be left
-    out. `hello(hello, stream, connection)` answers its words. Parts act in the order of the table.
+    It answers requests as any handler. From the first one on, the job calls its methods below; each may be
+    left out. `hello(hello, stream, connection)` answers its words. Handlers act in the order of the table.
     """
 
     def __init__(self, job: JobSupervisor) -> None:
@@ -236,8 +236,8 @@ class JobPart:
 class JobSupervisor:
     """Answers the requests of a launch, from `prepare` on, and of further attempts of the same job."""
 
-    def __init__(self, home: Path, send: Callable[[Frame], None], parts: Any) -> None:
-        self.home, self._to_driver, self._parts = home, send, parts
+    def __init__(self, home: Path, send: Callable[[Frame], None], handlers: Any) -> None:
+        self.home, self._to_driver, self._handlers = home, send, handlers
         self.send = Reports(send)
         self.store = Store(Path(MusterPaths(str(home)).store))
         self.job: Frame = {}
@@ -252,7 +252,7 @@ class JobSupervisor:
         self._stopped = False
         self._ending: Ending | None = None
         self.shared: dict[str, Callable[[], Any]] = {}
-        """What parts tell each other, by its name."""
+        """What handlers tell each other, by its name."""
         self.argv: list[str] = []
         """The command of this host."""
 
@@ -297,9 +297,9 @@ class JobSupervisor:
         sweep_in_thread()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = self.reaper or Reaper(self.adopted_killed)
-        self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send, self._parts)
-        for part in self._parts.of_job():
-            part.attempt_began()
+        self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send, self._handlers)
+        for handler in self._handlers.of_job():
+            handler.attempt_began()
         write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), durable=False)
         return {}
 
@@ -307,7 +307,7 @@ class JobSupervisor:
         """Forget an earlier attempt of the job, of which nothing may be left."""
         if not self.reaper or not self.local_socket:
             return
-        is_over = self._stopped and all(part.is_over() for part in self._parts.of_job())
+        is_over = self._stopped and all(handler.is_over() for handler in self._handlers.of_job())
         if not is_over or self._processes():
             raise ValueError("an earlier attempt is not over here")
         self.reaper.reap_all()
@@ -393,21 +393,21 @@ class JobSupervisor:
 
     def _begin_end(self, grace: float) -> Ending:
         if self._ending is None:
-            for part in self._parts.of_job():
-                part.ending()
+            for handler in self._handlers.of_job():
+                handler.ending()
             self._ending = Ending(self._processes, self.ranks, grace)
         return self._ending
 
     def _conclude(self, left: list[int]) -> list[int]:
-        """Have the parts remove what the ended processes used; returns those that could not be ended."""
-        more = [pid for part in self._parts.of_job() for pid in part.ended()]
+        """Have the handlers remove what the ended processes used; returns those that could not be ended."""
+        more = [pid for handler in self._handlers.of_job() for pid in handler.ended()]
         return left or more
 
     def _processes(self) -> list[int]:
         """Every living process of the attempt."""
         found = descendants()
-        for part in self._parts.of_job():
-            found = part.processes(found)
+        for handler in self._handlers.of_job():
+            found = handler.processes(found)
         return found
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
@@ -429,11 +429,11 @@ class JobSupervisor:
     def _spawn(self, argv: list[str], on_end: Callable[[int], None]) -> None:
         if not self.reaper:
             raise ValueError("prepare comes before start")
-        parts = self._parts.of_job()
-        process = next(filter(None, (part.launched(argv, on_end) for part in parts)), None)
+        handlers = self._handlers.of_job()
+        process = next(filter(None, (handler.launched(argv, on_end) for handler in handlers)), None)
         if process is None:
-            for part in parts:
-                argv = part.entered(argv)
+            for handler in handlers:
+                argv = handler.entered(argv)
             process = self.reaper.start(argv, on_end, env=self.environment(), **self.options)
         for name, stream in (("out", process.stdout), ("err", process.stderr)):
             threading.Thread(target=self.send.pump, args=(name, stream), daemon=True).start()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..wire.frames import Readable
-from ..wire.protocol import EARLY, NEEDS, PARTS
+from ..wire.protocol import AT_START, HANDLERS, NEEDS
 
 DEPLOY = Path(__file__).parents[2]
 _IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import \(?([\w, ]*)", re.MULTILINE)
@@ -54,7 +54,7 @@ class Noise(NamedTuple):
 def _with_imports(modules: Iterable[str]) -> dict[str, str]:
     """The sources of these modules and of all modules of Muster that they import, by full name.
 
-    No part imports the programs that a job starts: a launch writes them into its folder.
+    No handler imports the programs that a job starts: a launch writes them into its folder.
     """
     sources: dict[str, str] = {}
     names = [*modules]
@@ -73,15 +73,15 @@ def _with_imports(modules: Iterable[str]) -> dict[str, str]:
 @cache
 def early_modules() -> dict[str, str]:
     """The modules that an agent starts with: their source must fit into a pipe (transports/process.py)."""
-    return _with_imports(["core.agent.importer", *(part.module for part in EARLY)])
+    return _with_imports(["core.agent.importer", *(handler.module for handler in AT_START)])
 
 
 @cache
 def late_modules(request: str) -> dict[str, str]:
-    """The further modules that a request needs: those of its part, and of the parts that this needs."""
-    part = PARTS[request]
-    needed = (PARTS[NEEDS[name]] for name in part.needs.split() if name in NEEDS)
-    modules = _with_imports(each.module for each in (part, *needed))
+    """The further modules that a request needs: those of its handler, and of the handlers that this needs."""
+    handler = HANDLERS[request]
+    needed = (HANDLERS[NEEDS[name]] for name in handler.needs.split() if name in NEEDS)
+    modules = _with_imports(each.module for each in (handler, *needed))
     return {name: text for name, text in modules.items() if name not in early_modules()}
 
 

@@ -20,7 +20,7 @@ from ..errors import MusterError
 from ..waits import waiting
 from ..wire.clock import now
 from ..wire.frames import Frame, Readable, read_frame, write_frame
-from ..wire.protocol import LATE, PARTS
+from ..wire.protocol import HANDLERS, ON_DEMAND
 from . import report_frames
 from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
@@ -127,7 +127,7 @@ class Channel:
         self._waiting: dict[int, _Pending] = {}
         self._greeted = self._given_up = False
         self._sent: set[str] = set()
-        """The modules of parts that were sent after the start."""
+        """The modules of handlers that were sent after the start."""
         self.lost: LostError | None = None
         """Why the connection has ended."""
         with contextlib.suppress(OSError):  # if the agent never starts, `last_words` has the reason
@@ -138,9 +138,9 @@ class Channel:
     def post(self, request: Request[Answer], payload: bytes = b"", **arguments: Any) -> Future[Answer]:
         """Send a request to the agent; the future holds its answer, `LostError` or `MusterError`."""
         for name in (request.name, *arguments.get("words", ())):
-            part = PARTS.get(name)
-            if part in LATE and part.module not in self._sent:
-                self._sent.add(part.module)
+            handler = HANDLERS.get(name)
+            if handler in ON_DEMAND and handler.module not in self._sent:
+                self._sent.add(handler.module)
                 self.post(MODULES, late_source(name))
         number = next(self._numbers)
         if not self._waiting:

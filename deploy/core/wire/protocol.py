@@ -1,4 +1,4 @@
-"""The protocol between driver and agent: each request, the part of the agent that answers it, and its error.
+"""The protocol between driver and agent: each request, the class that answers it, and the text of its error.
 
 The driver adds the type of each answer (core/connect/requests). Tests compare both sides with these tables.
 """
@@ -15,26 +15,28 @@ class Handler(NamedTuple):
     module: str
     kind: str
     needs: str
-    """The arguments of its constructor: `send`, the part `transfers` or `job`, all `parts`, the agent's
+    """The arguments of its constructor: `send`, the handler `transfers` or `job`, all `handlers`, the agent's
     folder `home`, or a folder in `home`."""
     requests: Mapping[str, str]
     """The names of its requests, by the text in front of the error of a failed one."""
     words: str = ""
     """The words with which processes of this host call it (core/agent/local_socket.py)."""
+    quick: str = ""
+    """Its requests that use no disk: they are answered at once, without a thread, which would delay them."""
 
     @property
     def names(self) -> list[str]:
         return " ".join(self.requests.values()).split()
 
 
-EARLY = (
-    Handler("core.agent.main", "Agent", "", {"": "time load modules"}),
+AT_START = (
+    Handler("core.agent.main", "Agent", "", {"": "time load modules"}, quick="time"),
     Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
     Handler("core.agent.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
     Handler("core.wire.files", "Files", "", {"cannot read the file": "file file_part", "": "entries"}),
     Handler("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Handler(
-        *("core.agent.supervisor", "JobSupervisor", "home send parts"),
+        *("core.agent.supervisor", "JobSupervisor", "home send handlers"),
         {
             "cannot make the job's folder": "prepare",
             "cannot start the launcher": "start",
@@ -42,10 +44,11 @@ EARLY = (
             "cannot read the job's run": "fetch",
             "": "shell_end ping signal stop",
         },
+        quick="shell_end ping signal",
     ),
 )
-"""The parts that travel at the agent's start."""
-LATE = (
+"""The handlers that travel at the agent's start."""
+ON_DEMAND = (
     Handler("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
     Handler("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
     Handler("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
@@ -85,6 +88,7 @@ LATE = (
     Handler(
         *("features.forward.on_host", "Streams", "home send"),
         {"cannot connect": "stream_open", "": "stream_part stream_taken stream_close"},
+        quick="stream_part stream_taken stream_close",
     ),
     Handler(
         *("features.why.on_host.arrivals", "ArrivalMeter", "home"),
@@ -121,11 +125,15 @@ LATE = (
         },
     ),
 )
-"""The other parts: each travels before the first request to it, with the modules that it imports."""
-PARTS = {name: part for part in (*EARLY, *LATE) for name in part.names}
+"""The other handlers: each travels before the first request to it, with the modules that it imports."""
+HANDLERS = {name: handler for handler in (*AT_START, *ON_DEMAND) for name in handler.names}
 NEEDS = {"transfers": "blob_serve", "job": "prepare"}
-"""Parts that others need, each by a request to it."""
-WORDS = {word: part for part in (*EARLY, *LATE) for word in part.words.split()}
+"""Handlers that others need, each by a request to it."""
+WORDS = {word: handler for handler in (*AT_START, *ON_DEMAND) for word in handler.words.split()}
+QUICK = {name for handler in (*AT_START, *ON_DEMAND) for name in handler.quick.split()}
 ERRORS = {
-    name: text for part in PARTS.values() for text, names in part.requests.items() for name in names.split()
+    name: text
+    for handler in HANDLERS.values()
+    for text, names in handler.requests.items()
+    for name in names.split()
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...core.agent.supervisor import JobPart
+from ...core.agent.supervisor import JobHandler
 from ...core.wire.frames import Frame
 
 
-class OtherKills(JobPart):
+class OtherKills(JobHandler):
     """Answers how many processes below the ranks were killed."""
 
     def do_memory_kills(self, request: Frame, payload: bytes) -> Frame:

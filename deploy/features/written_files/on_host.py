@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.agent.supervisor import JobPart
+from ...core.agent.supervisor import JobHandler
 from ...core.wire.frames import Frame
 from ...core.wire.paths import JobPaths
 from ...core.wire.private_folders import identity_of_folder
 from ...core.wire.written import Search, counted
 
 
-class Outputs(JobPart):
+class Outputs(JobHandler):
     """Answers how many files there are, and which is the largest."""
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ....core.agent.processes import below, die_with_agent, end_descendants, process_table
-from ....core.agent.supervisor import JobPart, JobSupervisor
+from ....core.agent.supervisor import JobHandler, JobSupervisor
 from ....core.wire.frames import Frame, read_frame, write_frame
 from ....core.wire.paths import JobPaths, MusterPaths
 from ....core.wire.private_folders import make_private
@@ -23,7 +23,7 @@ PRIVATE = "$MUSTER_AGENT"
 """Stands for the agent's private folder in the engine's argv: the plan is made before that folder."""
 
 
-class Container(JobPart):
+class Container(JobHandler):
     """A container that stays as long as an attempt of the job. Its first process is `keeper.py`."""
 
     def __init__(self, job: JobSupervisor) -> None:

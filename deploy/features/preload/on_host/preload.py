@@ -24,7 +24,7 @@ from ....core.agent.cgroups import group_files
 from ....core.agent.processes import Reaper, die_with_agent, peek
 from ....core.agent.rank import environment_of, position_of
 from ....core.agent.records import ask_console
-from ....core.agent.supervisor import JobPart, JobSupervisor
+from ....core.agent.supervisor import JobHandler, JobSupervisor
 from ....core.wire.frames import Frame
 from ....core.wire.paths import JobPaths
 
@@ -46,7 +46,7 @@ _OWN = re.compile(
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
-class Preload(JobPart):
+class Preload(JobHandler):
     """The process, from the first look at a rank until it has ended."""
 
     def __init__(self, job: JobSupervisor) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ....core.agent.processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table, read_stat
 from ....core.agent.running_jobs import gpu_users
-from ....core.agent.supervisor import JobPart, JobSupervisor
+from ....core.agent.supervisor import JobHandler, JobSupervisor
 from ....core.wire.clock import steady
 from ....core.wire.frames import Frame
 from ....core.wire.paths import JobPaths
@@ -220,7 +220,7 @@ _USER = re.compile(r"Process (\d{1,7}) has [\d.]+ \w+ memory in use")
 MOST_SECONDS = 8.0  # between two samples: a longer gap would look like a lost host
 
 
-class Sampling(JobPart):
+class Sampling(JobHandler):
     """The samples of each attempt."""
 
     def __init__(self, job: JobSupervisor) -> None:

@@ -29,7 +29,7 @@ from ....core.agent.in_rank.muster_ring import RECORDER
 from ....core.agent.processes import SECONDS_PER_TICK, ProcessStat, peek, read_stat
 from ....core.agent.ranks import Ranks
 from ....core.agent.records import MOST_ENTRIES, read_lock, read_ring, read_stack, read_trace
-from ....core.agent.supervisor import JobPart
+from ....core.agent.supervisor import JobHandler
 from ....core.wire.durable import keep_if_intact
 from ....core.wire.frames import Frame, read_frame, write_frame
 from ....core.wire.paths import JobPaths, MusterPaths
@@ -84,7 +84,7 @@ class RankEvidence:
         return str(tools / "py-spy")
 
 
-class EvidenceOfJob(JobPart):
+class EvidenceOfJob(JobHandler):
     """Answers the agents that ask: only the job's own agent may read its ranks where Yama restricts that."""
 
     def hello(self, hello: Frame, stream: Any, connection: object) -> None:

@@ -1,4 +1,4 @@
-"""The protocol between driver and agent: both sides keep to its table. A part is loaded when it is asked."""
+"""The protocol between driver and agent: both sides keep to its table. A handler is loaded on demand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.main import Agent, Parts
+from muster.deploy.core.agent.main import Agent, Handlers
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.requests.hosts import LOAD, TIME
@@ -16,28 +16,28 @@ from muster.deploy.core.connect.requests.launch import MISSING
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.wire.protocol import EARLY, ERRORS, LATE, PARTS, Handler
+from muster.deploy.core.wire.protocol import AT_START, ERRORS, HANDLERS, ON_DEMAND, Handler
 from tests.subjects import request_modules
 
 
-@pytest.mark.parametrize("part", (*EARLY, *LATE), ids=lambda part: part.kind)
-def test_a_part_answers_what_the_table_says_and_nothing_else(part: Handler, tmp_path: Path) -> None:
-    kind = getattr(importlib.import_module(f"muster.deploy.{part.module}"), part.kind)
-    assert sorted(f"do_{name}" for name in part.names) == [
+@pytest.mark.parametrize("handler", (*AT_START, *ON_DEMAND), ids=lambda handler: handler.kind)
+def test_a_handler_answers_what_the_table_says_and_nothing_else(handler: Handler, tmp_path: Path) -> None:
+    kind = getattr(importlib.import_module(f"muster.deploy.{handler.module}"), handler.kind)
+    assert sorted(f"do_{name}" for name in handler.names) == [
         name for name in dir(kind) if name.startswith("do_")
     ]
-    parts = Parts(str(tmp_path), Agent(BytesIO(), BytesIO()))
-    assert all(isinstance(parts.of(name), kind) for name in part.names)
+    handlers = Handlers(str(tmp_path), Agent(BytesIO(), BytesIO()))
+    assert all(isinstance(handlers.of(name), kind) for name in handler.names)
 
 
 def test_the_driver_has_one_request_for_each_name_of_the_table() -> None:
     values = [value for name in request_modules() for value in vars(importlib.import_module(name)).values()]
     names = sorted(value.name for value in {value for value in values if isinstance(value, Request)})
-    assert names == sorted(name for part in (*EARLY, *LATE) for name in part.names)
-    assert names == sorted(PARTS) == sorted(ERRORS)
+    assert names == sorted(name for handler in (*AT_START, *ON_DEMAND) for name in handler.names)
+    assert names == sorted(HANDLERS) == sorted(ERRORS)
 
 
-def test_parts_loaded_ahead_answer_as_before_and_an_unknown_part_is_an_error() -> None:
+def test_handlers_loaded_ahead_answer_as_before_and_an_unknown_one_is_an_error() -> None:
     channel = Channel("here", LocalPipe(None), Inbox())
     loaded = channel.post(LOAD, words=["reach", "missing", "prepare"])
     assert channel.ask(MISSING, digests=["ab" * 32]).missing == ("ab" * 32,)
