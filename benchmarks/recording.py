@@ -26,7 +26,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-IN_RANK = Path(__file__).parents[1] / "deploy" / "core" / "agent" / "in_rank"
+DEPLOY = Path(__file__).parents[1] / "deploy"
+IN_RANK = (DEPLOY / "core" / "agent" / "in_rank", DEPLOY / "features" / "why" / "in_rank")
 PROGRAM = """
 import json, sys, time
 import torch, torch.distributed as dist
@@ -122,7 +123,7 @@ class World:
 
 def recording(folder: str) -> dict[str, str]:
     """The environment of a rank that records into a folder."""
-    path = os.pathsep.join([str(IN_RANK), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([*map(str, IN_RANK), os.environ.get("PYTHONPATH", "")])
     return {"MUSTER_RECORD": "1", "MUSTER_AGENT": folder, "PYTHONPATH": path}
 
 

@@ -16,16 +16,18 @@ from typing import Any
 
 import pytest
 
-import muster.deploy.core.agent
-from muster.deploy.core.agent.records import read_stack
+from muster.deploy.core import agent
+from muster.deploy.core.job.planning import in_rank
+from muster.deploy.features import why
 from muster.deploy.features.eval import on_host as consoles
 from muster.deploy.features.eval.on_host import NOT_AN_ANSWER, SILENT, Consoles
+from muster.deploy.features.why.on_host.records import read_stack
 from tests.interpreters import interpreter
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
+PROGRAMS = in_rank(Path(agent.__file__).parent) | in_rank(Path(why.__file__).parent)
 JOB = {"job": "j", "host": "node1"}
 PYTHONS = ["3.9", "{}.{}".format(*sys.version_info), "3.12", "3.13"]
 # Works until the file `go` is there, then says what it has come to.
@@ -80,8 +82,8 @@ def running(home: Path, program: str = PROGRAM, python: str = sys.executable) ->
         folder.mkdir(parents=True)
     private.chmod(0o700)
     (job / "agent.node1").write_text(str(private))
-    for source in FOLDER.glob("*.py"):
-        (job / "bin" / "in_rank" / source.name).write_text(source.read_text())
+    for name, text in PROGRAMS.items():
+        (job / "bin" / "in_rank" / name).write_text(text)
     (job / "code" / "train.py").write_text(program)
     env = {**os.environ, "RANK": "1", "MUSTER_AGENT": str(private), "MUSTER_RECORD": "1"}
     env["PYTHONPATH"] = str(job / "bin" / "in_rank")

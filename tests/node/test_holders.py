@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import muster.deploy.core.agent
+from muster.deploy.features import why
 from muster.deploy.features.why.on_host.evidence import children, file_lock
 from tests.waiting import wait_until
 
-FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
+FOLDER = Path(why.__file__).with_name("in_rank")
 LOCKS: dict[str, Callable[..., Any]] = {
     "fcntl.flock(file, fcntl.LOCK_EX)": fcntl.flock,
     "fcntl.lockf(file, fcntl.LOCK_EX)": fcntl.lockf,

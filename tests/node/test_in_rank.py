@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-import muster.deploy.core.agent
-from muster.deploy.core.job.planning import IN_EVERY_RANK
+from muster.deploy.core import agent
+from muster.deploy.core.job.planning import in_rank
+from muster.deploy.features import preload
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
 # Open MPI as torch's own backend has it: nothing imports mpi4py, and what exit(3) calls finalizes.
 PLAIN_MPI = """
 import ctypes, os, sys
@@ -34,8 +34,8 @@ mpi.MPI_Init(None, None)
 def folder(tmp_path: Path) -> Path:
     """A folder like the one on a host, with nothing else in it."""
     (tmp_path / "in_rank").mkdir()
-    for name in IN_EVERY_RANK:
-        (tmp_path / "in_rank" / name).write_text((FOLDER / name).read_text())
+    for name, text in in_rank(Path(agent.__file__).parent).items():
+        (tmp_path / "in_rank" / name).write_text(text)
     return tmp_path
 
 
@@ -197,7 +197,8 @@ IMPORTS = {
 def test_imports_are_kept_ready_only_if_ranks_can_be_forked_from_them(
     folder: Path, text: str, why: str
 ) -> None:
-    (folder / "in_rank" / "muster_preload.py").write_text((FOLDER / "muster_preload.py").read_text())
+    for name, program in in_rank(Path(preload.__file__).parent).items():
+        (folder / "in_rank" / name).write_text(program)
     packages = folder / "site-packages"
     packages.mkdir()
     (packages / "one.py").write_text(text)

@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 
-import muster.deploy.core.agent
-from muster.deploy.core.job.planning import IN_EVERY_RANK
+from muster.deploy.core import agent
+from muster.deploy.core.job.planning import in_rank
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
 SHORT = (("GRACE_SECONDS = 60.0", "GRACE_SECONDS = 0.5"), ("QUIET_SECONDS = 10.0", "QUIET_SECONDS = 0.2"))
 STUCK = """
 import sys, threading, time
@@ -43,8 +42,8 @@ class Rank:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "in_rank").mkdir()
-        for name in IN_EVERY_RANK:
-            text = (FOLDER / name).read_text()
+        for name, program in in_rank(Path(agent.__file__).parent).items():
+            text = program
             for seconds, fewer in SHORT:
                 text = text.replace(seconds, fewer)
             (folder / "in_rank" / name).write_text(text)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.in_rank.muster_ring import RECORDER
 from muster.deploy.core.wire.paths import MusterPaths
 from muster.deploy.core.wire.store import Store
+from muster.deploy.features.why.in_rank.muster_ring import RECORDER
 from muster.deploy.features.why.on_host.evidence import RankEvidence, take_stacks
 from tests.damage import DAMAGE
 

@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
-import muster.deploy.core.agent
-from muster.deploy.core.agent.in_rank.muster_ring import ENTRIES, SLOT, Ring
-from muster.deploy.core.agent.records import MOST_ENTRIES, read_ring, read_trace
+from muster.deploy.core import agent
 from muster.deploy.core.connect.channel import MOST_LINE
+from muster.deploy.core.job.planning import in_rank
 from muster.deploy.core.wire.frames import MOST_VALUES
+from muster.deploy.features import why
+from muster.deploy.features.why.in_rank.muster_ring import ENTRIES, SLOT, Ring
 from muster.deploy.features.why.on_host.evidence import collect
+from muster.deploy.features.why.on_host.records import MOST_ENTRIES, read_ring, read_trace
 from tests.waiting import wait_until
 
-FOLDER = Path(next(iter(muster.deploy.core.agent.__path__)), "in_rank")
+PROGRAMS = in_rank(Path(agent.__file__).parent) | in_rank(Path(why.__file__).parent)
 # A package `torch` with as much of torch.distributed as the recorder touches.
 C10D = """
 class Work:
@@ -59,8 +61,8 @@ dist.init_process_group("gloo")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "in_rank").mkdir()
-    for source in FOLDER.glob("*.py"):
-        (tmp_path / "in_rank" / source.name).write_text(source.read_text())
+    for name, text in PROGRAMS.items():
+        (tmp_path / "in_rank" / name).write_text(text)
     package = tmp_path / "torch" / "distributed"
     package.mkdir(parents=True)
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.6.0'\n")

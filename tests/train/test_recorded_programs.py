@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.agent.records import read_ring
+from muster.deploy.features.why.on_host.records import read_ring
 
-IN_RANK = Path(__file__).parents[2] / "deploy" / "core" / "agent" / "in_rank"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+IN_RANK = f"{DEPLOY}/core/agent/in_rank:{DEPLOY}/features/why/in_rank"
 PROGRAM = """
 import inspect, pickle, subprocess, sys, threading
 import torch, torch.distributed as dist
@@ -53,7 +54,7 @@ dist.destroy_process_group()
 def run(folder: Path, record: str) -> str:
     # Port 0: torch takes a free one.
     world = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    recording = {"MUSTER_AGENT": str(folder), "MUSTER_RECORD": record, "PYTHONPATH": str(IN_RANK)}
+    recording = {"MUSTER_AGENT": str(folder), "MUSTER_RECORD": record, "PYTHONPATH": IN_RANK}
     return subprocess.run(
         [sys.executable, "program.py"],
         cwd=folder,

@@ -1,7 +1,7 @@
 """Collectives as others see them: torch's profiler, and the recorder of a rank launched with `--record`.
 
-The recorder is a module that the launcher has loaded into the rank (deploy/core/agent/in_rank). It sees calls
-of torch.distributed, but not those that torch's C++ makes, such as DDP's.
+The recorder is a module that the launcher has loaded into the rank (deploy/features/why/in_rank). It sees
+calls of torch.distributed, but not those that torch's C++ makes, such as DDP's.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ The counters of their memory group show whether the kernel has killed one for la
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+import socket
 from collections.abc import Mapping
 
 from ..wire.frames import Frame
@@ -15,6 +17,8 @@ from .processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table
 
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
+MOST_ANSWER = 1 << 18  # bytes of the answer of a rank
+CONNECT_SECONDS = 5.0
 UNKNOWN = -1  # in place of the rank of a process whose program has changed RANK
 
 
@@ -149,3 +153,25 @@ def memory_limit(group: str = "self") -> int | None:
         with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
             limits.append(int(file.read()))  # ValueError for "max": no limit
     return min((limit for limit in limits if limit < NO_LIMIT), default=None)
+
+
+def ask_rank(path: str, question: Frame, seconds: float) -> Frame:
+    """The answer of a rank at one of its sockets; ValueError for a malformed one, OSError for a time-out."""
+    with contextlib.closing(connect_to(path)) as connection, connection.makefile("rwb") as stream:
+        connection.settimeout(seconds)
+        stream.write(json.dumps(question).encode() + b"\n")
+        stream.flush()
+        answer: Frame = json.loads(stream.readline(MOST_ANSWER))
+        return answer
+
+
+def connect_to(path: str) -> socket.socket:
+    """A connection to a Unix socket of a rank."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(CONNECT_SECONDS)
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection

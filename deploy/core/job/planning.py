@@ -12,9 +12,12 @@ from .events import Stage
 from .feature import Features, Start
 
 _AGENT = Path(__file__).parents[2] / "core" / "agent"
-IN_RANK = _AGENT / "in_rank"
-IN_EVERY_RANK = ("sitecustomize.py", "muster_program_end.py")
-"""The other files of in_rank/ are not for jobs with `--no-record`."""
+
+
+def in_rank(package: Path) -> dict[str, str]:
+    """The programs of a package that run in the ranks, each text by its name."""
+    paths = sorted((package / "in_rank").glob("*.py"))
+    return {path.name: path.read_text() for path in paths if path.name != "__init__.py"}
 
 
 def tools() -> RankPrograms:
@@ -23,7 +26,7 @@ def tools() -> RankPrograms:
         rank=(_AGENT / "rank.py").read_text(),
         rank_log=(_AGENT / "rank_log.py").read_text(),
         rsh=(_AGENT / "rsh.py").read_text(),
-        in_rank={name: (IN_RANK / name).read_text() for name in IN_EVERY_RANK},
+        in_rank=in_rank(_AGENT),
     )
 
 

@@ -46,6 +46,8 @@ class Contribution:
     """Folders on PATH, before that of mpirun."""
     files: tuple[RemoteFile, ...] = ()
     """Files in the job's folder. Each replaces one of the plan with the same path."""
+    in_rank: Mapping[str, str] = field(default_factory=dict)
+    """Programs for the folder in_rank/ of its ranks, each text by its name."""
     own_files: bool = False
     """Whether its ranks see other files than its agent, which then checks no links out of the code."""
     about: tuple[str, ...] = ()
@@ -66,6 +68,7 @@ class Contribution:
             env={**self.env, **more.env},
             path=(*self.path, *more.path),
             files=(*self.files, *more.files),
+            in_rank={**self.in_rank, **more.in_rank},
             own_files=more.own_files or self.own_files,
             about=(*self.about, *more.about),
             about_host=(*self.about_host, *more.about_host),

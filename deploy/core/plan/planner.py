@@ -29,7 +29,7 @@ from .spec import LaunchSpec
 
 @dataclass(frozen=True)
 class RankPrograms:
-    """The texts of the programs that a launch writes into a job's folder, from agent/job/."""
+    """The texts of the programs that a launch writes into a job's folder, from core/agent."""
 
     rank: str = field(repr=False)
     rank_log: str = field(repr=False)
@@ -84,6 +84,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: RankPrograms, adde
         *_tools(paths, facts.executable, tools),
         RemoteFile(paths.hostfile, 0o600, slots),
         *added.files,
+        *_in_rank(paths, added.in_rank),
     )
     keep = spec.of(KeepOptions)
     kept = MusterPaths.of_home(facts.home).kept(keep.project)
@@ -152,7 +153,11 @@ def _tools(paths: JobPaths, python: str, tools: RankPrograms) -> Iterator[Remote
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
     yield RemoteFile(f"{paths.programs}/rank_log.py", 0o600, tools.rank_log)
-    for name, text in tools.in_rank.items():
+    yield from _in_rank(paths, tools.in_rank)
+
+
+def _in_rank(paths: JobPaths, programs: Mapping[str, str]) -> Iterator[RemoteFile]:
+    for name, text in programs.items():
         yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
 
 

@@ -11,7 +11,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ...core.agent.records import ask_console
+from ...core.agent.ranks import ask_rank
 from ...core.wire.frames import Frame
 from ...core.wire.paths import JobPaths, MusterPaths
 
@@ -64,7 +64,7 @@ def _sockets(paths: JobPaths, host: str) -> dict[int, str]:
 def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
     """The answer of a rank; None if the rank is gone."""
     try:
-        answer = ask_console(path, question, seconds + GRACE_SECONDS)
+        answer = ask_rank(path, question, seconds + GRACE_SECONDS)
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError:  # a time-out is one too

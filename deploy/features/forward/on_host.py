@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...core.agent.records import connect_to
+from ...core.agent.ranks import connect_to
 from ...core.wire.frames import Frame
 from ...core.wire.os_errors import explain
 from ...core.wire.paths import MusterPaths

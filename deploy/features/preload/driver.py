@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Annotated, Literal
 
 from ...core.connect.channel import Channel
@@ -18,6 +19,7 @@ from ...core.hosts.bounds import Bytes, Count, Text
 from ...core.job.events import Said
 from ...core.job.feature import Attempt, Feature, Start
 from ...core.job.job_events import LONGEST_TEXT, JobEvent
+from ...core.job.planning import in_rank
 from ...core.plan.launch_plan import Contribution
 from ...core.text.fold import fold, fold_names
 from ...core.text.text import size
@@ -56,7 +58,8 @@ class Preload(Feature):
 
     def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
         """Let the ranks say which modules they import."""
-        return dict.fromkeys(cluster.channels, Contribution(env={"MUSTER_PRELOAD": "1"}))
+        added = Contribution(env={"MUSTER_PRELOAD": "1"}, in_rank=in_rank(Path(__file__).parent))
+        return dict.fromkeys(cluster.channels, added)
 
     def begins(self, attempt: Attempt) -> None:
         """Its hosts may have preloaded imports for this attempt, and will for the next one."""

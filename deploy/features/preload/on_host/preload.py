@@ -23,7 +23,7 @@ from typing import Any
 from ....core.agent.cgroups import group_files
 from ....core.agent.processes import Reaper, die_with_agent, peek
 from ....core.agent.rank import environment_of, position_of
-from ....core.agent.records import ask_console
+from ....core.agent.ranks import ask_rank
 from ....core.agent.supervisor import JobHandler, JobSupervisor
 from ....core.wire.frames import Frame
 from ....core.wire.paths import JobPaths
@@ -125,7 +125,7 @@ class Preload(JobHandler):
         """Ask a rank for its modules; they are complete if there were as many the last time."""
         consoles = sorted(private.glob("console-*"))
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            answer = ask_console(str(consoles[0]), {"do": "modules"}, ASK_SECONDS)
+            answer = ask_rank(str(consoles[0]), {"do": "modules"}, ASK_SECONDS)
             seen = {str(name): str(origin) for name, origin in answer["modules"].items()}
             complete = not answer["importing"] and len(seen) == len(self._seen)
             self._is_complete = complete and bool(_installed(seen))

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ....core.agent.records import read_ring, read_trace
 from ....core.wire.frames import Frame
 from ....core.wire.paths import MusterPaths
 from .pressure import PressureMeter, unsent_share
+from .records import read_ring, read_trace
 
 MOST = 256  # of a rank in a group
 MOST_OF_HOST = 60_000  # of all ranks: an answer has room for half a million values

@@ -25,16 +25,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ....core.agent.in_rank.muster_ring import RECORDER
 from ....core.agent.processes import SECONDS_PER_TICK, ProcessStat, peek, read_stat
 from ....core.agent.ranks import Ranks
-from ....core.agent.records import MOST_ENTRIES, read_lock, read_ring, read_stack, read_trace
 from ....core.agent.supervisor import JobHandler
 from ....core.wire.durable import keep_if_intact
 from ....core.wire.frames import Frame, read_frame, write_frame
 from ....core.wire.paths import JobPaths, MusterPaths
 from ....core.wire.store import Store
+from ..in_rank.muster_ring import RECORDER
 from .pressure import connections
+from .records import MOST_ENTRIES, read_lock, read_ring, read_stack, read_trace
 
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8

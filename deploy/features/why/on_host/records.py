@@ -14,13 +14,12 @@ import socket
 import struct
 from typing import Any
 
-from ..wire.frames import Frame
-from .in_rank.muster_ring import COUNT, ENTRIES, ENTRY, FIRST, SLOT
+from ....core.agent.ranks import ask_rank
+from ....core.wire.frames import Frame
+from ..in_rank.muster_ring import COUNT, ENTRIES, ENTRY, FIRST, SLOT
 
 MOST_ENTRIES = 96  # of each rank and each kind of record
 MOST_TRACE = 1 << 23  # bytes of an answer of torch's server
-MOST_ANSWER = 1 << 18  # bytes of an answer of a rank's console
-CONNECT_SECONDS = 5.0
 TRACE_SECONDS = 4.0
 _TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32"}
 _BYTES = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
@@ -91,32 +90,10 @@ def read_trace(path: str, most: int = MOST_ENTRIES, seconds: float = TRACE_SECON
         return []  # a rank that is stopped, or a torch that records nothing of this backend
 
 
-def ask_console(path: str, question: Frame, seconds: float) -> Frame:
-    """The answer of a rank's console; ValueError if it is malformed, OSError also for a time-out."""
-    with contextlib.closing(connect_to(path)) as connection, connection.makefile("rwb") as stream:
-        connection.settimeout(seconds)
-        stream.write(json.dumps(question).encode() + b"\n")
-        stream.flush()
-        answer: Frame = json.loads(stream.readline(MOST_ANSWER))
-        return answer
-
-
-def connect_to(path: str) -> socket.socket:
-    """A connection to a Unix socket of a rank."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(CONNECT_SECONDS)
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
 def read_stack(path: str, code: str) -> list[list[Any]]:
     """The Python stack of a rank, from its console (in_rank/muster_console.py); none without an answer."""
     try:
-        frames = ask_console(path, {"do": "stack", "code": code}, TRACE_SECONDS)["frames"]
+        frames = ask_rank(path, {"do": "stack", "code": code}, TRACE_SECONDS)["frames"]
         return [
             [str(function)[:400], str(file)[:400], int(line), bool(own)]
             for function, file, line, own in frames
@@ -130,7 +107,7 @@ def read_lock(path: str) -> str:
     if not os.path.exists(path):
         return ""
     try:
-        return str(ask_console(path, {"do": "lock"}, TRACE_SECONDS)["lock"])[:400]
+        return str(ask_rank(path, {"do": "lock"}, TRACE_SECONDS)["lock"])[:400]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
 

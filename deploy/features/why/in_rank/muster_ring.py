@@ -4,7 +4,7 @@ The file is memory that is shared with the host's agent, so it can be read while
 is gone. It has a head, a slot for each group with the number of its collectives, and the ring. Each slot is
 one JSON object and a newline, in that of a group after its number, and in the ring after ENTRY; the rest of
 it is undefined. Packed numbers take a third of the time that their text takes, and training waits for them.
-core/agent/records.py reads it.
+features/why/on_host/records.py reads it.
 Standard library only, Python 3.9.
 """
 
