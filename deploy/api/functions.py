@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import MusterError, UsageError
 from ..core.job.bounded import content_of, value_of
-from ..core.plan.program import CALL, PYTHON
-from ..core.wire import plain_values
-from ..features.returned_values.driver import MOST_RETURNED, name_of
+from ..features.returned_values import driver, wire
+from ..features.returned_values.driver import CALL, MOST_RETURNED, PYTHON, name_of
 from .job import start
 from .job_result import JobError, JobResult, RankError
 from .keywords import RunFlags
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
-DEPLOY = Path(__file__).parents[1]
 DATA = f"{CALL}_data"
 
 
@@ -63,8 +61,8 @@ def write_call(folder: Path, function: Callable[..., object], arguments: tuple[o
     (data / "call.pickle").write_bytes(call)
     if b"cloudpickle" in call:  # it has code, which only this version of Python reads; a name has none
         (folder / PYTHON).write_text("{}.{}".format(*sys.version_info))
-    shutil.copy(DEPLOY / "features" / "returned_values" / "in_rank" / f"{CALL}.py", folder)
-    shutil.copy(DEPLOY / "core" / "wire" / "plain_values.py", data)
+    shutil.copy(Path(driver.__file__).parent / "in_rank" / f"{CALL}.py", folder)
+    shutil.copy(wire.__file__, data / "plain_values.py")
     package = Path(cloudpickle.__file__).parent
     shutil.copytree(package, data / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -86,7 +84,7 @@ def _value(result: JobResult, rank: int) -> Any:
         if error := record.get("error"):
             raise RankError(result, rank, str(error["type"]), str(error["text"]), str(error["traceback"]))
         result.raise_on_error()
-        return plain_values.decoded(record["value"])
+        return wire.decoded(record["value"])
     except FileNotFoundError:
         result.raise_on_error()
         raise JobError(result, f"rank {rank}: its value did not arrive here; see {result.folder}") from None

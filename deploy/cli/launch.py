@@ -18,7 +18,6 @@ from ..core.plan.flags import Options, flags_of
 from ..core.plan.kept_folders import KeepOptions, project_key, with_kept
 from ..core.plan.launcher import place_ranks
 from ..core.plan.placement import Placement
-from ..core.plan.program import PYTHON
 from ..core.plan.source_tree import of_package, scan, with_files
 from ..core.plan.spec import DEFAULT_LAUNCHER, START_SECONDS, LaunchSpec
 from ..core.text.progress import OnStage, Progress
@@ -178,6 +177,8 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage
         library = of_package(TRAIN)
         if options.call:
             library = with_files(library, Path(options.call))
+            from ..features.returned_values.driver import PYTHON
+
             version = Path(options.call, PYTHON)
             program = replace(program, python=version.read_text() if version.exists() else "")
         spec = replace(spec, program=program, tree=tree, library=library)

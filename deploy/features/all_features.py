@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..core.job.feature import Feature, Features
-from ..core.plan.program import CALL
 from ..core.plan.spec import LaunchSpec
 from .containers.options import ContainerOptions
 from .leases.driver import Leases
@@ -67,6 +66,7 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     from .nested.driver import NestedLaunchers
     from .notify.driver import Notify
     from .port_conflict.driver import PortConflict
+    from .returned_values.driver import ReturnedValues
     from .samples.driver import Sampling
     from .samples.starting import Starting
     from .why.diagnosis import Diagnosis
@@ -93,8 +93,5 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     yield KernelMessages()
     yield WrittenFiles()
     yield Metrics()
-    if spec.program.module == CALL:
-        from .returned_values.driver import ReturnedValues
-
-        yield ReturnedValues()
+    yield ReturnedValues()
     yield Notify(spec)

@@ -22,7 +22,7 @@ from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import KINDS, Event, LauncherLine, Lost, RankOutput, StopAsked
-from muster.deploy.core.connect.requests.hosts import FACTS, HEALTH, OPEN_PORT, TIME
+from muster.deploy.core.connect.requests.hosts import FACTS, OPEN_PORT, TIME
 from muster.deploy.core.connect.requests.launch import MISSING, STORE
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.content.messages import BLOB_SERVE
@@ -31,6 +31,7 @@ from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job.events import LauncherOutput, Output
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.features.adhoc.messages import FILE
+from muster.deploy.features.check.messages import HEALTH
 from tests.attacks.honest import ANSWERS, REPORTS
 from tests.subjects import request_modules
 from tests.unit.plans import make_plan

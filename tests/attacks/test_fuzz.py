@@ -17,12 +17,13 @@ import pytest
 
 from muster.deploy.core.agent.main import Agent
 from muster.deploy.core.connect import report_frames
-from muster.deploy.core.connect.requests.hosts import FACTS, HEALTH
+from muster.deploy.core.connect.requests.hosts import FACTS
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import HostfileError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.wire.frames import read_frame
 from muster.deploy.core.wire.store import Store
+from muster.deploy.features.check.messages import HEALTH
 from tests.attacks.honest import ANSWERS, REPORTS
 from tests.attacks.test_boundary import EVIL
 

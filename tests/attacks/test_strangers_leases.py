@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.agent.devices import Device, Devices
 from muster.deploy.core.wire.users import name_of
 from muster.deploy.features.leases.messages import LEASE, LEASES
 from muster.deploy.features.leases.on_host import claims, leases
+from muster.deploy.features.leases.on_host.devices import Device, Devices
 from muster.deploy.features.samples import messages as samples
 from tests.node.test_host_leases import HOLDS, wanted
 

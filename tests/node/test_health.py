@@ -17,9 +17,9 @@ import pytest
 
 from muster.deploy.core.agent.facts import distribution_version, mpirun_version
 from muster.deploy.core.connect.bootstrap import BOOTSTRAP
-from muster.deploy.core.connect.requests.hosts import HostHealth
 from muster.deploy.core.decode import from_json
 from muster.deploy.features.check import on_host as health
+from muster.deploy.features.check.messages import HostHealth
 
 
 def test_everything_of_this_host_is_what_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:

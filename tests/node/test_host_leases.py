@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.agent import devices
-from muster.deploy.core.agent.devices import Device, Devices
 from muster.deploy.core.wire.users import name_of
-from muster.deploy.features.leases.on_host import claims, leases
+from muster.deploy.features.leases.on_host import claims, devices, leases
+from muster.deploy.features.leases.on_host.devices import Device, Devices
 from tests.waiting import wait_until
 
 Take = Callable[..., dict[str, Any]]
 HOLDS = """
 import sys
 from muster.deploy.features.leases.on_host import claims, leases
-from muster.deploy.core.agent.devices import Device, Devices
+from muster.deploy.features.leases.on_host.devices import Device, Devices
 claims.SETUP, claims.WITHOUT_SETUP = "", sys.argv[1]
 leases.look = lambda: Devices("nvidia", [Device(number, f"GPU-{number}") for number in range(8)])
 print(len(leases.Leases().do_lease(eval(sys.argv[2]), b"")["got"]), flush=True)

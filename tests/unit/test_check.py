@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.requests.hosts import Folder, HostHealth, JobProcesses, Reached
+from muster.deploy.core.connect.requests.hosts import Reached
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.finding import Finding
-from muster.deploy.core.hosts.gpu_facts import Card, Gpu, GpuHost
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
 from muster.deploy.features.check.host_reports import Clock, Measured, Measurements
 from muster.deploy.features.check.judge import judge, unfit
+from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses
 from muster.deploy.features.image.image_versions import Component, Track
 from muster.deploy.features.leases.messages import Device, HostLeases
 from muster.deploy.features.setup.record import Stack

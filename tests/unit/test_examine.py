@@ -20,7 +20,7 @@ from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError, Pipe
-from muster.deploy.core.connect.requests.hosts import FACTS, HEALTH, MODULES, TIME, Time
+from muster.deploy.core.connect.requests.hosts import FACTS, MODULES, TIME, Time
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
@@ -31,6 +31,7 @@ from muster.deploy.core.wire.frames import Frame, read_frame, write_frame
 from muster.deploy.features.check.ask_hosts import measure
 from muster.deploy.features.check.host_reports import Measurements
 from muster.deploy.features.check.judge import judge
+from muster.deploy.features.check.messages import HEALTH
 from tests.load import hold
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY

@@ -13,7 +13,6 @@ import pytest
 
 from muster.deploy.cli.commands import load
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.core.agent import devices as host_devices
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
@@ -26,6 +25,7 @@ from muster.deploy.features.leases import driver as leasing
 from muster.deploy.features.leases.free import free_table
 from muster.deploy.features.leases.messages import LEASE, LEASES, Device, HostLeases, Lease
 from muster.deploy.features.leases.on_host import claims, leases
+from muster.deploy.features.leases.on_host import devices as host_devices
 from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, LeaseRequest, lease_request, visible
 from tests.unit.plans import NODE, make_plan, request_of
 

@@ -23,8 +23,8 @@ from muster.deploy.api.job_result import JobError, JobResult, RankEnd, RankError
 from muster.deploy.cli.commands import load
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.plan.program import CALL, PYTHON, Program
-from muster.deploy.core.wire.plain_values import decoded, encoded
 from muster.deploy.features.returned_values.driver import name_of
+from muster.deploy.features.returned_values.wire import decoded, encoded
 from tests.unit.plans import make_plan
 
 LAUNCH = load("launch")

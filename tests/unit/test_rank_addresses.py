@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from muster.deploy.core.connect.cluster import Cluster
-from muster.deploy.core.connect.requests.hosts import HEALTH, OPEN_PORT, HostsReached, OpenPort, Reached
+from muster.deploy.core.connect.requests.hosts import OPEN_PORT, HostsReached, OpenPort, Reached
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
@@ -18,6 +18,7 @@ from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.core.hosts.rendezvous import ClusterFacts
 from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.features.check.ask_hosts import measure
+from muster.deploy.features.check.messages import HEALTH
 from muster.deploy.features.check.network import rank_addresses
 from muster.deploy.features.why.diagnosis import unreached_pairs
 from tests.unit.plans import NODE, make_plan

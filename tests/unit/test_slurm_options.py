@@ -10,10 +10,10 @@ from muster.deploy.cli.launch import options_for_slurm
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.wire.variables import for_slurm
 from muster.deploy.features.slurm import programs
 from muster.deploy.features.slurm.allocation import SrunPipe, command
 from muster.deploy.features.slurm.options import Program, options_of
+from muster.deploy.features.slurm.programs import for_slurm
 from tests.slurm import put_programs
 
 

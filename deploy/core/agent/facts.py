@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from ..wire.frames import Frame
 from ..wire.os_errors import explain
 from .cgroups import usable_cores
-from .devices import count_others
-from .gpus import Machine, device_files
+from .gpus import Machine, amd_gpus, ascend_npus, device_files
 from .running_jobs import GPUS, running_jobs
 
 JOBS_SECONDS = 4.0  # a process that is stuck in the kernel may make the look for jobs wait forever
@@ -40,7 +39,8 @@ def facts() -> Frame:
     jobs: list[list[Frame]] = []
     looking = threading.Thread(target=lambda: jobs.append(running_jobs()), daemon=True)
     looking.start()
-    addresses, gpus = host_addresses(), gpu_count(Machine())
+    machine = Machine()
+    addresses, gpus = host_addresses(), gpu_count(machine)
     described = {
         "hostname": socket.gethostname(),
         "home": os.path.expanduser("~"),
@@ -52,7 +52,7 @@ def facts() -> Frame:
         "mpirun": mpirun,
         "cores": usable_cores(),
         "gpus": gpus,
-        "devices": gpus or count_others(),
+        "devices": gpus or len(amd_gpus(machine)) or len(ascend_npus(machine)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "addresses": [address for _, address in sorted(addresses, key=bridge_last)],
         "interfaces": {address: name for name, address in addresses},

@@ -25,6 +25,7 @@ GPU_FIELDS = (
     "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version,"
     "pci.bus_id,persistence_mode,mig.mode.current"
 )
+AMD = "/sys/class/kfd/kfd/topology/nodes"
 DRIVER = "/proc/driver/nvidia/version"
 REMAP_FIELDS = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
 # Linux 5.12 brought dma-buf to RDMA, and NVIDIA's open modules export GPU memory to it.
@@ -138,6 +139,19 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
 def device_files(machine: Machine) -> int:
     """The number of device files of GPUs. A sandbox, such as gVisor, has these and no /proc/driver/nvidia."""
     return sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in machine.names("/dev"))
+
+
+def amd_gpus(machine: Machine) -> list[str]:
+    """The numbers of AMD's GPUs in the order of their driver; its processors have the number 0."""
+    nodes = sorted((name for name in machine.names(AMD) if name.isdigit()), key=int)
+    numbers = (machine.text(f"{AMD}/{node}/gpu_id") for node in nodes)
+    return [number for number in numbers if number.isdigit() and int(number)]
+
+
+def ascend_npus(machine: Machine) -> list[str]:
+    """The numbers of Ascend's NPUs."""
+    names = (name for name in machine.names("/dev") if re.fullmatch(r"davinci\d+", name))
+    return sorted((name[7:] for name in names), key=int)
 
 
 def pci_functions(machine: Machine) -> list[tuple[str, str, str]]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CALL = "muster_call"
-"""The module that runs the function of a call (features/returned_values/in_rank/muster_call.py)."""
-PYTHON = f"{CALL}_python"
-"""The file beside it with the version of Python that the code of the function needs."""
 _REPLACE = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 

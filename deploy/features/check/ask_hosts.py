@@ -8,12 +8,13 @@ from typing import Any
 
 from ...core.connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ...core.connect.fanout import HostOutcomes, Result, ask_every, on_every
-from ...core.connect.requests.hosts import HEALTH, OPEN_PORT, REACH, Reached
+from ...core.connect.requests.hosts import OPEN_PORT, REACH, Reached
 from ...core.connect.requests.request import Answer, Request
 from ...core.errors import HostError, MusterError
 from ...core.hosts.rendezvous import no_port, peers
 from ..leases.messages import LEASES, HostLeases
 from .host_reports import Clock, Measured, Measurements
+from .messages import HEALTH
 from .network import rank_addresses
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.hosts.finding import GIB, MIB, Finding, error, of_error, warning
-from ...core.hosts.gpu_facts import Card, Gpu, GpuReport
 from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of, unfit
 from ...core.plan.spec import LauncherName
@@ -17,6 +16,7 @@ from ...core.wire.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
 from ..image.compatibility import driver_runs, number, oldest_driver
 from ..leases.plan import holders
 from .host_reports import Measured
+from .messages import Card, Gpu, GpuReport
 
 LOOK = "run nvidia-smi there; look at dmesg for Xid"
 IDLE_MIB = 1024  # the driver itself keeps some hundred MiB

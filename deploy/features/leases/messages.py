@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from ...core.connect.requests.request import Nothing, Request
 from ...core.decode import AtMost, Like
-from ...core.hosts.bounds import Count, Name, Seconds, Text
-from ...core.hosts.gpu_facts import MOST_GPUS
+from ...core.hosts.bounds import MOST_GPUS, Count, Name, Seconds, Text
 
 Kind = Literal["nvidia", "amd", "ascend", "none"]
 MOST_CLAIMS = 1 << 12

@@ -12,6 +12,10 @@ from ...core.job.feature import Attempt, Feature
 from ...core.job.run_folder import RunFolder
 from ..metrics.driver import METRICS_SECONDS, fetched
 
+CALL = "muster_call"
+"""The module that runs the function of a call (in_rank/muster_call.py)."""
+PYTHON = f"{CALL}_python"
+"""The file beside it with the version of Python that the code of the function needs."""
 MOST_RETURNED = 1 << 24  # bytes of the value of one rank
 
 
@@ -25,6 +29,8 @@ class ReturnedValues(Feature):
 
     def fetch(self, attempt: Attempt) -> None:
         """Fetch them from all hosts at once."""
+        if attempt.plan.spec.program.module != CALL:
+            return
         ranks, cluster = defaultdict[str, list[int]](list), attempt.cluster
         for placed in attempt.plan.ranks:
             ranks[placed.host].append(placed.rank)

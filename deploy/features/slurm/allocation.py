@@ -27,9 +27,9 @@ from ...core.hosts.hostfile import MAX_SLOTS, Host
 from ...core.hosts.name_patterns import MAX_HOSTS
 from ...core.plan.spec import LaunchSpec
 from ...core.text.text import count
-from ...core.wire.variables import for_slurm
 from . import job_state
 from .mark import Mark
+from .programs import for_slurm
 
 WITH_PATH = 'PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"; export PATH;'
 

@@ -28,12 +28,11 @@ from ...core.plan.spec import LaunchSpec, is_secret
 from ...core.wire.durable import write_atomically
 from ...core.wire.os_errors import explain
 from ...core.wire.store import Store
-from ...core.wire.variables import for_slurm
 from ..detach.driver import own_code
 from .allocation import from_home
 from .job_state import why_waits
 from .mark import write_mark
-from .programs import SECONDS, ask, error_of, missing
+from .programs import SECONDS, ask, error_of, for_slurm, missing
 
 BATCH, LOG = "batch", "driver.log"
 # Options of the user come last and override these.

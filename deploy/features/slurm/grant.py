@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...core.errors import MusterError, UsageError
 from ...core.waits import waiting
-from ...core.wire.variables import for_slurm
 from .allocation import PREFIX, Allocation, allocation_of
 from .job_state import gres_of, problems_of, queued, why_never
-from .programs import ask, error_of, host_names, missing
+from .programs import ask, error_of, for_slurm, host_names, missing
 
 _MARK = "muster:"
 # The command of salloc: it prints the allocation's variables between two marks, then waits for the end of its

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...core.errors import MusterError, UsageError
-from ...core.wire.variables import for_slurm
 from .site import SlurmSite, parse_config, parse_groups
 
 SECONDS = 15.0
@@ -26,9 +25,30 @@ _ROUTINE = re.compile(
 """Messages of each allocation, and those of --verbose."""
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 
+SLURM_SITES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
+"""Where Slurm's programs find their site, and how they log in to it."""
+# Variables that Slurm's programs read as options, from a user's shell or an outer job: srun(1), salloc(1),
+# sbatch(1), squeue(1), scancel(1), INPUT ENVIRONMENT VARIABLES. Those of salloc and sbatch remain, because
+# users choose a partition or account by them, except those that change how their job runs.
+_OPTIONS_OF_SLURM = (
+    *("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_", "PMI_"),
+    *("SALLOC_KILL_CMD", "SALLOC_DEBUG", "SBATCH_DEBUG", "SBATCH_ARRAY_INX", "SBATCH_CONTAINER"),
+    *("SBATCH_ERROR", "SBATCH_EXPORT", "SBATCH_GET_USER_ENV", "SBATCH_INPUT"),
+    *("SBATCH_NO_KILL", "SBATCH_WAIT"),
+)
+
 
 KILL_WAIT = 30.0
 """Slurm's default."""
+
+
+def for_slurm(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for one of Slurm's programs: only its arguments are options."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in SLURM_SITES or not name.startswith(_OPTIONS_OF_SLURM)
+    }
 
 
 def missing(program: str) -> UsageError:

@@ -9,8 +9,20 @@ from typing import Annotated, Literal
 
 from ...decode import AtMost, message
 from ...errors import MusterError
-from ...hosts.bounds import MOST_HOSTS, Bytes, Count, JobId, Name, Number, Path, Pid, Rank, Seconds, Text
-from ...hosts.gpu_facts import MOST_GPUS
+from ...hosts.bounds import (
+    MOST_GPUS,
+    MOST_HOSTS,
+    Bytes,
+    Count,
+    JobId,
+    Name,
+    Number,
+    Path,
+    Pid,
+    Rank,
+    Seconds,
+    Text,
+)
 from ...wire.files import CHUNK_BYTES
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 

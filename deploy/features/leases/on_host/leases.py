@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ....core.agent.devices import Device, Devices, chosen, foreign, look
 from ....core.agent.processes import descendants
 from ....core.wire.frames import Frame
 from . import claims
 from .claims import MOST_NAME, MOST_SHOWN, Claim, OwnClaim, Want
+from .devices import Device, Devices, chosen, foreign, look
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 FRESH_SECONDS = 1.0  # nvidia-smi is not asked again at once

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..wire.users import name_of
-from .gpus import Machine, device_files, processes, query, split
-from .processes import peek
-from .running_jobs import GPUS
+from ....core.agent.gpus import Machine, amd_gpus, ascend_npus, device_files, processes, query, split
+from ....core.agent.processes import peek
+from ....core.agent.running_jobs import GPUS
+from ....core.wire.users import name_of
 
 FIELDS = "index,uuid,mig.mode.current"
-AMD, FILES = "/sys/class/kfd/kfd/topology/nodes", "/dev"
 SMI_SECONDS = 10.0
 SERVER = "nvidia-cuda-mps"  # it serves the processes of others, and uses every GPU
 
@@ -37,26 +35,17 @@ class Devices(NamedTuple):
     listed: Sequence[Device] = ()
 
 
-def count_others() -> int:
-    """The number of GPUs and NPUs that are not NVIDIA's, without starting a program."""
-    return len(_amd(Machine())) or len(_ascend())
-
-
 def look() -> Devices:
     """The devices; OSError if nvidia-smi does not list the GPUs that the driver has."""
     machine = Machine(seconds=SMI_SECONDS)
     if machine.names(GPUS) or device_files(machine):
         return Devices("nvidia", _nvidia(machine))
-    if found := _amd(machine):
-        return Devices("amd", found)
-    found = _ascend()
-    return Devices("ascend" if found else "none", found)
-
-
-def _names(folder: str, pattern: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        return [name for name in os.listdir(folder) if re.fullmatch(pattern, name)]
-    return []
+    if found := amd_gpus(machine):
+        return Devices("amd", [Device(index, f"amd-{number}") for index, number in enumerate(found)])
+    found = ascend_npus(machine)
+    return Devices(
+        "ascend" if found else "none", [Device(int(number), f"ascend-{number}") for number in found]
+    )
 
 
 def _nvidia(machine: Machine) -> list[Device]:
@@ -86,21 +75,6 @@ def _mig_parts(text: str) -> dict[str, tuple[str, ...]]:
         else:
             parts[gpu] = (*parts.get(gpu, ()), f"MIG-{uuid}")
     return parts
-
-
-def _amd(machine: Machine) -> list[Device]:
-    """AMD's GPUs in the order of their driver; its processors have the number 0."""
-    nodes = sorted(map(int, _names(AMD, r"\d+")))
-    numbers = (machine.text(f"{AMD}/{node}/gpu_id") for node in nodes)
-    return [
-        Device(index, f"amd-{number}")
-        for index, number in enumerate(number for number in numbers if number.isdigit() and int(number))
-    ]
-
-
-def _ascend() -> list[Device]:
-    numbers = sorted(int(name[7:]) for name in _names(FILES, r"davinci\d+"))
-    return [Device(number, f"ascend-{number}") for number in numbers]
 
 
 def foreign(device: Device, own: set[int]) -> tuple[str, str]:

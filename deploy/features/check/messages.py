@@ -1,14 +1,15 @@
-"""The GPUs of a host, as its agent describes them (core/agent/gpus.py)."""
+"""The request for the health of a host: its GPUs, limits, disks, and the processes that jobs left there."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from ..decode import AtMost, Like
-from .bounds import Count, Name, Pid, Text, Version
+from ...core.connect.requests.request import Pids, Request
+from ...core.decode import AtMost, Between, Like, message
+from ...core.hosts.bounds import MOST_GPUS, Address, Bytes, Count, Name, Number, Path, Pid, Text, Version
 
-MOST_GPUS = 1024
 PciAddress = Annotated[str, Like(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")]
 """`0000:4e:00.0`; empty where it is not known."""
 
@@ -76,3 +77,68 @@ class GpuReport:
     gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
     gpu_error: Text | None
     gpu_host: GpuHost
+
+
+@message(frozen=True)
+class Folder:
+    """A folder in which jobs write: its free bytes, and the error of a test write.
+
+    `inodes`: files that can still be made, None if they are not counted. `noexec`: no program starts there.
+    """
+
+    path: Path
+    free: Bytes | None
+    error: Text | None
+    inodes: Annotated[int, Between(0, 1 << 64)] | None = None
+    noexec: bool = False
+
+
+@message(frozen=True)
+class JobProcesses:
+    """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over.
+
+    `stopped`: the number of its agent if that is stopped (SIGSTOP); it may be all that is left.
+    """
+
+    job: Name
+    pids: Pids
+    kept: bool
+    stopped: Pid | None = None
+
+
+@message(frozen=True)
+class HostHealth:
+    """One host, as its agent measured it. Sizes in bytes; a limit of -1 is none."""
+
+    user: Name
+    own_addresses: Annotated[tuple[Address, ...], AtMost(1024)]
+    """The addresses to which its own name resolves."""
+    folders: Annotated[tuple[Folder, Folder], AtMost(2)]
+    """Muster's own folder, and the folder for temporary files."""
+    shm_free: Bytes | None
+    nofile: Number
+    memlock: Number
+    rdma: bool
+    gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
+    gpu_error: Text | None
+    driver: Name | None
+    driver_cuda: Version | None
+    torch_cuda: Version | None
+    nccl: Version | None
+    jobs: Annotated[tuple[JobProcesses, ...], AtMost(1 << 14)]
+    gpu_host: GpuHost = field(default_factory=GpuHost)
+    """The parts that its GPUs depend on."""
+    image: Annotated[Mapping[Name, Name], AtMost(256)] = field(default_factory=dict)
+    """The record of the node image: flavor, track, the version of each part; empty without one."""
+    kernel: Name | None = None
+    glibc: Version | None = None
+    numpy: Version | None = None
+    mtu: Number | None = None
+    """Of the interface with the default route."""
+    variables: Text = ""
+    """Those of NCCL in the login: `NCCL_DEBUG=INFO NCCL_IB_HCA=mlx5`."""
+    machine: Name = ""
+    """Equal for two names of one machine; empty if unknown."""
+
+
+HEALTH = Request("health", HostHealth)
