@@ -45,8 +45,8 @@ class Agent:
         self._writing = threading.Lock()
         # Without it Open MPI does not start; a step of Slurm and a driver without HOME leave it out.
         home = os.environ.setdefault("HOME", os.path.expanduser("~"))
-        self._root = MusterPaths.of_home(home).root
-        self._handlers = Handlers(self._root, self)
+        self._muster_root = MusterPaths.of_home(home).root
+        self._handlers = Handlers(self._muster_root, self)
         self._worker = Worker(self.answer)
         self._probe: Any = None
         self._at_work = threading.Event()
@@ -84,7 +84,7 @@ class Agent:
         """The error of the home's disk, if it does not answer."""
         from .disks import Probe, unanswered
 
-        self._probe = self._probe or Probe(self._root)
+        self._probe = self._probe or Probe(self._muster_root)
         disk = self._probe.silent_disk()
         return unanswered(disk) if disk else ""
 
@@ -148,8 +148,8 @@ class Agent:
 class Handlers:
     """Loads each handler at its first request: loading all would dominate the time of a single request."""
 
-    def __init__(self, home: str, agent: Agent) -> None:
-        self._home, self._send = home, agent.send
+    def __init__(self, muster_root: str, agent: Agent) -> None:
+        self._muster_root, self._send = muster_root, agent.send
         self._loaded: dict[str, Any] = {"Agent": agent}
         self._loading = threading.RLock()
 
@@ -198,7 +198,7 @@ class Handlers:
             return self.of(request)
         from pathlib import Path
 
-        return Path(self._home) if name == "home" else Path(self._home, name)
+        return Path(self._muster_root) if name == "muster_root" else Path(self._muster_root, name)
 
 
 def _import(modules: list[str]) -> None:

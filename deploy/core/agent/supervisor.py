@@ -236,10 +236,10 @@ class JobHandler:
 class JobSupervisor:
     """Answers the requests of a launch, from `prepare` on, and of further attempts of the same job."""
 
-    def __init__(self, home: Path, send: Callable[[Frame], None], handlers: Any) -> None:
-        self.home, self._to_driver, self._handlers = home, send, handlers
+    def __init__(self, muster_root: Path, send: Callable[[Frame], None], handlers: Any) -> None:
+        self.muster_root, self._to_driver, self._handlers = muster_root, send, handlers
         self.send = Reports(send)
-        self.store = Store(Path(MusterPaths(str(home)).store))
+        self.store = Store(Path(MusterPaths(str(muster_root)).store))
         self.job: Frame = {}
         self.private: Path | None = None
         self._folders: list[Path] = []
@@ -271,7 +271,7 @@ class JobSupervisor:
         """
         paths = JobPaths(request["folder"])
         folder = Path(paths.folder)
-        make_private(self.home, folder.parent, folder, Path(paths.logs), Path(paths.out))
+        make_private(self.muster_root, folder.parent, folder, Path(paths.logs), Path(paths.out))
         require_fit(paths.folder, tempfile.gettempdir())
         self._hold(paths.lock(request["host"]))
         require_targets(request.get("links", ()))

@@ -16,7 +16,7 @@ class Handler(NamedTuple):
     kind: str
     needs: str
     """The arguments of its constructor: `send`, the handler `transfers` or `job`, all `handlers`, the agent's
-    folder `home`, or a folder in `home`."""
+    folder `muster_root`, or a folder in it."""
     requests: Mapping[str, str]
     """The names of its requests, by the text in front of the error of a failed one."""
     words: str = ""
@@ -36,7 +36,7 @@ AT_START = (
     Handler("core.wire.files", "Files", "", {"cannot read the file": "file file_part", "": "entries"}),
     Handler("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Handler(
-        *("core.agent.supervisor", "JobSupervisor", "home send handlers"),
+        *("core.agent.supervisor", "JobSupervisor", "muster_root send handlers"),
         {
             "cannot make the job's folder": "prepare",
             "cannot start the launcher": "start",
@@ -52,9 +52,14 @@ ON_DEMAND = (
     Handler("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
     Handler("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
     Handler("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
-    Handler("features.detach.on_host", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
     Handler(
-        *("features.why.on_host.evidence", "RankEvidence", "home"),
+        "features.detach.on_host",
+        "Detaching",
+        "muster_root send",
+        {"cannot start the job's driver": "detach"},
+    ),
+    Handler(
+        *("features.why.on_host.evidence", "RankEvidence", "muster_root"),
         {"cannot read where the ranks are": "stacks why"},
     ),
     Handler("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
@@ -84,24 +89,26 @@ ON_DEMAND = (
         "",
         {"cannot write the file": "put_begin put_write put_check put_place"},
     ),
-    Handler("features.eval.on_host", "Consoles", "home", {"cannot ask the ranks": "console_eval"}),
+    Handler("features.eval.on_host", "Consoles", "muster_root", {"cannot ask the ranks": "console_eval"}),
     Handler(
-        *("features.forward.on_host", "Streams", "home send"),
+        *("features.forward.on_host", "Streams", "muster_root send"),
         {"cannot connect": "stream_open", "": "stream_part stream_taken stream_close"},
         quick="stream_part stream_taken stream_close",
     ),
     Handler(
-        *("features.why.on_host.arrivals", "ArrivalMeter", "home"),
+        *("features.why.on_host.arrivals", "ArrivalMeter", "muster_root"),
         {"cannot read where the ranks are": "arrivals"},
     ),
-    Handler("features.adhoc.on_host.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
+    Handler("features.adhoc.on_host.cleanup", "Cleaning", "muster_root", {"cannot remove old jobs": "clean"}),
     Handler("features.preload.on_host.preload", "Preload", "job", {"": "preload"}, "preload"),
     Handler(
         *("features.containers.on_host.container", "Container", "job"),
         {"cannot start the container": "container_start"},
         "container",
     ),
-    Handler("features.containers.on_host.look", "Containers", "home", {"cannot use the image": "container"}),
+    Handler(
+        "features.containers.on_host.look", "Containers", "muster_root", {"cannot use the image": "container"}
+    ),
     Handler("features.image.on_host.images", "ImageLoader", "images send", {"": "image image_load"}),
     Handler(
         *("features.data.on_host.data", "Data", "data jobs send transfers"),
@@ -112,11 +119,11 @@ ON_DEMAND = (
         },
     ),
     Handler(
-        *("core.agent.transfer.transfers", "HostTransfers", "home send"),
+        *("core.agent.transfer.transfers", "HostTransfers", "muster_root send"),
         {"cannot receive files": "blob_serve blob_take", "": "blob_complete blob_pull blob_forget"},
     ),
     Handler(
-        *("features.packages.on_host.environments", "Environments", "home send"),
+        *("features.packages.on_host.environments", "Environments", "muster_root send"),
         {
             "cannot look at the environments of packages": "envs",
             "cannot remove environments of packages": "env_remove",

@@ -25,8 +25,8 @@ START = (
 class Detaching:
     """Puts the driver's code into the job's folder, starts it, and passes on its first line."""
 
-    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
-        self._paths, self.send = MusterPaths(str(home)), send
+    def __init__(self, muster_root: Path, send: Callable[[Frame], None]) -> None:
+        self._paths, self.send = MusterPaths(str(muster_root)), send
         self.store = Store(Path(self._paths.store))
 
     def do_detach(self, request: Frame, payload: bytes) -> Frame:

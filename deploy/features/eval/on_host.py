@@ -27,8 +27,8 @@ SILENT = "it does not answer: it is stopped, or in a function of C that lets no 
 class Consoles:
     """Answers for every job of this host, except those with `--no-record`."""
 
-    def __init__(self, home: Path) -> None:
-        self._paths = MusterPaths(str(home))
+    def __init__(self, muster_root: Path) -> None:
+        self._paths = MusterPaths(str(muster_root))
 
     def do_console_eval(self, request: Frame, payload: bytes) -> Frame:
         """The value of an expression in each rank; none if the job is not on this host, or has ended."""

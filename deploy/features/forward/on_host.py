@@ -26,8 +26,8 @@ LOOPBACK = ("127.0.0.1", "::1")
 class Streams:
     """Answers for every job of this host."""
 
-    def __init__(self, home: Path, send: Callable[..., None]) -> None:
-        self._paths, self._send = MusterPaths(str(home)), send
+    def __init__(self, muster_root: Path, send: Callable[..., None]) -> None:
+        self._paths, self._send = MusterPaths(str(muster_root)), send
         self._streams: dict[int, Stream] = {}
 
     def close(self) -> None:

@@ -168,8 +168,8 @@ FOLDERS = {"images": "images", "wheels": "wheels", "data": "data/.chunks"}
 class HostTransfers:
     """Files that arrive in one folder. They arrive in threads, and an event reports how each ended."""
 
-    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
-        self._home, self._send = home, send
+    def __init__(self, muster_root: Path, send: Callable[[Frame], None]) -> None:
+        self._muster_root, self._send = muster_root, send
         self._serving: tuple[Blobs, Identity] | None = None
         self._work: SimpleQueue[Callable[[], None]] | None = None
         self.accept: Callable[[Frame], None] = lambda request: None
@@ -180,7 +180,7 @@ class HostTransfers:
 
         `digests`: the files that this host needs; null for all files of earlier transfers.
         """
-        root = self._home / FOLDERS[request["folder"]]
+        root = self._muster_root / FOLDERS[request["folder"]]
         for folder in (root.parent, root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         blobs, identity_ = Blobs(root), identity(request["identity"])

@@ -25,8 +25,8 @@ FRESH_SECONDS = 3600.0
 class Cleaning:
     """Removes folders of jobs, and contents of the store that no job's code uses."""
 
-    def __init__(self, home: Path) -> None:
-        self._paths = MusterPaths(str(home))
+    def __init__(self, muster_root: Path) -> None:
+        self._paths = MusterPaths(str(muster_root))
 
     def do_clean(self, request: Frame, payload: bytes) -> Frame:
         """Remove jobs that no agent or driver holds, and that were not written to for `older` seconds.

@@ -53,7 +53,7 @@ class Container(JobHandler):
         job, self._request = self.job, request
         if not job.reaper:
             raise ValueError("prepare comes before container_start")
-        paths = MusterPaths(str(job.home))
+        paths = MusterPaths(str(job.muster_root))
         make_private(Path(paths.container_home))
         Path(paths.data).mkdir(mode=0o700, exist_ok=True)
         argv = [argument.replace(PRIVATE, str(job.private)) for argument in request["argv"]]

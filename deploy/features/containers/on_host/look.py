@@ -22,8 +22,8 @@ from .engines import ContainerEngine, choose, devices, gpus_by
 class Containers:
     """Answers the request of `launch --image`, before the plan is made."""
 
-    def __init__(self, home: Path) -> None:
-        self._home, self._records = home, Path(MusterPaths(str(home)).containers)
+    def __init__(self, muster_root: Path) -> None:
+        self._muster_root, self._records = muster_root, Path(MusterPaths(str(muster_root)).containers)
 
     def do_container(self, request: Frame, payload: bytes) -> Frame:
         """The image and its engine. `pull`: fetch it if it is missing. The payload surveys an image."""
@@ -31,7 +31,7 @@ class Containers:
         if image is None and request["pull"]:
             engine.pull(request["image"])
             image = engine.image(request["image"])
-        make_private(self._home, self._records)
+        make_private(self._muster_root, self._records)
         home = identity_of_folder(self._records / "home")
         threading.Thread(target=_sweep, args=(engine, home), daemon=True).start()
         survey = self._surveyed(engine, image["id"], request["image"], payload.decode()) if image else {}

@@ -59,9 +59,9 @@ def lock(root: Path, key: str, kind: int) -> int:
     return descriptor
 
 
-def hold(home: Path, key: str) -> int:
+def hold(muster_root: Path, key: str) -> int:
     """Note that a job uses an environment; returns the descriptor that holds its lock."""
-    root = Path(MusterPaths(str(home)).environments)
+    root = Path(MusterPaths(str(muster_root)).environments)
     descriptor = lock(root, key, fcntl.LOCK_SH)
     if record(root / key) is None:
         os.close(descriptor)
@@ -89,14 +89,14 @@ def remove(root: Path, key: str, before: float | None = None) -> int | None:
         os.close(held)
 
 
-def clean(home: Path, before: float) -> int:
+def clean(muster_root: Path, before: float) -> int:
     """Remove environments not used since then, and their cache and wheels; returns the bytes freed."""
-    root = Path(MusterPaths(str(home)).environments)
+    root = Path(MusterPaths(str(muster_root)).environments)
     if not root.is_dir():
         return 0
     removed = [remove(root, path.name, before) for path in sorted(root.iterdir()) if is_key(path.name)]
     freed = sum(size for size in removed if size is not None)
-    wheels = Path(MusterPaths(str(home)).wheels)
+    wheels = Path(MusterPaths(str(muster_root)).wheels)
     if not any(is_key(path.name) for path in root.iterdir()):
         for folder in (root / "cache", wheels):
             if newest_in(folder) <= before:  # a launch may be bringing wheels just now

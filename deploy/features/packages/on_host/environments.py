@@ -78,13 +78,13 @@ class BuildError(Exception):
     """The reason why an environment cannot be made."""
 
 
-def make_in_thread(home: Path, request: Frame, text: str, send: Callable[[Frame], None]) -> None:
+def make_in_thread(muster_root: Path, request: Frame, text: str, send: Callable[[Frame], None]) -> None:
     """Make an environment, and report its end: the environment's record, or an error."""
 
     def work() -> None:
         began = time.monotonic()
         try:
-            made = make(home, request, text)
+            made = make(muster_root, request, text)
         except (BuildError, OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error) if isinstance(error, BuildError) else explain(error)
             send({"event": "env-made", "error": reason, "seconds": time.monotonic() - began})
@@ -94,11 +94,11 @@ def make_in_thread(home: Path, request: Frame, text: str, send: Callable[[Frame]
     threading.Thread(target=work, daemon=True).start()
 
 
-def make(home: Path, request: Frame, text: str) -> dict[str, Any]:
+def make(muster_root: Path, request: Frame, text: str) -> dict[str, Any]:
     """Make an environment if it is missing; returns its record. Waits for a launch that makes the same."""
-    paths = MusterPaths(str(home))
+    paths = MusterPaths(str(muster_root))
     root, key = Path(paths.environments), request["key"]
-    make_private(home, root)
+    make_private(muster_root, root)
     held = lock(root, key, fcntl.LOCK_EX)
     try:
         folder = root / key
@@ -231,14 +231,14 @@ _DRIVERS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
 class Environments:
     """Answers requests about environments."""
 
-    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
-        self._home, self._send = home, send
-        self._root = Path(MusterPaths(str(home)).environments)
+    def __init__(self, muster_root: Path, send: Callable[[Frame], None]) -> None:
+        self._muster_root, self._send = muster_root, send
+        self._root = Path(MusterPaths(str(muster_root)).environments)
         self._held = set[str]()
 
     def do_envs(self, request: Frame, payload: bytes) -> Frame:
         """The environments that are complete, and the facts that decide which wheels run here."""
-        make_private(self._home, self._root)
+        make_private(self._muster_root, self._root)
         return {
             "home": identity_of_folder(self._root / "home"),
             "machine": platform.machine(),
@@ -253,13 +253,13 @@ class Environments:
 
     def do_env_make(self, request: Frame, payload: bytes) -> Frame:
         """Make an environment; the end is an event, because that may take minutes."""
-        make_in_thread(self._home, request, payload.decode(), self._send)
+        make_in_thread(self._muster_root, request, payload.decode(), self._send)
         return {}
 
     def do_env_hold(self, request: Frame, payload: bytes) -> Frame:
         """Keep an environment that ranks use from being removed, as long as this process lives."""
         if request["key"] not in self._held:
-            hold(self._home, request["key"])
+            hold(self._muster_root, request["key"])
             self._held.add(request["key"])
         return {}
 

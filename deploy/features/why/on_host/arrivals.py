@@ -33,8 +33,8 @@ class ArrivalMeter:
     The records are files, so that this needs no help of the job's own agent.
     """
 
-    def __init__(self, home: Path) -> None:
-        self._paths = MusterPaths(str(home))
+    def __init__(self, muster_root: Path) -> None:
+        self._paths = MusterPaths(str(muster_root))
         self._pressure = PressureMeter()
 
     def do_arrivals(self, request: Frame, payload: bytes) -> Frame:

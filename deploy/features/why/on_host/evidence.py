@@ -52,8 +52,8 @@ UNRECORDED = "the job was launched with --no-record"
 class RankEvidence:
     """Answers for every job of this host: the job's agent is asked, even if it is this agent itself."""
 
-    def __init__(self, home: Path) -> None:
-        self._paths = MusterPaths(str(home))
+    def __init__(self, muster_root: Path) -> None:
+        self._paths = MusterPaths(str(muster_root))
         self._store = Store(Path(self._paths.store))
 
     def do_stacks(self, request: Frame, payload: bytes) -> Frame:
