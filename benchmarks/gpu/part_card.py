@@ -21,8 +21,8 @@ from typing import Any
 
 from muster.deploy.core.agent import gpus
 from muster.deploy.core.decode import from_json
-from muster.deploy.core.hosts.gpu_facts import GpuReport
 from muster.deploy.features.check.host import Needs, of_gpus
+from muster.deploy.features.check.messages import GpuReport
 from muster.deploy.features.samples.on_host.gpu_meter import GpuMeter
 from muster.deploy.features.samples.on_host.gpu_meter import find as find_smi
 

@@ -89,9 +89,7 @@ def complete(hosts: HostsHere, folder: Path) -> list[str]:
 def test_who_calls_right_chunks_wrong_loses_its_own_place_alone(hosts: HostsHere, folder: Path) -> None:
     hosts.lies["node2"] = CALLS_THEM_WRONG
     pushed = push(hosts, f"head:{folder}")
-    assert errors(pushed) == {
-        "node2": "it reported wrong chunks of node1; they are right, by the driver's check"
-    }
+    assert errors(pushed) == {"node2": "it reported wrong chunks of node1; they are right, by the check here"}
     assert complete(hosts, folder) == ["node1", "node3"]
 
 

@@ -199,7 +199,7 @@ def test_a_driver_that_stood_still_blames_no_host(project: Project, launcher: st
         process.send_signal(signal.SIGCONT)
         rest = process.stdout.read()
     assert process.returncode == 1
-    assert re.search(r"FAILED  the driver did not run for \d+ s \(Ctrl-Z", rest), rest
+    assert re.search(r"FAILED  Muster's driver did not run for \d+ s \(Ctrl-Z", rest), rest
 
 
 def test_two_launches_at_once_do_not_meet(project: Project) -> None:

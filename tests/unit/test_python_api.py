@@ -22,8 +22,8 @@ from muster.deploy.api.job import LaunchError
 from muster.deploy.api.job_result import JobError, JobResult, RankEnd, RankError, read_result
 from muster.deploy.cli.commands import load
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
-from muster.deploy.core.plan.program import CALL, PYTHON, Program
-from muster.deploy.features.returned_values.driver import name_of
+from muster.deploy.core.plan.program import Program
+from muster.deploy.features.returned_values.driver import CALL, PYTHON, name_of
 from muster.deploy.features.returned_values.wire import decoded, encoded
 from tests.unit.plans import make_plan
 

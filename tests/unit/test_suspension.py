@@ -45,7 +45,7 @@ def ended(at: float, kind: Any = "launcher") -> Failure:
 
 @pytest.mark.parametrize(
     ("machine", "says"),
-    [(True, "this machine was suspended for 21 s"), (False, "the driver did not run for 21 s (Ctrl-Z?")],
+    [(True, "this machine was suspended for 21 s"), (False, "Muster's driver did not run for 21 s (Ctrl-Z?")],
 )
 def test_a_job_that_hosts_ended_meanwhile_is_not_their_fault(
     clocks: Clocks, machine: bool, says: str
@@ -67,7 +67,7 @@ def test_a_detached_driver_that_stood_still_gets_no_advice_for_a_terminal(clocks
     watch.look()
     explained = watch.explain(ended(1012.3))
     assert explained is not None
-    assert explained.reason.startswith("the driver on node1: the driver did not run for 21 s")
+    assert explained.reason.startswith("Muster's driver on node1: Muster's driver did not run for 21 s")
     assert "Ctrl-Z" not in explained.reason
     assert "--detach" not in explained.reason
 
@@ -107,7 +107,7 @@ def test_a_launch_whose_driver_stood_still_says_so(
     result = hosts.run()
     assert result.failure is not None
     assert (result.failure.kind, result.exit_status) == ("driver", 1)
-    assert "the driver did not run for 20 s" in result.failure.headline
+    assert "Muster's driver did not run for 20 s" in result.failure.headline
 
 
 @pytest.mark.parametrize("broken", [("node1", "node2"), ("node1",)])

@@ -181,9 +181,7 @@ def test_the_source_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any
 def test_who_calls_right_content_wrong_is_given_up_and_not_the_source(cluster: Any) -> None:
     cluster.channels["node2"].pulls = [FileGot(DIGEST, "a chunk does not match the manifest", wrong=True)]
     transfers = bring(cluster, transfer(("node2", "node3"), source="node1"))
-    assert transfers.lost == {
-        "node2": "it reported wrong chunks of node1; they are right, by the driver's check"
-    }
+    assert transfers.lost == {"node2": "it reported wrong chunks of node1; they are right, by the check here"}
 
 
 def test_a_host_that_gets_a_byte_now_and_then_does_not_keep_a_push_from_its_end(

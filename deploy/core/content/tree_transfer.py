@@ -274,7 +274,7 @@ class Transfers:
             return
         if report.error and transfer.is_right():
             self.lose(
-                host, f"it reported wrong chunks of {transfer.source}; they are right, by the driver's check"
+                host, f"it reported wrong chunks of {transfer.source}; they are right, by the check here"
             )
             return
         self._note(host, transfer.digest, 0 if report.error else transfer.size)

@@ -217,7 +217,7 @@ class Suspension:
         if long.machine:
             return self._advised(f"this machine was suspended for {long.seconds:.0f} s, {silent}")
         why = "SIGSTOP, or its host was overloaded" if self.detached else "Ctrl-Z? output that is not read?"
-        return self._advised(f"the driver did not run for {long.seconds:.0f} s ({why}), {silent}")
+        return self._advised(f"Muster's driver did not run for {long.seconds:.0f} s ({why}), {silent}")
 
     def _advised(self, reason: str) -> str:
-        return f"the driver on {self._head}: {reason}" if self.detached else f"{reason}{DETACH}"
+        return f"Muster's driver on {self._head}: {reason}" if self.detached else f"{reason}{DETACH}"

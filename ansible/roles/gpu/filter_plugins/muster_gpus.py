@@ -28,8 +28,8 @@ MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the findings about a host's GPUs, from the output of its probe."""
     from muster.deploy.core.decode import MALFORMED, from_json
-    from muster.deploy.core.hosts.gpu_facts import GpuReport
     from muster.deploy.features.check.host import Needs, of_gpus
+    from muster.deploy.features.check.messages import GpuReport
 
     try:
         report = from_json(GpuReport, json.loads(probe_output))
