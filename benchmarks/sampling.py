@@ -20,8 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from muster.deploy.core.connect.report_frames import of_frame
-from muster.deploy.core.connect.reports import Event
+from muster.deploy.core.connect.reports import Event, of_frame
 from muster.deploy.core.wire.frames import Frame
 from muster.deploy.features.samples.messages import Sampled
 from muster.deploy.features.samples.on_host.sampler import Sampler

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..core import interrupts, waits
 from ..core.connect.cluster import Cluster
-from ..core.job.events import Event
+from ..core.job.events import Event, JobEvent
 from ..core.job.feature import Feature, Features, Start
-from ..core.job.job_events import JobEvent
 from ..core.job.planning import make_plan
 from ..core.plan.placement import Placement
 from ..core.plan.spec import LaunchSpec

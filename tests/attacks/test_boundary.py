@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 import pytest
 
-from muster.deploy.core.connect import channel, report_frames, silence
+from muster.deploy.core.connect import channel, reports, silence
 from muster.deploy.core.connect.bootstrap import GREETING
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
@@ -127,7 +127,7 @@ def test_a_report_is_what_it_should_be_or_refused_in_a_few_words() -> None:
     assert [
         bad
         for word in KINDS
-        for bad in bad_refusals(word, {"event": word, **REPORTS[word]}, report_frames.of_frame)
+        for bad in bad_refusals(word, {"event": word, **REPORTS[word]}, reports.of_frame)
     ] == []
 
 
@@ -161,7 +161,7 @@ def test_what_would_reach_a_path_a_number_or_a_command_is_refused(
 def test_an_end_has_a_code_that_a_process_can_have(code: Any) -> None:
     for word in ("ran", "rank-end", "command-end", "shell-end", "daemon-end"):
         with pytest.raises(ValueError, match=f"the report {word}: code"):
-            report_frames.of_frame({"event": word, **REPORTS[word], "code": code})
+            reports.of_frame({"event": word, **REPORTS[word], "code": code})
 
 
 # ---- the connection ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.agent.main import Agent
-from muster.deploy.core.connect import report_frames
+from muster.deploy.core.connect import reports
 from muster.deploy.core.connect.requests.hosts import FACTS
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import HostfileError
@@ -65,13 +65,13 @@ def attack_frames(chance: random.Random, folder: Path) -> None:
     word = chance.choice([*REPORTS])
     line = json.dumps({"event": word, "size": chance.randint(-1, 9), **REPORTS[word]}).encode() + b"\n"
     with contextlib.suppress(ValueError):
-        read_frame(io.BytesIO(mutated(chance, line)), 1 << 16, report_frames.room)
+        read_frame(io.BytesIO(mutated(chance, line)), 1 << 16, reports.room)
 
 
 def attack_reports(chance: random.Random, folder: Path) -> None:
     word = chance.choice([*REPORTS])
     with contextlib.suppress(ValueError, TypeError):
-        report_frames.of_frame({"event": word, **twisted(chance, REPORTS[word])} if chance.random() else {})
+        reports.of_frame({"event": word, **twisted(chance, REPORTS[word])} if chance.random() else {})
 
 
 def attack_facts(chance: random.Random, folder: Path) -> None:

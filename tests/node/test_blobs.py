@@ -14,8 +14,7 @@ import pytest
 from muster.deploy.core.agent.transfer import blobs as module
 from muster.deploy.core.agent.transfer import transfers as peers
 from muster.deploy.core.agent.transfer.blobs import Blobs
-from muster.deploy.core.agent.transfer.tls import Identity, identity
-from muster.deploy.core.agent.transfer.transfers import Peer, Server, WantedFile
+from muster.deploy.core.agent.transfer.transfers import Identity, Peer, Server, WantedFile, identity
 from muster.deploy.core.content.transfer_state import identities
 from tests.damage import DAMAGE
 from tests.waiting import wait_until

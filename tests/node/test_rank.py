@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.agent import rank, rank_log
+from muster.deploy.core.agent import rank
 from muster.deploy.core.wire.clock import steady
 from muster.deploy.core.wire.rank_logs import rank_stem
 from tests.processes import is_alive, wait_until_gone
@@ -99,10 +99,9 @@ def test_a_full_disk_keeps_no_line_from_the_driver_and_no_program_from_its_end(a
 
 def patient_for(seconds: float, folder: Path) -> str:
     """A copy of the wrapper that gives up a disk after so many seconds."""
-    for name in ("rank.py", "rank_log.py"):
-        text = (Path(str(rank.__file__)).parent / name).read_text()
-        text = text.replace("SILENT_DISK_SECONDS = 5.0", f"SILENT_DISK_SECONDS = {seconds}")
-        (folder / name).write_text(text)
+    text = Path(str(rank.__file__)).read_text()
+    text = text.replace("SILENT_DISK_SECONDS = 5.0", f"SILENT_DISK_SECONDS = {seconds}")
+    (folder / "rank.py").write_text(text)
     return str(folder / "rank.py")
 
 
@@ -214,8 +213,8 @@ def test_the_end_is_told_though_python_was_replaced_in_mid_run(
     ],
 )
 def test_only_whole_lines_are_passed_on(text: bytes, whole: bytes, rest: bytes) -> None:
-    assert rank_log.whole_lines(text, flush=False) == (whole, rest)
-    assert rank_log.whole_lines(text, flush=True) == (text, b"")
+    assert rank.whole_lines(text, flush=False) == (whole, rest)
+    assert rank.whole_lines(text, flush=True) == (text, b"")
 
 
 def test_a_long_line_is_passed_on_in_pieces(agent: Agent) -> None:
@@ -233,7 +232,7 @@ def test_what_a_program_printed_last_is_passed_on_however_slow_the_host_is(agent
     time.sleep(1.5)  # the agent has no core
     *lines, end = agent.frames()
     assert "".join(line["text"] for line in lines) == "x" * 280000 + "\n"
-    assert (end["event"], end["tail"][-1]) == ("rank-end", lines[-1]["text"][-rank_log.TAIL_WIDTH :])
+    assert (end["event"], end["tail"][-1]) == ("rank-end", lines[-1]["text"][-rank.TAIL_WIDTH :])
     assert process.wait(50) == 0
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.agent.facts import host_addresses
-from muster.deploy.core.agent.transfer import listening
+from muster.deploy.core.agent.transfer import transfers as listening
 from muster.deploy.core.agent.transfer import transfers as peers
 from muster.deploy.core.agent.transfer.blobs import Blobs
-from muster.deploy.core.agent.transfer.tls import identity
-from muster.deploy.core.agent.transfer.transfers import Peer, Server, WantedFile
+from muster.deploy.core.agent.transfer.transfers import Peer, Server, WantedFile, identity
 from muster.deploy.core.content.transfer_state import identities
 from muster.deploy.core.wire.certificate_name import certificate_name
 

@@ -25,7 +25,6 @@ from muster.deploy.features.leases.plan import contribution
 TOOLS = RankPrograms(
     rank="# rank.py\n",
     rsh="# rsh.py\n",
-    rank_log="# rank_log.py\n",
     in_rank={
         "sitecustomize.py": "# sitecustomize.py\n",
         "muster_program_end.py": "# muster_program_end.py\n",

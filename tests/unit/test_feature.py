@@ -13,9 +13,8 @@ from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.rendezvous import ClusterFacts, Rendezvous
-from muster.deploy.core.job.events import Event
+from muster.deploy.core.job.events import Event, JobEvent
 from muster.deploy.core.job.feature import Feature, Features, Start
-from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.planning import make_plan
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.plan.launch_plan import Contribution, LaunchPlan

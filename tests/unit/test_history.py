@@ -13,10 +13,17 @@ import pytest
 
 from muster.deploy.core.connect.listener import Listener
 from muster.deploy.core.job import state
-from muster.deploy.core.job.events import Event, Output
+from muster.deploy.core.job.events import (
+    FAILURES,
+    MOST_FAILURES,
+    Event,
+    EventType,
+    JobEvent,
+    JobHistory,
+    Output,
+    of_failure,
+)
 from muster.deploy.core.job.feature import Features
-from muster.deploy.core.job.history import MOST_FAILURES, JobHistory
-from muster.deploy.core.job.job_events import FAILURES, EventType, JobEvent, of_failure
 from muster.deploy.core.job.loop import LaunchLoop
 from muster.deploy.core.job.result import Failure, Kind, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder

@@ -27,9 +27,8 @@ from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job import control as jobs
 from muster.deploy.core.job import table as job_table
 from muster.deploy.core.job.control import LocalRuns, LocatedJob, LogLine
-from muster.deploy.core.job.events import LauncherOutput, Output
+from muster.deploy.core.job.events import JobEvent, LauncherOutput, Output
 from muster.deploy.core.job.fetch import fetch, snapshot
-from muster.deploy.core.job.job_events import JobEvent
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.text.screen import Screen

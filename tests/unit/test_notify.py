@@ -14,7 +14,7 @@ from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.project import with_defaults
 from muster.deploy.core.errors import UsageError
-from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.job.events import JobEvent
 from muster.deploy.core.job.result import Failure, LaunchResult, interruption
 from muster.deploy.core.plan.program import Program
 from muster.deploy.features.notify import driver as notifying

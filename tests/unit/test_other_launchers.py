@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.other_launchers import HINTS
+from muster.deploy.cli.launch import HINTS
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts import hostfile
 from tests.command_lines import parse

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.report_frames import of_frame
-from muster.deploy.core.job.events import Event, Recorded, Reported
-from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.connect.reports import of_frame
+from muster.deploy.core.job.events import Event, JobEvent, Recorded, Reported
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.features.samples import driver as sampling
 from muster.deploy.features.samples.driver import Sampling

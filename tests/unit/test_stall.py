@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from muster.deploy.core.connect.reports import ProgramOver
-from muster.deploy.core.job.events import Output
-from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.job.events import JobEvent, Output
 from muster.deploy.core.job.result import Failure, RankExit
 from muster.deploy.core.job.state import EndedButAlive
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.job.events import Event
-from muster.deploy.core.job.job_events import JobEvent
+from muster.deploy.core.job.events import Event, JobEvent
 from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.features.why import diagnosis, stall_notes
 from muster.deploy.features.why.gather import Begun, begun

@@ -21,12 +21,10 @@ from ..waits import waiting
 from ..wire.clock import now
 from ..wire.frames import Frame, Readable, read_frame, write_frame
 from ..wire.protocol import HANDLERS, ON_DEMAND
-from . import report_frames
 from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe, SilentError
-from .report_frames import BUSY
-from .reports import Event, Lost, Report
+from .reports import BUSY, Event, Lost, Report, of_frame, room
 from .requests.hosts import MODULES, TIME, Time
 from .requests.request import Answer, Request
 from .silence import (
@@ -274,7 +272,7 @@ class Channel:
     def _room(self, frame: Frame) -> int:
         """The bytes that may follow a frame: as many as were requested."""
         pending = self._waiting.get(frame["reply"]) if type(frame.get("reply")) is int else None
-        return pending.request.room if pending else report_frames.room(frame)
+        return pending.request.room if pending else room(frame)
 
     def _take(self, frame: Frame, payload: bytes, size: int) -> None:
         if "reply" in frame:
@@ -285,7 +283,7 @@ class Channel:
         if "reply" in frame or frame.get("event") == BUSY:
             self._answered, self._unanswered = time.monotonic(), 0
         else:
-            report = report_frames.of_frame(frame, payload)
+            report = of_frame(frame, payload)
             self._require_answers(size + len(payload) + OVERHEAD)
             self._events.put(Event(self.host, report, size + len(payload)))
 

@@ -1,6 +1,6 @@
 """The reports that an agent sends without a request, each kind as a type.
 
-`report_frames.py` checks each report where it arrives. A mismatch ends the connection to its host.
+`of_frame` checks each report where it arrives. A mismatch ends the connection to its host.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
-from ..decode import AtMost, Between, from_json, message
+from ..decode import MALFORMED, AtMost, Between, from_json, message
 from ..errors import HostError
 from ..hosts.bounds import Bytes, Code, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
 from ..wire.frames import Frame
@@ -218,3 +218,25 @@ class Event(NamedTuple):
     host: str
     report: Report
     size: int = 0
+
+
+BUSY = "busy"
+"""Sent by an agent while it works on a request: a sign of life."""
+
+
+def room(frame: Frame) -> int:
+    """The bytes that may follow a report."""
+    name = frame.get("event")
+    return PAYLOADS[name][1] if isinstance(name, str) and name in PAYLOADS else 0
+
+
+def of_frame(frame: Frame, payload: bytes = b"") -> Report:
+    """The report that an agent sent; ValueError for a protocol error."""
+    name = frame.get("event")
+    if not isinstance(name, str) or name not in KINDS:
+        raise ValueError(f"an unknown report {str(name)[:40]!r}")
+    try:
+        raw = {PAYLOADS[name][0]: payload} if name in PAYLOADS else {}
+        return KINDS[name].of({**frame, **raw})
+    except MALFORMED as error:
+        raise ValueError(f"the report {name}: {error}") from None

@@ -1,15 +1,114 @@
-"""Everything that happens in a job, as one stream: screen, run folder and progress are views of it."""
+"""Everything that happens in a job, as one stream: screen, run folder and progress are views of it.
+
+A `JobEvent` is also a line in `runs/JOB/events.jsonl`, for programs to read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
 
 from ..connect.reports import Report
+from ..plan.launch_plan import LaunchPlan
 from ..text.progress import Text
+from ..timings import Timings
+from ..wire.clock import now
 from .feature_event import FeatureEvent
-from .job_events import JobEvent
+from .result import Failure, Kind, LaunchResult
+
+EventType = Literal[
+    "attempt.started",
+    "rank.started",
+    "rank.printed",
+    "rank.lingers",
+    "steps.stopped",
+    "steps.resumed",
+    "order.left",
+    "rank.ended",
+    "rank.cut-off",
+    "rank.failed",
+    "host.lost",
+    "host.preloaded",
+    "network.lost",
+    "launcher.failed",
+    "start.timeout",
+    "placement.wrong",
+    "world.alone",
+    "job.stalled",
+    "port.taken",
+    "driver.failed",
+    "job.interrupted",
+    "job.stopped",
+    "allocation.ended",
+    "job.explained",
+    "attempt.ended",
+    "job.restarted",
+    "job.ended",
+]
+FAILURES: Mapping[Kind, EventType] = {
+    "rank": "rank.failed",
+    "host": "host.lost",
+    "network": "network.lost",
+    "launcher": "launcher.failed",
+    "start": "start.timeout",
+    "placement": "placement.wrong",
+    "world": "world.alone",
+    "stall": "job.stalled",
+    "port": "port.taken",
+    "driver": "driver.failed",
+    "interrupted": "job.interrupted",
+    "stopped": "job.stopped",
+    "allocation": "allocation.ended",
+}
+"""The event of each kind of failure that a verdict can name."""
+LONGEST_TEXT = 2000
+"""Characters of `text`: a host may have sent it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEvent:
+    """An event of a job. A field that does not apply to its type is None."""
+
+    at: float
+    """Seconds since the epoch, on the driver's clock."""
+    type: EventType
+    job: str
+    attempt: int
+    host: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    code: int | None = None
+    """The exit code of a rank, negative for a signal."""
+    printed: float | None = None
+    """The time of the last output of a rank that has ended, or was cut off; None without output."""
+    text: str = ""
+    hosts: tuple[str, ...] | None = None
+    ranks: int | None = None
+    exit_status: int | None = None
+    state: str | None = None
+    """`done`, `failed` or `stopped`: of an attempt or job that has ended."""
+    since: float | None = None
+    """The time of the last progress before a stall."""
+
+    def line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+
+def of_failure(failure: Failure, plan: LaunchPlan) -> JobEvent:
+    """The event of a failure in an attempt."""
+    return JobEvent(
+        at=failure.at,
+        type=FAILURES[failure.kind],
+        job=plan.spec.job,
+        attempt=plan.spec.attempt,
+        host=failure.host,
+        rank=failure.rank,
+        text=failure.reason[:LONGEST_TEXT],
+        exit_status=failure.exit_status,
+    )
 
 
 @dataclass(frozen=True)
@@ -85,3 +184,100 @@ def printed_by_program(event: Event) -> str:
 
 def drop(event: Event) -> None:
     """Drop an event."""
+
+
+class FirstLines:
+    """Notes when the first rank and when the last rank printed its first line."""
+
+    def __init__(self, timings: Timings, ranks: int) -> None:
+        self._timings, self._missing, self._began = timings, {*range(ranks)}, timings.now()
+        self._ranks = ranks
+
+    def output(self, event: Output) -> None:
+        """Note the first line of a rank."""
+        if event.rank in self._missing:
+            self._missing.discard(event.rank)
+            if len(self._missing) == self._ranks - 1:
+                self._timings.note("first rank's first line", self._began)
+            if not self._missing:
+                self._timings.note("last rank's first line", self._began)
+
+
+MOST_FAILURES = 64
+"""Failures of an attempt that become events. Only the first counts, and a host may send any number."""
+
+
+class JobHistory:
+    """Completes the events of a job and passes them on."""
+
+    def __init__(self, job: str, pass_on: Callable[[JobEvent], None]) -> None:
+        self._job, self._pass_on = job, pass_on
+        self._attempt, self._over = 0, False
+        self._printed: dict[int, float] = {}
+        self._running: dict[int, str] = {}
+        self._failures: set[tuple[EventType, str | None, int | None]] = set()
+
+    def began(self, plan: LaunchPlan) -> None:
+        """An attempt begins."""
+        self._attempt = plan.spec.attempt
+        self._printed, self._running, self._failures = {}, {}, set()
+        names = tuple(host.host.name for host in plan.hosts)
+        self._pass_on(self._event("attempt.started", hosts=names, ranks=len(plan.ranks), text=plan.title))
+
+    def add(self, event: JobEvent) -> None:
+        """An event of the loop."""
+        if event.exit_status is not None:
+            key = (event.type, event.host, event.rank)
+            if key in self._failures or len(self._failures) >= MOST_FAILURES:
+                return
+            self._failures.add(key)
+        if event.rank is not None and event.host and event.type == "rank.started":
+            self._running[event.rank] = event.host
+        if event.rank is not None and event.type == "rank.ended":
+            self._running.pop(event.rank, None)
+            event = dataclasses.replace(event, printed=self._printed.get(event.rank))
+        self._pass_on(event)
+
+    def output(self, event: Output) -> None:
+        """The output of a rank; the first one is an event."""
+        first = event.rank not in self._printed
+        self._printed[event.rank] = now()
+        if first:
+            self._pass_on(self._event("rank.printed", host=event.host, rank=event.rank))
+
+    def ended(self, result: LaunchResult) -> None:
+        """The attempt has ended. Emit the failure event first if it is missing."""
+        if result.failure:
+            self.add(of_failure(result.failure, result.plan))
+        for rank, host in sorted(self._running.items()):
+            printed = self._printed.get(rank)
+            self._pass_on(self._event("rank.cut-off", host=host, rank=rank, printed=printed))
+        self._end("attempt.ended", result)
+
+    def restarted(self, message: str, hosts: Sequence[str]) -> None:
+        """The job starts again on these hosts."""
+        self._pass_on(self._event("job.restarted", text=message[:LONGEST_TEXT], hosts=tuple(hosts)))
+
+    def verdict(self, result: LaunchResult) -> None:
+        """The job is over; emitted once, even if an interrupt makes the driver end it again."""
+        if not self._over:
+            self._over = True
+            self._end("job.ended", result)
+
+    def _end(self, kind: EventType, result: LaunchResult) -> None:
+        failure = result.failure
+        self._pass_on(
+            self._event(
+                kind,
+                host=failure.host if failure else None,
+                rank=failure.rank if failure else None,
+                text=failure.headline[:LONGEST_TEXT] if failure else "",
+                exit_status=result.exit_status,
+                state=result.state,
+            )
+        )
+
+    def _event(self, kind: EventType, **fields: Any) -> JobEvent:
+        return dataclasses.replace(
+            JobEvent(at=now(), type=kind, job=self._job, attempt=self._attempt), **fields
+        )

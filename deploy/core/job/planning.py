@@ -24,7 +24,6 @@ def tools() -> RankPrograms:
     """The programs of the agent that a job's folder gets, as texts."""
     return RankPrograms(
         rank=(_AGENT / "rank.py").read_text(),
-        rank_log=(_AGENT / "rank_log.py").read_text(),
         rsh=(_AGENT / "rsh.py").read_text(),
         in_rank=in_rank(_AGENT),
     )

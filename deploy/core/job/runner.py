@@ -25,10 +25,8 @@ from ..waits import with_hosts
 from ..wire.clock import now
 from . import restart_policy as restart
 from .deliver import Contents, deliver, prepare_for
-from .events import Event, Output, Recorded, Said, Stage, Waiting
+from .events import Event, FirstLines, JobEvent, JobHistory, Output, Recorded, Said, Stage, Waiting
 from .feature import Attempt, Features, Start
-from .history import FirstLines, JobHistory
-from .job_events import JobEvent
 from .launched import launched
 from .loop import LaunchLoop
 from .planning import make_plan

@@ -14,8 +14,7 @@ from ..plan.placement import PlacedRank
 from ..text.terminal import harmless
 from ..text.text import span
 from ..wire.clock import now
-from .events import Emit, Said, drop
-from .job_events import EventType, JobEvent, of_failure
+from .events import Emit, EventType, JobEvent, Said, drop, of_failure
 from .result import Failure, RankExit
 
 Action = Callable[[], None]

@@ -32,8 +32,6 @@ class RankPrograms:
     """The texts of the programs that a launch writes into a job's folder, from core/agent."""
 
     rank: str = field(repr=False)
-    rank_log: str = field(repr=False)
-    """A file that rank.py loads."""
     rsh: str = field(repr=False)
     in_rank: Mapping[str, str] = field(repr=False)
     """The files of in_rank/ that every rank loads."""
@@ -152,7 +150,6 @@ def _tools(paths: JobPaths, python: str, tools: RankPrograms) -> Iterator[Remote
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
-    yield RemoteFile(f"{paths.programs}/rank_log.py", 0o600, tools.rank_log)
     yield from _in_rank(paths, tools.in_rank)
 
 

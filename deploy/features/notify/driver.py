@@ -13,9 +13,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.job.events import Event
+from ...core.job.events import Event, JobEvent
 from ...core.job.feature import Feature
-from ...core.job.job_events import JobEvent
 from ...core.job.result import LaunchResult
 from ...core.plan.spec import LaunchSpec
 from ..why.stall import stall_text

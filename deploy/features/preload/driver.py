@@ -16,9 +16,8 @@ from ...core.connect.requests.request import Request
 from ...core.decode import AtMost, message
 from ...core.errors import MusterError
 from ...core.hosts.bounds import Bytes, Count, Text
-from ...core.job.events import Said
+from ...core.job.events import LONGEST_TEXT, JobEvent, Said
 from ...core.job.feature import Attempt, Feature, Start
-from ...core.job.job_events import LONGEST_TEXT, JobEvent
 from ...core.job.planning import in_rank
 from ...core.plan.launch_plan import Contribution
 from ...core.text.fold import fold, fold_names

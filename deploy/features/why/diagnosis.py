@@ -21,9 +21,8 @@ from ...core.connect.requests.hosts import LOAD, OPEN_PORT, REACH, Reached
 from ...core.errors import lines_of
 from ...core.hosts.rendezvous import Rendezvous, peers
 from ...core.job.cause import ended_with, in_collective
-from ...core.job.events import Stage
+from ...core.job.events import LONGEST_TEXT, JobEvent, Stage, of_failure
 from ...core.job.feature import Attempt, Feature
-from ...core.job.job_events import LONGEST_TEXT, JobEvent, of_failure
 from ...core.job.result import Failure, Finding, LaunchResult, RankExit
 from ...core.job.state import LaunchState
 from ...core.plan.launch_plan import LaunchPlan

@@ -16,9 +16,8 @@ from typing import Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import in_thread
-from ...core.job.events import Event, Recorded, Said
+from ...core.job.events import Event, JobEvent, Recorded, Said
 from ...core.job.feature import Attempt, Feature
-from ...core.job.job_events import JobEvent
 from ...core.job.result import Finding, LaunchResult
 from ...core.timings import IMPORTS, RENDEZVOUS
 from ...core.wire.clock import now

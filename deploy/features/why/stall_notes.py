@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.connect.fanout import in_thread
-from ...core.job.events import Event, Recorded, Said, printed_by_program
+from ...core.job.events import Event, EventType, JobEvent, Recorded, Said, printed_by_program
 from ...core.job.feature import Attempt, Feature
-from ...core.job.job_events import EventType, JobEvent
 from ...core.job.result import Failure, LaunchResult
 from ...core.text.printed import figures_of
 from ...core.text.text import count, duration

@@ -11,9 +11,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ...core.job.events import Event, printed_by_program
+from ...core.job.events import Event, JobEvent, printed_by_program
 from ...core.job.feature import Attempt, Feature
-from ...core.job.job_events import JobEvent
 from ...core.job.result import Failure
 from ...core.wire.clock import now
 from ..samples.messages import IDLE_SHARE, HostSample

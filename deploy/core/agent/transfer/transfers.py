@@ -1,16 +1,22 @@
-"""Requests that move large files: receive them from the driver, serve them, fetch them from other hosts."""
+"""Requests that move large files: receive them from the driver, serve them, fetch them from other hosts.
+
+The hosts of a push authenticate each other by certificates. The driver makes them
+(core/content/transfer_state.py); they arrive over SSH and stay in memory. A host listens only on its data
+network.
+"""
 
 from __future__ import annotations
 
 import collections
 import contextlib
 import json
+import os
 import re
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,13 +25,148 @@ from ...wire.certificate_name import certificate_name
 from ...wire.frames import Frame
 from ...wire.os_errors import explain
 from ...wire.private_folders import identity_of_folder
+from ..facts import bridge_last, host_addresses
+from ..rendezvous import PORTS
 from .blobs import CHUNK, WAIT_SECONDS, Blobs
-from .listening import addresses_for, listen
-from .tls import Identity, identity
-from .tls import explain as explain_tls
 
 if TYPE_CHECKING:
     import ssl
+
+ALONE = "127.0.0.1"
+MOST_ADDRESSES = 8  # each is tried by other hosts, for seconds where packets are dropped
+DISCARD = 9  # a port that is never called: to connect a UDP socket sends nothing
+
+
+def addresses_for(chosen: Sequence[str], peers: Sequence[str]) -> list[str]:
+    """The addresses of this host for connections from other hosts.
+
+    `chosen`: the user's settings for this host (addr=, --network). Without it, and if it is an address that
+    only a router has (NAT): the source addresses for connections to its peers. If these are on this machine:
+    all its addresses.
+    """
+    resolved = dict.fromkeys(address for name in chosen for address in _resolved(name))
+    if own := [address for address in resolved if _is_own(address)]:
+        return own[:MOST_ADDRESSES]
+    sources = dict.fromkeys(source for peer in peers for source in _source_for(peer))
+    if usable := [source for source in sources if source not in peers]:  # each engine has its own 172.17.0.1
+        return usable[:MOST_ADDRESSES]
+    every = [address for _, address in sorted(host_addresses(), key=bridge_last)]
+    return (every if peers else [])[:MOST_ADDRESSES] or [ALONE]
+
+
+def listen(addresses: Sequence[str]) -> tuple[int, list[socket.socket]]:
+    """A port that is free at all these addresses, and a listening socket at each."""
+    failed = OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1}")
+    for port in reversed(PORTS):  # the rendezvous of a job takes a random port of the same range
+        with contextlib.ExitStack() as opened:
+            try:
+                listeners = [opened.enter_context(_listener(address, port)) for address in addresses]
+            except OSError as error:
+                failed = error
+                continue
+            opened.pop_all()
+            return port, listeners
+    raise failed
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    family, _, _, _, own = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(own[:2] if family == socket.AF_INET else own, family=family, backlog=512)
+
+
+def _resolved(name: str) -> Iterator[str]:
+    """The addresses of a name, or an address itself; not Debian's 127.0.1.1 for a host's own name."""
+    with contextlib.suppress(OSError):
+        for *_, target in socket.getaddrinfo(name, DISCARD, type=socket.SOCK_DGRAM):
+            address = str(target[0])
+            if address == name or not _is_loopback(address):
+                yield address
+
+
+def _is_own(address: str) -> bool:
+    """Whether this host has an address: another's cannot be bound."""
+    family, _, _, _, own = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind(own)
+        return True
+    return False
+
+
+def _source_for(peer: str) -> Iterator[str]:
+    """The own address for connections to a peer; names are skipped, as they may take long to resolve."""
+    with contextlib.suppress(OSError):
+        entries = socket.getaddrinfo(peer, DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
+        family, _, _, _, target = entries[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            address = str(probe.getsockname()[0])
+        if not (_is_loopback(address) or address.startswith("fe80:")):
+            yield address
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+NO_SSL = (
+    "its Python has no module ssl, which encrypts what hosts send to each other: choose another Python with "
+    "--python, or build this one with OpenSSL (libssl-dev, openssl-devel)"
+)
+WRONG_NAME = 62  # X509_V_ERR_HOSTNAME_MISMATCH
+
+
+class Identity(NamedTuple):
+    """The TLS contexts of this host for callers (`server`), and for hosts that it calls (`client`)."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+def identity(texts: Mapping[str, str]) -> Identity:
+    """The identity from PEM texts: `authority`, `certificate`, `key`. It accepts only hosts of the push."""
+    try:
+        import ssl  # it takes longer to load than all the rest, and a Python may lack it
+    except ImportError:
+        raise OSError(NO_SSL) from None
+    made = []
+    for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cadata=texts["authority"])
+        with _readable(texts["certificate"]) as certificate, _readable(texts["key"]) as key:
+            context.load_cert_chain(certificate, key)
+        context.verify_mode = ssl.CERT_REQUIRED
+        made.append(context)
+    server, client = made
+    server.options |= ssl.OP_NO_TICKET
+    return Identity(server, client)
+
+
+@contextlib.contextmanager
+def _readable(text: str) -> Iterator[str]:
+    """A path at which a short text is read once: `ssl` takes paths alone, and a key belongs on no disk."""
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "wb") as file:
+            file.write(text.encode())  # it fits into a pipe
+        yield f"/proc/self/fd/{reader}"
+    finally:
+        os.close(reader)
+
+
+def explain_tls(error: OSError) -> str:
+    """Why a connection failed."""
+    code = getattr(error, "verify_code", None)
+    if code == WRONG_NAME:
+        return "another host of this push answers there"
+    if code is not None:
+        why = getattr(error, "verify_message", code)
+        return f"another machine answers there: its certificate is not of this push ({why})"
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, str):  # an ssl.SSLError
+        return f"no answer in TLS as a host of this push gives it ({reason.replace('_', ' ').lower()})"
+    return error.strerror or str(error)
+
 
 CONNECT_SECONDS = 5.0
 # A source that sends less in this time is left for another: it would keep a push from its end.
