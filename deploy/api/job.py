@@ -25,11 +25,11 @@ from ..cli.project import with_defaults
 from ..cli.shared import RUNS_FOLDER
 from ..core.connect.requests.jobs import JOBS
 from ..core.errors import MusterError, UsageError
-from ..core.job import control
-from ..core.job.control import LocalRuns, LocatedJob
+from ..core.job import find
+from ..core.job.find import LocalRuns, LocatedJob
 from ..core.text.terminal import harmless, harmless_lines
 from ..core.text.text import describe_code, nearest, status_of
-from ..core.wire.runs import FILES_FOLDER
+from ..core.wire.job_folders import FILES_FOLDER
 from ..core.wire.users import own_name
 from .job_result import JobResult, read_result
 from .keywords import LaunchFlags
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Not `-m`: a json.py in the working folder would shadow ours.
 _START = (
     "import sys; sys.path[:] = [path for path in sys.path if path]; "
-    "from muster.deploy.api.driver import main; main()"
+    "from muster.deploy.api.driver_process import main; main()"
 )
 _REST_SECONDS = 5.0
 """How long output is awaited after the end: an SSH master of the user may keep the pipe open."""
@@ -277,7 +277,7 @@ class Job:
                 raise error
             return self.wait()
         if located := self._located():
-            control.stop(located, f"by {own_name()} on {socket.gethostname()}")
+            find.stop(located, f"by {own_name()} on {socket.gethostname()}")
             self._process.wait(STOP_SECONDS + located.state.grace)  # it writes the page of the run
         self._end(self._process)
         return self.result
@@ -301,7 +301,7 @@ class Job:
         """
         if not (located := self._located()):
             return ""
-        lines = [line for line in control.printed(located, rank=rank, follow=False) if line.rank is not None]
+        lines = [line for line in find.printed(located, rank=rank, follow=False) if line.rank is not None]
         if rank is not None:
             return harmless_lines("".join(line.text for line in lines))
         named = ((f"[{line.rank} {line.host}] ", line.text) for line in lines)

@@ -25,7 +25,7 @@ from click.shell_completion import CompletionItem
 from ..core.errors import UsageError
 from ..core.plan.flags import Flag
 from ..core.text.text import nearest
-from ..core.wire.runs import is_job_id
+from ..core.wire.job_folders import is_job_id
 from .command import PROFILE, Declaration, Exit, Source
 from .project import mentioned, with_defaults
 from .project_file import project_of

@@ -13,11 +13,11 @@ from typing import Any
 from ..core import interrupts
 from ..core.connect.requests.jobs import JobState
 from ..core.errors import UnfitError, UsageError
-from ..core.job import control as jobs
+from ..core.job import find as jobs
 from ..core.job import table as job_table
 from ..core.job.bounded import TooLargeError, content_of
-from ..core.job.control import LocatedJob, LogLine
 from ..core.job.fetch import fetch
+from ..core.job.find import LocatedJob, LogLine
 from ..core.job.reconnect import reconnecting
 from ..core.text.columns import width_of
 from ..core.text.progress import Progress

@@ -20,13 +20,13 @@ from ..core.connect.requests.jobs import JOBS, JobState
 from ..core.errors import MusterError, UnfitError, UsageError, lines_of
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
-from ..core.job import control as jobs
+from ..core.job import find as jobs
 from ..core.job import hosts_record
-from ..core.job.control import Dispute, JobRecords, LocalRuns, LocatedJob
+from ..core.job.find import Dispute, JobRecords, LocalRuns, LocatedJob
 from ..core.job.hosts_record import HostsRecord
 from ..core.text.fold import fold_names
 from ..core.text.terminal import harmless
-from ..core.wire.runs import is_job_id
+from ..core.wire.job_folders import is_job_id
 from ..core.wire.users import own_name
 from ..features.slurm.mark import any_mark
 from .shared import RecordOptions, print_note

@@ -212,7 +212,7 @@ def _sources(options: LaunchOptions) -> tuple[str, ...]:
     """A line for each option with its place, without secrets; none if all are of the command line."""
     if not options.sources:
         return ()
-    from ..core.job.launched import shown_command
+    from ..core.job.attempt_record import shown_command
 
     hidden, lines = _hidden(options), []
     for name, value, place in options.sources:

@@ -119,8 +119,8 @@ class PreparedLaunch:
     def _run(self) -> None:
         """Run the job to its verdict, with run folder and screen."""
         from ..core.job.hosts_record import HostsRecording
+        from ..core.job.job import Job
         from ..core.job.run_folder import RunFolder
-        from ..core.job.runner import Job
 
         folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
         features = features_of(

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.job.control import LocalRuns, LocatedJob, jobs_at
+from muster.deploy.core.job.find import LocalRuns, LocatedJob, jobs_at
 from muster.deploy.features.top.app import TopApp
 from muster.deploy.features.top.sources import JobSource
 from muster.deploy.features.top.top_history import TopHistory

@@ -25,9 +25,9 @@ from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.job import control as jobs
+from muster.deploy.core.job import find as jobs
 from muster.deploy.core.job import hosts_record
-from muster.deploy.core.job.control import LocalRuns
+from muster.deploy.core.job.find import LocalRuns
 from muster.deploy.core.job.hosts_record import HostsRecord
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc import put_get as transfer

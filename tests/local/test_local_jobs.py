@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.wire.runs import is_held
+from muster.deploy.core.wire.job_folders import is_held
 from tests.launching import Project, wait_until_clean
 from tests.processes import command_of, trees
 from tests.waiting import read_until

@@ -16,9 +16,9 @@ from muster.deploy.core.connect.opener import access_with
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.events import Event, Said
 from muster.deploy.core.job.feature import Attempt, Feature
+from muster.deploy.core.job.job import Job
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
-from muster.deploy.core.job.runner import Job
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.core.plan.program import Program

@@ -27,15 +27,15 @@ from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import CommandEnd, LauncherLine, StopAsked
+from muster.deploy.core.connect.requests.attempt import PREPARE, START
 from muster.deploy.core.connect.requests.hosts import FACTS
-from muster.deploy.core.connect.requests.launch import PREPARE, START
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.wire import limits as limits_of_hosts
 from muster.deploy.core.wire.clock import now, steady
+from muster.deploy.core.wire.job_folders import JobFolders
 from muster.deploy.core.wire.limits import LONGEST_TMPDIR
-from muster.deploy.core.wire.runs import JobFolders
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc.on_host import run_command as commands
 from tests.agents import job_in

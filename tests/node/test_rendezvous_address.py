@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from muster.deploy.core.agent import rendezvous
-from muster.deploy.core.agent.rendezvous import ReservedPort, reach_hosts
+from muster.deploy.core.agent import rendezvous_port as rendezvous
+from muster.deploy.core.agent.rendezvous_port import ReservedPort, reach_hosts
 from tests.waiting import wait_until
 
 ENOUGH = 30.0  # seconds, for a busy machine; who answers is not waited for any longer

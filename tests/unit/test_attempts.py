@@ -17,29 +17,29 @@ import pytest
 
 from docs.scripts.json_fields import DOCUMENTS
 from muster.deploy.core.connect.pipe import SilentError
+from muster.deploy.core.connect.requests.attempt import FETCH, WrittenFiles
 from muster.deploy.core.connect.requests.hosts import PORT_THIEF, PortThief
-from muster.deploy.core.connect.requests.launch import FETCH, WrittenFiles
 from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.core.connect.spare_connections import SpareConnections
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.core.hosts.stuck_processes import StuckProcesses
+from muster.deploy.core.job import job as attempts
 from muster.deploy.core.job import loop as run
 from muster.deploy.core.job import restart_policy
-from muster.deploy.core.job import runner as attempts
 from muster.deploy.core.job.events import Event, Output, Waiting
 from muster.deploy.core.job.feature import Feature, Features, Start
+from muster.deploy.core.job.job import Job
 from muster.deploy.core.job.restart_policy import Policy
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
-from muster.deploy.core.job.runner import Job
 from muster.deploy.core.job.verdict import end_unstarted, verdict
 from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.timings import TimedPart
-from muster.deploy.core.wire.runs import RESERVES, JobFolders
+from muster.deploy.core.wire.job_folders import RESERVES, JobFolders
 from muster.deploy.features.all_features import features_of
 from muster.deploy.features.kernel.messages import KERNEL_MESSAGES, KernelMessages
 from muster.deploy.features.memory_kills.messages import MEMORY_KILLS, MemoryKills

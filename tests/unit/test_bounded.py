@@ -13,7 +13,7 @@ import pytest
 
 from muster.deploy.core.job import bounded
 from muster.deploy.core.job.bounded import LONGEST_LINE, MOST_TEXT, Room, TooLargeError
-from muster.deploy.core.wire.runs import MOST_BYTES, RunOutput, describe
+from muster.deploy.core.wire.job_folders import MOST_BYTES, RunOutput, describe
 from muster.deploy.features.page import run_records as records
 from muster.deploy.features.page.run_records import MOST_SAMPLES, Records, read
 from tests.unit.runs import write_run

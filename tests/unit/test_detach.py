@@ -19,7 +19,6 @@ from muster.deploy.core.connect.bootstrap import BOOTSTRAP
 from muster.deploy.core.connect.transports.openssh import OpenSshPipe, command
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.job import runner
 from muster.deploy.core.job.events import Waiting
 from muster.deploy.core.job.feature import Start
 from muster.deploy.core.job.run_folder import RunFolder
@@ -98,8 +97,8 @@ def fetching(start: Start, *given: object) -> LaunchPlan:
 
 def drive_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, tell: str = "") -> None:
     (folder / "run").mkdir(parents=True)
-    monkeypatch.setattr(runner, "Cluster", Connected)
-    monkeypatch.setattr(runner, "make_plan", fetching)
+    monkeypatch.setattr("muster.deploy.core.job.job.Cluster", Connected)
+    monkeypatch.setattr("muster.deploy.core.job.job.make_plan", fetching)
     monkeypatch.setattr(detached_main, "features_of", only_tells)
     detached_main.drive(make_job().having(TellOptions(tell)), folder)
 
@@ -140,9 +139,9 @@ def test_a_job_whose_launcher_is_gone_when_it_could_start_leaves_nothing(
 ) -> None:
     os.close(word)
     (tmp_path / "j" / "run").mkdir(parents=True)
-    monkeypatch.setattr(runner, "Cluster", Connected)
-    monkeypatch.setattr(runner, "make_plan", lambda *ignored, **options: PLAN)
-    monkeypatch.setattr(runner, "deliver", lambda *ignored: None)
+    monkeypatch.setattr("muster.deploy.core.job.job.Cluster", Connected)
+    monkeypatch.setattr("muster.deploy.core.job.job.make_plan", lambda *ignored, **options: PLAN)
+    monkeypatch.setattr("muster.deploy.core.job.job.deliver", lambda *ignored: None)
     detached_main.drive(make_job(), tmp_path / "j")
     assert not (tmp_path / "j").exists()
 

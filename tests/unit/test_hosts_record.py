@@ -14,8 +14,8 @@ from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job import hosts_record
-from muster.deploy.core.job.control import LocalRuns, LocatedJob
 from muster.deploy.core.job.fetch import fetch
+from muster.deploy.core.job.find import LocalRuns, LocatedJob
 from muster.deploy.core.job.hosts_record import HostsRecord
 from tests.unit.test_job_states import RECORD, Liar, make_run, only
 

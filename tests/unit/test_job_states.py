@@ -24,18 +24,18 @@ from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core import waits
 from muster.deploy.core.connect.requests.request import Answer, Request
 from muster.deploy.core.errors import MusterError, UsageError
-from muster.deploy.core.job import control as jobs
+from muster.deploy.core.job import find as jobs
 from muster.deploy.core.job import table as job_table
-from muster.deploy.core.job.control import LocalRuns, LocatedJob, LogLine
 from muster.deploy.core.job.events import JobEvent, LauncherOutput, Output
 from muster.deploy.core.job.fetch import fetch, snapshot
+from muster.deploy.core.job.find import LocalRuns, LocatedJob, LogLine
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.text.screen import Screen
-from muster.deploy.core.wire import runs as wire_runs
+from muster.deploy.core.wire import job_folders as wire_runs
 from muster.deploy.core.wire.frames import Frame
+from muster.deploy.core.wire.job_folders import identity
 from muster.deploy.core.wire.rank_logs import restart_suffix
-from muster.deploy.core.wire.runs import identity
 from muster.deploy.core.wire.users import own_name
 from muster.deploy.features.metrics.driver import METRICS
 from muster.deploy.features.page.render import run_page

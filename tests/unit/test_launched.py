@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.job.launched import hidden_values, launched
+from muster.deploy.core.job.attempt_record import hidden_values, launched
 from muster.deploy.core.plan.program import Program
 from tests.unit.plans import NODE, make_plan
 

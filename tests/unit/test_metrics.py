@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
-from muster.deploy.core.connect.requests.launch import FETCH, FETCHED, PING
+from muster.deploy.core.connect.requests.attempt import FETCH, FETCHED, PING
 from muster.deploy.core.connect.requests.request import Payload, Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job.events import drop

@@ -12,7 +12,7 @@ from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.job.control import LogLine
+from muster.deploy.core.job.find import LogLine
 from muster.deploy.core.text.screen import Screen
 from muster.deploy.features.adhoc import command as fanout
 

@@ -300,7 +300,7 @@ def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path
         "import sys\n"
         "from muster.deploy.cli.dispatch import run\n"
         "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
-        "import muster.deploy.core.job.runner\n"
+        "import muster.deploy.core.job.job\n"
         "from muster.deploy.features.why import diagnosis, pace_watch, stall_notes\n"
         "of = 'muster.deploy.features.'\n"
         "late = (f'{of}why.verdict', f'{of}why.waits', f'{of}page', f'{of}top')\n"

@@ -14,7 +14,7 @@ from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import reconnect
 from muster.deploy.core.job.reconnect import Reconnecting
-from muster.deploy.core.wire.runs import JobFolders
+from muster.deploy.core.wire.job_folders import JobFolders
 
 JOB = "20260101-000000-abcd"
 KNOWN: Any = SimpleNamespace(state=SimpleNamespace(job=JOB, running=True))

@@ -14,11 +14,11 @@ from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.job import restart_policy, runner
+from muster.deploy.core.job import restart_policy
 from muster.deploy.core.job.feature import Attempt, Features, Start
+from muster.deploy.core.job.job import Job
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
-from muster.deploy.core.job.runner import Job
 from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.spec import LaunchSpec
@@ -75,9 +75,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobHere:
     made = JobHere(RunFolder(tmp_path, "20261120-120000-abcd", detached=True))
     monkeypatch.setattr(reserve, "PAUSES", (0.01,))
     monkeypatch.setattr(restart_policy, "BACKOFF_SECONDS", (0.0,))
-    monkeypatch.setattr(runner, "make_plan", made.plan)
-    monkeypatch.setattr(runner, "deliver", lambda *given: None)
-    monkeypatch.setattr(runner, "LaunchLoop", made.loop)
+    monkeypatch.setattr("muster.deploy.core.job.job.make_plan", made.plan)
+    monkeypatch.setattr("muster.deploy.core.job.job.deliver", lambda *given: None)
+    monkeypatch.setattr("muster.deploy.core.job.job.LaunchLoop", made.loop)
     return made
 
 

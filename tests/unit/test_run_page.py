@@ -18,7 +18,7 @@ from muster.deploy.cli.job_lookup import locate, require_logs
 from muster.deploy.cli.page_after_job import end_with_page
 from muster.deploy.cli.shared import RecordOptions
 from muster.deploy.core.errors import MusterError, UsageError
-from muster.deploy.core.job.control import LocatedJob, printed
+from muster.deploy.core.job.find import LocatedJob, printed
 from muster.deploy.features.page.chart import MOST_POINTS, chart, thinned
 from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course

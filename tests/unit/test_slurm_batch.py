@@ -23,14 +23,14 @@ from muster.deploy.core.connect.pipe import OpenPipe
 from muster.deploy.core.connect.requests.jobs import JobState
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.job import control
-from muster.deploy.core.job.control import LocalRuns, LocatedJob
-from muster.deploy.core.job.launched import shown_command
+from muster.deploy.core.job import find
+from muster.deploy.core.job.attempt_record import shown_command
+from muster.deploy.core.job.find import LocalRuns, LocatedJob
 from muster.deploy.core.job.result import Failure, LaunchResult, interruption
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
 from muster.deploy.core.plan.spec import LaunchSpec
-from muster.deploy.core.wire.runs import identity
+from muster.deploy.core.wire.job_folders import identity
 from muster.deploy.features.slurm import allocation, batch, batch_main, blame, grant
 from muster.deploy.features.slurm.allocation import Allocation
 from muster.deploy.features.slurm.batch import Batch, batch_of, submit
@@ -297,7 +297,7 @@ def make_run(runs: Path, *, result: dict[str, Any] | None = None) -> Path:
 
 def known(runs: Path) -> LocatedJob:
     assert any_mark(runs)
-    (found,) = control.jobs_at([BatchRuns(runs, LocalRuns(runs))])
+    (found,) = find.jobs_at([BatchRuns(runs, LocalRuns(runs))])
     return found
 
 
@@ -366,7 +366,7 @@ def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tm
         scontrol="false",
     )
     (make_run(tmp_path / "runs") / "batch" / "store").mkdir(parents=True)
-    ended = control.stop(known(tmp_path / "runs"), "by ml on login")
+    ended = find.stop(known(tmp_path / "runs"), "by ml on login")
     assert gone.read_text() == "7\n"
     assert not (tmp_path / "runs" / NAME / "batch").exists()
     assert (ended.state, ended.exit_status, ended.why) == (
@@ -384,7 +384,7 @@ def test_a_driver_on_a_node_is_told_through_slurm(slurm: Callable[..., None], tm
         scancel=f"echo \"$@\" > {told}; echo '{json.dumps(result)}' > {folder}/result.json",
     )
     make_run(tmp_path / "runs")
-    assert control.stop(known(tmp_path / "runs"), "by ml on login").exit_status == 143
+    assert find.stop(known(tmp_path / "runs"), "by ml on login").exit_status == 143
     assert told.read_text() == "--batch --signal=TERM 7\n"
     assert json.loads((folder / "stop.json").read_text())["by"] == "by ml on login"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.connect.pipe import LostError
-from muster.deploy.core.connect.requests.launch import MISSING, STORE, Missing
+from muster.deploy.core.connect.requests.attempt import MISSING, STORE, Missing
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.text.fold import fold
 from muster.deploy.features.why import gather as evidence

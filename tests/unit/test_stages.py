@@ -13,7 +13,7 @@ import pytest
 from muster.deploy.core import waits
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.pipe import Pipe
-from muster.deploy.core.connect.requests.launch import RankProcess, Stopping
+from muster.deploy.core.connect.requests.attempt import RankProcess, Stopping
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host

@@ -13,8 +13,8 @@ import pytest
 
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.job.control import LocalRuns, jobs_at
-from muster.deploy.core.wire.runs import identity
+from muster.deploy.core.job.find import LocalRuns, jobs_at
+from muster.deploy.core.wire.job_folders import identity
 from muster.deploy.features.samples.messages import HostSample, HostSampled
 from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
 from muster.deploy.features.top import sources

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import UsageError
-from ..wire.runs import is_run
+from ..wire.job_folders import is_run
 from ..wire.users import name_of
 
 MOST_NAMED = 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
-from ..decode import MALFORMED, AtMost, Between, from_json, message
+from ..decode import MALFORMED, AtMost, Between, from_json, lazy_dataclass
 from ..errors import HostError
 from ..hosts.bounds import Bytes, Code, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
 from ..wire.frames import Frame
@@ -38,14 +38,14 @@ KINDS: dict[str, type[Report]] = {}
 PAYLOADS: dict[str, tuple[str, int]] = {}
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class OutOfMemory:
     """The kernel killed a process for lack of memory; `limit`: of its cgroup, in bytes."""
 
     limit: Bytes | None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class RankStart(Report, event="rank-start"):
     """A rank has started."""
 
@@ -54,7 +54,7 @@ class RankStart(Report, event="rank-start"):
     world_size: Rank
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class RankOutput(Report, event="output"):
     """Output of a rank: whole lines, or at its end the rest."""
 
@@ -63,7 +63,7 @@ class RankOutput(Report, event="output"):
     text: Printed
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class LogEnded(Report, event="log-ended"):
     """The log of a rank on its own host ends early; `why`: the reason, such as a full disk."""
 
@@ -71,7 +71,7 @@ class LogEnded(Report, event="log-ended"):
     why: Text
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class GpuUser:
     """A process that uses the GPU of a rank. `rank`: the rank of the job that it is."""
 
@@ -81,7 +81,7 @@ class GpuUser:
     rank: Rank | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class RankEnded(Report, event="rank-end"):
     """A rank has ended, at a time of its host's clock."""
 
@@ -98,7 +98,7 @@ class RankEnded(Report, event="rank-end"):
     """The other processes on its GPU, if it had no memory there."""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class ProgramOver(Report, event="program-over"):
     """The program of a rank is over, at a time of its host's clock, but its process has not ended yet."""
 
@@ -113,7 +113,7 @@ class ProgramOver(Report, event="program-over"):
     ended: bool = False
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class LauncherLine(Report, event="launcher"):
     """A line of mpirun or torchrun."""
 
@@ -121,7 +121,7 @@ class LauncherLine(Report, event="launcher"):
     text: Printed
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class CommandEnd(Report, event="command-end"):
     """The launcher's command on a host has ended."""
 
@@ -130,7 +130,7 @@ class CommandEnd(Report, event="command-end"):
     out_of_memory: OutOfMemory | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class ShellAsked(Report, event="shell"):
     """mpirun on the reporting host asks for a command on another host."""
 
@@ -139,7 +139,7 @@ class ShellAsked(Report, event="shell"):
     command: Text
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class ShellEnd(Report, event="shell-end"):
     """Such a command has ended, on the reporting host."""
 
@@ -147,7 +147,7 @@ class ShellEnd(Report, event="shell-end"):
     time: Seconds
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class DaemonEnd(Report, event="daemon-end"):
     """Open MPI's daemon on a host was killed."""
 
@@ -156,7 +156,7 @@ class DaemonEnd(Report, event="daemon-end"):
     time: Seconds
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class StopAsked(Report, event="stop-asked"):
     """`fab stop` was called on a machine that is not the driver's. `by`: who called it.
 
@@ -167,7 +167,7 @@ class StopAsked(Report, event="stop-asked"):
     grace: Annotated[float, Between(0, 1e6)] | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class FileHave(Report, event="file-have"):
     """The bytes of a file that are on a host."""
 
@@ -175,7 +175,7 @@ class FileHave(Report, event="file-have"):
     have: Bytes
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class FileGot(Report, event="file-got"):
     """A file is on a host; `error`: why its content could not be used.
 
@@ -187,7 +187,7 @@ class FileGot(Report, event="file-got"):
     wrong: bool = False
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class FileStuck(Report, event="file-stuck"):
     """No other host could give this host the rest of a file, or it was damaged on the way."""
 
@@ -196,7 +196,7 @@ class FileStuck(Report, event="file-stuck"):
     text: Text
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class FileSent(Report):
     """Not from a host: so much of a file the driver has sent to it; `error`: why it gets nothing more."""
 
@@ -205,7 +205,7 @@ class FileSent(Report):
     error: str = ""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Lost(Report):
     """Not from a host: the connection to it has ended, for this reason."""
 

@@ -13,7 +13,7 @@ from ..errors import HostError, UnfitError
 from .host_facts import Facts
 from .hostfile import Host
 
-PORTS = "20000-31999"  # core/agent/rendezvous.py
+PORTS = "20000-31999"  # core/agent/rendezvous_port.py
 MOST_PEERS = 64
 
 

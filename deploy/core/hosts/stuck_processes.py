@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from ..decode import AtMost, message
+from ..decode import AtMost, lazy_dataclass
 from ..text.terminal import harmless
 from .bounds import Name, Pid, Rank, Text
 
@@ -13,7 +13,7 @@ MOST_NAMED = 2
 REMEDY = "look at dmesg there; it ends when that answers, or with a restart of the host"
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class StuckProcess:
     """A process that SIGKILL did not end. `state`: as in proc(5).
 

@@ -17,7 +17,7 @@ from ..errors import HostError
 from ..text.fold import fold
 from ..text.text import span
 from ..wire.clock import now
-from ..wire.runs import STOPS
+from ..wire.job_folders import STOPS
 from .result import Failure, RankExit
 from .state import EARLIER_SECONDS
 

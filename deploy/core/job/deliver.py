@@ -15,8 +15,8 @@ from functools import lru_cache
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
+from ..connect.requests.attempt import MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.hosts import FREE_PORT, LOAD
-from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
 from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
 from ..wire.durable import sync_file_system
+from ..wire.job_folders import FILES_FOLDER
 from ..wire.rank_logs import RankLog
-from ..wire.runs import FILES_FOLDER
-from .control import LocatedJob
+from .find import LocatedJob
 from .hosts_record import NAME as HOSTS
 
 CHUNK = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..wire.files import read_regular
-from ..wire.runs import identity
+from ..wire.job_folders import identity
 
 
 def caller_of_stop(folder: Path) -> str:

@@ -18,7 +18,7 @@ from .. import interrupts
 from ..connect.cluster import Cluster, expect_ranks
 from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
-from ..connect.requests.launch import PING, SIGNAL, START, STOP, EndedProcess, Stopping
+from ..connect.requests.attempt import PING, SIGNAL, START, STOP, EndedProcess, Stopping
 from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..hosts.stuck_processes import StuckProcesses

@@ -11,7 +11,7 @@ from ..connect.pipe import LostError, why_lost
 from ..connect.requests.jobs import OUTPUT
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError
-from .control import LocatedJob
+from .find import LocatedJob
 
 TRY_SECONDS, PAUSE_SECONDS = 60.0, 2.0
 FINAL = frozenset({"host.protocol-error", "python.failed", "ssh.shell-noisy", "ssh.shell-reads"})

@@ -14,7 +14,7 @@ from ..hosts.hostfile import Host
 from ..hosts.stuck_processes import not_ended
 from ..text.fold import fold_names
 from ..text.text import count
-from ..wire.runs import STOPS
+from ..wire.job_folders import STOPS
 from .repeated import EarlyFailure, early_failure, failed_host, failed_step
 from .result import Failure, LaunchResult
 

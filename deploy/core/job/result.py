@@ -11,11 +11,11 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
 from ..text.text import describe_code, status_of
 from ..timings import TimedPart
-from ..wire.runs import STOPS, end_state
+from ..wire.job_folders import STOPS, end_state
 
 if TYPE_CHECKING:
     from ..connect.reports import GpuUser
-    from ..connect.requests.launch import EndedProcess
+    from ..connect.requests.attempt import EndedProcess
 
 Kind = Literal[
     "rank",

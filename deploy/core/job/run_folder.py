@@ -20,9 +20,9 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import MAX_LOG, LaunchSpec
 from ..text.text import span
 from ..wire.durable import write_atomically
+from ..wire.job_folders import RESERVES
 from ..wire.os_errors import explain, naming
 from ..wire.rank_logs import RankLog, restart_suffix, spawned_log
-from ..wire.runs import RESERVES
 from .events import Event, JobEvent, LauncherOutput, Output, Recorded, Said
 from .job_record import caller_of_stop, record_of, record_without_hosts
 from .result import LaunchResult, stopped
@@ -243,7 +243,7 @@ class RunFolder:
         self._append(self.logs / "driver.log", _bytes_of(f"{text}\n"))
 
     def keep_launched(self, launched: dict[str, Any]) -> None:
-        """Write the record of this attempt (core/job/launched.py)."""
+        """Write the record of this attempt (core/job/attempt_record.py)."""
         self.keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
 
     def _append_event(self, event: JobEvent) -> None:
@@ -318,7 +318,7 @@ class RunFolder:
         write_atomically(self.path / name, (json.dumps(record, indent=2) + "\n").encode())
 
     def _append(self, path: Path, content: bytes) -> None:
-        """Append to a log, and to the order of all logs (core/wire/runs.py reads both)."""
+        """Append to a log, and to the order of all logs (core/wire/job_folders.py reads both)."""
         if not content or self._full:
             return  # a reader would not notice a gap
         try:

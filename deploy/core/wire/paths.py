@@ -115,7 +115,7 @@ class JobPaths(NamedTuple):
 
     @property
     def run(self) -> str:
-        """On the head: the driver's records, and its logs if it is detached (core/wire/runs.py)."""
+        """On the head: the driver's records, and its logs if it is detached (core/wire/job_folders.py)."""
         return posixpath.join(self.folder, "run")
 
     @property

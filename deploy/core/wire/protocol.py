@@ -32,7 +32,7 @@ class Handler(NamedTuple):
 AT_START = (
     Handler("core.agent.main", "Agent", "", {"": "time load modules"}, quick="time"),
     Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
-    Handler("core.agent.rendezvous", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
+    Handler("core.agent.rendezvous_port", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
     Handler("core.wire.files", "Files", "", {"cannot read the file": "file file_part", "": "entries"}),
     Handler("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Handler(
@@ -64,7 +64,7 @@ ON_DEMAND = (
     ),
     Handler("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
     Handler(
-        *("core.wire.runs", "JobFolders", "jobs"),
+        *("core.wire.job_folders", "JobFolders", "jobs"),
         {
             "cannot read the job's run": "jobs output files read",
             "cannot keep the job's record": "record",

@@ -43,7 +43,7 @@ from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless
 from ...core.text.text import count, describe_code, size, status_of
 from ...core.waits import waiting
-from ...core.wire.runs import FILES_FOLDER
+from ...core.wire.job_folders import FILES_FOLDER
 from . import put_get as transfer
 from .messages import CLEAN, RUN, Cleaned, CommandRan
 from .put_get import get_files

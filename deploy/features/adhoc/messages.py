@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.launch import WrittenFiles
+from ...core.connect.requests.attempt import WrittenFiles
 from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Payload, Request
 from ...core.connect.silence import STUCK_READING_SECONDS
-from ...core.decode import AtMost, Like, message
+from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Path
 from ...core.hosts.stuck_processes import StuckProcesses
 from ...core.wire.files import CHUNK_BYTES
@@ -78,7 +78,7 @@ class Cleaned:
     """What ended programs of this user left in memory; it stays."""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class CommandRan(Report, event="ran", payload="output", room=MOST_OUTPUT):
     """A command of `muster run` has ended. `cut`: bytes of its output that are left out.
 

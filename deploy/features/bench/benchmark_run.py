@@ -9,9 +9,9 @@ from pathlib import Path
 from ...core.connect.pipe import OpenPipe
 from ...core.hosts.hostfile import Host
 from ...core.job.feature import Feature
+from ...core.job.job import Job
 from ...core.job.result import LaunchResult
 from ...core.job.run_folder import RunFolder
-from ...core.job.runner import Job
 from ...core.plan.spec import LaunchSpec
 from ..all_features import features_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from ...core.connect.requests.request import Pids, Request
-from ...core.decode import AtMost, Between, Like, message
+from ...core.decode import AtMost, Between, Like, lazy_dataclass
 from ...core.hosts.bounds import MOST_GPUS, Address, Bytes, Count, Name, Number, Path, Pid, Text, Version
 
 PciAddress = Annotated[str, Like(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")]
@@ -79,7 +79,7 @@ class GpuReport:
     gpu_host: GpuHost
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Folder:
     """A folder in which jobs write: its free bytes, and the error of a test write.
 
@@ -93,7 +93,7 @@ class Folder:
     noexec: bool = False
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class JobProcesses:
     """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over.
 
@@ -106,7 +106,7 @@ class JobProcesses:
     stopped: Pid | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class HostHealth:
     """One host, as its agent measured it. Sizes in bytes; a limit of -1 is none."""
 

@@ -9,7 +9,7 @@ from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Payload, Request
 from ...core.connect.silence import STUCK_SECONDS
 from ...core.content.messages import FolderMark
-from ...core.decode import AtMost, Between, Like, message
+from ...core.decode import AtMost, Between, Like, lazy_dataclass
 from ...core.hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Text
 from .wire.manifest import CHUNK
 
@@ -69,7 +69,7 @@ class DataRemoved:
     freed: Bytes
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class DataRead(Report, event="data-read"):
     """The bytes of a data set's source that are read."""
 

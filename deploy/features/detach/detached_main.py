@@ -25,9 +25,9 @@ from ...core.errors import MusterError, UnfitError
 from ...core.hosts.hostfile import Host
 from ...core.job.events import Event, Waiting
 from ...core.job.feature import Attempt, Feature, Features
+from ...core.job.job import Job
 from ...core.job.result import TERMINATED, LaunchResult
 from ...core.job.run_folder import RunFolder
-from ...core.job.runner import Job
 from ...core.job.verdict import end_unstarted, why_unstarted
 from ...core.plan.source_tree import Tree, TreeFile
 from ...core.plan.spec import LaunchSpec

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import AtMost, Between, message
+from ...core.decode import AtMost, Between, lazy_dataclass
 from ...core.hosts.bounds import Name, Text
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Detached(Report, event="detached"):
     """The driver of a detached job has started the ranks (`title`), or why it could not."""
 

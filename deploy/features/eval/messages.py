@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from ...core.connect.requests.request import Request
-from ...core.decode import AtMost, Like, message
+from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import Text
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Answer:
     """A rank's answer: the value as text, or an error. `at`: the line of its program."""
 
@@ -19,7 +19,7 @@ class Answer:
     error: Text = ""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Answers:
     """The answer of each rank of a host. `recorded`: whether its ranks have consoles."""
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import message
+from ...core.decode import lazy_dataclass
 from ...core.hosts.bounds import Count, Text
 from .wire import CHUNK_BYTES
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class StreamOpened:
     """`refused`: why there is no connection."""
 
     refused: Text = ""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class StreamPart(Report, event="stream-part", payload="part", room=CHUNK_BYTES):
     """A part of a connection that is passed on (features/forward/command.py); an empty one is the last."""
 
@@ -24,14 +24,14 @@ class StreamPart(Report, event="stream-part", payload="part", room=CHUNK_BYTES):
     part: bytes = b""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class StreamTaken(Report, event="stream-taken"):
     """The host has written a part of a connection."""
 
     stream: Count
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class StreamClosed(Report, event="stream-closed"):
     """A connection on the host takes no more."""
 

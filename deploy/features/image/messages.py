@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import AtMost, message
+from ...core.decode import AtMost, lazy_dataclass
 from ...core.hosts.bounds import Count, DiffId, Name, Text
 
 
@@ -21,7 +21,7 @@ class PresentImage:
     common: Count
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class ImageLoaded(Report, event="image-loaded"):
     """The engine of a host has an image, or why it does not."""
 

@@ -15,7 +15,7 @@ from ...core.job.result import Finding, LaunchResult
 from ...core.text.terminal import harmless
 from ...core.text.text import clip, count
 from ...core.wire.clock import now
-from ...core.wire.runs import STOPS
+from ...core.wire.job_folders import STOPS
 from .messages import KERNEL_MESSAGES
 
 ASK_SECONDS = 5.0

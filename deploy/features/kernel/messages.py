@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from ...core.connect.requests.request import Request
-from ...core.decode import AtMost, Like, message
+from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import Seconds
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class KernelMessage:
     """A message, the seconds since then, and its kind (features/kernel/wire.py)."""
 
@@ -18,7 +18,7 @@ class KernelMessage:
     text: Annotated[str, AtMost(400)]
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class KernelMessages:
     """The messages of known kinds, the oldest first; `unread`: why there are none to read."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.connect.requests.request import Request
-from ...core.decode import message
+from ...core.decode import lazy_dataclass
 from ...core.hosts.bounds import Bytes, Count, Path
 from ...core.text.terminal import harmless
 from ...core.text.text import clip, count, size
@@ -11,7 +11,7 @@ from ...core.text.text import clip, count, size
 LONGEST_NAME = 80
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class LeftMemory:
     """Files in /dev/shm, of which `largest` is one, and segments of System V that no process uses."""
 

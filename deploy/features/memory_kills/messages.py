@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...core.connect.requests.request import Request
-from ...core.decode import message
+from ...core.decode import lazy_dataclass
 from ...core.hosts.bounds import Bytes, Count
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class MemoryKills:
     """The processes of a host that the kernel has killed for lack of memory, without those of ranks.
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ...core.connect.channel import Channel
-from ...core.connect.requests.launch import FETCH, FETCHED, PING
+from ...core.connect.requests.attempt import FETCH, FETCHED, PING
 from ...core.errors import MusterError
 from ...core.job.bounded import value_of
 from ...core.job.events import Stage

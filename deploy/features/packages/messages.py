@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import AtMost, message
+from ...core.decode import AtMost, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Seconds, Text
 from ...core.hosts.host_facts import MOST_ENVIRONMENTS, Environment, HostEnvironments, Key
 
@@ -28,7 +28,7 @@ class EnvironmentsRemoved:
     freed: Bytes
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class EnvironmentMade(Report, event="env-made"):
     """A host has made an environment, in so many seconds, or why it could not."""
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from ...cli.job_lookup import locate, require_logs
 from ...cli.page_after_job import PAGE
 from ...cli.shared import NewestJobOptions
-from ...core.job.control import LocatedJob
 from ...core.job.fetch import fetch, snapshot
+from ...core.job.find import LocatedJob
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless
 from ..metrics.driver import METRICS

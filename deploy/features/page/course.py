@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...core.text.text import describe_code
-from ...core.wire.runs import STOPS
+from ...core.wire.job_folders import STOPS
 from .run_records import Records, RunRecord, list_of, number_of, records_of
 
 RankOutcome = Literal["done", "failed", "ended with it", "cut off", "running", "never started"]

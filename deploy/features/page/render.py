@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import MusterError
-from ...core.job.launched import hidden_values
+from ...core.job.attempt_record import hidden_values
 from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import harmless_lines, without_colours
 from ...core.text.text import clip, count, duration, number

@@ -23,8 +23,8 @@ from ...core.job.bounded import (
 )
 from ...core.text.printed import figures_of
 from ...core.wire.files import open_regular
+from ...core.wire.job_folders import describe
 from ...core.wire.rank_logs import RankLog, attempt_in
-from ...core.wire.runs import describe
 from ..samples.sample_file import SAMPLES
 
 RunRecord = Mapping[str, Any]

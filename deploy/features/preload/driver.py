@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.requests.request import Request
-from ...core.decode import AtMost, message
+from ...core.decode import AtMost, lazy_dataclass
 from ...core.errors import MusterError
 from ...core.hosts.bounds import Bytes, Count, Text
 from ...core.job.events import LONGEST_TEXT, JobEvent, Said
@@ -25,7 +25,7 @@ from ...core.text.text import size
 from ...core.wire.clock import now
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Preloaded:
     """How far a host is with the imports for the next attempt; `why`: why it will not have them.
 

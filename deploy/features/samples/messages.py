@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
-from ...core.decode import MALFORMED, AtMost, Between, from_json, message
+from ...core.decode import MALFORMED, AtMost, Between, from_json, lazy_dataclass
 from ...core.hosts.bounds import Name, Text
 from ...core.job.feature_event import FeatureEvent
 from ...core.wire.frames import Frame
@@ -170,7 +170,7 @@ class Sampled(Report, event="sample"):
             return cls(None)
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class HostSampled:
     """A new sample of a host, as JSON that `of_line` checks."""
 

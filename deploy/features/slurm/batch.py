@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from ...core.connect.bootstrap import quoted
 from ...core.errors import MusterError, UsageError
+from ...core.job.attempt_record import HIDDEN, shown_command
 from ...core.job.job_record import record_without_hosts
-from ...core.job.launched import HIDDEN, shown_command
 from ...core.plan.flags import Flag, Options, flags_of
 from ...core.plan.source_tree import Edits, Tree
 from ...core.plan.spec import LaunchSpec, is_secret

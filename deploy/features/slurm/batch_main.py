@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from ...core.errors import MusterError
 from ...core.job.feature import Features
+from ...core.job.job import Job
 from ...core.job.result import Failure, LaunchResult
 from ...core.job.run_folder import RunFolder
-from ...core.job.runner import Job
 from ...core.job.verdict import end_unstarted, why_unstarted
 from ...core.plan.spec import LaunchSpec
 from ..all_features import features_of

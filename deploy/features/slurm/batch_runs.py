@@ -16,11 +16,11 @@ from typing import Any, cast
 from ...core.connect.requests.jobs import END_DRIVER, JobList, JobState, Told
 from ...core.connect.requests.request import Answer, Request
 from ...core.errors import MusterError
-from ...core.job.control import LocalRuns
+from ...core.job.find import LocalRuns
 from ...core.job.result import TERMINATED, stopped_by
 from ...core.job.verdict import end_unstarted
 from ...core.wire.durable import write_atomically
-from ...core.wire.runs import stop_record
+from ...core.wire.job_folders import stop_record
 from .batch import BATCH, LOG
 from .job_state import FROZEN, WAITING, outcome, own_jobs, shown
 from .mark import mark_of

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ...core.errors import UnfitError
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import TERMINATED, Failure, LaunchResult
-from ...core.wire.runs import STOPS
+from ...core.wire.job_folders import STOPS
 from .job_state import ended, ending, is_gone, node_state, shown
 from .mark import mark_of, write_mark
 

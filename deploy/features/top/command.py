@@ -19,7 +19,7 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_beside
 from ...core.errors import UsageError
 from ...core.hosts import hostfile
-from ...core.job.control import LocatedJob, state_of
+from ...core.job.find import LocatedJob, state_of
 from ...core.job.reconnect import reconnecting
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress

@@ -17,7 +17,7 @@ from ...core.connect.pipe import LostError, why_lost
 from ...core.connect.requests.jobs import FILES, OUTPUT, READ
 from ...core.errors import MusterError
 from ...core.job.bounded import value_of
-from ...core.job.control import LocatedJob, line_of, state_of
+from ...core.job.find import LocatedJob, line_of, state_of
 from ...core.job.reconnect import TRY_SECONDS
 from ...core.wire.rank_logs import RankLog
 from ..samples import messages as samples

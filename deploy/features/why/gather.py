@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every, on_every
-from ...core.connect.requests.launch import MISSING, STORE
+from ...core.connect.requests.attempt import MISSING, STORE
 from ...core.job.feature_event import FeatureEvent
 from ..samples.messages import SAMPLE, HostSample, of_line
 from .causes import Surroundings, mean_unsent

@@ -12,7 +12,7 @@ from dataclasses import asdict, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from ...core.connect.requests.request import Request
-from ...core.decode import MALFORMED, AtMost, Between, Like, from_json, message
+from ...core.decode import MALFORMED, AtMost, Between, Like, from_json, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Number, Path, Rank, Seconds, Text
 from ..samples.messages import MOST_GPUS, GpuSample
 
@@ -40,7 +40,7 @@ class StackFrame(NamedTuple):
     line: Number | None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Stack:
     """The stack of a rank, innermost frame first, or why it cannot be read."""
 
@@ -48,14 +48,14 @@ class Stack:
     error: Text = ""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class HostStacks:
     """The stack of each rank of a host."""
 
     stacks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Stack], AtMost(1 << 12)]
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class FileLock:
     """The lock of a file for which a process waits, and the process that has it.
 
@@ -68,7 +68,7 @@ class FileLock:
     rank: Number | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Child:
     """A process that a rank has started; `code` if it has ended, and the rank has not waited for it."""
 
@@ -77,7 +77,7 @@ class Child:
     code: Code | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class ProcessState:
     """A rank's process: its state in proc(5), the kernel's function that it waits in, cores that it uses.
 
@@ -104,7 +104,7 @@ class ProcessState:
     children: Annotated[tuple[Child, ...], AtMost(8)] = ()
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class End:
     """The end of a rank."""
 
@@ -112,7 +112,7 @@ class End:
     out_of_memory: bool = False
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class GroupCount:
     """The number of collectives of a group that a rank has begun.
 
@@ -136,7 +136,7 @@ class Meeting(NamedTuple):
     rank: Number
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class RecordedCall:
     """A collective or message that a rank has begun. Times are of its host's clock.
 
@@ -169,7 +169,7 @@ class RecordedCall:
     """Of `init_process_group`."""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Evidence:
     """A host's evidence about a rank. `missing`: why it has no record."""
 
@@ -188,7 +188,7 @@ class Evidence:
     """The GPUs that it uses; none if they are unknown."""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class HostEvidence:
     """The evidence of each rank of a host."""
 
@@ -210,7 +210,7 @@ class CallSite(NamedTuple):
     waits: bool
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class GroupArrivals:
     """The last collectives of a group that a rank has begun: three lists of the same length, in order.
 
@@ -229,7 +229,7 @@ class GroupArrivals:
     """Its members, as in a `GroupCount`."""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Pressure:
     """The reasons why a rank's main thread did not run since the last request: shares of the time.
 
@@ -242,7 +242,7 @@ class Pressure:
     throttled: _Share | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Arrivals:
     """The collectives of a rank. `set_up`: the begin and end of its last set-up, by its host's clock."""
 
@@ -252,7 +252,7 @@ class Arrivals:
     set_up: tuple[Seconds, Seconds] | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class HostArrivals:
     """The collectives of each rank of a host.
 
@@ -267,7 +267,7 @@ class HostArrivals:
     cost: Annotated[float, Between(0, 1e6)] = 0.0
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Straggler:
     """A rank that the others wait for. Seconds; `since` is a time by the driver's clock.
 
@@ -297,7 +297,7 @@ class Straggler:
         return asdict(self)
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class JobStall:
     """A running job makes no progress since this time, by its driver's clock, and the cause."""
 

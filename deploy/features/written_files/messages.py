@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...core.connect.requests.launch import WrittenFiles
+from ...core.connect.requests.attempt import WrittenFiles
 from ...core.connect.requests.request import Request
 from ...core.content.messages import FolderMark
-from ...core.decode import message
+from ...core.decode import lazy_dataclass
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Written:
     """The files that the program of a job has written on a host: beside the code, and into $MUSTER_OUT.
 

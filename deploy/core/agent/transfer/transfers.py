@@ -26,7 +26,7 @@ from ...wire.frames import Frame
 from ...wire.os_errors import explain
 from ...wire.private_folders import identity_of_folder
 from ..facts import bridge_last, host_addresses
-from ..rendezvous import PORTS
+from ..rendezvous_port import PORTS
 from .blobs import CHUNK, WAIT_SECONDS, Blobs
 
 if TYPE_CHECKING:

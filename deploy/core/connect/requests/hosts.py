@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated
 
-from ...decode import AtMost, message
+from ...decode import AtMost, lazy_dataclass
 from ...hosts.bounds import (
     MOST_HOSTS,
     AddressOrName,
@@ -20,7 +20,7 @@ from ...hosts.host_facts import Facts
 from .request import Nothing, Request
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Time:
     """The host's time of day, and its monotonic clock (core/wire/clock.py)."""
 
@@ -28,7 +28,7 @@ class Time:
     steady: Seconds
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class OpenPort:
     """A port at which others try to reach the host, or why the host has none."""
 
@@ -36,7 +36,7 @@ class OpenPort:
     refused: Text | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class PortThief:
     """The user who listens at the job's port after the job's end, if one does."""
 
@@ -44,7 +44,7 @@ class PortThief:
     user: Name | None = None
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Reached:
     """The routes of a host to another: by address its own interface, or why the address is not reached."""
 
@@ -54,7 +54,7 @@ class Reached:
     refused: Annotated[Mapping[AddressOrName, Text], AtMost(4096)] = field(default_factory=dict)
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class HostsReached:
     """The routes of a host to others."""
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal
 
-from ...decode import AtMost, message
+from ...decode import AtMost, lazy_dataclass
 from ...errors import MusterError
 from ...hosts.bounds import (
     MOST_GPUS,
@@ -30,7 +30,7 @@ _Log = Annotated[str, AtMost(512)]
 _Numbers = Annotated[tuple[Count, ...], AtMost(MOST_GPUS)]
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Driver:
     """The process that drives a job."""
 
@@ -38,7 +38,7 @@ class Driver:
     pid: Pid
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class LeftOut:
     """A host that an attempt does not use any more."""
 
@@ -46,7 +46,7 @@ class LeftOut:
     why: Text
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class JobState:
     """The record of a job in its folder; `ended` and `exit_status` are None as long as there is no result."""
 
@@ -116,14 +116,14 @@ class JobState:
         return self.state in {"waiting", "running"}
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class JobList:
     """The jobs of a host."""
 
     jobs: Annotated[tuple[JobState, ...], AtMost(1 << 14)]
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class JobOutput:
     """Output of ranks, each text with the name of its log, and whether there is more.
 
@@ -135,14 +135,14 @@ class JobOutput:
     at: Bytes
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Told:
     """Whether the driver of a job was reached."""
 
     told: bool
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class RunFiles:
     """The files of a run with their sizes, in bytes."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-from ...decode import MALFORMED, AtMost, from_json, message
+from ...decode import MALFORMED, AtMost, from_json, lazy_dataclass
 from ...hosts.bounds import Pid
 from ...wire.frames import Frame
 
@@ -19,12 +19,12 @@ MOST_ENTRIES = 1 << 18  # files of a folder or a run, contents of a tree
 Pids = Annotated[tuple[Pid, ...], AtMost(1 << 16)]
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Nothing:
     """The request is done, and has no other answer."""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Payload:
     """Bytes of a file; none at its end."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ...decode import AtMost, message
+from ...decode import AtMost, lazy_dataclass
 from ...hosts.bounds import Bytes, Count, Digest, Name, Path, Pid, Rank, Seconds
 from ...hosts.stuck_processes import StuckProcesses
 from ...text.terminal import harmless
@@ -17,21 +17,21 @@ FETCHED = 1 << 22
 the host counts as silent (core/connect/channel.py)."""
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Missing:
     """The contents that a host does not have."""
 
     missing: Annotated[tuple[Digest, ...], AtMost(MOST_ENTRIES)]
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Prepared:
     """The contents that were damaged in the host's store; nothing is prepared until they are sent again."""
 
     damaged: Annotated[tuple[Digest, ...], AtMost(MOST_ENTRIES)] = ()
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class RankProcess:
     """A process of a rank; None for a process whose rank is not known."""
 
@@ -40,7 +40,7 @@ class RankProcess:
     name: Name
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class EndedProcess:
     """A program that was killed so many seconds after SIGTERM; or a process that its rank left behind.
 
@@ -54,7 +54,7 @@ class EndedProcess:
     seconds: Seconds
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class Stopping:
     """How far a host is with the end of a job."""
 
@@ -74,7 +74,7 @@ class Stopping:
         return {str(rank) for rank in (*self.saving, *behind, *ended) if rank is not None}
 
 
-@message(frozen=True)
+@lazy_dataclass(frozen=True)
 class WrittenFiles:
     """A number of files, their bytes, and the path of the largest; `more`: there may be more."""
 

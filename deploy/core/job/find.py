@@ -14,8 +14,8 @@ from ..connect.requests.request import Answer, Request
 from ..errors import MusterError, UsageError
 from ..hosts.hostfile import Host
 from ..text.text import nearest
+from ..wire.job_folders import JobFolders
 from ..wire.rank_logs import RankLog
-from ..wire.runs import JobFolders
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0

@@ -24,10 +24,10 @@ from ..timings import NOTICE, OLD_RANKS, PAUSE, Timings
 from ..waits import with_hosts
 from ..wire.clock import now
 from . import restart_policy as restart
+from .attempt_record import launched
 from .deliver import Contents, deliver, prepare_for
 from .events import Event, FirstLines, JobEvent, JobHistory, Output, Recorded, Said, Stage, Waiting
 from .feature import Attempt, Features, Start
-from .launched import launched
 from .loop import LaunchLoop
 from .planning import make_plan
 from .restart_policy import Decision, Policy
