@@ -277,7 +277,8 @@ class Job:
                 raise error
             return self.wait()
         if located := self._located():
-            find.stop(located, f"by {own_name()} on {socket.gethostname()}")
+            for _ in find.stop(located, f"by {own_name()} on {socket.gethostname()}"):
+                pass
             self._process.wait(STOP_SECONDS + located.state.grace)  # it writes the page of the run
         self._end(self._process)
         return self.result

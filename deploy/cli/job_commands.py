@@ -128,11 +128,8 @@ def stop(options: Stop) -> None:
         with waiting(end := f"the end of {located.state.job}") as wait:
             by = f"by {own_name()} on {socket.gethostname()}"
             grace = None if options.grace == AS_LAUNCHED else float(options.grace)
-
-            def show(state: JobState) -> None:
+            for state in jobs.stop(located, by, grace):
                 wait.name(f"{span(state.saving)} to handle SIGTERM" if state.saving else end)
-
-            state = jobs.stop(located, by, grace, show)
         sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
         if state.running:
             raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)

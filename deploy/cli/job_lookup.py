@@ -141,7 +141,7 @@ def look(job: str, options: RecordOptions, *, newest: bool = False) -> Iterator[
     runs = options.runs_folder
     with contextlib.ExitStack() as stack:
         connected, silent, asked = list[ConnectedHosts](), dict[str, MusterError](), set[str]()
-        located, head = jobs.jobs_at([_local_records(runs)], on_error=silent.__setitem__), ""
+        located, head = jobs.jobs_at([_local_records(runs)], silent), ""
         is_local = any(job and entry.state.job.endswith(job) for entry in located)
         here = [entry.state.job for entry in jobs.own(located, own_name()) if entry.state.running]
         runs_here = bool(
@@ -156,7 +156,7 @@ def look(job: str, options: RecordOptions, *, newest: bool = False) -> Iterator[
             cluster = Cluster(chosen, access.open, facts=False)
             stack.callback(cluster.close)
             errors = cluster.connect()
-            located += jobs.jobs_at([*cluster.channels.values()], on_error=errors.__setitem__)
+            located += jobs.jobs_at([*cluster.channels.values()], errors)
             cluster.skip(errors)
             silent |= errors
             connected.append(ConnectedHosts(access, cluster))

@@ -355,7 +355,7 @@ def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> N
     lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_SH)
     with pytest.raises(UsageError, match="is process 7 on laptop, in a terminal, where no agent"):
-        jobs.stop(only(run.parent), "by me")
+        next(jobs.stop(only(run.parent), "by me"))
     os.close(lock)
 
 
@@ -363,7 +363,7 @@ def test_a_process_that_is_not_the_driver_is_never_signalled(tmp_path: Path) -> 
     run = make_run(tmp_path, driver={**identity(), "start": 1})  # this process, but one that started earlier
     descriptor = hold(run)
     with pytest.raises(UsageError, match="press Ctrl-C there"):
-        jobs.stop(only(tmp_path), "by me")
+        next(jobs.stop(only(tmp_path), "by me"))
     os.close(descriptor)
 
 
@@ -590,7 +590,7 @@ def test_a_host_that_fails_hides_the_jobs_of_no_other(tmp_path: Path) -> None:
             raise MusterError("no answer", host=self.host)
 
     errors: dict[str, MusterError] = {}
-    found = jobs.jobs_at([LocalRuns(tmp_path), Failing({})], on_error=errors.__setitem__)
+    found = jobs.jobs_at([LocalRuns(tmp_path), Failing({})], errors)
     assert [known.state.job for known in found] == [RECORD["job"]]
     assert {host: error.reason for host, error in errors.items()} == {"node1": "no answer"}
 

@@ -366,7 +366,7 @@ def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tm
         scontrol="false",
     )
     (make_run(tmp_path / "runs") / "batch" / "store").mkdir(parents=True)
-    ended = find.stop(known(tmp_path / "runs"), "by ml on login")
+    *_, ended = find.stop(known(tmp_path / "runs"), "by ml on login")
     assert gone.read_text() == "7\n"
     assert not (tmp_path / "runs" / NAME / "batch").exists()
     assert (ended.state, ended.exit_status, ended.why) == (
@@ -384,7 +384,8 @@ def test_a_driver_on_a_node_is_told_through_slurm(slurm: Callable[..., None], tm
         scancel=f"echo \"$@\" > {told}; echo '{json.dumps(result)}' > {folder}/result.json",
     )
     make_run(tmp_path / "runs")
-    assert find.stop(known(tmp_path / "runs"), "by ml on login").exit_status == 143
+    *_, ended = find.stop(known(tmp_path / "runs"), "by ml on login")
+    assert ended.exit_status == 143
     assert told.read_text() == "--batch --signal=TERM 7\n"
     assert json.loads((folder / "stop.json").read_text())["by"] == "by ml on login"
 

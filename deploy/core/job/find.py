@@ -95,20 +95,17 @@ class FoundJobs(NamedTuple):
     """The jobs of which a host has a record, and their heads have none; by the host."""
 
 
-def jobs_at(
-    sources: Sequence[JobRecords], on_error: Callable[[str, MusterError], None] | None = None
-) -> list[LocatedJob]:
+def jobs_at(sources: Sequence[JobRecords], errors: dict[str, MusterError] | None = None) -> list[LocatedJob]:
     """Every job of these sources, oldest first; a job that several have is in the list several times.
 
-    `on_error` is called for each source that does not answer. Without it, that is an error.
+    `errors` gets that of each source that does not answer; without it, such errors are raised.
     """
     by_host = {source.host: source for source in sources}
     outcomes = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=""))
-    if on_error is None:
+    if errors is None:
         outcomes.require_all()
     else:
-        for host, error in outcomes.errors.items():
-            on_error(host, error)
+        errors.update(outcomes.errors)
     located = [
         LocatedJob(state, by_host[host]) for host, answer in outcomes.results.items() for state in answer.jobs
     ]
@@ -256,16 +253,11 @@ def printed(located: LocatedJob, *, rank: int | None, follow: bool, skip: bool =
             time.sleep(POLL_SECONDS)
 
 
-def stop(
-    located: LocatedJob,
-    by: str,
-    grace: float | None = None,
-    on_state: Callable[[JobState], None] = lambda state: None,
-) -> JobState:
-    """End the job on every host, unless it is over; returns its state afterwards.
+def stop(located: LocatedJob, by: str, grace: float | None = None) -> Iterator[JobState]:
+    """End the job on every host, unless it is over; yields its state until then, and last afterwards.
 
     This asks its driver to end it, and kills a driver that does not do so in time; then agents end the job.
-    `grace`: seconds for its ranks, in place of those of the launch. `on_state`: gets its state until then.
+    `grace`: seconds for its ranks, in place of those of the launch.
     """
     job = located.state.job
     seconds = STOP_SECONDS + (located.state.grace if grace is None else grace)
@@ -280,9 +272,9 @@ def stop(
             )
         deadline = time.monotonic() + seconds
         while (state := state_of(located)).running and time.monotonic() < deadline:
-            on_state(state)
+            yield state
             time.sleep(POLL_SECONDS)
-    return state_of(located)
+    yield state_of(located)
 
 
 def line_of(state: JobState, name: str, text: str) -> LogLine:
