@@ -128,7 +128,7 @@ UNTIMED = (
     ),
     (
         "the driver of a detached job was stopped",
-        "`the driver on node1: the driver did not run for 21 s …`",
+        "`Muster's driver on node1: Muster's driver did not run for 21 s …`",
         "tests/unit/test_suspension.py",
     ),
     (

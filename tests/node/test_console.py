@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core import agent
-from muster.deploy.core.job.planning import in_rank
+from muster.deploy.core.job.planning import rank_programs
 from muster.deploy.features import why
 from muster.deploy.features.eval import on_host as consoles
 from muster.deploy.features.eval.on_host import NOT_AN_ANSWER, SILENT, Consoles
@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow  # several processes a test
 
-PROGRAMS = in_rank(Path(agent.__file__).parent) | in_rank(Path(why.__file__).parent)
+PROGRAMS = rank_programs(Path(agent.__file__).parent) | rank_programs(Path(why.__file__).parent)
 JOB = {"job": "j", "host": "node1"}
 PYTHONS = ["3.9", "{}.{}".format(*sys.version_info), "3.12", "3.13"]
 # Works until the file `go` is there, then says what it has come to.

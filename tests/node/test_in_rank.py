@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core import agent
-from muster.deploy.core.job.planning import in_rank
+from muster.deploy.core.job.planning import rank_programs
 from muster.deploy.features import preload
 
 pytestmark = pytest.mark.slow  # several processes a test
@@ -34,7 +34,7 @@ mpi.MPI_Init(None, None)
 def folder(tmp_path: Path) -> Path:
     """A folder like the one on a host, with nothing else in it."""
     (tmp_path / "in_rank").mkdir()
-    for name, text in in_rank(Path(agent.__file__).parent).items():
+    for name, text in rank_programs(Path(agent.__file__).parent).items():
         (tmp_path / "in_rank" / name).write_text(text)
     return tmp_path
 
@@ -197,7 +197,7 @@ IMPORTS = {
 def test_imports_are_kept_ready_only_if_ranks_can_be_forked_from_them(
     folder: Path, text: str, why: str
 ) -> None:
-    for name, program in in_rank(Path(preload.__file__).parent).items():
+    for name, program in rank_programs(Path(preload.__file__).parent).items():
         (folder / "in_rank" / name).write_text(program)
     packages = folder / "site-packages"
     packages.mkdir()

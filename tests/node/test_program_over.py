@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core import agent
-from muster.deploy.core.job.planning import in_rank
+from muster.deploy.core.job.planning import rank_programs
 
 pytestmark = pytest.mark.slow  # several processes a test
 
@@ -42,7 +42,7 @@ class Rank:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "in_rank").mkdir()
-        for name, program in in_rank(Path(agent.__file__).parent).items():
+        for name, program in rank_programs(Path(agent.__file__).parent).items():
             text = program
             for seconds, fewer in SHORT:
                 text = text.replace(seconds, fewer)

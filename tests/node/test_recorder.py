@@ -16,7 +16,7 @@ import pytest
 
 from muster.deploy.core import agent
 from muster.deploy.core.connect.channel import MOST_LINE
-from muster.deploy.core.job.planning import in_rank
+from muster.deploy.core.job.planning import rank_programs
 from muster.deploy.core.wire.frames import MOST_VALUES
 from muster.deploy.features import why
 from muster.deploy.features.why.in_rank.muster_ring import ENTRIES, SLOT, Ring
@@ -24,7 +24,7 @@ from muster.deploy.features.why.on_host.evidence import collect
 from muster.deploy.features.why.on_host.records import MOST_ENTRIES, read_ring, read_trace
 from tests.waiting import wait_until
 
-PROGRAMS = in_rank(Path(agent.__file__).parent) | in_rank(Path(why.__file__).parent)
+PROGRAMS = rank_programs(Path(agent.__file__).parent) | rank_programs(Path(why.__file__).parent)
 # A package `torch` with as much of torch.distributed as the recorder touches.
 C10D = """
 class Work:

@@ -268,7 +268,7 @@ def test_a_stop_names_the_ranks_that_still_save(tmp_path: Path, monkeypatch: pyt
         shown.append(waits.line(time.monotonic()))
         if saving:
             record = json.loads((folder / "job.json").read_text())
-            (folder / "job.json").write_text(json.dumps({**record, "saving": saving.pop(0)}))
+            (folder / "job.json").write_text(json.dumps({**record, "recorded": {"saving": saving.pop(0)}}))
             shown.append(job_table.details(only(tmp_path).state))
         else:
             os.close(held)

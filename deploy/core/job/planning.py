@@ -14,7 +14,7 @@ from .feature import Features, Start
 _AGENT = Path(__file__).parents[2] / "core" / "agent"
 
 
-def in_rank(package: Path) -> dict[str, str]:
+def rank_programs(package: Path) -> dict[str, str]:
     """The programs of a package that run in the ranks, each text by its name."""
     paths = sorted((package / "in_rank").glob("*.py"))
     return {path.name: path.read_text() for path in paths if path.name != "__init__.py"}
@@ -25,7 +25,7 @@ def tools() -> RankPrograms:
     return RankPrograms(
         rank=(_AGENT / "rank.py").read_text(),
         rsh=(_AGENT / "rsh.py").read_text(),
-        in_rank=in_rank(_AGENT),
+        in_rank=rank_programs(_AGENT),
     )
 
 

@@ -18,7 +18,7 @@ from ...core.errors import MusterError
 from ...core.hosts.bounds import Bytes, Count, Text
 from ...core.job.events import LONGEST_TEXT, JobEvent, Said
 from ...core.job.feature import Attempt, Feature, Start
-from ...core.job.planning import in_rank
+from ...core.job.planning import rank_programs
 from ...core.plan.launch_plan import Contribution
 from ...core.text.fold import fold, fold_names
 from ...core.text.text import size
@@ -57,7 +57,7 @@ class Preload(Feature):
 
     def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
         """Let the ranks say which modules they import."""
-        added = Contribution(env={"MUSTER_PRELOAD": "1"}, in_rank=in_rank(Path(__file__).parent))
+        added = Contribution(env={"MUSTER_PRELOAD": "1"}, in_rank=rank_programs(Path(__file__).parent))
         return dict.fromkeys(cluster.channels, added)
 
     def begins(self, attempt: Attempt) -> None:

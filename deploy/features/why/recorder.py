@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...core.connect.cluster import Cluster
 from ...core.job.feature import Feature, Start
-from ...core.job.planning import in_rank
+from ...core.job.planning import rank_programs
 from ...core.plan.launch_plan import Contribution
 
 
@@ -16,5 +16,5 @@ class Recorder(Feature):
 
     def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
         """No host is asked for it."""
-        added = Contribution(env={"MUSTER_RECORD": "1"}, in_rank=in_rank(Path(__file__).parent))
+        added = Contribution(env={"MUSTER_RECORD": "1"}, in_rank=rank_programs(Path(__file__).parent))
         return dict.fromkeys(cluster.channels, added)
