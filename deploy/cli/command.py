@@ -63,7 +63,7 @@ class Command:
     done_by: ClassVar[str] = ""
     """The module that executes the command, if its help and completion shall not load that."""
     sources: tuple[Source, ...] = dataclasses.field(default=(), kw_only=True)
-    """The place of each value, if a file of the project has given any. It is no flag, as the next one."""
+    """The place of each value, if a file of the project has given any. It is no flag."""
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
     """What the user has written, by the names of the flags."""
 

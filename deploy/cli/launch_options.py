@@ -193,6 +193,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
     )
 
     job: str = field(default="", kw_only=True)
-    """The id of the job, if a program has chosen it (deploy/api). It is no flag, as the next one."""
+    """The id of the job, if a program has chosen it (deploy/api). It is no flag."""
     call: str = field(default="", kw_only=True)
     """The folder with the function that the ranks run, and with the module that runs it."""

@@ -29,7 +29,7 @@ _Decoder = Callable[[Any], Any]
 if TYPE_CHECKING:
     from dataclasses import dataclass as lazy_dataclass
 
-    __all__ = ["lazy_dataclass"]  # or mypy takes it for no name of this module
+    __all__ = ["lazy_dataclass"]  # mypy takes an import for a name of this module only if it is listed
 else:
 
     def lazy_dataclass(*, frozen: bool) -> Callable[[type], type]:

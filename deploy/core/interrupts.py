@@ -48,7 +48,7 @@ class _Interrupts:
         self.counted, self._last = 0, -SAME_SECONDS
 
     def begin(self, numbers: Sequence[int]) -> None:
-        """Handle these signals from now on, except those that are ignored: nohup must work."""
+        """Handle these signals from now on, except those that are ignored, as SIGHUP under nohup."""
         handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
         self._numbers = frozenset(handled)
         self._watch()

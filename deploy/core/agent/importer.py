@@ -42,7 +42,7 @@ class SentModules:
 
     def exec_module(self, module: ModuleType) -> None:
         """Run a module's source in the module. The source is the driver's code, and came from the driver."""
-        source = self.sources.get(module.__name__, "")  # none for a package
+        source = self.sources.get(module.__name__, "")  # a package has no source
         exec(compile(source, module.__name__, "exec"), module.__dict__)  # noqa: S102
 
 

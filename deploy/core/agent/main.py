@@ -43,7 +43,7 @@ class Agent:
     def __init__(self, inbox: Readable, outbox: Writable) -> None:
         self.inbox, self.outbox = inbox, outbox
         self._writing = threading.Lock()
-        # Without it Open MPI does not start; a step of Slurm and a driver without HOME leave it out.
+        # Open MPI does not start without HOME. A step of Slurm, and a driver that has none, give none.
         home = os.environ.setdefault("HOME", os.path.expanduser("~"))
         self._muster_root = MusterPaths.of_home(home).root
         self._handlers = Handlers(self._muster_root, self)

@@ -126,7 +126,7 @@ class ReportHandlers:
             return
         at, why = self._when(host, report.time), _why(report.out_of_memory)
         placed = self.state.placed[rank]
-        tail = tuple(map(without_colours, report.tail))  # from here on, patterns look into it
+        tail = tuple(map(without_colours, report.tail))  # hints search it for messages of programs
         end = result.RankExit(
             placed, report.code, at, tail, why, report.gpu_users, terminated=report.terminated
         )

@@ -171,7 +171,7 @@ class LaunchState:
             over = self.lingering[rank]
             event = self._of_rank("rank.lingers", rank, over.placed.host, over.at)
             self._emit(replace(event, text=over.sentence))
-            self._emit(Said(over.sentence))  # it cannot wait for the verdict
+            self._emit(Said(over.sentence))  # now: the rank may hang before the verdict
 
     def _did_not_end(self, rank: int) -> None:
         if rank not in self.ends:
