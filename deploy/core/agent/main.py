@@ -122,7 +122,7 @@ class Agent:
 
     def do_load(self, request: Frame, payload: bytes) -> Frame:
         """Begin to import the handlers that answer these requests."""
-        self._handlers.preload(request["words"])
+        self._handlers.import_ahead(request["words"])
         return {}
 
     def pass_on(self, number: int) -> None:
@@ -178,7 +178,7 @@ class Handlers:
         """A handler, if one of its requests has come."""
         return self._loaded.get(kind)
 
-    def preload(self, requests: list[str]) -> None:
+    def import_ahead(self, requests: list[str]) -> None:
         """Import the handlers that answer these requests, in a thread, before the requests come."""
         modules = [HANDLERS[request].module for request in requests]
         threading.Thread(target=_import, args=(modules,), daemon=True).start()

@@ -329,7 +329,6 @@ class JobSupervisor:
         send, ranks = self.send, self.ranks
 
         def on_end(code: int) -> None:
-            # The time of the end, not of the search for its reason.
             end = {"event": "command-end", "code": code, "time": steady()}
             send(ranks.explained(end))
 
