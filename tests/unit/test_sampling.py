@@ -141,7 +141,7 @@ def test_a_late_rank_is_named_again_when_its_figures_change() -> None:
         """What the record names after a look that finds these ranks; empty if it stays as it is."""
         events.clear()
         watch._name(late)
-        return [event.value for event in events if isinstance(event, Recorded)]
+        return [json.loads(event.value) for event in events if isinstance(event, Recorded)]
 
     late = Straggler(1, "node1", 0.1, 1.0, 0.9, 20, True, "all_reduce", 1.0)
     looks = [

@@ -79,10 +79,9 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: RankPrograms, adde
     programs = dict.fromkeys((*added.path, str(PurePosixPath(facts.mpirun or facts.executable).parent)))
     path = (paths.programs, *programs)
     files = (
-        *_tools(paths, facts.executable, tools),
+        *_tools(paths, facts.executable, replace(tools, in_rank={**tools.in_rank, **added.in_rank})),
         RemoteFile(paths.hostfile, 0o600, slots),
         *added.files,
-        *_in_rank(paths, added.in_rank),
     )
     keep = spec.of(KeepOptions)
     kept = MusterPaths.of_home(facts.home).kept(keep.project)
@@ -150,11 +149,7 @@ def _tools(paths: JobPaths, python: str, tools: RankPrograms) -> Iterator[Remote
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
-    yield from _in_rank(paths, tools.in_rank)
-
-
-def _in_rank(paths: JobPaths, programs: Mapping[str, str]) -> Iterator[RemoteFile]:
-    for name, text in programs.items():
+    for name, text in tools.in_rank.items():
         yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
 
 
