@@ -160,8 +160,8 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
     )
     start_timeout: int = flag(
         0,
-        "seconds until every rank must have started (default: 60), and for Slurm to give hosts "
-        "(default: no limit; a batch job waits as long as Slurm does)",
+        "seconds until every rank must have started (default: 60); also until Slurm must have given hosts, "
+        "for which there is no limit without this flag",
         "SECONDS",
         least=1,
         group="Survive failures",

@@ -25,6 +25,7 @@ from muster.deploy.features.page.course import course
 from muster.deploy.features.page.metrics import own_times, step_times
 from muster.deploy.features.page.render import TEMPLATES, _environment, render, run_page, write_report
 from muster.deploy.features.page.run_records import Records, read
+from muster.deploy.features.page.timeline import MOST_TEXT
 from muster.deploy.features.why.causes import Surroundings
 from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.stragglers import pace_line, stragglers
@@ -362,6 +363,12 @@ def test_a_metric_of_several_files_is_drawn_once(tmp_path: Path) -> None:
     assert {"loss", "accuracy", "lr"} <= {*names}
     assert page.curves.sources == ("steps.jsonl, over step", "metrics.jsonl, over epoch")
     assert page_of(read(tmp_path / JOB)).count('class="of">over epoch') == 1
+    of_steps = "".join(f'{{"step": {step}, "accuracy": 0.{step}}}\n' for step in range(1, 4))
+    (tmp_path / JOB / "metrics.jsonl").write_text(of_steps)
+    page = run_page(read(tmp_path / JOB), AT)
+    assert page.curves
+    assert page.curves.sources == ("steps.jsonl and metrics.jsonl, over step",)
+    assert 'class="of">over step' not in page_of(read(tmp_path / JOB))
 
 
 def test_the_end_is_one_fact_so_that_no_short_fact_stands_alone(tmp_path: Path) -> None:
@@ -370,15 +377,24 @@ def test_the_end_is_one_fact_so_that_no_short_fact_stands_alone(tmp_path: Path) 
     assert len({*facts} - {"command", "program", "commit", "folder"}) == 4  # two columns on a telephone
 
 
-def test_the_text_of_a_mark_ends_with_a_whole_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("collective timed out: " + " ".join(["rendezvous"] * 20), "rendezvous …"),
+        ("no rank has printed anything or used its processor for 20 s; rank 1 (node1) is elsewhere", "here"),
+    ],
+)
+def test_the_text_of_a_mark_has_a_whole_sentence_or_ends_with_a_whole_word(
+    reason: str, end: str, tmp_path: Path
+) -> None:
     folder = write_run(tmp_path, fails=True)
     result = json.loads((folder / "result.json").read_text())
-    result["first_failure"]["reason"] = "collective timed out: " + " ".join(["rendezvous"] * 20)
+    result["first_failure"]["reason"] = reason
     (folder / "result.json").write_text(json.dumps(result))
     timeline = run_page(read(folder), AT).timeline
     assert timeline
-    assert timeline.marks[0].text.endswith("rendezvous …")
-    assert len(timeline.marks[0].text) <= 92
+    assert timeline.marks[0].text.endswith(end)
+    assert len(timeline.marks[0].text) <= MOST_TEXT + 2
 
 
 def test_colours_of_a_program_are_not_on_its_page(tmp_path: Path) -> None:

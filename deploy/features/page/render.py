@@ -43,7 +43,7 @@ class Curves:
     """The charts of the metrics, each once."""
 
     sources: tuple[str, ...]
-    """`steps.jsonl, over step`, or `the output of rank 0, over epoch`."""
+    """For each axis its files: `steps.jsonl and metrics.jsonl, over step`."""
     charts: tuple[Chart, ...]
     more: int
 
@@ -199,14 +199,15 @@ def _rank_rows(attempts: Sequence[Attempt]) -> Sequence[tuple[str, RankCourse, s
 def _curves(records: Records) -> Curves | None:
     """The charts of all files. A metric that several files have is drawn once, over the steps if possible."""
     files = {"steps.jsonl": records.steps, "metrics.jsonl": records.metrics, PRINTED: records.printed}
-    charts, sources, more = dict[str, Chart](), list[str](), 0
+    charts, files_by_axis, more = dict[str, Chart](), dict[str, list[str]](), 0
     for name, lines in files.items():
         drawn, left = curves(lines)
         more += left
         if new := {chart.title: chart for chart in drawn if chart.title not in charts}:
             charts |= new
-            sources.append(f"{name}, over {drawn[0].x_name}")
-    return Curves(tuple(sources), tuple(charts.values()), more) if charts else None
+            files_by_axis.setdefault(drawn[0].x_name, []).append(name)
+    sources = tuple(f"{' and '.join(names)}, over {axis}" for axis, names in files_by_axis.items())
+    return Curves(sources, tuple(charts.values()), more) if charts else None
 
 
 def _versions(launch: RunRecord) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:

@@ -17,7 +17,7 @@ Scale = Callable[[float], float]
 
 TOP, FOOT = 22, 24
 CHARACTER_WIDTH = 7
-MOST_ROWS, MOST_TEXT = 512, 90
+MOST_ROWS, MOST_TEXT = 512, 140
 MOST_TITLES = 1500
 """Bars with a text under the pointer: more would make the page large. The table has all."""
 CLASSES: dict[RankOutcome, str] = {
@@ -217,11 +217,8 @@ def _mark(
 
 def _short_text(text: str) -> str:
     """The text without the words that do not fit; the head of the page has all of it."""
-    return (
-        text
-        if len(text) <= MOST_TEXT
-        else f"{text[: MOST_TEXT + 1].rpartition(' ')[0] or text[:MOST_TEXT]} …"
-    )
+    cut = text[: MOST_TEXT + 1].rpartition(" ")[0] or text[:MOST_TEXT]
+    return text if len(text) <= MOST_TEXT else f"{cut} …"
 
 
 def _labels(
