@@ -43,7 +43,7 @@ def callback(name: str, dtype: torch.dtype) -> MPI.Op:
     """Return the MPI operation that combines two parts of elements of `dtype`; it is never freed.
 
     Raises ValueError if torch does not have this operation for `dtype`. An exception in the callback, such as
-    Ctrl-C, would end the job: mpi4py calls MPI_Abort. Instead, the elements become NaN on all ranks, and
+    Ctrl-C, would end the job: mpi4py calls MPI_Abort. Instead, the elements become NaN, and
     `raise_error` raises it.
     """
     combine = _COMBINE.get(name)

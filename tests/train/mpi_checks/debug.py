@@ -13,7 +13,7 @@ from tests.train.mpi_checks.values import me, same, world
 def check_a_difference_at_the_end_of_a_long_list_is_found() -> None:
     tensors = [torch.ones(3, 4) for _ in range(59)] + [torch.ones(5 if me() == 1 else 6)]
     fails(lambda: dist.all_reduce_coalesced(tensors), MismatchError, "rank 1: all_reduce SUM float32[3, 4]")
-    fails(lambda: dist.all_reduce_coalesced(tensors), MismatchError, "float32[3, 4], float32[5]; rank 2")
+    fails(lambda: dist.all_reduce_coalesced(tensors), MismatchError, "float32[3, 4], float32[5]")
     goes_on()
 
 

@@ -138,14 +138,17 @@ def refused(call: Callable[[], object], words: str) -> None:
 
 
 def check_sizes_that_do_not_fit_are_refused_before_anything_is_sent() -> None:
-    six = torch.zeros(6)
-    refused(lambda: dist.all_to_all_single(six, six.clone(), [2, 2, 2], [4, 4, 4]), "split sizes [4, 4, 4]")
-    refused(lambda: dist.all_to_all_single(six, six.clone(), [6], [6]), "do not divide 6 rows among 3 ranks")
+    n, six = world(), torch.zeros(6)
+    whole, four = torch.zeros(2 * n), [4] * n
+    refused(lambda: dist.all_to_all_single(whole, whole.clone(), [2] * n, four), f"split sizes {four}")
+    refused(
+        lambda: dist.all_to_all_single(six, six.clone(), [6], [6]), f"do not divide 6 rows among {n} ranks"
+    )
     refused(lambda: dist.all_to_all_single(six, torch.zeros(7)), "7 rows do not divide")
-    refused(lambda: dist.all_gather_into_tensor(six, torch.zeros(3)), "is not 3 parts of 3 each")
-    refused(lambda: dist.reduce_scatter_tensor(six, torch.zeros(6)), "is not 3 parts of 6 each")
-    refused(lambda: dist.all_gather([six, six], six), "each of the 3 ranks")
-    refused(lambda: dist.all_to_all([six, six], [six, six]), "each of the 3 ranks")
+    refused(lambda: dist.all_gather_into_tensor(six, torch.zeros(4)), f"is not {n} parts of 4 each")
+    refused(lambda: dist.reduce_scatter_tensor(six, torch.zeros(6)), f"is not {n} parts of 6 each")
+    refused(lambda: dist.all_gather([six] * (n - 1), six), f"each of the {n} ranks")
+    refused(lambda: dist.all_to_all([six] * (n - 1), [six] * (n - 1)), f"each of the {n} ranks")
     refused(lambda: dist.reduce_scatter(six, [torch.zeros(2) for _ in range(world())]), "6 elements for 2")
 
 
@@ -233,5 +236,6 @@ def check_an_exception_in_a_callback_of_mpi_ends_its_collective_and_not_the_job(
     reduction.callback.cache_clear()
     reduction._plain.cache_clear()
     # The rank that raised has no result, unless MPI worked in the memory of the tensor, as it does on a CPU.
-    assert me() == 1 or tensor.isnan().any(), tensor
+    # Of two ranks the other one adds up for itself.
+    assert me() == 1 or world() == 2 or tensor.isnan().any(), tensor
     goes_on()
