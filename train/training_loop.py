@@ -24,6 +24,7 @@ from .checkpoint.of_each_rank import OfEachRank
 from .checkpoint.random_numbers import RandomStreams, random_state, set_random_state
 from .data.on_device import OnDevice
 from .data.sampler import GlobalBatchSampler
+from .job.departure import Departure
 from .job.failure import TrainError
 from .job.group import Job
 from .job.preemption import Preemption
@@ -114,6 +115,7 @@ class TrainingLoop:
             job, job.out, after_step=self.step if self.continues else 0, tensorboard=tensorboard
         )
         self._preemption = Preemption(job)
+        self._departure = Departure(job)
         self._profile = profile_steps(profile, job, job.out, after_step=self.step)
 
     @property
@@ -157,6 +159,7 @@ class TrainingLoop:
             for batch in self._together(loader, longest=uneven == "longest"):
                 self.position.step += 1
                 self.position.batch += 1
+                self._departure.in_step(self.step)
                 moved = self._on_device(batch)
                 self.figures.lap("data")
                 yield moved
@@ -216,6 +219,7 @@ class TrainingLoop:
             gc.disable()
             self._open.callback(gc.enable)
         self._open.push(self._save_the_last)
+        self._departure.begin()
         self.figures.restart(wait=self._is_due(self.step + 1))
         return self
 
@@ -223,11 +227,17 @@ class TrainingLoop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # With the error, if there is one: then Preemption must not wait for a message of another rank.
-        self._open.__exit__(kind, error, trace)
+        try:
+            self._open.__exit__(kind, error, trace)
+        except RuntimeError as failed:
+            self._departure.explain(failed)
+            raise
+        self._departure.explain(error)
 
     def _save_the_last(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._preemption.settle()
+            self._departure.leave()
             add_up(self.job, Purpose.LEAVE, step=self.step)
             self.save()
             self.checkpoints.finish()

@@ -86,6 +86,11 @@ def read(total: torch.Tensor, purpose: Purpose, hosts: Sequence[str], step: int 
     """Return the sums of the values, for which it waits; TrainError if ranks had another purpose or step."""
     numbers = [float(number) for number in total.tolist()]
     counts, steps = numbers[:_KINDS], numbers[_KINDS : 2 * _KINDS]
+    if sum(counts) != len(hosts) * _ONE + sum(range(len(hosts))) or min(counts) < 0:
+        raise TrainError(
+            f"the ranks do different things: this one {_DOES[purpose]}, another is in another collective\n"
+            "every rank must do the same in every step: leave a loop and save on all ranks, or on none"
+        )
     if any(count for kind, count in enumerate(counts) if kind != purpose):
         kinds = [kind for kind in Purpose if counts[kind]]
         who = [_who(kind, counts[kind], steps[kind], hosts) for kind in kinds]
@@ -103,7 +108,7 @@ def read(total: torch.Tensor, purpose: Purpose, hosts: Sequence[str], step: int 
 
 def _who(purpose: Purpose, count: float, step: float, hosts: Sequence[str]) -> str:
     many, rank = divmod(int(count), int(_ONE))
-    ranks = f"rank {rank} ({hosts[rank]})" if many == 1 and rank < len(hosts) else f"{many} ranks"
+    ranks = f"rank {rank} ({hosts[rank]})" if many == 1 and rank < len(hosts) else f"each of {many} ranks"
     place = f", step {int(step // many)}" if purpose in _STEPS else ""
     return f"{ranks} {_DOES[purpose]}{place}"
 
