@@ -79,7 +79,14 @@ def another_reduction() -> None:
     dist.all_reduce(torch.ones(1), dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM)
 
 
-TOGETHER = (differs, misses, misses_early, another_root, another_reduction)
+def unlike_and_gone() -> None:
+    """Both broadcast from themselves, which waits for nobody; rank 1 has left when rank 0 compares."""
+    dist.broadcast(torch.ones(4), src=dist.get_rank())
+    time.sleep(4 * (1 - dist.get_rank()))
+    sys.exit(0)
+
+
+TOGETHER = (differs, misses, misses_early, another_root, another_reduction, unlike_and_gone)
 """The ways in which every rank takes part."""
 
 

@@ -108,6 +108,12 @@ def test_ranks_that_call_unlike_collectives_are_told_how_though_mpi_joins_them(
     assert f"error: group 0: rank 1 left the order of the others at {says}" in job.stderr
 
 
+def test_unlike_collectives_are_told_where_a_rank_has_left_since(launch: Launch) -> None:
+    job = launch("mpirun", 2, "-m", "tests.train.failing_rank", "unlike_and_gone")
+    assert job.status in ABORTED
+    assert "error: group 0: the ranks called unlike collectives between number 1 and 2" in job.stderr
+
+
 def test_a_torch_that_nobody_has_tested_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

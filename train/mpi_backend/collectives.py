@@ -16,6 +16,7 @@ keeps its way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -173,7 +174,7 @@ def exchange(comm: MPI.Intracomm, sends: Tensors, receives: Tensors) -> None:
     mine, theirs = leaving[me], arriving[me]
     if mine is not None and theirs is not None and mine.nbytes == theirs.nbytes:
         theirs.copy_(mine)
-    MPI.Request.Waitall(requests, statuses)
+    _wait_for_all(requests, statuses)
     # Only now, when no message is under way any more, may an error end this.
     if mine is not None and theirs is not None:
         check_size(me, mine.nbytes, theirs.nbytes)
@@ -318,7 +319,18 @@ def _complete(requests: list[MPI.Request]) -> None:
     try:
         wait_until(partial(MPI.Request.Testall, requests), float("inf"), "a large reduction")
     except BaseException:  # Ctrl-C; MPI still uses the memory
-        MPI.Request.Waitall(requests)
+        _wait_for_all(requests)
+        raise
+
+
+def _wait_for_all(requests: list[MPI.Request], statuses: list[MPI.Status] | None = None) -> None:
+    """Wait also for those after one that fails, where MPI returns at once: it still uses their memory."""
+    try:
+        MPI.Request.Waitall(requests, statuses)
+    except MPI.Exception:
+        for request in requests:
+            with suppress(MPI.Exception):
+                request.Wait()
         raise
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .exceptions import TimedOutError
 
@@ -19,7 +20,11 @@ os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 from mpi4py import MPI
 
-__all__ = ["MPI", "abort_job", "complete", "wait_for_all_ranks", "wait_until"]
+__all__ = ["MPI", "abort_job", "complete", "in_use", "wait_for_all_ranks", "wait_until"]
+
+in_use: list[Any] = []
+"""Containers of what MPI may write to, which outlive their group, and Python itself: so does MPI_Finalize."""
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(in_use))
 
 SPIN = 0.001  # seconds of testing without sleep: data from the same host arrives within that time
 NAP = 0.0001  # seconds of sleep between two tests after that

@@ -16,8 +16,8 @@ from itertools import zip_longest
 from typing import NamedTuple
 from zlib import crc32
 
-from .exceptions import MismatchError
-from .library import MPI
+from .exceptions import MismatchError, TimedOutError
+from .library import MPI, complete, in_use
 from .reduction import FIRST_BIT, reduction_named
 from .work_queue import EVERY
 
@@ -33,6 +33,7 @@ _NAME, _ROOT = 58, 28
 _REDUCTION = (1 << _NAME) - (1 << FIRST_BIT)
 _SIZE = (1 << _ROOT) - 1
 _NOTHING = 2**64 - 1
+ANSWER = 5.0  # seconds in which the ranks that are still there say what they called
 _FIELDS = 3  # of a message: how many collectives, their checksum, whether the rank leaves
 OF_NAME = {name: number << _NAME for number, name in enumerate(NAMES)}
 
@@ -63,6 +64,7 @@ class Order:
         self._comm = comm
         self._first = 1  # the number of the first of the notes
         self._sent: deque[_Sent] = deque()
+        in_use.append(self._sent)  # a rank may leave the group before another one compares
         self._lock = threading.Lock()
 
     def compare(self, *, leaving: bool = False) -> None:
@@ -86,11 +88,17 @@ class Order:
             return not self._sent
 
     def _difference(self, sent: _Sent) -> str:
-        """Exchange what was noted: every rank has found the same, so every rank comes here."""
+        """Exchange what was noted: every rank has found the same, and comes here unless it has left."""
         size = self._comm.size
         mine = array("Q", sent.notes.tobytes().ljust(8 * EVERY, b"\xff"))
         every = array("Q", bytes(8 * EVERY * size))
-        self._comm.Allgather([mine, MPI.UINT64_T], [every, MPI.UINT64_T])
+        try:
+            complete(self._comm.Iallgather([mine, MPI.UINT64_T], [every, MPI.UINT64_T]), ANSWER, "")
+        except TimedOutError:
+            return (
+                f"the ranks called unlike collectives between number {sent.first} and {sent.mine[0]}, and "
+                "what they gave since then is wrong. A rank has left, so it cannot be said which"
+            )
         rows = [every[rank * EVERY : (rank + 1) * EVERY] for rank in range(size)]
         for number, calls in enumerate(zip(*rows, strict=True), start=sent.first):
             usual, _ = Counter(calls).most_common(1)[0]

@@ -16,7 +16,7 @@ from . import recording
 from .buffers import bytes_received, gpus_of, message, pieces, stage_in, stage_out, stream_event
 from .caller import uncompiled
 from .exceptions import MpiBackendError, TimedOutError
-from .library import MPI, wait_until
+from .library import MPI, in_use, wait_until
 
 
 @uncompiled
@@ -174,7 +174,8 @@ class Receiving(MessageWork):
         for request in self._requests:
             if request != MPI.REQUEST_NULL:
                 request.Cancel()
-                request.Wait()
+                with suppress(MPI.Exception):  # it may have arrived, and be too long as well
+                    request.Wait()
 
     def source_rank(self) -> int:
         self.wait()
@@ -187,12 +188,13 @@ _NAP = 0.001  # seconds between two looks at the messages whose futures are not 
 
 
 class Messages:
-    """Keeps each message until it is complete: MPI uses its memory even if its work handle is dropped."""
+    """Keeps each message until it is complete: MPI uses its memory even if handle and group are dropped."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         """Also that of order.py, whose collectives cannot meet one of the group here."""
         self._under_way: dict[MessageWork, None] = {}  # in the order in which they began
+        in_use.append(self._under_way)
         self._prune_at = 64
         self._unresolved: list[MessageWork] = []
         self._lock = threading.Lock()

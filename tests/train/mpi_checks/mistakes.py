@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -58,6 +59,21 @@ def check_all_to_all_refuses_a_part_that_is_too_short() -> None:
 def check_all_gather_of_different_sizes_refuses_a_part_that_is_too_short() -> None:
     rooms = [torch.zeros(5 if (me(), rank) == (0, 1) else 2 + rank) for rank in range(world())]
     at_root(lambda: dist.all_gather(rooms, torch.ones(2 + me())))
+
+
+def check_a_part_that_is_too_long_ends_the_collective_when_the_others_are_there() -> None:
+    """MPI returns at the first error, and would write to the other tensors afterwards."""
+    group = dist.new_group()  # which cannot be used afterwards
+    parts = [torch.ones(7 if (me(), rank) == (0, 1) else 5) for rank in range(world())]
+    rooms = [torch.zeros(5) for _ in range(world())]
+    if me() == 2:
+        time.sleep(0.5)
+    if me() == 1:
+        fails(lambda: dist.all_to_all(rooms, parts, group=group), MpiBackendError, "all_to_all")
+    else:
+        dist.all_to_all(rooms, parts, group=group)
+    assert all(room.all() for rank, room in enumerate(rooms) if (me(), rank) != (1, 0)), rooms
+    goes_on()
 
 
 def check_sparse_tensors_are_only_added() -> None:
