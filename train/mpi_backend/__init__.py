@@ -7,8 +7,7 @@ direct.py, which does. Each file imports only from those below it:
     direct.py           all_reduce and broadcast on an mpi4py communicator, without a process group
     plain.py            collectives where MPI can use the tensors as they are: the short way of most calls
     collectives.py      the same for any tensors
-    monitored.py        monitored_barrier, by the key-value store
-    watchdog.py         ends the job when a collective waits too long
+    watchdog.py         ends the job when a collective waits too long; monitored_barrier
     order.py            compares which collectives the ranks have called
     work_queue.py       the collectives of a group in order, and their work handles
     point_to_point.py   send and recv

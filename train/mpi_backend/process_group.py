@@ -22,11 +22,10 @@ from .buffers import stream_event
 from .caller import uncompiled
 from .exceptions import MpiBackendError
 from .library import MPI, complete
-from .monitored import MonitoredBarrier
 from .plain import Ranks
 from .point_to_point import Messages, MessageWork
 from .reduction import Reduction
-from .watchdog import Presence, Watched, watchdog
+from .watchdog import MonitoredBarrier, Presence, Watched, watchdog
 from .work_queue import Coalesced, CollectiveWork, Finished, WorkQueue
 
 Tensors = Sequence[torch.Tensor]
