@@ -26,24 +26,26 @@ from torch.nn.functional import cross_entropy
 
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
-from muster.train.sync import STRATEGIES, make_strategy
-from muster.train.sync.replicated import Unsynchronised as Strategy
+from muster.train.replicas import CHOICES, placed
 
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round
 
 
-def build(strategy: str, name: str, group: Group) -> tuple[Strategy, Architecture]:
-    """Build a copy of the network `name`, in the care of `strategy`."""
+def build(sync: str, name: str, group: Group) -> tuple[torch.nn.Module, torch.optim.Optimizer, Architecture]:
+    """Build a copy of the network `name`, trained as one of CHOICES says."""
     torch.manual_seed(0)
     built = architecture(name)
-    return make_strategy(strategy, built.network, group, torch.optim.SGD, lr=0.01), built
+    model = placed(built.network, group, sync)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01), built
 
 
-def step(strategy: Strategy, images: torch.Tensor, labels: torch.Tensor) -> None:
+def step(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
+) -> None:
     """Take one step of training."""
-    strategy.optimizer.zero_grad()
-    torch.autograd.backward(cross_entropy(strategy.model(images), labels))
-    strategy.optimizer.step()
+    optimizer.zero_grad()
+    torch.autograd.backward(cross_entropy(model(images), labels))
+    optimizer.step()
 
 
 def measure(name: str, titles: Sequence[str], rounds: int, group: Group) -> dict[str, list[float]]:
@@ -52,13 +54,13 @@ def measure(name: str, titles: Sequence[str], rounds: int, group: Group) -> dict
     built_of = {title: build(title, name, group) for title in titles}
     times: dict[str, list[float]] = {title: [] for title in titles}
     for round_number in range(rounds + 1):
-        for title, (strategy, built) in built_of.items():
+        for title, (model, optimizer, built) in built_of.items():
             images, labels = torch.randn(batch, *built.shape), torch.randint(built.classes, (batch,))
-            step(strategy, images, labels)
+            step(model, optimizer, images, labels)
             dist.barrier()
             began = time.perf_counter()
             for _ in range(steps):
-                step(strategy, images, labels)
+                step(model, optimizer, images, labels)
             taken = torch.tensor((time.perf_counter() - began) / steps * 1000)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             if round_number > 0:  # the first round warms up
@@ -89,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--networks", nargs="+", default=list(STEPS), choices=STEPS)
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
+    parser.add_argument("--strategies", nargs="+", default=CHOICES, choices=CHOICES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with process_group(Ranks.from_env(os.environ), backend="gloo") as group:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from .job.preemption import Preemption
     from .job.run import run
     from .mpi_backend import register as register_mpi
+    from .replicas import synchronise
     from .reporting.outputs import profile_steps
     from .reporting.steps import StepLog, StepMetrics
-    from .sync.ddp import synchronise
     from .training_loop import TrainingLoop
 
 __all__ = [
@@ -61,7 +61,7 @@ _PLACES = {
     "process_group": ("job.group", "process_group"),
     "register_mpi": ("mpi_backend", "register"),
     "run": ("job.run", "run"),
-    "synchronise": ("sync.ddp", "synchronise"),
+    "synchronise": ("replicas", "synchronise"),
 }
 
 

@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -30,9 +29,9 @@ from .job.group import Job
 from .job.preemption import Preemption
 from .job.sums import Purpose, add_up
 from .position import Position
+from .replicas import share_buffers
 from .reporting.outputs import profile_steps
 from .reporting.steps import StepLog, StepMetrics
-from .sync.replicated import broadcast_from_rank_0
 
 T = TypeVar("T")
 _END: Any = object()  # where a loader has no more batches
@@ -204,10 +203,9 @@ class TrainingLoop:
         """
         if self._saved == self.step:
             return
-        models = [part for part in self.states.values() if isinstance(part, nn.Module)]
-        for model in models:
-            if isinstance(model, DistributedDataParallel):  # which gives them to all in the next forward pass
-                broadcast_from_rank_0(model.buffers(), self.job.device)
+        for part in self.states.values():
+            if isinstance(part, nn.Module):
+                share_buffers(part, self.job)
         self.checkpoints.save(self.step, self._parts())
         self._saved = self.step
 

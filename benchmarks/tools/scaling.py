@@ -25,10 +25,9 @@ from muster.train.job.group import Group
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.job.long_work import others_wait
 from muster.train.options import LEARNING, OUTPUT, SYNC, RankOptions, broken, option
+from muster.train.replicas import CHOICES, placed
 from muster.train.reporting.summary import headline
 from muster.train.reporting.terminal import Terminal
-from muster.train.sync import STRATEGIES, make_strategy
-from muster.train.sync.replicated import Unsynchronised as Strategy
 
 from .architectures import BUILT_IN, Architecture, architecture
 
@@ -45,7 +44,7 @@ class BenchmarkConfig(RankOptions):
         LEARNING, True, "synthetic images; there are no others, so this changes nothing", also=("--dummy",)
     )
     amp: bool = option(LEARNING, False, "compute in bfloat16 where that is safe (torch.autocast)")
-    sync: str = option(SYNC, "ddp", "as in python -m muster.train", choices=STRATEGIES)
+    sync: str = option(SYNC, "ddp", "as in python -m muster.train", choices=CHOICES)
     warm_up: int = option(OUTPUT, 10, "batches before the first that counts")
     iterations: int = option(OUTPUT, 10, "measurements")
     batches: int = option(OUTPUT, 10, "batches of each measurement")
@@ -104,7 +103,8 @@ def measure(config: BenchmarkConfig, group: Group, members: list[int]) -> Rate:
     """Return images per second of the ranks `members` together."""
     torch.manual_seed(0)
     built = architecture(config.arch)
-    strategy = make_strategy(config.sync, built.network, group, torch.optim.SGD, lr=0.01)
+    model = placed(built.network, group, config.sync)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images = torch.randn(config.batch_size, *built.shape, device=group.device)
     labels = torch.randint(built.classes, (config.batch_size,), device=group.device)
     rates = []
@@ -112,7 +112,7 @@ def measure(config: BenchmarkConfig, group: Group, members: list[int]) -> Rate:
         batches = config.batches if number else config.warm_up
         began = time.perf_counter()
         for _ in range(batches):
-            _step(strategy, images, labels, config.amp)
+            _step(model, optimizer, images, labels, config.amp)
         wait_for_gpu(group.device)
         seconds = time.perf_counter() - began
         if len(members) > 1:
@@ -121,12 +121,18 @@ def measure(config: BenchmarkConfig, group: Group, members: list[int]) -> Rate:
     return Rate.of(rates[1:])
 
 
-def _step(strategy: Strategy, images: torch.Tensor, labels: torch.Tensor, amp: bool) -> None:
-    strategy.optimizer.zero_grad()
+def _step(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    amp: bool,
+) -> None:
+    optimizer.zero_grad()
     with torch.autocast(images.device.type, torch.bfloat16, enabled=amp):
-        loss = cross_entropy(strategy.model(images), labels)
+        loss = cross_entropy(model(images), labels)
     torch.autograd.backward(loss)
-    strategy.optimizer.step()
+    optimizer.step()
 
 
 def describe(config: BenchmarkConfig, built: Architecture, group: Group) -> str:

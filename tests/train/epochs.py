@@ -19,10 +19,9 @@ def run_epoch(trainer: Trainer, epoch: int = 0) -> float:
 
 def whole_state(trainer: Trainer) -> dict[str, Any]:
     """Return model and optimizer as a checkpoint has them."""
-    strategy, ranks = trainer.strategy, range(trainer.group.world_size)
-    return consolidated(strategy.model, strategy.optimizer, ranks)
+    return consolidated(trainer.model, trainer.optimizer, range(trainer.group.world_size))
 
 
 def put_back(trainer: Trainer, state: dict[str, Any]) -> None:
     """Continue from the result of whole_state."""
-    restore(trainer.strategy.model, trainer.strategy.optimizer, state)
+    restore(trainer.model, trainer.optimizer, state)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from muster.train.checkpoint.random_numbers import RandomStreams
 from muster.train.job.group import Group
 from muster.train.job.seeding import seed_streams
-from muster.train.sync.ddp import synchronise
+from muster.train.replicas import synchronise
 from tests.train.forked import on_hosts
 
 

@@ -46,7 +46,7 @@ def digits() -> Samples:
 
 
 def one_process(config: TrainConfig, digits: Samples) -> list[float]:
-    """The losses of the same training, written down as plainly as can be, without any of train/sync."""
+    """The losses of the same training, written down as plainly as can be, without replicas.py."""
     torch.manual_seed(config.seed)
     network = image_network(digits.images.shape[1:], digits.classes)
     sgd = torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, weight_decay=1e-4, lr=config.lr)

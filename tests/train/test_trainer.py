@@ -1,4 +1,4 @@
-"""A user's own model, loss, optimizer and data, under every strategy and at any number of ranks.
+"""A user's own model, loss, optimizer and data, at any number of ranks.
 
     pytest tests/train/test_trainer.py
     mpirun -n 2 pytest tests/train/test_trainer.py
@@ -22,11 +22,10 @@ from muster.train.demo.trainer import Trainer
 from muster.train.job.failure import TrainError
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
-from muster.train.sync import make_strategy
+from muster.train.replicas import synchronise
 from tests.train.epochs import run_epoch
 
 RANKS = Ranks.from_env(os.environ)
-STRATEGIES = ["ddp"]
 CPU = torch.device("cpu")
 
 
@@ -48,7 +47,7 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _trainer(
-    group: Group, model: nn.Module, strategy: str = "ddp", lr: float = 0.01, clip: float = 0.0
+    group: Group, model: nn.Module, sync: str = "ddp", lr: float = 0.01, clip: float = 0.0
 ) -> Trainer:
     return Trainer(
         model,
@@ -57,7 +56,7 @@ def _trainer(
         _numbers(),
         group=group,
         optimizer_options={"lr": lr},
-        strategy=strategy,
+        sync=sync,
         batch_size=16,
         clip=clip,
     )
@@ -68,9 +67,8 @@ def _network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_users_own_training_is_that_of_one_process(group: Group, strategy: str) -> None:
-    trainer, data, model = _trainer(group, _network(), strategy), _numbers(), _network()
+def test_a_users_own_training_is_that_of_one_process(group: Group) -> None:
+    trainer, data, model = _trainer(group, _network()), _numbers(), _network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for epoch in range(2):
         sampler = Trainer(
@@ -97,12 +95,11 @@ def test_a_loss_that_is_not_per_sample_is_refused(group: Group) -> None:
         run_epoch(trainer)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_an_evaluation_changes_nothing_and_is_the_same_each_time(group: Group, strategy: str) -> None:
+def test_an_evaluation_changes_nothing_and_is_the_same_each_time(group: Group) -> None:
     torch.manual_seed(2)
     frozen = nn.BatchNorm1d(4).eval()
     model = nn.Sequential(frozen, nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
-    trainer = _trainer(group, model, strategy)
+    trainer = _trainer(group, model)
     trainer.data = _numbers(16 * group.world_size)  # each rank has more than one sample, as a BatchNorm needs
     trainer.batch_sampler.samples, trainer.batch_sampler.batch_size = len(trainer.data), 8 * group.world_size
     run_epoch(trainer)
@@ -117,14 +114,13 @@ def test_an_evaluation_changes_nothing_and_is_the_same_each_time(group: Group, s
     assert not frozen.training
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_rank_evaluates_with_the_same_buffers(group: Group, strategy: str) -> None:
+def test_every_rank_evaluates_with_the_same_buffers(group: Group) -> None:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
-    trainer = _trainer(group, model, strategy)
+    trainer = _trainer(group, model)
     model.train()
     own = torch.full((4, 4), float(group.rank))
-    trainer.strategy.model(own)
+    trainer.model(own)
     assert (
         len({str(one) for one in group.all_gather(model[1].get_buffer("running_mean").tolist())})
         == group.world_size
@@ -133,15 +129,12 @@ def test_every_rank_evaluates_with_the_same_buffers(group: Group, strategy: str)
     assert len({str(one) for one in group.all_gather(model[1].get_buffer("running_mean").tolist())}) == 1
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_part_without_samples_leaves_the_statistics_of_a_batch_norm_alone(
-    group: Group, strategy: str
-) -> None:
+def test_a_part_without_samples_leaves_the_statistics_of_a_batch_norm_alone(group: Group) -> None:
     """The model runs on a sample that stands in for them, because all ranks must take part."""
     torch.manual_seed(7)
     norm = nn.BatchNorm1d(1, momentum=None)  # the mean of what it saw
     model = nn.Sequential(nn.Unflatten(1, (1, 4)), norm, nn.Flatten(), nn.Linear(4, 1))
-    trainer = _trainer(group, model, strategy)
+    trainer = _trainer(group, model)
     trainer.data = _numbers(4 * group.world_size)
     trainer.batch_sampler.samples = trainer.batch_sampler.batch_size = len(trainer.data)
     trainer.accumulate = 6  # of a share of 4 samples, two parts are empty
@@ -193,23 +186,20 @@ def test_an_evaluation_computes_in_the_type_of_the_training(group: Group) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gradients_of_half_precision_are_averaged(group: Group, strategy: str, dtype: torch.dtype) -> None:
-    model = nn.Linear(1, 1, bias=False).to(dtype)
-    made = make_strategy(strategy, model, group, torch.optim.SGD, lr=1.0)
-    made.optimizer.zero_grad()
-    torch.autograd.backward(made.model(torch.full((1, 1), 1.0 + group.rank, dtype=dtype)).sum())
-    assert made.clip(1e4) == pytest.approx((1 + group.world_size) / 2, rel=1e-2)
+def test_gradients_of_half_precision_are_averaged(group: Group, dtype: torch.dtype) -> None:
+    model = synchronise(nn.Linear(1, 1, bias=False).to(dtype), group)
+    torch.autograd.backward(model(torch.full((1, 1), 1.0 + group.rank, dtype=dtype)).sum())
+    (weight,) = model.parameters()
+    assert float(weight.grad or 0) == pytest.approx((1 + group.world_size) / 2, rel=1e-2)
 
 
 def _is_finite(model: nn.Module) -> bool:
     return all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gradients_without_a_finite_norm_are_an_error_and_no_step(group: Group, strategy: str) -> None:
-    trainer = _trainer(group, _network(), strategy, clip=1.0)
+def test_gradients_without_a_finite_norm_are_an_error_and_no_step(group: Group) -> None:
+    trainer = _trainer(group, _network(), clip=1.0)
     trainer.loss = lambda outputs, targets: squared_error(outputs, targets) * 1e38 * 1e38
     with pytest.raises(TrainError, match="step 1: the gradient norm is"):
         run_epoch(trainer)
-    assert _is_finite(trainer.strategy.model)
+    assert _is_finite(trainer.model)

@@ -166,7 +166,7 @@ def test_types_are_those_of_json(written: str, json: str) -> None:
     ("page", "link", "shown"),
     [
         ("train.md", "[train/demo/main.py](../train/demo/main.py)", "train/demo/main.py"),
-        ("train.md", "[ddp.py](../train/sync/ddp.py)", "ddp.py (`train/sync/ddp.py`)"),
+        ("train.md", "[replicas.py](../train/replicas.py)", "replicas.py (`train/replicas.py`)"),
         ("how-to/x.md", "[image](../image.md#versions)", "[image](../image.md#versions)"),
         ("how-to/x.md", "[the book](../../ansible/README.md)", "the book (`ansible/README.md`)"),
         ("x.md", "![a picture](../images/x.svg)", "![a picture](../images/x.svg)"),

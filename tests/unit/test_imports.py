@@ -62,8 +62,8 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
 ALL = {"all_features.py", "all_options.py"}
 """The lists of all features, which are no feature."""
 TRAIN = (
-    *("__main__", "demo", "training_loop", "position", "options"),
-    *("checkpoint", "sync", "reporting"),
+    *("__main__", "demo", "training_loop", "options"),
+    *("checkpoint", "replicas", "reporting"),
     *("data", "job", "mpi_backend"),
 )
 

@@ -19,8 +19,8 @@ from ..options import (
     option,
     parse,
 )
+from ..replicas import CHOICES
 from ..reporting.outputs import wrong_steps
-from ..sync import STRATEGIES
 from .datasets import FORMS as FORMS_OF_DATA
 
 LAST_EPOCH = "last epoch"
@@ -66,7 +66,7 @@ class TrainConfig(RankOptions):
         SYNC,
         "ddp",
         "ddp: torch's own; none: no communication",
-        choices=STRATEGIES,
+        choices=CHOICES,
     )
     accumulate: int = option(SYNC, 1, "take a rank's share of a batch in so many parts, and synchronise once")
     clip: float = option(SYNC, 0.0, "scale gradients down to this 2-norm over all weights; 0: do not")

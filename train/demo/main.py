@@ -16,7 +16,6 @@ and then the library, in the folders beside demo/:
 
     job/           a rank's life in a job: who it is, where the ranks meet, how the job ends
     data/          which samples a rank gets
-    sync/          data-parallel strategies
     checkpoint/    checkpoints that cannot be lost
     reporting/     what a run shows and writes
     mpi_backend/   a backend of torch.distributed on MPI
@@ -107,7 +106,7 @@ def image_trainer(config: TrainConfig, job: Job, samples: Samples) -> Trainer:
         samples,
         group=job,
         optimizer_options={"lr": config.lr, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
-        strategy=config.sync,
+        sync=config.sync,
         batch_size=config.batch_size,
         seed=config.seed,
         learning_rate=partial(

@@ -1,18 +1,19 @@
 """A model in training, the same on every rank: one step of it, and its evaluation.
 
-loop.py takes the steps. The strategies of train/sync have one interface here, so that they can be compared.
+loop.py takes the steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
@@ -20,7 +21,7 @@ from ..checkpoint.of_each_rank import OfEachRank
 from ..data.sampler import GlobalBatchSampler, Share
 from ..job.failure import TrainError
 from ..job.group import Group
-from ..sync import make_strategy
+from ..replicas import placed, share_buffers
 from .datasets.samples import Data
 
 PerSample = Callable[[Any, Any], torch.Tensor]
@@ -58,7 +59,7 @@ class Trainer:
         *,
         group: Group,
         optimizer_options: Mapping[str, Any] | None = None,
-        strategy: str = "ddp",
+        sync: str = "ddp",
         batch_size: int = 64,
         seed: int = 0,
         drop_last: bool = False,
@@ -67,18 +68,18 @@ class Trainer:
         clip: float = 0.0,
         amp: bool = False,
     ) -> None:
-        """Put `model` in the care of `strategy`, one of sync.STRATEGIES; a collective call.
+        """Synchronise `model` as `sync` says, one of replicas.CHOICES; a collective call.
 
         `loss` returns the loss of each sample, as torch's functions do with reduction="none": only so can
         the gradient be that of the global batch, which has `batch_size` samples over all ranks. `drop_last`
         leaves out a smaller last batch. `learning_rate` gives the rate of a step, counted from 0; None leaves
         the optimizer's. `accumulate` takes a rank's share of a batch in so many parts. `clip` bounds the
-        2-norm of the gradients; 0 does not. `amp` computes in bfloat16 where that is safe. Raises TrainError
-        where the strategy cannot work.
+        2-norm of the gradients; 0 does not. `amp` computes in bfloat16 where that is safe.
         """
         self.loss, self.data, self.group = loss, data, group
         self.learning_rate, self.accumulate, self.clip, self.amp = learning_rate, accumulate, clip, amp
-        self.strategy = make_strategy(strategy, model, group, optimizer, **(optimizer_options or {}))
+        self.model = placed(model, group, sync)
+        self.optimizer = optimizer(self.model.parameters(), **(optimizer_options or {}))
         self.batch_sampler = GlobalBatchSampler(
             samples=len(data),
             batch_size=batch_size,
@@ -97,13 +98,13 @@ class Trainer:
     @property
     def last_learning_rate(self) -> float:
         """Learning rate of the last step."""
-        return float(self.strategy.optimizer.param_groups[0]["lr"])
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def states(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         return {
-            "model": self.strategy.model,
-            "optimizer": self.strategy.optimizer,
+            "model": self.model,
+            "optimizer": self.optimizer,
             "losses": OfEachRank(self.group, self.losses, other=self._take_losses),
         }
 
@@ -113,21 +114,21 @@ class Trainer:
         Returns the sum of this rank's losses, still on the device.
         """
         if self.learning_rate:
-            for parameters in self.strategy.optimizer.param_groups:
+            for parameters in self.optimizer.param_groups:
                 parameters["lr"] = self.learning_rate(number - 1)
-        self.strategy.optimizer.zero_grad()
+        self.optimizer.zero_grad()
         *parts, last = share.indices.tensor_split(self.accumulate)
-        with self.strategy.no_sync():
+        with getattr(self.model, "no_sync", nullcontext)():
             losses = [self._backward(part, share.batch_size) for part in parts]
         losses.append(self._backward(last, share.batch_size))
         if self.clip:
-            self.gradient_norm = norm = self.strategy.clip(self.clip)
+            self.gradient_norm = norm = float(clip_grad_norm_(self.model.parameters(), self.clip))
             if not math.isfinite(norm):  # the same on every rank; the step would leave no weight but NaN
                 raise TrainError(
                     f"step {number}: the gradient norm is {norm}, so the gradients cannot be clipped\n"
                     "the training diverges: lower --lr, or look for a sample whose loss is not finite"
                 )
-        self.strategy.optimizer.step()
+        self.optimizer.step()
         loss_sum = torch.stack(losses).sum()
         self.losses.total += loss_sum
         return loss_sum
@@ -149,7 +150,7 @@ class Trainer:
         The optimizer gets the mean over the ranks of their gradients. It should be the gradient of the mean
         loss of the global batch, so each rank scales the sum of its losses by world_size / batch_size.
         """
-        with _batch_norm_explained() if len(part) else _statistics_kept(self.strategy.model):
+        with _batch_norm_explained() if len(part) else _statistics_kept(self.model):
             loss_sum = self._per_sample(self.loss, self.data, part).sum()
         self.group.losses.note(loss_sum)
         torch.autograd.backward(loss_sum * self.group.world_size / batch_size)
@@ -159,14 +160,14 @@ class Trainer:
     def _per_sample(self, function: PerSample, data: Data, indices: torch.Tensor) -> torch.Tensor:
         """Run the model on the samples `indices` of `data`; returns `function` of each, [n].
 
-        Without samples the model runs on one that counts for nothing: every rank must take part in what the
-        strategy communicates, and not every model can take an empty batch.
+        Without samples the model runs on one that counts for nothing: every rank must take part in what DDP
+        communicates, and not every model can take an empty batch.
         """
         present = indices if len(indices) else torch.zeros(1, dtype=torch.int64)
         inputs, targets = data.batch(present)
         self.lap("data")
         with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.amp):
-            outputs = self.strategy.model(inputs)
+            outputs = self.model(inputs)
         numbers = function(tree_map(_in_full, outputs) if self.amp else outputs, targets)
         if numbers.shape != (len(present),):
             raise TrainError(
@@ -184,7 +185,7 @@ class Trainer:
         changing them. With `amp` it computes as in training. `batch_size` is the number of samples in a
         forward pass of all ranks together.
         """
-        self.strategy.share_buffers()
+        share_buffers(self.model, self.group)
         sampler = GlobalBatchSampler(
             samples=len(data),
             batch_size=batch_size,
@@ -192,7 +193,7 @@ class Trainer:
             world_size=self.group.world_size,
             shuffle=False,
         )
-        with _evaluating([*self.strategy.model.modules()]):
+        with _evaluating([*self.model.modules()]):
             sums = [
                 self._per_sample(metric, data, share.indices).double().sum() for share in sampler.shares()
             ]
