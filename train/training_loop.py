@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sized
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -28,7 +29,6 @@ from .job.failure import TrainError
 from .job.group import Job
 from .job.preemption import Preemption
 from .job.sums import Purpose, add_up
-from .position import Position
 from .replicas import share_buffers
 from .reporting.outputs import profile_steps
 from .reporting.steps import StepLog, StepMetrics
@@ -37,6 +37,31 @@ T = TypeVar("T")
 _END: Any = object()  # where a loader has no more batches
 OWN = ("position", "random")
 """Names of the parts of a checkpoint that the loop adds."""
+
+
+@dataclass
+class Position:
+    """How far a training is: `step` steps in all, `epoch` whole epochs, and `batch` batches of the next one.
+
+    `order` has what the order of the samples depends on, where a GlobalBatchSampler decides it.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    order: dict[str, int | bool] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at the position of a checkpoint."""
+        numbers = [state[name] for name in ("step", "epoch", "batch")]
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError(f"a position has whole numbers, got {numbers}")
+        self.step, self.epoch, self.batch = numbers
+        self.order = state["order"]
 
 
 class Saves(Protocol):

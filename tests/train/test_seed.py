@@ -13,8 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from muster.train.checkpoint.random_numbers import RandomStreams
-from muster.train.job.group import Group
-from muster.train.job.seeding import seed_streams
+from muster.train.job.group import Group, seed_streams
 from muster.train.replicas import synchronise
 from tests.train.forked import on_hosts
 

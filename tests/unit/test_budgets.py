@@ -51,7 +51,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/top": 2_050,
     "deploy/features/why": 5_610,
     "deploy/features/written_files": 150,
-    "train": 9_810,
+    "train": 9_730,
 }
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""
 LONGEST_MODULE = 600

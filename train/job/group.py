@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import Store
@@ -25,7 +27,6 @@ from .hardware import use_fair_share_of_cores
 from .join import identity_of, join, left_in_the_end, located
 from .ranks import Ranks
 from .rendezvous import rendezvous_store
-from .seeding import seed_streams
 from .sums import VALUES, Purpose, add_up, message, read, values_of
 from .timeouts import StepTimeout
 
@@ -228,6 +229,19 @@ def _count(
     if not isinstance(step_total, torch.Tensor) and not isinstance(here, torch.Tensor) and step_total < here:
         raise ValueError(f"step_total is {step_total}, and this call alone has {here} losses")
     return step_total
+
+
+def seed_streams(seed: int, stream: int) -> None:
+    """Seed the global generators of Python, numpy and torch, on all devices, for one of many streams.
+
+    numpy's SeedSequence mixes both: with seed + stream, stream 1 of seed 0 would be stream 0 of seed 1.
+    Raises ValueError if one is negative.
+    """
+    words = np.random.SeedSequence((seed, stream)).generate_state(4, np.uint64)
+    random.seed(int(words[0]))
+    np.random.seed(words[1:3].view(np.uint32))
+    # Of torch's CPU generator, and those of every GPU or NPU. A DataLoader seeds its workers from it.
+    torch.manual_seed(int(words[3]))
 
 
 @dataclass(frozen=True, slots=True)
