@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from muster.deploy.features.bench.programs import measure as outcome
 from muster.deploy.features.bench.programs.entry import ToolConfig, run
 from muster.train.job.group import Group
-from muster.train.reporting.summary import headline
+from muster.train.reporting.terminal import headline
 
 from . import measure
 from .operations import OPERATIONS, Operation, World

@@ -10,7 +10,7 @@ import torch
 
 from muster.deploy.features.bench.programs.measure import BROKEN, REFUSED, RIGHT, WRONG
 from muster.train.job.group import Group
-from muster.train.reporting.summary import headline
+from muster.train.reporting.terminal import headline
 
 from .probe_cells import DIES, DTYPES, HANGS, Measured
 

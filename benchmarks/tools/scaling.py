@@ -26,8 +26,7 @@ from muster.train.job.hardware import wait_for_gpu
 from muster.train.job.long_work import others_wait
 from muster.train.options import LEARNING, OUTPUT, SYNC, RankOptions, broken, option
 from muster.train.replicas import CHOICES, placed
-from muster.train.reporting.summary import headline
-from muster.train.reporting.terminal import Terminal
+from muster.train.reporting.terminal import Terminal, headline
 
 from .architectures import BUILT_IN, Architecture, architecture
 

@@ -37,8 +37,7 @@ from ..job.group import Job, process_group, shared_folder
 from ..job.hardware import be_deterministic, use_fair_share_of_cores
 from ..job.ranks import Ranks, remark
 from ..job.spawn import spawn
-from ..reporting.summary import headline, verdict
-from ..reporting.terminal import Terminal
+from ..reporting.terminal import Terminal, headline, verdict
 from .config import TrainConfig
 from .datasets import load
 from .datasets.samples import Samples
