@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from torch.distributed import HashStore, Store
@@ -14,6 +14,27 @@ from muster.train.job import departure
 from muster.train.job.departure import Departure
 from muster.train.job.failure import TrainError
 
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+
+IN_DDP = """
+from datetime import timedelta
+import torch
+from muster.train import TrainingLoop, run, synchronise
+from muster.train.job import departure
+
+departure.LOOK = 0.5
+
+def train(job):
+    model = synchronise(torch.nn.Linear(300, 300), job)
+    with TrainingLoop(job, {"model": model}, log_every=0) as loop:
+        for inputs in loop.batches([torch.ones(2, 300)] * 8):
+            if job.rank == 1 and loop.step == 3:
+                break
+            model(inputs).sum().backward()
+
+run(train, backend="mpi", timeout=timedelta(seconds=20))
+"""
 GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
 
 
@@ -59,3 +80,9 @@ def test_a_rank_in_a_long_step_says_who_has_left(
     while not (said := capsys.readouterr().err):
         time.sleep(0.01)
     assert said.startswith("note: rank 1 (host1) has left the loop in step 3, and rank 0 is still in step 3")
+
+
+def test_over_mpi_a_rank_that_has_left_damages_nothing_and_is_named(launch: Launch) -> None:
+    job = launch("mpirun", 2, "-c", IN_DDP)
+    assert "has left the loop in step 3, and rank 0 is still in step 3" in job.stderr
+    assert "the time-out is 20 s" in job.stderr

@@ -46,7 +46,7 @@ class Group:
     `hosts` has the host name of every rank, in rank order. `store` is the key-value store of the rendezvous,
     `timeout` how long a rank waits for the others in a collective, `long_works` counts for long_work.py,
     `losses` knows whether all of this rank's training losses were finite, `step_timeout` sets the time-out
-    after the first step.
+    after the first step. `sums` is the group of sums.py, if it has one of its own.
     """
 
     ranks: Ranks
@@ -58,6 +58,7 @@ class Group:
     long_works: Iterator[int] = field(default_factory=itertools.count)
     losses: FiniteLosses = field(default_factory=FiniteLosses)
     step_timeout: StepTimeout = field(default_factory=StepTimeout)
+    sums: dist.ProcessGroup | None = None
 
     @property
     def rank(self) -> int:
@@ -175,7 +176,7 @@ class Group:
         sent = message(Purpose.MEAN, self.rank, self.device)
         both = values_of(sent)[:2]
         both[0], both[1] = local_sum, count
-        dist.all_reduce(sent)
+        dist.all_reduce(sent, group=self.sums)
         if self.device.type == "cpu":
             read(sent, Purpose.MEAN, self.hosts)
         dtype = torch.promote_types(losses.dtype, torch.float32)
@@ -293,11 +294,13 @@ def process_group(
             names = {each.rank: each.host.partition("/")[0] for each in identities}
             hosts = tuple(names[rank] for rank in range(ranks.world_size))
             with left_in_the_end(ranks):
+                by_mpi4py = backend == "mpi" and not dist.is_mpi_available()
                 job = Job(
                     *(ranks, backend, device, hosts, store, timeout),
                     step_timeout=StepTimeout(step_timeout),
                     restart=_restart(environ),
                     name=environ.get("MUSTER_JOB", ""),
+                    sums=dist.new_group(timeout=timeout) if by_mpi4py else None,
                 )
                 try:
                     yield replace(job, out=shared_folder(job, out_folder(environ)))

@@ -60,7 +60,7 @@ class _Answer:
         self._group, self._purpose, self._step = group, purpose, step
         with accelerator.stream(stream) if accelerator else nullcontext():
             sent = message(purpose, group.rank, group.device, values, step)
-            self._work = dist.all_reduce(sent, async_op=True)
+            self._work = dist.all_reduce(sent, group=group.sums, async_op=True)
             self._there = None
             if accelerator:
                 self._work.wait()  # the stream waits, not the host

@@ -2,7 +2,8 @@
 
 Every all_reduce of this library has the same size, type and operation. So where one rank leaves the loop
 while the others compute a loss, the two messages meet as they must, and each rank reads what the others do.
-With messages of other sizes the result would be a wrong number, or a wait until the time-out.
+With messages of other sizes the result would be a wrong number, or a wait until the time-out. Over MPI they
+have a communicator of their own: a collective of another size, such as DDP's, damages the memory of a rank.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Member(Protocol):
     def device(self) -> torch.device: ...
     @property
     def hosts(self) -> Sequence[str]: ...
+    @property
+    def sums(self) -> dist.ProcessGroup | None: ...
 
 
 class Purpose(IntEnum):
@@ -116,5 +119,5 @@ def _who(purpose: Purpose, count: float, step: float, hosts: Sequence[str]) -> s
 def add_up(group: Member, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
     """Add up at most VALUES values over all ranks, a collective; TrainError as `read`."""
     sent = message(purpose, group.rank, group.device, values, step)
-    dist.all_reduce(sent)
+    dist.all_reduce(sent, group=group.sums)
     return read(sent, purpose, group.hosts, step)
