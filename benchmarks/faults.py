@@ -1,8 +1,8 @@
-"""Writes docs/faults.md from several rounds of the fault tests: `python benchmarks/faults.py [ROUNDS]`.
+"""Writes the measured tables of docs/faults.md: `python benchmarks/faults.py [ROUNDS]`.
 
 Each round is a run of tests/cluster/test_faults.py, which appends its measurements to the file that
-MUSTER_FAULTS_RECORD names. The first round empties that file; with 0 rounds, the document is made of the
-present file. The section on recoveries is of benchmarks/recovery.py, and stays.
+MUSTER_FAULTS_RECORD names. The first round empties that file; with 0 rounds, the tables are made of the
+present file. All other text of the page stays.
 """
 
 from __future__ import annotations
@@ -21,71 +21,12 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.peers import NAMES, PEERS  # noqa: E402  # from the checkout
-from benchmarks.recovery import section_of  # noqa: E402
-from benchmarks.untimed_faults import UNTIMED  # noqa: E402
+from muster.deploy.core.text.text import count  # noqa: E402
 from tests.cluster.faults import FAULTS, LAUNCHERS  # noqa: E402
 from tests.cluster.start_faults import START_FAULTS  # noqa: E402
 
 LONGEST_SAYING = 160
 RECORD = Path(os.environ.get("MUSTER_FAULTS_RECORD", ROOT / ".pytest_cache" / "faults.jsonl"))
-TEXT = """# What happens when something breaks
-
-Six ranks on three hosts of the practice cluster; the ranks only sleep, so no collective fails with a rank.
-Medians of {rounds} on {machine}.
-Made by `python benchmarks/faults.py` from [tests/cluster/faults.py](../tests/cluster/faults.py). `make soak`
-enforces the limits. It tests faults that the agents notice only under mpirun. With more than two waiting
-processes for each core it allows up to twice the limit, so a figure can exceed its limit here.
-
-## While a job runs
-
-Seconds from the fault to the verdict / to the end of the last process of the job on any reachable host.
-
-{running}
-
-- With `--stall-timeout S` a job ends when a rank is stopped, or stuck in the kernel, for S seconds, or when
-  for S seconds no rank prints and none uses more than a twentieth of a core, or of a GPU on which nvidia-smi
-  shows it. A rank that computes without printing is not stalled. Ranks that poll while they wait, as MPI and
-  CUDA do, look busy: the agents notice no deadlock among them, but a stopped rank. They check every 2 s.
-- The agent recognises a SIGKILL by the kernel for lack of memory by the counters of the host's memory
-  cgroup (v1 and v2). If other programs share the cgroup, and the kernel kills one of them just before a
-  rank gets SIGKILL, the rank is reported as out of memory too.
-- A host that is frozen, or whose packets are dropped, ends its part of the job after 12 s of silence, as
-  soon as it runs again.
-- The figures are of ranks without a handler for SIGTERM, which die at once; one that ignores SIGTERM is
-  killed after 2 s. A rank with a handler gets `--grace` seconds (default: 30) to save, whatever ends the job:
-  Ctrl-C, `muster stop`, the failure of another rank, a stall, a restart. A launcher that gives up earlier, as
-  mpirun does after a second, ends only its own process of the rank. A second Ctrl-C or `muster stop` shortens
-  the grace to 1 s, and the end of the driver to 5 s (detached: 20 s).
-- With Open MPI 4.1, a rank that has initialised MPI ends with mpirun, which gives up about 2 s after the
-  failure of another rank. With 5.0 it can save, and fails in MPI_Finalize.
-- SIGTERM goes to the program of a rank alone. Its children are left to it while it handles the signal; the
-  commands of a shell script get it too, because a shell waits for them before it runs its trap.
-- An agent alone keeps the same grace: its part of the job ends at most `--grace` and 6 s after its connection
-  has broken, with 12 s of silence before that for a host that is cut off.
-
-{recovery}## Before a job runs
-
-Seconds from the command to its end.
-
-{starting}
-
-## Untimed faults
-
-These tests check the message and the remains, not the time.
-
-{untimed}
-
-## Compared with six launchers
-
-The other launchers were measured on another day, on the same kind of machine and the same three containers:
-compare hangs, leftovers and exit statuses rather than tenths of seconds. DeepSpeed 0.19.8 (pdsh), Colossal-AI
-0.5.0, Open MPI 5.0.7, torchrunx 0.4.0; torchrun of torch 2.6 and accelerate 1.15.0 by hand, one ssh for each
-host. The figures are seconds until the launcher returned; "never" means not within 30 to 60 s, and "n left"
-that n ranks continued. Except when a rank raises, the other ranks were in an all_reduce, whose closed sockets
-end them. An empty cell was not tried.
-
-{peers}
-"""
 
 
 def main(rounds: int) -> None:
@@ -99,56 +40,58 @@ def main(rounds: int) -> None:
     measured = [json.loads(line) for line in RECORD.read_text().splitlines()]
     if not measured:
         sys.exit(f"{RECORD}: no fault was measured; read the output of: pytest tests/cluster/test_faults.py")
-    (ROOT / "docs" / "faults.md").write_text(document(measured))
+    page = ROOT / "docs" / "faults.md"
+    page.write_text(with_figures(page.read_text(), measured))
 
 
-def document(measured: Sequence[dict[str, Any]]) -> str:
-    """Return the text of docs/faults.md for these measurements."""
+def with_figures(page: str, measured: Sequence[dict[str, Any]]) -> str:
+    """Return the page with the tables of these measurements."""
     counts = {(entry["name"], entry["launcher"]): 0 for entry in measured}
     for entry in measured:
         counts[entry["name"], entry["launcher"]] += 1
     rounds = sorted(set(counts.values()))
     load = statistics.median(entry["load"] for entry in measured if "load" in entry)
-    return TEXT.format(
-        recovery=section_of((ROOT / "docs" / "faults.md").read_text()),
-        rounds=f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else f"{rounds[0]} rounds",
-        machine=f"{os.cpu_count()} cores at a load of {load:.0f}",
-        running=table(
-            ("fault", "limit, s", "mpirun", "torchrun", "status", "the verdict names"),
-            (
-                (
-                    fault.title,
-                    f"{fault.within:g}",
-                    *(seconds(measured, name, launcher) for launcher in LAUNCHERS),
-                    str(fault.status),
-                    f"`{named}`" if (named := said(measured, name)) else "its driver is gone",
-                )
-                for name, fault in FAULTS.items()
-            ),
-        ),
-        starting=table(
-            ("fault", "limit, s", "seconds", "status", "message"),
-            (
-                (
-                    fault.title,
-                    f"{fault.within:g}",
-                    seconds(measured, name, "mpirun"),
-                    str(fault.status),
-                    f"`{said(measured, name)}`",
-                )
-                for name, fault in START_FAULTS.items()
-            ),
-        ),
-        untimed=table(("fault", "result", "test"), UNTIMED),
-        peers=table(
-            ("fault", "Muster, mpirun", "Muster, torchrun", *NAMES),
-            (
-                (title, *(seconds(measured, name, launcher) for launcher in LAUNCHERS), *PEERS[name])
-                for name, title in titles()
-                if name in PEERS
-            ),
-        ),
+    rows = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else count(rounds[0], "round")
+    medians = f"Medians of {rows} on {os.cpu_count()} cores at a load of {load:.0f}."
+    page = re.sub(r"^Medians of .*", medians, page, count=1, flags=re.MULTILINE)
+    running = (
+        (
+            fault.title,
+            f"{fault.within:g}",
+            *(seconds(measured, name, launcher) for launcher in LAUNCHERS),
+            str(fault.status),
+            f"`{named}`" if (named := said(measured, name)) else "its driver is gone",
+        )
+        for name, fault in FAULTS.items()
     )
+    starting = (
+        (
+            fault.title,
+            f"{fault.within:g}",
+            seconds(measured, name, "mpirun"),
+            str(fault.status),
+            f"`{said(measured, name)}`",
+        )
+        for name, fault in START_FAULTS.items()
+    )
+    peers = (
+        (title, *(seconds(measured, name, launcher) for launcher in LAUNCHERS), *PEERS[name])
+        for name, title in titles()
+        if name in PEERS
+    )
+    for section, head, lines in (
+        ("While a job runs", ("fault", "limit, s", *LAUNCHERS, "status", "the verdict names"), running),
+        ("Before a job runs", ("fault", "limit, s", "seconds", "status", "message"), starting),
+        ("Compared with six launchers", ("fault", *(f"Muster, {name}" for name in LAUNCHERS), *NAMES), peers),
+    ):
+        page = with_table(page, section, table(head, lines))
+    return page
+
+
+def with_table(page: str, section: str, text: str) -> str:
+    """Return the page with another first table in a section."""
+    before, heading, after = page.partition(f"\n## {section}\n")
+    return before + heading + re.sub(r"^\|.*?$(?!\n\|)", lambda _: text, after, count=1, flags=re.M | re.S)
 
 
 def titles() -> Iterable[tuple[str, str]]:
