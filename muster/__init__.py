@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .deploy.api.functions import run
-    from .deploy.api.job import Job, LaunchError, launch
+    from .deploy.api.functions import Job, LaunchError, launch, run
     from .deploy.api.job_result import JobError, JobResult, RankError
     from .deploy.core.errors import MusterError, UsageError
 
@@ -38,14 +37,14 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Job": "deploy.api.job",
+    "Job": "deploy.api.functions",
     "JobError": "deploy.api.job_result",
     "JobResult": "deploy.api.job_result",
-    "LaunchError": "deploy.api.job",
+    "LaunchError": "deploy.api.functions",
     "MusterError": "deploy.core.errors",
     "RankError": "deploy.api.job_result",
     "UsageError": "deploy.core.errors",
-    "launch": "deploy.api.job",
+    "launch": "deploy.api.functions",
     "run": "deploy.api.functions",
 }
 

@@ -1,24 +1,347 @@
-"""`run`: a function in every rank, and its values."""
+"""`launch`: a job as an object; `run`: a function in every rank, and its values."""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import json
+import os
+import shlex
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
+from ..cli.command import Declaration, Source
+from ..cli.commands import load
+from ..cli.option_values import new_job
+from ..cli.project import with_defaults
+from ..cli.shared import RUNS_FOLDER
+from ..core.connect.requests.jobs import JOBS
 from ..core.errors import MusterError, UsageError
+from ..core.job import find
 from ..core.job.bounded import content_of, value_of
+from ..core.job.find import LocalRuns, LocatedJob
+from ..core.text.terminal import harmless, harmless_lines
+from ..core.text.text import describe_code, nearest, status_of
+from ..core.wire.job_folders import FILES_FOLDER
+from ..core.wire.users import own_name
 from ..features.returned_values import driver, wire
 from ..features.returned_values.driver import CALL, MOST_RETURNED, PYTHON, name_of
-from .job import start
-from .job_result import JobError, JobResult, RankError
-from .keywords import RunFlags
+from .job_result import JobError, JobResult, RankError, read_result
+from .keywords import LaunchFlags, RunFlags
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+# Not `-m`: a json.py in the working folder would shadow ours.
+_START = (
+    "import sys; sys.path[:] = [path for path in sys.path if path]; "
+    "from muster.deploy.api.driver_process import main; main()"
+)
+_REST_SECONDS = 5.0
+"""How long output is awaited after the end: an SSH master of the user may keep the pipe open."""
+
+
+class LaunchError(MusterError):
+    """A command ended before there was a job, or could not do what it was asked."""
+
+    def __init__(self, reason: str, exit_status: int = 1) -> None:
+        super().__init__(harmless_lines(reason))  # it may quote a host, and Python prints it as it is
+        self.exit_status = exit_status
+
+
+class CommandProcess:
+    """A command that runs, and its end."""
+
+    def __init__(
+        self,
+        command: str,
+        values: Mapping[str, Any],
+        sources: Sequence[Source] = (),
+        *,
+        show: bool = True,
+        **others: object,
+    ) -> None:
+        """`show`: print its output here. `others`: see `Declaration.run`."""
+        request_end, self._request = os.pipe()
+        answer, answer_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(request_end), str(answer_end)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(request_end, answer_end),
+                start_new_session=True,  # Ctrl-C reaches it through `Job.wait`
+            )
+        finally:
+            os.close(request_end)
+            os.close(answer_end)
+        request = {"command": command, "values": values, "sources": sources, "others": others}
+        os.write(self._request, json.dumps(request).encode() + b"\n")
+        self._status, self._text = 1, ""
+        self._ended = threading.Event()
+        copies = []
+        for stream, screen in ((self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)):
+            assert stream is not None  # noqa: S101  # PIPE
+            copies.append(_thread(partial(_copy, stream, screen if show else None)))
+        _thread(partial(self._await_end, answer, copies))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, and its output is shown."""
+        return self._ended.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for its end; returns whether it has ended."""
+        return self._ended.wait(seconds)
+
+    def terminate(self, *, force: bool = False) -> None:
+        """Send it SIGTERM, after which it ends its job; or with `force` SIGKILL."""
+        if not self.has_ended:
+            self._process.send_signal(signal.SIGKILL if force else signal.SIGTERM)
+
+    def error(self) -> MusterError | None:
+        """The error with which it ended, if it did."""
+        if not self._status:
+            return None
+        text = self._text or f"the driver ended early: {describe_code(self._status)}"
+        if self._status == UsageError.exit_status:
+            return UsageError(text)
+        return LaunchError(text, status_of(self._status))
+
+    def _await_end(self, answer: int, copies: Sequence[threading.Thread]) -> None:
+        with os.fdopen(answer) as file:
+            text = file.read()
+        self._status = self._process.wait()
+        for copy in copies:
+            copy.join(_REST_SECONDS)
+        os.close(self._request)
+        if text:
+            end = json.loads(text)
+            self._status, self._text = end["status"], end["text"]
+        self._ended.set()
+
+
+def _copy(stream: IO[bytes], screen: TextIO | None) -> None:
+    """Show a stream until its end. Nothing is lost to the command if it cannot be shown."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with stream:
+        while part := os.read(stream.fileno(), 1 << 16):
+            if screen is not None:
+                try:
+                    screen.write(decoder.decode(part))
+                    screen.flush()
+                except (OSError, ValueError):  # closed
+                    screen = None
+
+
+def _thread(act: partial[None]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+LOOK_SECONDS = 0.1
+STOP_SECONDS = 60.0
+"""The time that a driver has to end its job, beyond the grace of its ranks; agents end what it leaves."""
+
+
+def launch(
+    script: str | os.PathLike[str] = "", *arguments: str, show: bool = True, **flags: Unpack[LaunchFlags]
+) -> Job:
+    """Run a program on every host, and return its job once its ranks are started.
+
+    `arguments`: of the program. `show`: print here what the ranks print. `flags`: the long flags of `muster
+    launch`. The defaults of the project hold here too. Raises a `MusterError` if the job does not start.
+    """
+    keywords: dict[str, object] = {**flags}
+    if script:
+        keywords["script"] = script
+    if arguments:
+        keywords["args"] = shlex.join(arguments)
+    return start(keywords, show=show)
+
+
+def start(keywords: Mapping[str, object], *, show: bool, call: str = "") -> Job:
+    """Start a job. `call`: the folder with the function that it runs, if it does."""
+    command = load("launch")
+    values, sources = with_defaults(command, values_of(command, keywords))
+    job, runs = new_job(), Path(values.get("--runs", RUNS_FOLDER)).absolute()
+    process = CommandProcess("launch", values, sources, show=show, job=job, call=call)
+    started = Job(job, runs, process, is_detached=bool(values.get("--detach")), show=show)
+    if not (values.get("--slurm") or values.get("--wait")):  # a queue may be long
+        started._await_start()
+    return started
+
+
+def values_of(command: Declaration, keywords: Mapping[str, object]) -> dict[str, Any]:
+    """The values of flags by their names; `UsageError` for one that a command line may not have either.
+
+    None is the same as no value.
+    """
+    by_field = {flag.field: flag for flag in command.flags.values()}
+    values = {}
+    for name, value in keywords.items():
+        if name not in by_field:
+            raise UsageError(f"a launch has no keyword {name}{nearest(name, by_field)}")
+        if value is not None:
+            flag = by_field[name]
+            values[flag.name] = flag.accepted(name, _plain(value, flag.kind))
+    return values
+
+
+def _plain(value: object, kind: type) -> object:
+    """A value as a command line has it: paths and numbers may be texts, and variables NAME=VALUE."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return [f"{name}={text}" for name, text in value.items()]
+    return str(value) if kind is str and type(value) is int else value
+
+
+class Job:
+    """A job that this program has launched. As a context manager it is stopped at the end of the block."""
+
+    def __init__(
+        self, job: str, runs: Path, process: CommandProcess, *, is_detached: bool, show: bool
+    ) -> None:
+        self.id, self._runs, self._process, self._show = job, runs, process, show
+        self._is_detached = is_detached
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}: {self.state}>"
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.done:
+            self.stop()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its run: logs, metrics, result, page. That of a detached job arrives with `wait`."""
+        return self._runs / self.id
+
+    @property
+    def state(self) -> str:
+        """As `muster status` shows it: running, done, failed, stopped or lost; at first starting."""
+        located = self._located()
+        if located:
+            return located.state.state
+        return "detached" if self._is_detached and not self._process.error() else "starting"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a result here, or will never have one."""
+        return read_result(self.folder) is not None or (self._process.has_ended and not self._is_detached)
+
+    @property
+    def result(self) -> JobResult:
+        """Its result; `MusterError` if it has none yet, or never started."""
+        if result := read_result(self.folder):
+            return result
+        if not self._process.has_ended:
+            raise MusterError(f"{self.id} has no result yet; job.wait() waits for it")
+        raise self._process.error() or MusterError(f"{self.id} has no result: it was not run from here")
+
+    def wait(self, timeout: float | None = None) -> JobResult:
+        """Wait for its end, and return its result, also that of a failed job. TimeoutError after `timeout`.
+
+        Ctrl-C stops the job, then raises KeyboardInterrupt. A detached job continues.
+        """
+        try:
+            self._await(timeout)
+            if self._is_detached and read_result(self.folder) is None and not self._process.error():
+                attach = {"--job": self.id, "--runs": str(self._runs)}
+                self._process = CommandProcess("attach", attach, show=self._show)
+                self._await(timeout)
+        except KeyboardInterrupt:
+            self._end(self._process)
+            raise
+        return self.result
+
+    def stop(self) -> JobResult:
+        """End the job on every host, and return its result. A job that is over stays as it is."""
+        if self._is_detached:
+            stop = CommandProcess("stop", {"--job": self.id, "--runs": str(self._runs)}, show=self._show)
+            stop.wait()
+            if error := stop.error():
+                raise error
+            return self.wait()
+        if located := self._located():
+            for _ in find.stop(located, f"by {own_name()} on {socket.gethostname()}"):
+                pass
+            self._process.wait(STOP_SECONDS + located.state.grace)  # it writes the page of the run
+        self._end(self._process)
+        return self.result
+
+    def get(self, path: str = "") -> Path:
+        """Fetch what the program wrote, beside its code and into $MUSTER_OUT; returns the folder here.
+
+        `path`: only the files at or below it.
+        """
+        values = {"--file": self.id, "--runs": str(self._runs), **({"--to": path} if path else {})}
+        command = CommandProcess("get", values, show=self._show)
+        command.wait()
+        if error := command.error():
+            raise error
+        return self.folder / FILES_FOLDER
+
+    def logs(self, rank: int | None = None) -> str:
+        """The output so far: of one rank; or of all, each line with its rank and host.
+
+        Control characters are replaced, because the text may be printed. The files of the logs keep them.
+        """
+        if not (located := self._located()):
+            return ""
+        lines = [line for line in find.printed(located, rank=rank, follow=False) if line.rank is not None]
+        if rank is not None:
+            return harmless_lines("".join(line.text for line in lines))
+        named = ((f"[{line.rank} {line.host}] ", line.text) for line in lines)
+        return "".join(f"{name}{harmless(text)}\n" for name, texts in named for text in texts.splitlines())
+
+    def _located(self) -> LocatedJob | None:
+        records = LocalRuns(self._runs)
+        found = records.ask(JOBS, job=self.id).jobs if (self.folder / "job.json").is_file() else ()
+        return LocatedJob(found[0], records) if found else None
+
+    def _await_start(self) -> None:
+        try:
+            while not (self._process.wait(LOOK_SECONDS) or (self.folder / "job.json").is_file()):
+                pass
+        except KeyboardInterrupt:
+            self._end(self._process)
+            raise
+        error = self._process.error() if self._process.has_ended else None
+        if error and not (self.folder / "job.json").is_file():
+            raise error
+
+    def _await(self, timeout: float | None) -> None:
+        if not self._process.wait(timeout):
+            raise TimeoutError(f"{self.id} still runs after {timeout:g} s")
+
+    def _end(self, process: CommandProcess) -> None:
+        """End a command in an orderly way; a second Ctrl-C ends it at once."""
+        seconds = STOP_SECONDS + (located.state.grace if (located := self._located()) else 0.0)
+        for force in (False, True):
+            process.terminate(force=force)
+            with contextlib.suppress(KeyboardInterrupt):
+                if process.wait(seconds):
+                    return
+
 
 T = TypeVar("T")
 DATA = f"{CALL}_data"

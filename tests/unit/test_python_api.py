@@ -15,10 +15,10 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import muster
-from muster.deploy.api import functions, job
+from muster.deploy.api import functions
+from muster.deploy.api import functions as job
 from muster.deploy.api import keywords as flags
-from muster.deploy.api.functions import write_call
-from muster.deploy.api.job import LaunchError
+from muster.deploy.api.functions import LaunchError, write_call
 from muster.deploy.api.job_result import JobError, JobResult, RankEnd, RankError, read_result
 from muster.deploy.cli.commands import load
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
