@@ -26,7 +26,7 @@ from ..core.text.screen import Screen
 from ..core.timings import Timings
 from ..core.wire.users import home, own_name
 from ..features.all_options import OPTIONS
-from ..features.packages.package_request import PackageOptions, Requirements, wanted
+from ..features.packages.package_request import PackageOptions, wanted
 from . import option_values as parse
 from .command import Declaration
 from .command_line import opposite
@@ -161,11 +161,6 @@ def inventory_for(options: LaunchOptions) -> contextlib.AbstractContextManager[I
     return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "leave out")
 
 
-def packages_of(options: LaunchOptions) -> Requirements | None:
-    """The packages for the ranks, if any."""
-    return wanted(part_of(options, PackageOptions))
-
-
 def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
     """The request without its code and hosts. `columns`: of the terminal that shows the ranks."""
     parts = parts_of(options)
@@ -290,7 +285,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         print_note(f"note: options of {above.partition('.toml')[0]}.toml")
     refuse(options := with_source(options))
     slurm_options = options_for_slurm(options)
-    wanted = packages_of(options)
+    packages = wanted(part_of(options, PackageOptions))
     progress = stack.enter_context(Progress())
     screen = Screen(sys.stdout, options.rank, may_drop=True)
     spec = spec_of(options, screen.columns)
@@ -332,7 +327,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
         timings=clock,
         progress=progress,
         slurm_options=slurm_options or (),
-        wanted=wanted,
+        wanted=packages,
     ).handle()
 
 
