@@ -4,8 +4,9 @@
     .venv/bin/python .ci/without_feature.py notify nested
 
 It deletes each folder deploy/features/NAME, the tests with NAME in their file name, and the lines of the
-feature in all_features.py and all_options.py. Then it writes the generated pages again, and runs ruff, mypy
-and the unit tests in TESTS. The pages that describe the feature are still there, so test_docs is not in them.
+feature in all_features.py, all_handlers.py and all_options.py. Then it writes the generated pages again, and
+runs ruff, mypy and the unit tests in TESTS. The pages that describe the feature are still there, so test_docs
+is not in them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LISTS = ("all_features.py", "all_options.py")
+LISTS = ("all_features.py", "all_handlers.py", "all_options.py")
 TESTS = (
     *("attempts", "budgets", "check", "detach", "docs_scripts", "execute", "feature", "imports", "launched"),
     *("option_values", "packaging", "plan", "program", "project_defaults", "python_api", "removed"),
@@ -94,7 +95,8 @@ def without(feature: str, text: str) -> str:
     for name in names:
         text = re.sub(rf"^ *(yield |found\.append\(){name}\(.*\)\n", "", text, flags=re.MULTILINE)
         text = re.sub(rf"(, {name}\b|\b{name},\s*)", "", text)
-    return text
+    entry = rf'^    Handler\(\s*(\*\()?"features\.{feature}\..*?\),\n(?=    Handler\(|\))'
+    return re.sub(entry, "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def main(features: Sequence[str]) -> None:

@@ -16,7 +16,8 @@ from muster.deploy.core.connect.requests.hosts import LOAD, TIME
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.wire.protocol import AT_START, ERRORS, HANDLERS, ON_DEMAND, Handler
+from muster.deploy.core.wire.handler import Handler
+from muster.deploy.core.wire.protocol import AT_START, ERRORS, HANDLERS, ON_DEMAND
 from tests.subjects import request_modules
 
 

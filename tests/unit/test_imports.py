@@ -59,7 +59,7 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "why": "kernel samples",
 }
 """The features that import others. Only shorten it."""
-ALL = {"all_features.py", "all_options.py"}
+ALL = {"all_features.py", "all_handlers.py", "all_options.py"}
 """The lists of all features, which are no feature."""
 TRAIN = (
     *("__main__", "demo", "training_loop", "options"),
@@ -109,7 +109,9 @@ def below(name: str, folder: str) -> str:
 
 def goes_to_hosts(name: str) -> bool:
     inner = name.split(".")[2:]
-    return bool(ON_HOSTS & {*(inner if top(name) == "core" else inner[1:])})
+    return name == "deploy.features.all_handlers" or bool(
+        ON_HOSTS & {*(inner if top(name) == "core" else inner[1:])}
+    )
 
 
 PROGRAMS = modules(BENCH.replace(".", "/"))

@@ -25,9 +25,10 @@ from typing import Any
 
 from ..wire.clock import steady
 from ..wire.frames import Frame, Readable, Writable, read_frame, write_frame
+from ..wire.handler import Handler
 from ..wire.os_errors import explain
 from ..wire.paths import MusterPaths
-from ..wire.protocol import AT_START, ERRORS, HANDLERS, NEEDS, ON_DEMAND, QUICK, WORDS, Handler
+from ..wire.protocol import AT_START, ERRORS, HANDLERS, NEEDS, ON_DEMAND, QUICK, WORDS
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (core/connect/channel.py).

@@ -73,7 +73,9 @@ def _with_imports(modules: Iterable[str]) -> dict[str, str]:
 @cache
 def early_modules() -> dict[str, str]:
     """The modules that an agent starts with: their source must fit into a pipe (transports/process.py)."""
-    return _with_imports(["core.agent.importer", *(handler.module for handler in AT_START)])
+    return _with_imports(
+        ["core.agent.importer", "features.all_handlers", *(handler.module for handler in AT_START)]
+    )
 
 
 @cache
