@@ -17,8 +17,7 @@ from .processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table
 
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
-MOST_ANSWER = 1 << 18  # bytes of the answer of a rank
-CONNECT_SECONDS = 5.0
+MOST_ANSWER, CONNECT_SECONDS = 1 << 18, 5.0  # bytes of the answer of a rank, and the time-out of a connection
 UNKNOWN = -1  # in place of the rank of a process whose program has changed RANK
 
 
