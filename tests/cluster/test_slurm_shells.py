@@ -145,7 +145,7 @@ def test_a_folder_that_the_nodes_do_not_share_is_named(slurm: Slurm) -> None:
 def test_an_error_of_a_step_names_no_ssh(slurm: Slurm) -> None:
     with slurm.start("muster", "launch", "--slurm", "-N 2 -n 2", "program.py") as process:
         lines = read_until(process, "begins", 2)
-        slurm.run("sh", "-c", "kill -TERM $(pgrep -n -f '[m]uster agent')", node="slurm2", folder="/")
+        slurm.run("sh", "-c", "kill -KILL $(pgrep -n -f '[m]uster agent')", node="slurm2", folder="/")
         rest, _ = process.communicate(timeout=120)
     output = "".join(lines) + rest
     assert "SSH" not in output, output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -26,7 +27,7 @@ from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.pipe import LostError
-from muster.deploy.core.connect.reports import CommandEnd, LauncherLine, StopAsked
+from muster.deploy.core.connect.reports import CommandEnd, LauncherLine, RankEnded, RankOutput, StopAsked
 from muster.deploy.core.connect.requests.attempt import PREPARE, START
 from muster.deploy.core.connect.requests.hosts import FACTS
 from muster.deploy.core.connect.transports.process import LocalPipe
@@ -151,6 +152,33 @@ def test_a_signal_for_the_keeper_ends_everything(host: Host, number: signal.Sign
     pid = host.start_daemon()
     os.kill(host.pipe.pid, number)
     wait_until_gone(pid, 5.0)
+
+
+SAVES = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(7)))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_sigterm_to_a_step_of_slurm_is_for_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the time limit Slurm sends it to the first process of a step, and SIGKILL later to all."""
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    host = Host(tmp_path / "jobs" / "job")
+    position = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1}
+    words = [f"OMPI_COMM_WORLD_{name}={value}" for name, value in position.items()]
+    rank = ("/usr/bin/env", *words, sys.executable, "-IS", attempt.__file__.replace("supervisor", "rank"))
+    with contextlib.closing(host.channel):
+        host.channel.ask(START, argv=[*rank, "-c", SAVES])
+        assert host.next_event(RankOutput).text == "ready\n"
+        os.kill(host.pipe.pid, signal.SIGTERM)
+        ended = host.next_event(RankEnded)
+        assert (ended.code, ended.terminated) == (7, True)
+        assert host.next_event(CommandEnd).code == 7
+        assert host.channel.ask(FACTS).cores
+        os.kill(host.pipe.pid, signal.SIGTERM)  # no rank is left
+        assert host.pipe.last_words()
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, None], ids=["a signal", "a closed lifeline"])

@@ -16,7 +16,7 @@ from muster.deploy.core.connect.pipe import why_lost
 from muster.deploy.core.connect.transports import process
 from muster.deploy.core.errors import HostError, MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.job.result import Failure
+from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
 from muster.deploy.features.slurm import blame, grant, job_state, programs
 from muster.deploy.features.slurm.allocation import Allocation, SrunPipe, allocation_of, command, repeated
 from tests.command_lines import parse
@@ -47,9 +47,7 @@ def names(nodelist: str) -> Sequence[str]:
 )
 def test_slots_are_tasks(variables: dict[str, str], slots: list[int]) -> None:
     given = allocation_of({**THREE, **variables}, names, lambda job: {})
-    assert given == Allocation(
-        "12", tuple(Host(f"n{i}", slots=n) for i, n in enumerate(slots, start=1)), "main"
-    )
+    assert given == Allocation("12", tuple(Host(f"n{i}", slots=n) for i, n in enumerate(slots, start=1)))
 
 
 SHOWN = "JobId=12 JobState=RUNNING NodeList=n[1-3] NumNodes=3 JOB_GRES=gpu:4 "
@@ -240,9 +238,13 @@ def test_an_srun_that_waits_for_a_lost_node_is_ended_with_all_it_started(
             *("", "slurm.step-failed", "srun: error: Task launch failed: Invalid job id"),
         ),
         ("exit 137", "", "agent.killed", "its agent was killed there"),
+        (
+            "echo 'slurmstepd-n1: error: Detected 1 oom_kill event in StepId=7.0.' >&2; exit 137",
+            *("", "agent.killed", "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=7.0."),
+        ),
         ("echo 'no such module' >&2; exit 1", "", "python.failed", "status 1: no such module"),
     ],
-    ids=["the allocation ended", "no step", "a killed agent", "a failed Python"],
+    ids=["the allocation ended", "no step", "a killed agent", "no memory", "a failed Python"],
 )
 def test_an_agent_that_ends_leaves_slurms_reason_or_its_own(
     slurm: Callable[..., None], srun: str, reason: str, kind: str, text: str
@@ -471,6 +473,31 @@ def test_the_end_of_an_allocation_is_the_failure(
     assert (failure.headline, failure.exit_status) == (headline, status)
 
 
+@pytest.mark.parametrize(
+    ("codes", "note"),
+    [
+        ({0: 0, 1: 0, 2: 0, 3: 0}, "after SIGTERM ranks 0-3 ended in time"),
+        ({0: 75, 1: -9}, "after SIGTERM rank 0 ended in time, and Slurm killed ranks 1-3"),
+        ({0: -15, 1: -15, 2: -15, 3: -15}, ""),
+    ],
+)
+@pytest.mark.parametrize("blamed", [blame.blame_slurm, blame.blame_own_end])
+def test_the_time_limit_names_the_ranks_that_saved_and_what_to_do(
+    slurm: Callable[..., None],
+    codes: dict[int, int],
+    note: str,
+    blamed: Callable[[LaunchResult, str, int], LaunchResult],
+) -> None:
+    slurm(scontrol=SHOW_JOB.format(job="TIMEOUT", why="TimeLimit", node=NODE_WELL))
+    ranks = DONE.plan.ranks
+    ends = {rank: RankExit(ranks[rank], code, 2.0, terminated=True) for rank, code in codes.items()}
+    failed = next((end.as_failure() for end in ends.values() if end.code), None)
+    result = blamed(dataclasses.replace(DONE, failure=failed, ends=ends), "12", 0)
+    assert result.failure is not None
+    assert result.failure.headline == "Slurm ended the allocation 12: TIMEOUT (TimeLimit)"
+    assert result.notes == (*filter(None, [note]), blame.TIME_LIMIT)
+
+
 def test_an_allocation_that_ended_is_why_the_connections_to_all_hosts_broke(
     slurm: Callable[..., None],
 ) -> None:
@@ -501,7 +528,10 @@ def test_a_lost_host_gets_what_slurm_knows(slurm: Callable[..., None]) -> None:
     failure = blame.blame_slurm(lost, "12").failure
     assert failure is not None
     assert failure.tail == ("Slurm: n2 is DOWN*+NOT_RESPONDING (Not responding [slurm@x])\n",)
-    assert job_state.why_lost("12", "n2", look=lambda: "").startswith("Slurm's state of the node: DOWN*")
+    why = job_state.why_lost("12", "n2", look=lambda: "")
+    assert why == "Slurm's state of the node: DOWN*+NOT_RESPONDING (Not responding [slurm@x])"
+    named = dataclasses.replace(DONE, failure=Failure("host", why, 3, host="n2"))
+    assert blame.blame_slurm(named, "12") is named  # not twice
 
 
 def test_a_job_that_completes_for_long_has_the_end_that_its_reason_tells(

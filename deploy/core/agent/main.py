@@ -47,7 +47,7 @@ class Agent:
         # Open MPI does not start without HOME. A step of Slurm, and a driver that has none, give none.
         home = os.environ.setdefault("HOME", os.path.expanduser("~"))
         self._muster_root = MusterPaths.of_home(home).root
-        self._handlers = Handlers(self._muster_root, self)
+        self.handlers = Handlers(self._muster_root, self)
         self._worker = Worker(self.answer)
         self._probe: Any = None
         self._at_work = threading.Event()
@@ -105,7 +105,7 @@ class Agent:
         """The reply to a request. An error goes back to the driver as text, never as a traceback."""
         do = request["do"]
         try:
-            answer: Frame = getattr(self._handlers.of(do), f"do_{do}")(request, payload)
+            answer: Frame = getattr(self.handlers.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
         except REFUSALS as error:
             return refusal(request, explain(error))
@@ -123,13 +123,8 @@ class Agent:
 
     def do_load(self, request: Frame, payload: bytes) -> Frame:
         """Begin to import the handlers that answer these requests."""
-        self._handlers.import_ahead(request["words"])
+        self.handlers.import_ahead(request["words"])
         return {}
-
-    def pass_on(self, number: int) -> None:
-        """Pass a signal of the user or of Slurm on to the ranks here, if there are any."""
-        if supervisor := self._handlers.loaded("JobSupervisor"):
-            supervisor.signal_ranks(number)
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Write one frame to the driver; the lifeline, not this, shows when the driver is gone."""
@@ -139,7 +134,7 @@ class Agent:
     def _close(self) -> None:
         """End the processes, and remove temporary files; the job itself first."""
         on_signals(signal.SIG_IGN)  # a second signal would break this off
-        self._handlers.close()
+        self.handlers.close()
         if "subprocess" in sys.modules:  # some handler may have started something
             from .processes import end_descendants
 
@@ -175,9 +170,10 @@ class Handlers:
                 self._loaded[handler.kind] = getattr(module, handler.kind)(*arguments)
             return self._loaded[handler.kind]
 
-    def loaded(self, kind: str) -> Any:
-        """A handler, if one of its requests has come."""
-        return self._loaded.get(kind)
+    def pass_on(self, number: int) -> bool:
+        """Pass a signal of the user or of Slurm on to the ranks here; returns whether there are any."""
+        supervisor = self._loaded.get("JobSupervisor")
+        return bool(supervisor and supervisor.signal_ranks(number))
 
     def import_ahead(self, requests: list[str]) -> None:
         """Import the handlers that answer these requests, in a thread, before the requests come."""
@@ -267,18 +263,20 @@ def on_signals(action: Any) -> None:
 def main() -> None:
     """Serve the driver on stdin and stdout; SIGTERM, SIGINT and SIGHUP end it as a closed lifeline does.
 
-    SIGUSR1 and SIGUSR2 are for the ranks: Slurm may send them to every process of a step.
+    SIGUSR1 and SIGUSR2 are for the ranks; so is SIGTERM in a step of Slurm: they may save until SIGKILL.
     """
 
     def end(number: int, frame: object) -> None:
+        if number == signal.SIGTERM and "SLURM_STEP_ID" in os.environ and agent.handlers.pass_on(number):
+            return
         on_signals(signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    on_signals(end)
     os.umask(os.umask(0o077) & 0o077)  # a umask that takes rights from the user would close our folders to us
     agent = Agent(sys.stdin.buffer, sys.stdout.buffer)
+    on_signals(end)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, frame: agent.pass_on(number))
+        signal.signal(number, lambda number, frame: agent.handlers.pass_on(number))
     agent.serve()
 
 

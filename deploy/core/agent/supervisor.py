@@ -177,7 +177,7 @@ class Heartbeat:
             if waits > waited:
                 self.heard = time.monotonic()
             waited = waits
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
 
 
 def unread(descriptor: int) -> int:
@@ -361,11 +361,13 @@ class JobSupervisor:
         self.signal_ranks(PASSED_ON[request["name"]])
         return {}
 
-    def signal_ranks(self, number: int) -> None:
-        """Send a signal to every rank here."""
-        for wrapper in self.ranks.wrappers().values():
+    def signal_ranks(self, number: int) -> bool:
+        """Send a signal to every rank here; returns whether there are any."""
+        wrappers = self.ranks.wrappers().values()
+        for wrapper in wrappers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(wrapper, number)
+        return bool(wrappers)
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here, for a moment; answers whether that is over, else who is left.

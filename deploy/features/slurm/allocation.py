@@ -67,18 +67,22 @@ class SrunPipe(ProcessPipe):
 
     def last_words(self, printed: str = "") -> LostError:
         """Slurm's reason, or how Python ended there."""
-        status, last_line = self.end(printed)
+        status, lines = self.end_and_lines()
         if reason := self._explain(self._name):
             return EndedError(reason, "see scontrol show job, and ask the site's staff", kind="slurm.ended")
+        if memory := next(filter(_MEMORY.match, lines), ""):
+            return EndedError(memory, "ask Slurm for more: --mem", kind="agent.killed")
+        last_line = lines[-1] if lines else printed or "no message"
         if status == KILLED:
             return EndedError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
-        if last_line.startswith(("srun: ", "slurmstepd: ")):
+        if last_line.startswith(("srun: ", "slurmstepd")):
             return EndedError(last_line, "Slurm started no agent there", kind="slurm.step-failed")
         text = f"the agent ended with status {status}: {last_line}"
         return EndedError(text, PYTHON_FAILED, kind="python.failed")
 
 
 PREFIX = "SLURM_"
+_MEMORY = re.compile(r"(?:srun|slurmstepd[^:]*): .*(?i:oom.kill|out of memory|memory limit)")
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 _GPUS = re.compile(r"\bgpu(?::[^:,]+)?:(\d{1,4})\b")
 _JOB = re.compile(r"\d{1,10}")
@@ -92,7 +96,6 @@ class Allocation:
     """Slurm's number of it."""
     hosts: tuple[Host, ...]
     """In Slurm's order; slots are tasks, or GPUs where only GPUs were asked for."""
-    partition: str = ""
     restarts: int = 0
     """How often Slurm had started the job before: it may queue a batch job again."""
     gres: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -122,7 +125,7 @@ def allocation_of(
     gpus = [sum(map(int, _GPUS.findall(gres.get(name, "")))) for name in names]
     slots = _slots(variables, gpus, job)
     hosts = tuple(Host(name, slots=number) for name, number in zip(names, slots, strict=True))
-    return Allocation(job, hosts, variables.get("SLURM_JOB_PARTITION", ""), restarts_of(variables), gres)
+    return Allocation(job, hosts, restarts_of(variables), gres)
 
 
 def restarts_of(variables: Mapping[str, str]) -> int:

@@ -122,8 +122,7 @@ def _submit(batch: Batch, environ: Mapping[str, str]) -> str:
     try:
         number = _sbatch(batch, environ)
         job = (number,)
-        requeue = REQUEUE in batch.options
-        write_mark(batch.folder, number, batch.command, requeue=requeue, python=batch.python)
+        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.options, python=batch.python)
     except UsageError:  # sbatch has refused it
         raise
     except BaseException:

@@ -37,8 +37,7 @@ from .job_state import ending, shown
 from .mark import mark_of
 from .programs import ask, kill_wait, reaches, statuses_to_requeue
 
-RECORD_SECONDS = 5.0
-"""Of the time that Slurm gives a job to end, for the end of this driver."""
+RECORD_SECONDS = 5.0  # of the time that Slurm gives a job to end, for the end of this driver
 SAVED = 75
 """EX_TEMPFAIL of sysexits.h: the program has saved after a warning (docs/how-to/own-model.md)."""
 
@@ -59,16 +58,13 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
     features = Features()
     try:
         written = json.loads((folder / BATCH / "job.json").read_text())
-        spec = LaunchSpec.of_json(written, OPTIONS)
-        spec = with_secrets(spec, environ)
+        spec = with_secrets(LaunchSpec.of_json(written, OPTIONS), environ)
         features = features_of(spec)
         allocation = own_allocation(environ)
         blame = partial(blame_own_end, job=allocation.job, restarts=allocation.restarts)
         features = features_of(spec, AllocationEnd(blame))
-        requeue = mark is not None and mark.requeue
-        run, spec = _begin(folder, spec, allocation, requeue=requeue)
-        open_pipe = steps(spec.python, allocation, look=ending)
-        result = Job(spec, open_pipe, run, features).run()
+        run, spec = _begin(folder, spec, allocation, requeue=mark is not None and mark.requeue)
+        result = Job(spec, steps(spec.python, allocation, look=ending), run, features).run()
     except (MusterError, KeyboardInterrupt) as error:
         kind, reason, status = why_unstarted(error, folder)
         sys.stderr.write(f"{reason}\n")

@@ -26,8 +26,7 @@ from .job_state import FROZEN, WAITING, outcome, own_jobs, shown
 from .mark import mark_of
 from .programs import ask
 
-FRESH_SECONDS = 2.0
-"""How long an answer of squeue is valid: a command that follows a job asks several times a second."""
+FRESH_SECONDS = 2.0  # of an answer of squeue: a command that follows a job asks several times a second
 ENDED = frozenset({"done", "failed", "stopped"})
 """States after which Slurm may start a job again, as long as the folder has the files for that."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 
 from ...core.errors import UnfitError
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import TERMINATED, Failure, LaunchResult
+from ...core.text.text import span
 from ...core.wire.job_folders import STOPS
 from .job_state import ended, ending, is_gone, node_state, shown
 from .mark import mark_of, write_mark
@@ -18,6 +20,10 @@ OWN = STOPS | {"placement", "world", "driver", "port"}
 STANDSTILLS = frozenset({"host", "network", "driver", "stall"})
 """Failures that follow when no process of a job runs for a while."""
 STATUS = 3
+TIME_LIMIT = (
+    "give it more time (-t), or save at SIGUSR1 and end with status 75; a batch job gets SIGUSR1 60 s before "
+    "its limit and continues with --requeue, other launches get it with --signal=USR1@60"
+)
 
 
 class AllocationEnd(Feature):
@@ -39,22 +45,26 @@ class AllocationEnd(Feature):
         return self._blame(result)
 
 
-def blame_slurm(result: LaunchResult, job: str, restarts: int = 0) -> LaunchResult:
+def blame_slurm(
+    result: LaunchResult, job: str, restarts: int = 0, *, look: Callable[[str, int], str] = ended
+) -> LaunchResult:
     """The result with the end of the allocation as its failure, if Slurm ended it; `job` is Slurm's number.
 
     Slurm then ends all ranks at once, so the first one to end is not the cause. A host that was lost keeps
-    its own reason, and gets Slurm's state of the node. `restarts`: the number of this start of the job.
+    its own reason, and gets Slurm's state of the node. `restarts`: the number of this start of the job;
+    `look`: gives the reason for its end.
     """
     failure = result.failure
-    if failure is None:
+    if failure is None and not any(end.terminated for end in result.ends.values()):
         return result
-    if failure.kind in STANDSTILLS and shown(job).was_suspended(failure.at):
+    if failure and failure.kind in STANDSTILLS and shown(job).was_suspended(failure.at):
         return _suspended(result, failure, job)
-    if failure.kind in OWN:
+    if failure and failure.kind in OWN:
         return result
-    if state := ended(job, restarts):
-        return _taken(result, failure, job, state)
-    if failure.kind == "host" and failure.host and is_gone(node := node_state(failure.host)):
+    if state := look(job, restarts):
+        return _taken(result, job, state)
+    is_unexplained = failure and failure.kind == "host" and "Slurm" not in failure.reason
+    if failure and failure.host and is_unexplained and is_gone(node := node_state(failure.host)):
         line = f"Slurm: {failure.host} is {node}\n"
         return dataclasses.replace(result, failure=dataclasses.replace(failure, tail=(*failure.tail, line)))
     return result
@@ -72,11 +82,13 @@ def blame_for_unfit(error: UnfitError, job: str) -> UnfitError:
 
 
 def blame_own_end(result: LaunchResult, job: str, restarts: int) -> LaunchResult:
-    """The same, for a driver that is a part of the job: Slurm ends it by a SIGTERM, as it ends the ranks."""
-    failure = result.failure
-    if failure and failure.kind not in OWN - {"interrupted"} and (state := ending(job, restarts)):
-        return _taken(result, failure, job, state)
-    return blame_slurm(result, job, restarts)
+    """The same, for a driver that is a part of the job: Slurm ends it by a SIGTERM, as it ends the ranks.
+
+    It cannot wait until the job is over.
+    """
+    if result.failure and result.failure.kind == "interrupted" and (state := ending(job, restarts)):
+        return _taken(result, job, state)
+    return blame_slurm(result, job, restarts, look=ending)
 
 
 def _suspended(result: LaunchResult, failure: Failure, job: str) -> LaunchResult:
@@ -85,12 +97,24 @@ def _suspended(result: LaunchResult, failure: Failure, job: str) -> LaunchResult
     return dataclasses.replace(result, failure=end)
 
 
-def _taken(result: LaunchResult, failure: Failure, job: str, state: str) -> LaunchResult:
-    tail = () if failure.kind == "interrupted" else (f"{failure.headline}\n",)
+def _taken(result: LaunchResult, job: str, state: str) -> LaunchResult:
+    failure, notes = result.failure, [*result.notes, *_saved(result)]
+    at = failure.at if failure else result.ended
+    tail = (f"{failure.headline}\n",) if failure and failure.kind != "interrupted" else ()
     if state == "CANCELLED":  # with a reason, Slurm itself cancelled it
-        end = Failure("stopped", f"scancel (Slurm's job {job})", TERMINATED, at=failure.at, tail=tail)
+        end = Failure("stopped", f"scancel (Slurm's job {job})", TERMINATED, at=at, tail=tail)
     else:
         reason = f"Slurm ended the allocation {job}: {state}"
         status = TERMINATED if state.startswith("CANCELLED") else STATUS
-        end = Failure("allocation", reason, status, at=failure.at, tail=tail)
-    return dataclasses.replace(result, failure=end)
+        end = Failure("allocation", reason, status, at=at, tail=tail)
+    notes += [TIME_LIMIT] if state.startswith("TIMEOUT") else []
+    return dataclasses.replace(result, failure=end, notes=tuple(notes))
+
+
+def _saved(result: LaunchResult) -> Iterator[str]:
+    """Which ranks ended in time after SIGTERM, and which Slurm killed; nothing if none of the first."""
+    codes = {rank: end.code for rank, end in result.ends.items()}
+    killed = [one.rank for one in result.plan.ranks if codes.get(one.rank, -9) == -signal.SIGKILL]
+    if saved := [rank for rank, end in result.ends.items() if end.terminated and end.code >= 0]:
+        more = f", and Slurm killed {span(killed)}" if killed else ""
+        yield f"after SIGTERM {span(saved)} ended in time{more}"

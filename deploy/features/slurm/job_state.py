@@ -16,14 +16,9 @@ from typing import NamedTuple
 from ...core.errors import MusterError
 from .programs import ask, host_names
 
-ENDING_SECONDS = 8.0
-"""The time-out of the end of a job."""
-REASON_SECONDS = 3.0
-"""The time-out of Slurm's reason why a job waits."""
-MOST_NODES = 8
-"""How many nodes of a job Slurm is asked about."""
-NEAR_SECONDS = 60.0
-"""From the moment when Slurm resumes a job to a failure that follows from its standstill."""
+ENDING_SECONDS, REASON_SECONDS = 8.0, 3.0  # for the end of a job, and for the reason why it waits
+MOST_NODES = 8  # of a job that Slurm is asked about
+NEAR_SECONDS = 60.0  # from the moment when Slurm resumes a job to a failure that follows from its standstill
 ALIVE = frozenset({"", "PENDING", "CONFIGURING", "RUNNING", "RESIZING", "SIGNALING", "STOPPED", "SUSPENDED"})
 WAITING = (
     *("PENDING", "CONFIGURING", "EXPEDITING"),

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from ...core.errors import MusterError, UsageError
 from .site import SlurmSite, parse_config, parse_groups
 
-SECONDS = 15.0
-"""The time-out of an answer of slurmctld."""
+SECONDS = 15.0  # for an answer of slurmctld
 _MESSAGE = re.compile(
     r"\w+: (?P<error>(?:error|fatal): )?"
     r"(?:(?:Job submit/allocate|Batch job submission) failed: )?(?P<text>.+)"
@@ -24,7 +23,6 @@ _ROUTINE = re.compile(
 )
 """Messages of each allocation, and those of --verbose."""
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
-
 SLURM_SITES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
 """Where Slurm's programs find their site, and how they log in to it."""
 # Variables that Slurm's programs read as options, from a user's shell or an outer job: srun(1), salloc(1),
@@ -36,10 +34,7 @@ _OPTIONS_OF_SLURM = (
     *("SBATCH_ERROR", "SBATCH_EXPORT", "SBATCH_GET_USER_ENV", "SBATCH_INPUT"),
     *("SBATCH_NO_KILL", "SBATCH_WAIT"),
 )
-
-
-KILL_WAIT = 30.0
-"""Slurm's default."""
+KILL_WAIT = 30.0  # Slurm's default
 
 
 def for_slurm(environ: Mapping[str, str]) -> dict[str, str]:
@@ -117,11 +112,7 @@ def reaches(job: str, hosts: Sequence[str]) -> bool:
 
 def statuses_to_requeue() -> set[int]:
     """The exit statuses after which this site starts a batch job again: slurm.conf(5), RequeueExit."""
-    try:
-        config = parse_config(ask("scontrol", "show", "config"))
-    except MusterError:
-        return set()
-    statuses: set[int] = set()
+    config, statuses = _config(), set[int]()
     for part in ",".join(config.get(name, "") for name in ("requeueexit", "requeueexithold")).split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
@@ -131,11 +122,16 @@ def statuses_to_requeue() -> set[int]:
 
 def kill_wait() -> float:
     """Seconds from SIGTERM to SIGKILL at this site when Slurm ends a job: slurm.conf(5), KillWait."""
-    try:
-        seconds = parse_config(ask("scontrol", "show", "config")).get("killwait", "").partition(" ")[0]
-    except MusterError:
-        seconds = ""
+    seconds = _config().get("killwait", "").partition(" ")[0]
     return float(seconds) if seconds.isdecimal() else KILL_WAIT
+
+
+def _config() -> dict[str, str]:
+    """The settings of this site; none if Slurm does not answer."""
+    try:
+        return parse_config(ask("scontrol", "show", "config"))
+    except MusterError:
+        return {}
 
 
 def site(partition: str = "") -> SlurmSite:

@@ -46,15 +46,12 @@ def parse_config(text: str) -> dict[str, str]:
 
 def parse_groups(text: str) -> list[NodeGroup]:
     """Lines of `sinfo --format=%R|%a|%D|%T|%E`."""
-    groups = []
-    for line in text.splitlines():
-        parts = line.split("|", 4)
-        if len(parts) == 5 and parts[2].isdecimal():
-            name, is_open, nodes, state, reason = parts
-            groups.append(
-                NodeGroup(name, is_open == "up", int(nodes), state, "" if reason == "none" else reason)
-            )
-    return groups
+    lines = [parts for line in text.splitlines() if len(parts := line.split("|", 4)) == 5]
+    return [
+        NodeGroup(name, is_open == "up", int(nodes), state, "" if reason == "none" else reason)
+        for name, is_open, nodes, state, reason in lines
+        if nodes.isdecimal()
+    ]
 
 
 def judge_site(site: SlurmSite) -> tuple[Finding, ...]:
