@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from muster.deploy.features.samples.messages import HostSample
-from muster.deploy.features.samples.sample_file import SampleReader
+from muster.deploy.core.hosts.host_sample import HostSample, of_line
 
 
 def read_samples(path: str) -> Iterator[HostSample]:
-    """The samples of a file, up to where it ends or is cut."""
-    reader = SampleReader()
-    with Path(path).open("rb") as file:
-        while content := file.read(1 << 16):
-            yield from reader.feed(content)
+    """The samples of a file, without damaged lines."""
+    for line in Path(path).read_bytes().split(b"\n"):
+        with contextlib.suppress(ValueError):
+            yield of_line(line)

@@ -23,12 +23,11 @@ from ..core.text.columns import width_of
 from ..core.text.progress import Progress
 from ..core.text.screen import Screen
 from ..core.text.terminal import harmless, harmless_lines
-from ..core.text.text import count, span
+from ..core.text.text import count, span, stall_text
 from ..core.waits import waiting
 from ..core.wire.rank_logs import host_of_spawned
 from ..core.wire.users import own_name
 from ..features.why.messages import late_of, stall_of
-from ..features.why.stall import stall_text
 from .command import Exit
 from .job_lookup import locate, look, require_logs
 from .job_options import ALL, AS_LAUNCHED, Attach, Logs, Status, Stop

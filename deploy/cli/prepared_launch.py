@@ -30,6 +30,7 @@ from .shared import cache_folder, print_note
 from .shown import OnProgressLine, OnScreen
 
 if TYPE_CHECKING:
+    from ..core.job.job import Job
     from ..core.job.result import LaunchResult
     from ..core.job.run_folder import RunFolder
     from ..features.packages.existing_environment import PackageSource
@@ -67,17 +68,13 @@ class PreparedLaunch:
         """Submit the batch job to Slurm, or print what would be submitted."""
         from ..features.slurm.batch import batch_of, submit
 
-        batch, name = batch_of(self.spec, self.slurm_options, self._runs), self.spec.job
+        batch, name = batch_of(self.spec, self.slurm_options, Path(self.options.runs)), self.spec.job
         if self.options.dry_run:
             sys.stdout.write(harmless_lines(str(batch)))
             return
         number = submit(self.spec, batch, os.environ)
         self.screen.say(f"job {name} is Slurm's job {number}; its folder is {batch.folder}")
         self.screen.say(_detached(name, "the first host"))
-
-    @property
-    def _runs(self) -> Path:
-        return Path(self.options.runs)
 
     def _packages(self) -> PackageSource | None:
         """The delivery of the packages, if there are any."""
@@ -111,34 +108,28 @@ class PreparedLaunch:
             there = replace(spec.of(PackageOptions), environment=packages.key, described=packages.described)
             spec = spec.having(there)
         record = self.inventory.record(spec, detached=True)
-        with kept_if_taken(self._runs, spec.job, record), Cluster(spec.hosts[:1], open_pipe) as cluster:
+        with (
+            kept_if_taken(Path(self.options.runs), spec.job, record),
+            Cluster(spec.hosts[:1], open_pipe) as cluster,
+        ):
             self.screen.say(harmless(detach(spec, cluster, on_stage=self.progress.stage)))
         Progress.close_all()
         self.screen.say(_detached(spec.job, spec.hosts[0].name))
 
     def _run(self) -> None:
         """Run the job to its verdict, with run folder and screen."""
-        from ..core.job.hosts_record import HostsRecording
-        from ..core.job.job import Job
-        from ..core.job.run_folder import RunFolder
-
-        folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
-        features = features_of(
-            self.spec,
-            OnScreen(self.screen),
-            OnProgressLine(self.progress),
-            HostsRecording(self.inventory.record(self.spec)),
-            _Decision(),
-            *self.inventory.features,
-            packages=self._packages(),
+        own = (OnScreen(self.screen), OnProgressLine(self.progress), _Decision())
+        packages, timings = self._packages(), self.timings
+        job = job_here(
+            self.spec, self.inventory, Path(self.options.runs), own, packages=packages, timings=timings
         )
         try:
-            result = Job(self.spec, self.inventory.open_pipe, folder, features, self.timings).run()
+            result = job.run()
         finally:
             Progress.close_all()
             self.screen.close()
-        self._conclude(folder, result)
-        for note in features.closed(result):
+        self._conclude(job.folder, result)
+        for note in job.features.closed(result):
             print_note(f"note: {note}")
         if result.exit_status:
             raise Exit(code=result.exit_status)
@@ -160,6 +151,25 @@ class PreparedLaunch:
                 since = "the failure" if attempt.plan.spec.attempt else "the command"
                 screen.say(f"\n{table(attempt.timings or self.timings.parts(), since)}")
         end_with_page(folder.path)
+
+
+def job_here(
+    spec: LaunchSpec,
+    inventory: Inventory,
+    runs: Path,
+    own: Sequence[Feature],
+    *,
+    packages: PackageSource | None = None,
+    timings: Timings | None = None,
+) -> Job:
+    """A job of this process: with all features, after those in `own`, and the record of its hosts."""
+    from ..core.job.hosts_record import HostsRecording
+    from ..core.job.job import Job
+    from ..core.job.run_folder import RunFolder
+
+    folder = RunFolder(runs, spec.job, max_log=spec.max_log)
+    before = (*own, HostsRecording(inventory.record(spec)), *inventory.features)
+    return Job(spec, inventory.open_pipe, folder, features_of(spec, *before, packages=packages), timings)
 
 
 def _detached(job: str, host: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..core.job.feature import Feature, Features
+from ..core.job.feature import AllFeatures, Feature, Features
 from ..core.plan.spec import LaunchSpec
 from .containers.options import ContainerOptions
 from .leases.driver import Leases
@@ -54,6 +54,15 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
 def features_of(spec: LaunchSpec, *others: Feature, packages: PackageSource | None = None) -> Features:
     """The features of a job with this request. `others` act before them."""
     return Features((*others, *changing(spec, packages), *_tapping(spec)))
+
+
+def start(program: str, *arguments: str) -> None:
+    """Run a driver on a host of its job: `detach.detached_main` or `slurm.batch_main`."""
+    from importlib import import_module
+
+    from .all_options import OPTIONS
+
+    import_module(f".{program}", __package__).main(AllFeatures(features_of, OPTIONS), *arguments)
 
 
 def _tapping(spec: LaunchSpec) -> Iterator[Feature]:

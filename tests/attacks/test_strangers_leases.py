@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.core.hosts.host_sample import HostSample, of_line
 from muster.deploy.core.wire.users import name_of
 from muster.deploy.features.leases.messages import LEASE, LEASES
 from muster.deploy.features.leases.on_host import claims, leases
 from muster.deploy.features.leases.on_host.devices import Device, Devices
-from muster.deploy.features.samples import messages as samples
 from tests.node.test_host_leases import HOLDS, wanted
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root for a second user")
@@ -145,9 +145,9 @@ def free() -> Any:
     return LEASES.read(json.loads(json.dumps(leases.Leases().do_leases({}, b""))))
 
 
-def sample() -> samples.HostSample:
+def sample() -> HostSample:
     """The sample of this host as the driver reads it."""
-    return samples.of_line(json.dumps({"at": 1, "host": "", "leases": claims.leased_gpus()}, allow_nan=False))
+    return of_line(json.dumps({"at": 1, "host": "", "leases": claims.leased_gpus()}, allow_nan=False))
 
 
 def test_a_claim_that_is_wrong_in_any_field_is_skipped(folder: Path, take: Callable[..., Any]) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.features.samples.messages import HostSample
-from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
+from muster.deploy.core.hosts.host_sample import SAMPLES, HostSample
+from muster.deploy.features.samples.sample_file import SampleFile
 from tests.processes import wait_until_gone
 from tests.unit.runs import BEGAN, JOB, write_run
 from tests.waiting import wait_until

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.deploy.core.job.feature import Feature, Features
+from muster.deploy.core.job.feature import AllFeatures, Feature, Features
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.plan.flags import Options, flag
 from muster.deploy.core.plan.spec import LaunchSpec
@@ -27,6 +27,5 @@ class Tells(Feature):
         return ""
 
 
-def only_tells(spec: LaunchSpec, *others: Feature) -> Features:
-    """Stands for `features_of`."""
-    return Features((*others, Tells(spec)))
+TELLS = AllFeatures(lambda spec, *others: Features((*others, Tells(spec))), (TellOptions,))
+"""All features of a driver: this one."""

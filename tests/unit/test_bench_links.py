@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.job.html_page import TEMPLATES, render
 from muster.deploy.features.bench import stored_results as kept
 from muster.deploy.features.bench.command_job import of_links
 from muster.deploy.features.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
-from muster.deploy.features.bench.links_text import NAMES, as_text, heat_map, links_page
+from muster.deploy.features.bench.links_text import LINKS_PAGE, NAMES, as_text, heat_map, links_page
 from muster.deploy.features.check import command as report
 from muster.deploy.features.check.host_reports import Measurements
-from muster.deploy.features.page.render import TEMPLATES, render
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second
 LATENCY = 30e-6
@@ -319,14 +319,14 @@ def test_every_text_of_a_page_is_legible(scheme: int) -> None:
 
 def test_the_page_names_slow_links_and_escapes_names() -> None:
     links = run(3, {("node1", "node2"): SLOW})
-    page = render("links.html", page=links_page(links))
+    page = render(LINKS_PAGE, page=links_page(links))
     assert "node1 -&gt; node2: 96 Mbit/s" in page
     assert page.count("<figure") == 2
     assert "<script" not in page
     odd = Links("job", "<b>", "gloo", "cpu", ("<i>", "b"), (HostLink("<i>", "b", 1e-5, FAST),))
-    assert "<i>" not in render("links.html", page=links_page(odd))
+    assert "<i>" not in render(LINKS_PAGE, page=links_page(odd))
 
 
 def test_the_page_of_256_hosts_stays_below_a_megabyte() -> None:
-    page = render("links.html", page=links_page(run(256)))
+    page = render(LINKS_PAGE, page=links_page(run(256)))
     assert len(page) < 1_000_000

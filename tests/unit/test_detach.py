@@ -19,6 +19,7 @@ from muster.deploy.core.connect.bootstrap import BOOTSTRAP
 from muster.deploy.core.connect.transports.openssh import OpenSshPipe, command
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.job.driver_on_host import own_code, stored
 from muster.deploy.core.job.events import Waiting
 from muster.deploy.core.job.feature import Start
 from muster.deploy.core.job.run_folder import RunFolder
@@ -30,10 +31,8 @@ from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.wire.store import Store
 from muster.deploy.features.all_options import OPTIONS
 from muster.deploy.features.detach import detached_main
-from muster.deploy.features.detach.detached_main import stored
-from muster.deploy.features.detach.driver import own_code
 from tests.damage import DAMAGE
-from tests.unit.tells import TellOptions, only_tells
+from tests.unit.tells import TELLS, TellOptions
 from tests.unit.test_attempts import PLAN, Connected
 
 
@@ -99,8 +98,7 @@ def drive_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, tell: str = "")
     (folder / "run").mkdir(parents=True)
     monkeypatch.setattr("muster.deploy.core.job.job.Cluster", Connected)
     monkeypatch.setattr("muster.deploy.core.job.job.make_plan", fetching)
-    monkeypatch.setattr(detached_main, "features_of", only_tells)
-    detached_main.drive(make_job().having(TellOptions(tell)), folder)
+    detached_main.drive(TELLS, make_job().having(TellOptions(tell)), folder)
 
 
 def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
@@ -142,7 +140,7 @@ def test_a_job_whose_launcher_is_gone_when_it_could_start_leaves_nothing(
     monkeypatch.setattr("muster.deploy.core.job.job.Cluster", Connected)
     monkeypatch.setattr("muster.deploy.core.job.job.make_plan", lambda *ignored, **options: PLAN)
     monkeypatch.setattr("muster.deploy.core.job.job.deliver", lambda *ignored: None)
-    detached_main.drive(make_job(), tmp_path / "j")
+    detached_main.drive(TELLS, make_job(), tmp_path / "j")
     assert not (tmp_path / "j").exists()
 
 
@@ -152,8 +150,9 @@ def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path)
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes((code.root / file.path).read_bytes())
-    module = "muster.deploy.features.detach.detached_main"
-    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module}"
+    package = "muster.deploy.features"
+    modules = f"{package}.all_features, {package}.all_options, {package}.detach.detached_main"
+    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {modules}"
     done = subprocess.run([sys.executable, "-ISc", starts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from muster.deploy.core.hosts.host_sample import GpuSample, HostSample
 from muster.deploy.core.job.events import Output
 from muster.deploy.core.job.feature import Feature, Features
 from muster.deploy.core.job.run_folder import RunFolder
-from muster.deploy.features.samples.messages import GpuSample, HostSample
 from tests.unit.plans import make_plan
 from tests.unit.test_feature import DONE
 

@@ -186,7 +186,7 @@ CHOOSE = "start a rank for each GPU with --slots gpus, or choose by LOCAL_RANK %
 @pytest.mark.parametrize(
     ("line", "gpus", "env", "said"),
     [
-        (NONE, 1, "", f"{SEES} the GPU of node1: the launch has --env CUDA_VISIBLE_DEVICES="),
+        (NONE, 1, "", f"{SEES} the GPU of node1: the launch has --gpus 0 or --env CUDA_VISIBLE_DEVICES="),
         (
             NONE,
             8,
@@ -229,8 +229,3 @@ CHOOSE = "start a rank for each GPU with --slots gpus, or choose by LOCAL_RANK %
 def test_a_rank_that_sees_no_gpu_is_told_why(line: str, gpus: int, env: str | None, said: str) -> None:
     given: dict[str, Any] = {} if env is None else {"env": (("CUDA_VISIBLE_DEVICES", env),)}
     assert hint_about(line, there=gpus, **given) == said
-
-
-def test_a_launch_without_gpus_has_hidden_them_itself() -> None:
-    said = hint_about(NONE, there=8, gpus=0)
-    assert said == f"{SEES} the 8 GPUs of node1: the launch has --gpus 0"

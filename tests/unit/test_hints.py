@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.core.hosts.host_sample import HostSample
 from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
 from muster.deploy.core.plan.placement import PlacedRank
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import Tree
 from muster.deploy.features.hints.driver import Hints, failed_children, hint
-from muster.deploy.features.samples.messages import HostSample
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import NODE, make_plan
 

@@ -43,20 +43,11 @@ GATHERERS = {
 }
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "adhoc": "left_memory packages",
-    "bench": "all_features leases page why",
-    "check": "bench image leases setup slurm",
-    "detach": "all_features all_options",
-    "hints": "leases samples",
-    "image": "containers",
-    "nested": "samples",
-    "notify": "why",
-    "page": "metrics samples why",
-    "practice": "image why",
-    "returned_values": "metrics",
+    "check": "bench image leases slurm",
+    "page": "why",
     "samples": "leases",
-    "slurm": "all_features all_options detach",
-    "top": "samples why",
-    "why": "kernel samples",
+    "top": "why",
+    "why": "kernel",
 }
 """The features that import others. Only shorten it."""
 ALL = {"all_features.py", "all_handlers.py", "all_options.py"}

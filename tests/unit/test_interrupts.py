@@ -281,7 +281,7 @@ def test_a_host_that_does_not_answer_holds_up_no_end(tmp_path: Path) -> None:
 
 def test_a_driver_without_a_terminal_ends_at_sigterm_and_not_at_sigint() -> None:
     text = """
-from muster.deploy.features.detach.detached_main import end_at_sigterm_alone
+from muster.deploy.core.job.driver_on_host import end_at_sigterm_alone
 end_at_sigterm_alone()
 try:
     for number in (signal.SIGINT, signal.SIGHUP):

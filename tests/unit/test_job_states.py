@@ -24,10 +24,12 @@ from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core import waits
 from muster.deploy.core.connect.requests.request import Answer, Request
 from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.hosts.host_sample import SAMPLES
 from muster.deploy.core.job import find as jobs
 from muster.deploy.core.job import table as job_table
 from muster.deploy.core.job.events import JobEvent, LauncherOutput, Output
 from muster.deploy.core.job.fetch import fetch, snapshot
+from muster.deploy.core.job.fetch_output import METRICS
 from muster.deploy.core.job.find import LocalRuns, LocatedJob, LogLine
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
@@ -37,11 +39,9 @@ from muster.deploy.core.wire.frames import Frame
 from muster.deploy.core.wire.job_folders import identity
 from muster.deploy.core.wire.rank_logs import restart_suffix
 from muster.deploy.core.wire.users import own_name
-from muster.deploy.features.metrics.driver import METRICS
 from muster.deploy.features.page.render import run_page
 from muster.deploy.features.page.run_records import read
 from muster.deploy.features.returned_values.driver import name_of
-from muster.deploy.features.samples.sample_file import SAMPLES
 from muster.deploy.features.slurm.mark import any_mark
 from muster.deploy.features.why.stragglers import PACE
 from tests.unit.plans import make_plan

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.agent.processes import ProcessStat
+from muster.deploy.core.hosts.host_sample import of_json
 from muster.deploy.core.wire.clock import steady
-from muster.deploy.features.samples.messages import of_json
 from muster.deploy.features.samples.on_host import sampler as rank_meter
 from muster.deploy.features.samples.on_host import sampler as sampler_here
 from muster.deploy.features.samples.on_host.gpu_meter import FIELDS, GpuMeter, parse

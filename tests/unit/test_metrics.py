@@ -15,9 +15,11 @@ from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
 from muster.deploy.core.connect.requests.attempt import FETCH, FETCHED, PING
 from muster.deploy.core.connect.requests.request import Payload, Request
 from muster.deploy.core.errors import MusterError
+from muster.deploy.core.job import fetch_output
 from muster.deploy.core.job.events import drop
-from muster.deploy.features.metrics import driver as metrics
-from muster.deploy.features.metrics.driver import LEAST_PART, Metrics
+from muster.deploy.core.job.fetch_output import ALL_SECONDS, LEAST_PART
+from muster.deploy.features.metrics import driver
+from muster.deploy.features.metrics.driver import Metrics
 from tests.agents import job_in
 from tests.unit.test_feature import DONE
 
@@ -64,7 +66,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Head], None]:
     """Have the driver read the clock of a head."""
 
     def follow(head: Head) -> None:
-        monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: head.now))
+        for module in (driver, fetch_output):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: head.now))
 
     return follow
 
@@ -171,7 +174,7 @@ def test_no_host_holds_the_end_of_a_job_for_ever(clock: Callable[[Head], None]) 
     head = Head("node1", delay=9.0, metrics=b"x" * (1 << 26), steps=b"x")
     clock(head)
     _, notes = fetched(head)
-    assert head.now - 1000 == metrics.METRICS_SECONDS
+    assert head.now - 1000 == ALL_SECONDS
     assert set(head.asked) == {"out/metrics.jsonl"}
     assert [why.partition(" could")[0] for why in notes] == ["metrics.jsonl and steps.jsonl"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.core.hosts.host_sample import HostSample, RankSample
 from muster.deploy.core.job.events import Event, Said
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.features.nested.driver import NestedLaunchers, nested
-from muster.deploy.features.samples.messages import HostSample, RankSample
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 

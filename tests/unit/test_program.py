@@ -11,7 +11,6 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -122,17 +121,18 @@ def test_a_demo_that_cannot_be_is_refused(words: list[str], capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("variables", "done"),
+    ("variables", "done", "missing"),
     [
-        ({}, ["build", "run", "up"]),
-        ({"MUSTER_TARGET": "cpu-source"}, ["muster:cpu-source", "run", "up"]),
-        ({"MUSTER_TARGET": "cuda-debian"}, ["muster:cuda-debian", "run", "up"]),
-        ({"MUSTER_IMAGE": "registry.site:5000/node:7"}, ["registry.site:5000/node:7", "run", "up"]),
+        ({}, ["build", "run", "up"], 0),
+        ({"MUSTER_TARGET": "cpu-source"}, ["muster:cpu-source", "run", "up"], 0),
+        ({"MUSTER_TARGET": "cuda-debian"}, ["muster:cuda-debian"], 1),
+        ({"MUSTER_IMAGE": "registry.site:5000/node:7"}, ["registry.site:5000/node:7", "run", "up"], 0),
     ],
 )
 def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
     variables: dict[str, str],
     done: list[str],
+    missing: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -141,11 +141,17 @@ def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
     for name in ("MUSTER_TARGET", "MUSTER_IMAGE"):
         monkeypatch.setenv(name, variables.get(name, ""))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(practice, "LocalEngine", lambda: SimpleNamespace(image=asked.append))
+
+    def inspect(argv: list[str], env: None) -> int:
+        asked.append(argv[-1])
+        return missing
+
+    monkeypatch.setattr(practice, "run_program", inspect)
     monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words, env=None: asked.append(words[0]))
-    assert run_here(["cluster", "up"]) == 0
+    assert run_here(["cluster", "up"]) == (2 if missing else 0)
     assert asked == done
     said = capsys.readouterr()
+    assert ("no image" in said.err) is bool(missing)
     assert ("downloads 0.2 GB" in said.out + said.err) is (not variables)
 
 

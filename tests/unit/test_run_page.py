@@ -19,11 +19,12 @@ from muster.deploy.cli.page_after_job import end_with_page
 from muster.deploy.cli.shared import RecordOptions
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job.find import LocatedJob, printed
+from muster.deploy.core.job.html_page import TEMPLATES, environment, render
 from muster.deploy.features.page.chart import MOST_POINTS, chart, thinned
 from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course
 from muster.deploy.features.page.metrics import own_times, step_times
-from muster.deploy.features.page.render import TEMPLATES, _environment, render, run_page, write_report
+from muster.deploy.features.page.render import TEMPLATE, run_page, write_report
 from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.page.timeline import MOST_TEXT
 from muster.deploy.features.why.causes import Surroundings
@@ -62,7 +63,7 @@ class Outline(HTMLParser):
 
 
 def page_of(records: Records) -> str:
-    return render("run.html", page=run_page(records, AT))
+    return render(TEMPLATE, page=run_page(records, AT))
 
 
 def test_the_page_is_that_of_the_golden_file(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_a_page_that_cannot_be_made_is_a_note(
 
 def test_without_jinja2_a_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    _environment.cache_clear()
+    environment.cache_clear()
     with pytest.raises(MusterError, match="pip install jinja2"):
         write_report(write_run(tmp_path), tmp_path / "page.html")
 

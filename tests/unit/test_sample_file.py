@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.job.bounded import LONGEST_LINE
+from muster.deploy.core.hosts.host_sample import HostSample, RankSample, of_line
 from muster.deploy.features.samples import sample_file
-from muster.deploy.features.samples.messages import HostSample, RankSample, of_line
-from muster.deploy.features.samples.sample_file import SampleFile, SampleReader
+from muster.deploy.features.samples.sample_file import SampleFile
 from tests.samples import read_samples
 
 
@@ -79,14 +78,6 @@ def test_damage_costs_the_samples_around_it_alone(path: Path) -> None:
     assert (read[0], read[-1]) == (written[0], written[-1])
 
 
-def test_a_reader_may_begin_in_the_middle_and_be_fed_byte_by_byte(path: Path) -> None:
-    written = write(path, range(500))
-    content = path.read_bytes()
-    reader = SampleReader()
-    read = [got for byte in content[len(content) // 2 :] for got in reader.feed(bytes([byte]))]
-    assert read and read == written[-len(read) :]
-
-
 def test_an_attempt_after_the_end_of_a_driver_goes_on_in_the_same_file(path: Path) -> None:
     written = [*write(path, range(5)), *write(path, range(5, 9))]
     assert [*read_samples(str(path))] == written
@@ -107,13 +98,6 @@ def test_a_full_share_makes_samples_rarer_and_never_takes_the_room_of_another_ho
     assert [entry.at for entry in read if entry.host == "quiet"] == [float(number) for number in range(20)]
     loud = [entry.at for entry in read if entry.host == "loud"]
     assert loud[-1] > 2500 and 50 < len(loud) < 1000
-
-
-def test_a_line_without_an_end_takes_no_memory(path: Path) -> None:
-    reader = SampleReader()
-    for _ in range(40):
-        assert [*reader.feed(b"x" * 100_000)] == []
-    assert len(reader._rest) <= LONGEST_LINE
 
 
 def test_a_disk_that_is_full_ends_the_file_and_raises_nothing() -> None:

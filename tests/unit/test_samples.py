@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.features.samples.messages import (
-    GpuSample,
-    HostSample,
-    RankSample,
-    as_line,
-    of_json,
-    of_line,
-)
+from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample, as_line, of_json, of_line
 
 FULL: dict[str, Any] = {
     "at": 1763800000.0,

@@ -37,20 +37,13 @@ from muster.deploy.features.slurm.batch import Batch, batch_of, submit
 from muster.deploy.features.slurm.batch_runs import BatchRuns
 from muster.deploy.features.slurm.mark import any_mark, mark_of, write_mark
 from tests.slurm import SHOW_JOB, put_programs
-from tests.unit.tells import TellOptions, only_tells
+from tests.unit.tells import TELLS, TellOptions
 from tests.unit.test_attempts import DONE, FAILED
 
 NAME = "20261122-120000-abcd"
 TELL = "MUSTER_TELL"
 TOLD = "/site/chat.example.org"
 TWO = Allocation("7", (Host("n1", slots=2), Host("n2", slots=1)))
-
-
-@pytest.fixture(autouse=True)
-def tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver has one feature, with a secret option."""
-    monkeypatch.setattr(batch_main, "OPTIONS", (TellOptions,))
-    monkeypatch.setattr(batch_main, "features_of", only_tells)
 
 
 @pytest.fixture(autouse=True)
@@ -490,7 +483,7 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
     wants_more = dataclasses.replace(job, min_hosts=4).having(TellOptions(tell))
     submit(wants_more, made := batch_of(job, [], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
     environ = {**ON_N1, TELL: tell}
-    assert batch_main.drive(made.folder, environ) == 2
+    assert batch_main.drive(TELLS, made.folder, environ) == 2
     found = state(tmp_path / "runs")
     assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1 host")
     assert "--min-hosts 4" in (made.folder / "verdict.txt").read_text()
@@ -539,7 +532,7 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
     slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
     job = job.having(TellOptions(str(told)))
     submit(job, made := batch_of(job, ["--requeue"], tmp_path / "runs"), {"PATH": os.environ["PATH"]})
-    batch_main.drive(made.folder, {**ON_N1, TELL: str(told)})
+    batch_main.drive(TELLS, made.folder, {**ON_N1, TELL: str(told)})
     assert told.exists() is not goes_on
     assert (made.folder / "batch").exists() is goes_on
 

@@ -16,6 +16,7 @@ from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.requests.attempt import RankProcess, Stopping
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.host_sample import HostSample, RankSample
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import stages
 from muster.deploy.core.job.stages import DeliveryStage, EndStage
@@ -24,7 +25,6 @@ from muster.deploy.core.text import progress as progress_module
 from muster.deploy.core.text.progress import Progress
 from muster.deploy.core.waits import with_hosts
 from muster.deploy.features.samples import starting
-from muster.deploy.features.samples.messages import HostSample, RankSample
 from muster.deploy.features.samples.starting import StartStage
 from tests.unit.plans import make_plan
 from tests.waiting import wait_until

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from muster.deploy.core.connect.reports import ProgramOver
+from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample
 from muster.deploy.core.job.events import JobEvent, Output
 from muster.deploy.core.job.result import Failure, RankExit
 from muster.deploy.core.job.state import EndedButAlive
-from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
 from muster.deploy.features.why.stall_timeout import StallTimeout
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.core.job.events import Event, JobEvent
-from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
+from muster.deploy.core.text.text import stall_text
 from muster.deploy.features.why import diagnosis, stall_notes
 from muster.deploy.features.why.gather import Begun, begun
 from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall, StackLine
 from muster.deploy.features.why.positions import Positions, Rank
-from muster.deploy.features.why.stall import StallRule, at_work, stall_text
+from muster.deploy.features.why.stall import StallRule, at_work
 from muster.deploy.features.why.stall_notes import StallNotes
 from muster.deploy.features.why.waiting_ranks import waited
 from tests.hangs.capture import RECORDS, records_of

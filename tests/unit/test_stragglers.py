@@ -13,7 +13,7 @@ import pytest
 
 from muster.deploy.core.agent.processes import peek
 from muster.deploy.core.decode import from_json
-from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample
+from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample
 from muster.deploy.features.why.causes import Surroundings, mean_unsent
 from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.lateness import Pace, paces

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.core.text.columns import cells
-from muster.deploy.features.samples.messages import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.features.top.command import as_json
 from muster.deploy.features.top.head import NO_SAMPLES, NO_STEPS, Moment, job_lines
 from muster.deploy.features.top.notes import Judge, Note

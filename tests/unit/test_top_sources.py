@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.connect.pipe import LostError
+from muster.deploy.core.connect.requests.hosts import HostSampled
 from muster.deploy.core.errors import MusterError
+from muster.deploy.core.hosts.host_sample import SAMPLES, HostSample
 from muster.deploy.core.job.find import LocalRuns, jobs_at
 from muster.deploy.core.wire.job_folders import identity
-from muster.deploy.features.samples.messages import HostSample, HostSampled
-from muster.deploy.features.samples.sample_file import SAMPLES, SampleFile
+from muster.deploy.features.samples.sample_file import SampleFile
 from muster.deploy.features.top import sources
 from muster.deploy.features.top.notes import Judge
-from muster.deploy.features.top.sources import HostSource, JobSource, look_of
+from muster.deploy.features.top.sources import GrowingFile, HostSource, JobSource, look_of
 from muster.deploy.features.top.top_history import PrintedText, TopHistory, Unreached
 from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.stragglers import PACE, PaceLook, pace_line
@@ -114,6 +115,17 @@ def test_ranks_that_print_more_than_can_be_shown_are_passed_over(tmp_path: Path)
     texts = [record for record in source.look() if isinstance(record, PrintedText)]
     assert 0 < len(texts) < 40
     assert [record for record in source.look() if isinstance(record, PrintedText)] == []
+
+
+def test_a_file_may_grow_byte_by_byte_and_a_line_without_an_end_takes_no_memory() -> None:
+    content = bytearray(b"cut\nsecond\nthi")
+    file = GrowingFile(lambda name, start, most: bytes(content[start : start + min(most, 1)]), "a", 8)
+    file.skip({"a": len(content)}, 12)
+    assert [*file.lines()] == [b"t", b"second"]
+    content += b"rd\n" + b"x" * 100
+    assert [*file.lines()] == [b"third"]
+    content += b"\nlast\n"
+    assert [*file.lines()] == [b"x" * 8, b"last"]
 
 
 class Answers:

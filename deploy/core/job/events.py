@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from ..connect.reports import Report
+from ..hosts.host_sample import HostSample
 from ..plan.launch_plan import LaunchPlan
 from ..text.progress import Text
 from ..timings import Timings
@@ -170,7 +171,16 @@ class Recorded:
 
 
 Event: TypeAlias = (
-    JobEvent | Output | LauncherOutput | Said | Stage | Waiting | Reported | Recorded | FeatureEvent
+    JobEvent
+    | Output
+    | LauncherOutput
+    | Said
+    | Stage
+    | Waiting
+    | HostSample
+    | Reported
+    | Recorded
+    | FeatureEvent
 )
 Emit: TypeAlias = Callable[[Event], None]
 

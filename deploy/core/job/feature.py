@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # most commands have no job
     from ..connect.cluster import Cluster
     from ..connect.kept_connections import KeptConnections
     from ..connect.reports import Report
+    from ..plan.flags import Options
     from ..plan.launch_plan import Contribution, LaunchPlan
     from ..plan.placement import Placement
     from ..plan.spec import LaunchSpec
@@ -146,6 +147,16 @@ class Feature:
     def closed(self, result: LaunchResult) -> str:
         """The result is written; returns a note for the user, or an empty text."""
         return ""
+
+
+@dataclass(frozen=True)
+class AllFeatures:
+    """Which features there are: for a driver on a host, whose program is itself of a feature."""
+
+    of: Callable[..., Features]
+    """Makes the features of a job from its request; further features act before them."""
+    options: Sequence[type[Options]]
+    """The classes of their options."""
 
 
 class Features:

@@ -14,6 +14,7 @@ from ..errors import MusterError
 from ..wire.durable import sync_file_system
 from ..wire.job_folders import FILES_FOLDER
 from ..wire.rank_logs import RankLog
+from .fetch_output import METRICS
 from .find import LocatedJob
 from .hosts_record import NAME as HOSTS
 
@@ -117,11 +118,8 @@ def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path)
             raise MusterError(f"{located.records.host}: {name} ends before its {size} bytes; try again")
 
 
-def snapshot(located: LocatedJob, folder: Path, outputs: Iterable[str] = ()) -> None:
-    """Write the records of a run that still runs into a folder, with the ends of its logs.
-
-    `outputs`: files of $MUSTER_OUT that the run gets at the end of the job.
-    """
+def snapshot(located: LocatedJob, folder: Path) -> None:
+    """Write the records of a run that still runs into a folder, with the ends of its logs."""
     parts = dict[PurePosixPath, tuple[int, int]]()
     for path, size in listed(located):
         is_log = RankLog.of_name(path.name) is not None
@@ -131,7 +129,7 @@ def snapshot(located: LocatedJob, folder: Path, outputs: Iterable[str] = ()) -> 
     _require_room(located, (most for _, most in parts.values()), _room(folder))
     for path, (start, most) in parts.items():
         _snapshot_file(located, str(path), folder / path, start, most)
-    for name in outputs:
+    for name in METRICS:
         with contextlib.suppress(MusterError):
             _snapshot_file(located, f"../out/{name}", folder / name, 0, MOST_RECORD)
 

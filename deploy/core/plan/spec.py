@@ -21,6 +21,8 @@ DEFAULT_LAUNCHER: LauncherName = "mpirun"
 START_SECONDS, GRACE_SECONDS = 60.0, 30.0
 MAX_LOG = 500 << 20
 """Bytes that each log of a run may take on the driver's disk, unless --max-log gives another number."""
+ALL_GPUS = -1
+"""In place of a number of GPUs of each host: all of them."""
 NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
 
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.

@@ -14,30 +14,31 @@ from ...cli.option_values import per_host, size
 from ...cli.shared import require_rank, runs_of, write_json
 from ...core.decode import AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
+from ...core.job.html_page import render, write_page
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
 from ...core.text.terminal import harmless_lines
-from ..page.render import render, write_page
 from . import host_speeds as by_host
 from . import links_text
 from . import stored_results as kept
-from .benchmark_run import BenchmarkRun, one_rank_each
 from .command_job import (
     HOSTS,
     LINKS,
     SHORT,
     SWEEP,
+    BenchmarkRun,
     BenchOptions,
     KeptOptions,
     hosts_for,
     made,
+    one_rank_each,
     require_done,
     run_benchmark,
     spec_of,
 )
 from .links import Links, outliers, slower, worst_first
 from .links import read as read_links
-from .links_text import links_page
+from .links_text import LINKS_PAGE, links_page
 from .printed_values import About, Count, Word, values
 
 OPERATIONS = (
@@ -132,7 +133,7 @@ class BenchLinks(KeptOptions):
         slow = worst_first(partial(outliers, links))
         worse = worst_first(partial(slower, links, before)) if before else None
         if self.html:
-            write_page(render("links.html", page=links_page(links)), Path(self.html))
+            write_page(render(LINKS_PAGE, page=links_page(links)), Path(self.html))
         if self.json:
             write_json(kept.as_json(links, slow, worse, problems))
         else:

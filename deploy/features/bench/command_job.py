@@ -6,15 +6,18 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from ...cli.command import Exit
 from ...cli.inventory import Inventory, inventory_of, with_source
+from ...cli.launch import parts_of
+from ...cli.launch_options import LaunchOptions
 from ...cli.option_values import BACKENDS, network, new_job
 from ...cli.page_after_job import PAGE, end_with_page
+from ...cli.prepared_launch import job_here
 from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
 from ...cli.shown import OnScreen
 from ...core.errors import MusterError, UnfitError
@@ -22,29 +25,30 @@ from ...core.hosts.finding import Finding
 from ...core.hosts.hostfile import Host
 from ...core.job.events import Event, Output, Stage
 from ...core.job.feature import Feature
-from ...core.job.hosts_record import HostsRecording
+from ...core.job.result import LaunchResult
+from ...core.job.run_folder import RunFolder
 from ...core.job.verdict import verdict
 from ...core.plan.flags import flag
 from ...core.plan.program import Program
 from ...core.plan.source_tree import Tree, of_package, with_files
-from ...core.plan.spec import DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
+from ...core.plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
 from ...core.text.progress import Progress
 from ...core.text.screen import Screen
 from ...core.text.terminal import harmless_lines
 from ...core.text.text import count, duration
 from ...core.wire.users import own_name
-from ..leases.plan import ALL_GPUS, LeaseOptions
-from ..why.options import WhyOptions
 from . import host_speeds as by_host
 from . import links_text
-from .benchmark_run import PROGRAMS, BenchmarkRun, one_rank_each
-from .benchmark_run import run as run_to_end
 from .host_speeds import SlowHost
 from .host_speeds import describe as describe_host
 from .links import Slow, outliers, worst_first
 from .links import read as read_links
 from .links_text import describe
 
+PROGRAMS = "muster.deploy.features.bench.programs"
+"""The package that the ranks run."""
+MOST_PRINTED = 16 << 20
+"""Bytes of a rank's output that are read; the programs print less, also with thousands of hosts."""
 _LINK = "look at cable, switch port, driver, MTU and other traffic; muster bench links measures them in full"
 _HOST = "look at what else runs there, clock rate and cooling; muster bench hosts measures it in full"
 
@@ -150,6 +154,26 @@ class ResultCount(Feature):
         return f"measuring: {count(self._results, 'result')}, {duration(seconds)}"
 
 
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """A finished benchmark: its result, its folder, and the host and output of each rank."""
+
+    result: LaunchResult
+    folder: RunFolder
+    hosts: tuple[str, ...]
+    printed: dict[int, str]
+
+    @property
+    def job(self) -> str:
+        """The id of its job."""
+        return self.result.plan.spec.job
+
+
+def one_rank_each(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts with one slot each."""
+    return tuple(replace(host, slots=1, slots_by_default=False) for host in hosts)
+
+
 @contextlib.contextmanager
 def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
     """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
@@ -177,8 +201,8 @@ def spec_of(
         network=options.network,
         backend=options.backend,
     ).having(
-        WhyOptions(no_record=True),
-        LeaseOptions(ALL_GPUS if tool == HOSTS else None),  # its one rank on each host measures all of them
+        # Of benchmarks of hosts, the one rank of each measures all of its GPUs.
+        *parts_of(LaunchOptions(no_record=True, gpus=ALL_GPUS if tool == HOSTS else None))
     )
 
 
@@ -193,18 +217,24 @@ def run_benchmark(
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
         with Progress() as progress:
-            features = (
-                OnScreen(screen),
-                ResultCount(progress),
-                HostsRecording(inventory.record(spec)),
-                *([FirstRank(sys.stdout)] if table else []),
-                *inventory.features,
-            )
-            ran = run_to_end(spec, inventory.open_pipe, runs, features)
+            own = (OnScreen(screen), ResultCount(progress), *([FirstRank(sys.stdout)] if table else []))
+            job = job_here(spec, inventory, runs, own)
+            result = job.run()
     finally:
         screen.close()
-    end_with_page(ran.folder.path)
-    return ran
+    end_with_page(job.folder.path)
+    placement = sorted((place.rank, host.host.name) for host in result.plan.hosts for place in host.ranks)
+    printed = {rank: _head_of(job.folder.log_of(rank, host, "out")) for rank, host in placement}
+    return BenchmarkRun(result, job.folder, tuple(host for _, host in placement), printed)
+
+
+def _head_of(path: Path) -> str:
+    """The output of a rank; empty if it printed nothing."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_PRINTED).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def require_done(ran: BenchmarkRun) -> None:

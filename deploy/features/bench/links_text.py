@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 
 from ...core.errors import lines_of
 from ...core.text.terminal import harmless
@@ -260,6 +261,9 @@ class LinksPage:
     more: int
     """How many further links are slow."""
     scale: tuple[str, ...] = NAMES
+
+
+LINKS_PAGE = Path(__file__).with_name("links.html")
 
 
 def links_page(links: Links) -> LinksPage:

@@ -20,7 +20,6 @@ from ...core.plan.launcher import launcher_of
 from ...core.plan.spec import LauncherName
 from ...core.text.text import count
 from ..image.image_versions import Track, targets
-from ..setup.record import Stack
 from .host import of_host, own_name
 from .host_reports import Clock, Measured, Measurements
 from .network import network, ports
@@ -92,7 +91,7 @@ def judge(
     measurements: Measurements,
     launcher: LauncherName,
     tracks: Mapping[str, Track] | None = None,
-    stack: Stack | None = None,
+    stack: str | None = None,
 ) -> tuple[Finding, ...]:
     """All findings, in the order of the hosts, errors first.
 
@@ -151,14 +150,14 @@ def differences(by_host: Mapping[str, Measured], launcher: LauncherName) -> Iter
                 yield error("gpu.missing", name, text, "--exclude it, or take --backend gloo")
 
 
-_RUNS: Mapping[Stack, str] = {
+_RUNS = {
     "node": "in a node container",
     "bare": "with the host's own Python",
     "venv": "in the Python environment of setup",
 }
 
 
-def stacks(by_host: Mapping[str, Measured], recorded: Stack | None) -> Iterator[Finding]:
+def stacks(by_host: Mapping[str, Measured], recorded: str | None) -> Iterator[Finding]:
     """Findings for hosts with another stack than the one that setup recorded."""
     for host, measured in by_host.items():
         has = _stack(measured)
@@ -167,7 +166,7 @@ def stacks(by_host: Mapping[str, Measured], recorded: Stack | None) -> Iterator[
             yield warning("stack.differs", host, text, "set the host up: muster setup")
 
 
-def _stack(measured: Measured) -> Stack:
+def _stack(measured: Measured) -> str:
     if "flavor" in measured.health.image:
         return "node"
     return "venv" if "/.muster-venv/" in measured.facts.executable else "bare"

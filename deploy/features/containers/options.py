@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 
 from ...core.errors import UsageError
 from ...core.plan.flags import Options, flag
+from ...core.plan.image_name import image_name
 from .messages import ENGINES
 
 GROUP = "Packages and container"
@@ -28,13 +28,6 @@ class Mount:
     def target(self) -> str:
         """Its path in the container."""
         return self.at or self.source
-
-
-def require_image(image: str, other: str = "") -> str:
-    """The name of an image; `UsageError` for an invalid one. `other`: another valid form, for the message."""
-    if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
-        raise UsageError(f"--image {image!r}: write NAME:TAG or NAME@sha256:...{other and f', {other}'}")
-    return image
 
 
 def _mount(text: str) -> Mount:
@@ -57,7 +50,7 @@ class ContainerOptions(Options):
         "IMAGE",
         replaces=("requirements", "python_version", "system_torch", "torch_backend"),
         group="Most used",
-        parse=partial(require_image, other="or the path of a .sif file"),
+        parse=partial(image_name, other="or the path of a .sif file"),
     )
     engine: str = flag(
         "",

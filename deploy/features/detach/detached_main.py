@@ -8,88 +8,47 @@ the job's folder, so that everyone who can log in can ask about the job.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
-import signal
 import sys
-from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ...core import interrupts
 from ...core.connect.pipe import OpenPipe, Pipe
 from ...core.connect.transports.openssh import OpenSshPipe
 from ...core.connect.transports.process import LocalPipe
 from ...core.errors import MusterError, UnfitError
 from ...core.hosts.hostfile import Host
+from ...core.job.driver_on_host import end_at_sigterm_alone, with_store
 from ...core.job.events import Event, Waiting
-from ...core.job.feature import Attempt, Feature, Features
+from ...core.job.feature import AllFeatures, Attempt, Feature, Features
 from ...core.job.job import Job
 from ...core.job.result import TERMINATED, LaunchResult
 from ...core.job.run_folder import RunFolder
 from ...core.job.verdict import end_unstarted, why_unstarted
-from ...core.plan.source_tree import Tree, TreeFile
 from ...core.plan.spec import LaunchSpec
-from ...core.wire.durable import read_intact
 from ...core.wire.paths import MusterPaths
-from ...core.wire.store import Store
 from ...core.wire.users import home
-from ..all_features import features_of
-from ..all_options import OPTIONS
-
-END_SECONDS = 20.0
-"""The limit for the end of a job on all hosts, with its records, after a second signal."""
 
 
-@dataclass(frozen=True)
-class StoredTree(Tree):
-    """A tree whose contents are in a store of this machine, by their digests.
-
-    The machine of the launch may be unreachable, or its tree may have changed since.
-    """
-
-    store: Path = Path()
-
-    def source(self, file: TreeFile) -> Path:
-        return Store(self.store).path(file.digest)
-
-    def _content(self, file: TreeFile) -> bytes:
-        content = read_intact(self.source(file), file.digest)
-        if content is None:
-            raise MusterError(
-                f"{file.path}: lost or damaged in {self.store} since the job was launched; launch it again"
-            )
-        return content
-
-
-def stored(tree: Tree, store: Path) -> StoredTree:
-    """The same files, read from the store in this folder."""
-    return StoredTree(**{field.name: getattr(tree, field.name) for field in fields(Tree)}, store=store)
-
-
-def with_store(spec: LaunchSpec, store: Path) -> LaunchSpec:
-    """The same request, with its files read from this store."""
-    return dataclasses.replace(spec, tree=stored(spec.tree, store), library=stored(spec.library, store))
-
-
-def main(folder_name: str) -> None:
+def main(all_features: AllFeatures, folder_name: str) -> None:
     """Drive the job from stdin, in a process that outlives its parent and ends at SIGTERM alone."""
-    spec = LaunchSpec.of_json(json.load(sys.stdin), OPTIONS)
+    spec = LaunchSpec.of_json(json.load(sys.stdin), all_features.options)
     if os.fork():
         os._exit(0)
     end_at_sigterm_alone()
-    drive(with_store(spec, Path(MusterPaths.of_home(home()).store)), Path(folder_name))
+    spec = with_store(spec, Path(MusterPaths.of_home(home()).store))
+    drive(all_features, spec, Path(folder_name))
 
 
-def drive(spec: LaunchSpec, folder: Path) -> None:
+def drive(all_features: AllFeatures, spec: LaunchSpec, folder: Path) -> None:
     """Run the job to its verdict, in its folder.
 
     If the launching command is gone before the first report, the job is not started.
     """
     run = RunFolder(folder, "run", detached=True, max_log=spec.max_log, head=spec.hosts[0].name)
     report = _StartReport()
-    features = features_of(spec, _Reporting(spec, run, report))
+    features = all_features.of(spec, _Reporting(spec, run, report))
     try:
         result = Job(spec, opener_of(spec), run, features).run()
     except (MusterError, KeyboardInterrupt) as error:
@@ -164,13 +123,3 @@ def opener_of(spec: LaunchSpec) -> OpenPipe:
         return OpenSshPipe(host, spec.python or spec.pythons.get(host.name, "python3"), head=head)
 
     return open_pipe
-
-
-def end_at_sigterm_alone() -> None:
-    """Let SIGTERM interrupt a driver that runs without a terminal: `muster stop` and Slurm send it.
-
-    SIGQUIT does the same, and writes the stacks of its threads into driver.log.
-    """
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    interrupts.begin((signal.SIGTERM, signal.SIGQUIT), END_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.pipe import LostError, SilentError
@@ -11,8 +10,8 @@ from ...core.connect.reports import Lost
 from ...core.connect.silence import FROZEN
 from ...core.errors import MusterError, UnfitError
 from ...core.job.deliver import DELIVERY_SECONDS, Contents
+from ...core.job.driver_on_host import own_code
 from ...core.job.stages import DeliveryStage
-from ...core.plan.source_tree import Tree, of_package
 from ...core.plan.spec import LaunchSpec
 from ...core.text.progress import OnStage, show_no_stage
 from .messages import DETACH, Detached
@@ -39,11 +38,6 @@ def detach(spec: LaunchSpec, cluster: Cluster, *, on_stage: OnStage = show_no_st
     on_stage(f"waiting until the driver on {head} has started the job")
     cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json())
     return _await_report(cluster)
-
-
-def own_code() -> Tree:
-    """The code of this driver without its commands and pages. It needs only the standard library."""
-    return of_package(Path(__file__).parents[2], leave_out=("api", "cli", "page", "top"))
 
 
 def _require_python(head: str, version: str) -> None:

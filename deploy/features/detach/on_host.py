@@ -18,7 +18,7 @@ from ...core.wire.store import Store
 
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from muster.deploy.features.detach.detached_main import main; main(sys.argv[2])"
+    "from muster.deploy.features.all_features import start; start('detach.detached_main', sys.argv[2])"
 )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ...core.connect.reports import GpuUser
 from ...core.hosts.host_facts import Facts
+from ...core.hosts.host_sample import HostSample
 from ...core.job.events import Event, LauncherOutput
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
@@ -21,8 +22,6 @@ from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import clip, count, span
 from ...core.wire.variables import is_foreign
-from ..leases.plan import LeaseOptions
-from ..samples.messages import HostSample
 from .file_hints import SharedMemory, full_disk, last_lines, left_behind, missing_module, sent_elsewhere
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -174,11 +173,9 @@ def _hidden(rank: FailedRank, line: str) -> str:
     sees = f"rank {rank.number} does not see {of} of {rank.host}"
     if "not compiled with CUDA" in line:
         return f"{sees}: its torch is built for CPUs; muster check compares versions"
-    spec = rank.result.plan.spec
-    if spec.of(LeaseOptions).gpus == 0:
-        return f"{sees}: the launch has --gpus 0"
-    if (visible := dict(spec.env).get(VISIBLE)) is not None:
-        return f"{sees}: the launch has --env {VISIBLE}={visible}"
+    visible = dict(rank.result.plan.spec.env).get(VISIBLE)
+    if visible is not None:
+        return f"{sees}: the launch has {'' if visible else '--gpus 0 or '}--env {VISIBLE}={visible}"
     return f"{sees}: look at {VISIBLE} in the program and on the host; muster check examines the driver"
 
 

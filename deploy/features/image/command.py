@@ -19,10 +19,10 @@ from ...core.decode import MALFORMED, from_json
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts import hostfile
 from ...core.plan.flags import flag
+from ...core.plan.image_name import image_name
 from ...core.text.progress import MB, Progress
 from ...core.text.text import table
 from ...core.waits import waiting
-from ..containers.options import require_image
 from . import build as building
 from .archive import Archive
 from .engine import LocalEngine
@@ -145,7 +145,7 @@ class ImageCheck(Command):
 
     def run(self) -> None:
         """Run it in a container, and print the result."""
-        require_image(self.image)
+        image_name(self.image)
         engine = LocalEngine()
         inspected = engine.image(self.image)
         _, output = engine.run(inspected, PROVE)
@@ -176,7 +176,7 @@ class ImagePush(HostOptions):
         config = Path(self.ssh_config) if self.ssh_config else None
         if config and not config.is_file():
             raise UsageError(f"--ssh-config: no file {self.ssh_config}")
-        require_image(self.image)
+        image_name(self.image)
         engine = LocalEngine()
         inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
         began = time.monotonic()

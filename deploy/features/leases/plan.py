@@ -12,7 +12,7 @@ from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host
 from ...core.plan.flags import Options, flag
 from ...core.plan.launch_plan import Contribution
-from ...core.plan.spec import LaunchSpec
+from ...core.plan.spec import ALL_GPUS, LaunchSpec
 from ...core.text.terminal import harmless
 from ...core.text.text import count, duration, ranges
 from .messages import Device, Lease
@@ -25,8 +25,6 @@ VARIABLES = {
 ORDER, BY_BUS = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 NO_GPUS = tuple((name, "") for name in VARIABLES.values())
 """The variables of a job with `--gpus 0`."""
-ALL_GPUS = -1
-"""In place of a number of GPUs: all of each host."""
 WITHOUT_LIMIT = "without limit"
 """The value of --wait that stands alone."""
 MOST_HOLDERS = 4

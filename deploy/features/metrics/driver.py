@@ -6,28 +6,20 @@ import dataclasses
 import time
 from pathlib import Path
 
-from ...core.connect.channel import Channel
-from ...core.connect.requests.attempt import FETCH, FETCHED, PING
 from ...core.errors import MusterError
 from ...core.job.bounded import value_of
 from ...core.job.events import Stage
 from ...core.job.feature import Attempt, Feature
+from ...core.job.fetch_output import ALL_SECONDS, METRICS, MOST_BYTES, fetched
 from ...core.job.result import LaunchResult
 from ...core.wire.paths import JobPaths
 
-METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
-"""The files of metrics that a run keeps, and the key that numbers the lines of each."""
-MOST_METRICS = 1 << 26  # bytes of a file
-# Time limits for one part, and for all parts together. Files not fetched by then are named in the verdict.
-# The head's agent ends itself after 12 s without a ping (core/agent/supervisor.py), and the driver
-# sends none while it waits for a part.
-PART_SECONDS, METRICS_SECONDS = 10.0, 300.0
-# A slow link delivers a small part in time; large parts need fewer round trips.
-LEAST_PART, QUICK_SECONDS = 1 << 16, 2.0
+KEYS = dict(zip(METRICS, ("epoch", "step"), strict=True))
+"""The key that numbers the lines of each file."""
 
 
 class Metrics(Feature):
-    """Keeps each file of METRICS, of all attempts together."""
+    """Keeps the files of metrics, each of all attempts together."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str | None] = {}
@@ -44,15 +36,15 @@ class Metrics(Feature):
         attempt.emit(Stage("fetching the metrics"))
         head, out = attempt.head, JobPaths(attempt.plan.hosts[0].folder).out
         lacking = self._unfetched[head.host, out] = [*METRICS]  # an interrupt may come
-        deadline = time.monotonic() + METRICS_SECONDS
-        for name, key in METRICS.items():
+        deadline = time.monotonic() + ALL_SECONDS
+        for name, key in KEYS.items():
             try:
                 content = fetched(head, name, deadline - time.monotonic())
             except MusterError:
                 path = Path(out, name)
                 if not (attempt.plan.spec.allocation and path.parent.is_dir()):
                     continue  # else the node shares its home with this machine
-                content = path.open("rb").read(MOST_METRICS) if path.is_file() else b""
+                content = path.open("rb").read(MOST_BYTES) if path.is_file() else b""
             text = content.decode(errors="replace") or None
             self._texts[name] = joined(self._texts[name], text, key)
             lacking.remove(name)
@@ -77,26 +69,6 @@ class Metrics(Feature):
                 it = "it, it is" if len(missing) == 1 else "them, they are"
                 lines.append(f"{' and '.join(missing)} {why} {it} in {out} on {head}")
         return lines
-
-
-def fetched(head: Channel, name: str, seconds: float, largest: int = MOST_METRICS) -> bytes:
-    """A file in $MUSTER_OUT of a host, within these seconds; of a larger one only its begin."""
-    content, most = bytearray(), LEAST_PART
-    deadline = time.monotonic() + seconds
-    while len(content) < largest:
-        head.post(PING)
-        began = time.monotonic()
-        left = min(PART_SECONDS, deadline - began)
-        if left <= 0:
-            raise MusterError(f"{name} took more than {seconds:.0f} s", host=head.host)
-        start = len(content)
-        part = head.ask(FETCH, path=f"out/{name}", start=start, most=most, seconds=left).payload
-        content += part
-        if len(part) < most:
-            break
-        quick = time.monotonic() - began < QUICK_SECONDS
-        most = min(2 * most, FETCHED) if quick else max(most // 2, LEAST_PART)
-    return bytes(content)
 
 
 def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | None:

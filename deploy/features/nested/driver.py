@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from shlex import quote
 
+from ...core.hosts.host_sample import HostSample
 from ...core.job.events import Event, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
@@ -13,7 +14,6 @@ from ...core.plan.launch_plan import LaunchPlan
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import count, span
-from ..samples.messages import HostSample
 
 
 class NestedLaunchers(Feature):

@@ -17,7 +17,7 @@ from ...core.job.events import Event, JobEvent
 from ...core.job.feature import Feature
 from ...core.job.result import LaunchResult
 from ...core.plan.spec import LaunchSpec
-from ..why.stall import stall_text
+from ...core.text.text import stall_text
 from .options import NotifyOptions
 
 COMMAND_SECONDS = 30.0

@@ -16,7 +16,6 @@ from ...core.job.fetch import fetch, snapshot
 from ...core.job.find import LocatedJob
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless
-from ..metrics.driver import METRICS
 from .render import write_report
 
 
@@ -48,5 +47,5 @@ def _folder(located: LocatedJob, runs: Path) -> Iterator[tuple[Path, Path]]:
     with tempfile.TemporaryDirectory(prefix="muster-report-") as copies:
         folder = Path(copies) / located.state.job
         folder.mkdir()
-        snapshot(located, folder, METRICS)
+        snapshot(located, folder)
         yield folder, Path(f"report-{located.state.job}.html")

@@ -1,7 +1,4 @@
-"""Renders values as HTML by the templates in this folder, and writes it: one file that loads nothing.
-
-Every text is escaped: it may come from a host. The page's policy forbids scripts and external resources.
-"""
+"""Makes the page of a run from its records."""
 
 from __future__ import annotations
 
@@ -9,26 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ...core.errors import MusterError
 from ...core.job.attempt_record import hidden_values
+from ...core.job.html_page import render, write_page
 from ...core.text.fold import fold, fold_names
-from ...core.text.terminal import harmless_lines, without_colours
-from ...core.text.text import clip, count, duration, number
+from ...core.text.terminal import without_colours
+from ...core.text.text import clip, count, duration
 from ...core.wire.clock import now
-from ...core.wire.durable import write_atomically
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, own_times, slow_lines, step_times
 from .resources import Resources, resources
 from .run_records import PRINTED, Records, RunRecord, Tail, list_of, number_of, read, records_of
 from .timeline import Timeline, timeline
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 TONES = {"done": "good", "failed": "bad", "stopped": "plain", "running": "active", "lost": "bad"}
 LONGEST_PLAN = 40_000
@@ -299,40 +290,10 @@ def _date(at: float) -> str:
         return "invalid time"
 
 
-TEMPLATES = Path(__file__).parent / "templates"
-
-
-def render(template: str, **values: Any) -> str:
-    """The page of a template. `MusterError` if jinja2 is not installed."""
-    return _environment().get_template(template).render(values)
-
-
-@cache
-def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # optional
-    except ImportError:
-        raise MusterError("a page needs jinja2, which is not installed here: pip install jinja2") from None
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # HTML forbids control characters.
-        finalize=lambda value: harmless_lines(value) if type(value) is str else value,
-    )
-    environment.globals["style"] = (TEMPLATES / "style.css").read_text()
-    environment.filters |= {"duration": duration, "number": number}
-    return environment
-
-
-def write_page(html: str, path: Path) -> None:
-    """Write a page for its user alone. OSError names the file."""
-    write_atomically(path, html.encode(errors="replace"), durable=False)  # it can be written again
+TEMPLATE = Path(__file__).with_name("run.html")
 
 
 def write_report(folder: Path, path: Path) -> Path:
     """Write the page of the run in a folder; returns its path."""
-    write_page(render("run.html", page=run_page(read(folder))), path)
+    write_page(render(TEMPLATE, page=run_page(read(folder))), path)
     return path

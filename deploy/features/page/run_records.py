@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core.hosts.host_sample import SAMPLES
 from ...core.job.bounded import (
     VALUE,
     Room,
@@ -25,7 +26,6 @@ from ...core.text.printed import figures_of
 from ...core.wire.files import open_regular
 from ...core.wire.job_folders import describe
 from ...core.wire.rank_logs import RankLog, attempt_in
-from ..samples.sample_file import SAMPLES
 
 RunRecord = Mapping[str, Any]
 MOST_LINES = 200_000

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from ...cli import option_values as options
 from ...cli.child_program import run_program
 from ...cli.command import Command, Exit
 from ...cli.inventory import of_file
+from ...cli.launch import parts_of
 from ...cli.launch_options import LaunchOptions
 from ...cli.prepared_launch import PreparedLaunch
 from ...cli.rank_program import DEFAULT_MODULE
@@ -37,8 +38,6 @@ from ...core.text.progress import Progress
 from ...core.text.screen import Screen
 from ...core.timings import Timings
 from ...core.wire.users import own_name
-from ..image.engine import LocalEngine
-from ..why.options import STALL_NOTE_SECONDS, WhyOptions
 
 EXAMPLES, COMPOSE = MUSTER / "examples", MUSTER / "compose.yaml"
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
@@ -71,10 +70,9 @@ class _Demo:
     """A program of examples/, which has a bug."""
     hint: str = ""
     stall_timeout: int = 0
-    stall_note: float = STALL_NOTE_SECONDS
+    stall_note: float = 60.0
 
 
-_DEMO = _Demo()
 _FAIL = _Demo(script="fails.py", hint="rank 1 of this demo raises an exception at step 4")
 _HANG = _Demo(
     ranks=3,  # with two ranks, nothing shows which of them skipped the collective
@@ -139,7 +137,7 @@ def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:
         raise UsageError("--fail and --hang exclude each other; give one")
     if np == 1 and (fail or hang):
         raise UsageError(f"--np 1: {'--fail' if fail else '--hang'} needs two ranks or more")
-    return _FAIL if fail else _HANG if hang else _DEMO
+    return _FAIL if fail else _HANG if hang else _Demo()
 
 
 def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int | None) -> LaunchSpec:
@@ -160,7 +158,7 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
         hosts=hostfile.load(hosts_file),
         launcher=launcher,
         columns=columns,
-    ).having(WhyOptions(stall_timeout=chosen.stall_timeout, stall_note=chosen.stall_note))
+    ).having(*parts_of(LaunchOptions(stall_timeout=chosen.stall_timeout, stall_note=chosen.stall_note)))
 
 
 def _require_extra(launcher: LauncherName) -> None:
@@ -202,8 +200,9 @@ class ClusterUp(Command):
         if is_built:
             # The project's name becomes part of the image: of the same one for the clusters of all folders.
             _compose(hosts_file, "build", env={"COMPOSE_PROJECT_NAME": "muster"})
-        else:  # an error if the image is missing: compose would build another one of its name
-            LocalEngine().image(image)
+        elif _docker(["image", "inspect", "--format", "{{.Id}}", image]):
+            # Compose would build another image of this name.
+            raise UsageError(f"no image {image} here; docker pull gets one, muster image build makes one")
         _say(f"{', '.join(NODES)}: keys, host keys, sshd")
         # First, because `up` would replace the nodes before it learns that they belong to another folder.
         _compose(hosts_file, "run", "--rm", "keys", env=ports)
@@ -220,7 +219,6 @@ class ClusterDown(Command):
     hosts: str = flag(HOSTS_FILE, "the cluster's hosts file (default: hosts.txt)", "FILE", also=HOSTS_ALSO)
 
     def run(self) -> None:
-        """Remove the containers, their volumes and the keys."""
         if theirs := _of_another_cluster(folder := _keys_folder(Path(self.hosts))):
             raise UsageError(
                 f"{folder} has the SSH files of another cluster ({theirs}), and this command would remove "
@@ -303,13 +301,16 @@ def _compose(hosts_file: Path, *arguments: str, env: Mapping[str, str] | None = 
     folder.mkdir(mode=0o700, exist_ok=True)
     with contextlib.suppress(FileExistsError), (folder / ".gitignore").open("x") as file:
         file.write("# Keys: none of it belongs in git.\n*\n")
-    argv = ["docker", "compose", "--file", str(COMPOSE), *arguments]
+    own = {"MUSTER_DIR": str(folder), **(env or {})}
+    if status := _docker(["compose", "--file", str(COMPOSE), *arguments], own):
+        raise Exit(f"docker compose {' '.join(arguments)} failed (exit status {status})", 1)
+
+
+def _docker(arguments: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     try:
-        status = run_program(argv, {"MUSTER_DIR": str(folder), **(env or {})})
+        return run_program(["docker", *arguments], env)
     except FileNotFoundError:
         raise UsageError("no docker here; the practice cluster needs Docker with compose") from None
-    if status:
-        raise Exit(f"docker compose {' '.join(arguments)} failed (exit status {status})", 1)
 
 
 def _say(text: str) -> None:

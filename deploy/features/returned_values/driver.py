@@ -9,8 +9,8 @@ from ...core.connect.channel import Channel
 from ...core.connect.fanout import on_every
 from ...core.errors import MusterError
 from ...core.job.feature import Attempt, Feature
+from ...core.job.fetch_output import ALL_SECONDS, fetched
 from ...core.job.run_folder import RunFolder
-from ..metrics.driver import METRICS_SECONDS, fetched
 
 CALL = "muster_call"
 """The module that runs the function of a call (in_rank/muster_call.py)."""
@@ -44,6 +44,6 @@ class ReturnedValues(Feature):
 
 def _fetch(channel: Channel, rank: int, folder: RunFolder) -> None:
     with contextlib.suppress(MusterError):
-        content = fetched(channel, name_of(rank), METRICS_SECONDS, MOST_RETURNED)
+        content = fetched(channel, name_of(rank), ALL_SECONDS, MOST_RETURNED)
         if content:
             folder.keep(name_of(rank), content)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+from ...core.hosts.host_sample import SAMPLES, HostSample
 from ...core.job.events import Event, Reported
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
 from ...core.text.text import count
 from ...core.wire.clock import now
 from ...core.wire.os_errors import explain
-from .messages import WATCH, HostSample, Sampled
-from .sample_file import SAMPLES, SampleFile
+from .messages import WATCH, Sampled
+from .sample_file import SampleFile
 
 SAMPLE_SECONDS = 2.0
 LEAST_SECONDS = 0.5  # between two samples of a host: more come only from a host that floods

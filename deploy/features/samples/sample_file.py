@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from ...core.job.bounded import LONGEST_LINE
-from .messages import HostSample, as_line, of_line
+from ...core.hosts.host_sample import HostSample, as_line
 
-SAMPLES = "samples.jsonl"
 MOST_FILE = 1 << 29  # bytes: all samples of 8 hosts with 8 ranks and 8 GPUs each for almost four hours
 
 
@@ -62,19 +59,3 @@ class SampleFile:
         if self._file:
             with contextlib.suppress(OSError):
                 self._file.close()
-
-
-class SampleReader:
-    """Reads samples from the bytes of a file as they arrive. It skips damaged lines."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, content: bytes) -> Iterator[HostSample]:
-        """The samples that these bytes complete. The first bytes may be from the middle of a line."""
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
-            self._rest = b""
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                yield of_line(line)

@@ -7,13 +7,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...core.hosts.host_sample import IDLE_SHARE, HostSample
 from ...core.job.events import Event, Stage, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
 from ...core.job.state import LaunchState
 from ...core.text.progress import ELAPSED_SECONDS
 from ...core.text.text import count, duration, span
-from .messages import IDLE_SHARE, HostSample
 
 BUSY = 2.0
 """From a load of so many times the processors of a host on, its ranks start late."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from ...core.connect.bootstrap import quoted
 from ...core.errors import MusterError, UsageError
 from ...core.job.attempt_record import HIDDEN, shown_command
+from ...core.job.driver_on_host import own_code
 from ...core.job.job_record import record_without_hosts
 from ...core.plan.flags import Flag, Options, flags_of
 from ...core.plan.source_tree import Edits, Tree
@@ -28,7 +29,6 @@ from ...core.plan.spec import LaunchSpec, is_secret
 from ...core.wire.durable import write_atomically
 from ...core.wire.os_errors import explain
 from ...core.wire.store import Store
-from ..detach.driver import own_code
 from .allocation import from_home
 from .job_state import why_waits
 from .mark import write_mark
@@ -42,7 +42,7 @@ OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60", "--export=ALL")
 REQUEUE = "--requeue"
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from muster.deploy.features.slurm.batch_main import main; main()"
+    "from muster.deploy.features.all_features import start; start('slurm.batch_main', sys.argv[2])"
 )
 
 

@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.errors import MusterError
-from ...core.job.feature import Features
+from ...core.job.driver_on_host import end_at_sigterm_alone, with_store
+from ...core.job.feature import AllFeatures, Features
 from ...core.job.job import Job
 from ...core.job.result import Failure, LaunchResult
 from ...core.job.run_folder import RunFolder
 from ...core.job.verdict import end_unstarted, why_unstarted
 from ...core.plan.spec import LaunchSpec
-from ..all_features import features_of
-from ..all_options import OPTIONS
-from ..detach.detached_main import end_at_sigterm_alone, with_store
 from .allocation import Allocation, on_hosts, restarts_of, steps
 from .batch import BATCH, with_secrets
 from .blame import OWN, AllocationEnd, blame_own_end
@@ -42,27 +40,26 @@ SAVED = 75
 """EX_TEMPFAIL of sysexits.h: the program has saved after a warning (docs/how-to/own-model.md)."""
 
 
-def main() -> None:
-    """Drive the job whose folder is the last argument, and exit as its first failure did."""
-    folder = Path(sys.argv[2])
+def main(all_features: AllFeatures, folder_name: str) -> None:
+    """Drive the job in this folder, and exit as its first failure did."""
     end_at_sigterm_alone()
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # until it can be passed on to ranks
         signal.signal(number, lambda number, frame: None)
-    sys.exit(drive(folder, os.environ))
+    sys.exit(drive(all_features, Path(folder_name), os.environ))
 
 
-def drive(folder: Path, environ: Mapping[str, str]) -> int:
+def drive(all_features: AllFeatures, folder: Path, environ: Mapping[str, str]) -> int:
     """Run the job to its verdict; returns the exit status."""
     mark = mark_of(folder)
     start = _Start(environ.get("SLURM_JOB_ID", ""), restarts_of(environ))
     features = Features()
     try:
         written = json.loads((folder / BATCH / "job.json").read_text())
-        spec = with_secrets(LaunchSpec.of_json(written, OPTIONS), environ)
-        features = features_of(spec)
+        spec = with_secrets(LaunchSpec.of_json(written, all_features.options), environ)
+        features = all_features.of(spec)
         allocation = own_allocation(environ)
         blame = partial(blame_own_end, job=allocation.job, restarts=allocation.restarts)
-        features = features_of(spec, AllocationEnd(blame))
+        features = all_features.of(spec, AllocationEnd(blame))
         run, spec = _begin(folder, spec, allocation, requeue=mark is not None and mark.requeue)
         result = Job(spec, steps(spec.python, allocation, look=ending), run, features).run()
     except (MusterError, KeyboardInterrupt) as error:

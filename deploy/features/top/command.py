@@ -19,11 +19,11 @@ from ...core.connect.cluster import Cluster
 from ...core.connect.opener import access_beside
 from ...core.errors import UsageError
 from ...core.hosts import hostfile
+from ...core.hosts.host_sample import HostSample, RankSample, TrainingSample
 from ...core.job.find import LocatedJob, state_of
 from ...core.job.reconnect import reconnecting
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress
-from ..samples.messages import HostSample, RankSample, TrainingSample
 from ..why.diagnosis import gather_stacks
 from .head import Moment
 from .notes import Judge, Note

@@ -5,9 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
+from ...core.hosts.host_sample import HOT_CPU, HOT_GPU, HostSample
 from ...core.text.text import duration
-from ..samples.messages import HostSample
-from ..why.causes import HOT_CPU, HOT_GPU
 from .top_history import HostTrack, RankTrack, TopHistory
 
 # A host that sends every 2 seconds is missed after 8; with 1 second between two looks, within 10.

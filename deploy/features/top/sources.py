@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -14,23 +14,42 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import in_thread
 from ...core.connect.pipe import LostError, why_lost
+from ...core.connect.requests.hosts import SAMPLE, HostSampled
 from ...core.connect.requests.jobs import FILES, OUTPUT, READ
 from ...core.errors import MusterError
+from ...core.hosts.host_sample import SAMPLES, HostSample, of_line
 from ...core.job.bounded import value_of
 from ...core.job.find import LocatedJob, line_of, state_of
 from ...core.job.reconnect import TRY_SECONDS
 from ...core.wire.rank_logs import RankLog
-from ..samples import messages as samples
-from ..samples.messages import SAMPLE, HostSample, HostSampled
-from ..samples.sample_file import SAMPLES, SampleReader
 from ..why.stragglers import PACE, PaceLook, pace_look
 from .top_history import PrintedText, TopRecord, Unreached
 
-CHUNK_BYTES = 1 << 20
-BACK = 1 << 23  # bytes of samples from before: some minutes of 64 hosts
+CHUNK_BYTES, BACK = 1 << 20, 1 << 23  # of a request; of samples from before: some minutes of 64 hosts
 TAIL, LONG_TAIL, MOST_TAILS = 1 << 12, 1 << 17, 256  # bytes of a log and of rank 0's, and logs, from before
 ROUNDS = 8  # of output at one look; faster output is skipped
 LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
+
+
+class GrowingFile:
+    """The lines of a file of a run. The first one may be cut, as a look begins near the end of the file."""
+
+    def __init__(self, read: Callable[[str, int, int], bytes], name: str, chunk: int) -> None:
+        """`read`: by name, start and most bytes. `chunk`: the most bytes of a request, and of a line."""
+        self._read, self._name, self._chunk = read, name, chunk
+        self._start, self._rest = 0, b""
+
+    def skip(self, files: Mapping[str, int], last: int) -> None:
+        """Begin so many bytes before the end. `files`: the sizes by name."""
+        self._start = max(0, files.get(self._name, 0) - last)
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines that are complete since the last call."""
+        while content := self._read(self._name, self._start, self._chunk):
+            self._start += len(content)
+            *lines, rest = (self._rest + content).split(b"\n")
+            self._rest = rest[-self._chunk :]
+            yield from lines
 
 
 class RecordSource(Protocol):
@@ -38,11 +57,9 @@ class RecordSource(Protocol):
 
     def begin(self) -> Iterator[TopRecord]:
         """Earlier records."""
-        ...
 
     def look(self) -> Iterator[TopRecord]:
         """Records since the last call."""
-        ...
 
 
 class JobSource:
@@ -50,8 +67,8 @@ class JobSource:
 
     def __init__(self, located: LocatedJob) -> None:
         self._located, self._job, self._state = located, located.state.job, located.state
-        self._reader, self._start = SampleReader(), 0
-        self._pace_start, self._pace_rest = 0, b""
+        self._samples = GrowingFile(self._read, SAMPLES, CHUNK_BYTES)
+        self._pace = GrowingFile(self._read, PACE, LONGEST_PACE)
 
     def begin(self) -> Iterator[TopRecord]:
         """Its state, its last samples, and the last line of each rank."""
@@ -59,9 +76,9 @@ class JobSource:
         # Before the logs are read: a line may come twice then, but none is missed.
         self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
         files = dict(self._located.records.ask(FILES, job=self._job).files)
-        self._start = max(0, files.get(SAMPLES, 0) - BACK)
-        self._pace_start = max(0, files.get(PACE, 0) - LONGEST_PACE)
-        yield from self._samples()
+        self._samples.skip(files, BACK)
+        self._pace.skip(files, LONGEST_PACE)
+        yield from self._new_samples()
         logs = [name for name in sorted(files) if files[name] and _attempt_of(name) == self._state.attempt]
         # Errors come last, as those of the rank that failed: the screen shows the end of the log.
         for name in sorted(logs[:MOST_TAILS], key=lambda name: (name.endswith(".err"), name)):
@@ -73,8 +90,8 @@ class JobSource:
         """The state first, as it may begin another attempt; then new samples and lines."""
         self._state = state_of(self._located)
         yield self._state
-        yield from self._samples()
-        yield from self._pace()
+        yield from self._new_samples()
+        yield from [look for line in self._pace.lines() if (look := look_of(line))][-1:]  # the newest
         for _ in range(ROUNDS):
             answer = self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=False)
             for name, text in answer.output:
@@ -84,10 +101,10 @@ class JobSource:
         else:
             self._located.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
 
-    def _samples(self) -> Iterator[HostSample]:
-        while content := self._read(SAMPLES, self._start, CHUNK_BYTES):
-            self._start += len(content)
-            for sample in self._reader.feed(content):
+    def _new_samples(self) -> Iterator[HostSample]:
+        for line in self._samples.lines():
+            with contextlib.suppress(ValueError):  # a damaged line
+                sample = of_line(line)
                 for entry in sample.ranks:
                     self._state.require_own(entry.rank, sample.host, sample.attempt)
                 yield sample
@@ -97,15 +114,6 @@ class JobSource:
             line = line_of(self._state, PurePosixPath(name).name, text)
             if line.rank is not None:
                 yield PrintedText(line.rank, line.host, text, old=old)
-
-    def _pace(self) -> Iterator[PaceLook]:
-        """The newest look at the pace of the ranks, if there is a new one."""
-        content = self._read(PACE, self._pace_start, LONGEST_PACE)
-        self._pace_start += len(content)
-        *lines, self._pace_rest = (self._pace_rest + content).split(b"\n")
-        self._pace_rest = self._pace_rest[-LONGEST_PACE:]
-        looks = [look for line in lines if (look := look_of(line))]
-        yield from looks[-1:]
 
     def _read(self, name: str, start: int, most: int) -> bytes:
         """A part of a file of the run; empty without the file, as in runs of older versions."""
@@ -124,10 +132,9 @@ def _attempt_of(name: str) -> int | None:
 
 def look_of(line: bytes) -> PaceLook | None:
     """The look of a line of pace.jsonl; None for a malformed line."""
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         return pace_look(value_of(line))
-    except (ValueError, RecursionError):
-        return None
+    return None
 
 
 class HostSource:
@@ -191,10 +198,8 @@ class HostSource:
 
 def _answered(name: str, future: Future[HostSampled]) -> Iterator[TopRecord]:
     try:
-        sample = samples.of_line(future.result(0).sample)
+        yield replace(of_line(future.result(0).sample), host=name, at=time.time())
     except MusterError as error:
         yield Unreached(name, error.reason)
     except ValueError:
-        return  # malformed: the host stays without a sample
-    else:
-        yield replace(sample, host=name, at=time.time())
+        pass  # malformed: the host stays without a sample

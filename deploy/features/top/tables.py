@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
+from ...core.hosts.host_sample import HostSample, RankSample
 from ...core.text.columns import cells
 from ...core.text.terminal import harmless
 from ...core.text.text import count
-from ..samples.messages import HostSample, RankSample
 from .notes import Judge, Note, gpu_share
 from .screen_lines import (
     ScreenLine,

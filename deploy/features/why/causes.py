@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ...core.hosts.host_sample import HOT_CPU, HOT_GPU, GpuSample, HostSample
 from ...core.text.terminal import harmless
 from ...core.text.text import percent
-from ..samples.messages import GpuSample, HostSample
 from .descriptions import SAVES, doing, own_line
 from .lateness import RankPace
 from .messages import Evidence, Pressure
@@ -23,7 +23,6 @@ UNSENT = 0.4
 MORE = 2.0
 """A share explains a lateness only if it is at least this many times that of the others."""
 OTHERS_CORES = 0.5
-HOT_CPU, HOT_GPU = 95.0, 87.0  # degrees Celsius
 SLOW_CLOCK = 0.85
 OFTEN = 0.25
 """A line explains a rank that is in it in this much more of the looks than the other ranks."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ...core.hosts.host_sample import GpuSample
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import count, describe_code, percent, size, span
-from ..samples.messages import GpuSample
 from .messages import SETUP, Evidence, FileLock, ProcessState, RecordedCall, StackLine
 from .positions import Rank
 from .stall import IDLE_GPU

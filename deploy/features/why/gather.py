@@ -16,8 +16,9 @@ from pathlib import Path
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.requests.attempt import MISSING, STORE
+from ...core.connect.requests.hosts import SAMPLE
+from ...core.hosts.host_sample import HostSample, of_line
 from ...core.job.feature_event import FeatureEvent
-from ..samples.messages import SAMPLE, HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .late_scores import LateScores, latest
 from .lateness import Pace, paces

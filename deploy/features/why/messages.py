@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from ...core.connect.requests.request import Request
 from ...core.decode import MALFORMED, AtMost, Between, Like, from_json, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Code, Count, Name, Number, Path, Rank, Seconds, Text
-from ..samples.messages import MOST_GPUS, GpuSample
+from ...core.hosts.host_sample import MOST_GPUS, GpuSample
 
 _Where = Annotated[str, AtMost(256)]
 _Rate = Annotated[float, Between(0, 1e9)]

@@ -16,12 +16,12 @@ from typing import Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import in_thread
+from ...core.hosts.host_sample import HostSample
 from ...core.job.events import Event, JobEvent, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
 from ...core.timings import IMPORTS, RENDEZVOUS
 from ...core.wire.clock import now
-from ..samples.messages import HostSample
 from .causes import Surroundings, mean_unsent
 from .gather import Begun, GatheredPace, gather, gather_pace
 from .lateness import Pace

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ...core.text.text import duration
-from ..samples.messages import IDLE_SHARE, GpuSample, HostSample, RankSample
+from ...core.hosts.host_sample import IDLE_SHARE, GpuSample, HostSample, RankSample
 from .messages import Evidence
 from .positions import Rank
 
@@ -179,8 +178,3 @@ def own_loop(rank: Rank) -> str:
     inside = evidence.frames[0]
     computes = any((gpu.utilisation or 0.0) >= IDLE_GPU for gpu in evidence.gpus)
     return f"{inside.file}:{inside.function}" if inside.own and not computes else ""
-
-
-def stall_text(seconds: float, why: str) -> str:
-    """`no step for 1 min 36 s: rank 3 on node2 never came to all_reduce #41 of group 0 (slow.py:8): ...`."""
-    return f"no step for {duration(seconds)}: {why}"

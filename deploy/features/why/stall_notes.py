@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.connect.fanout import in_thread
+from ...core.hosts.host_sample import HostSample
 from ...core.job.events import Event, EventType, JobEvent, Recorded, Said, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure, LaunchResult
 from ...core.text.printed import figures_of
-from ...core.text.text import count, duration
+from ...core.text.text import count, duration, stall_text
 from ...core.wire.clock import now
-from ..samples.messages import HostSample
 from .diagnosis import gather_waits
 from .gather import Begun, gather_begun
 from .messages import STALL
 from .options import WhyOptions
-from .stall import MANY_COLLECTIVES, StallRule, stall_text
+from .stall import MANY_COLLECTIVES, StallRule
 
 if TYPE_CHECKING:
     from .hang_verdict import HangVerdict

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from ...core.hosts.host_sample import IDLE_SHARE, HostSample
 from ...core.job.events import Event, JobEvent, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure
+from ...core.text.text import stall_text
 from ...core.wire.clock import now
-from ..samples.messages import IDLE_SHARE, HostSample
 from .options import WhyOptions
-from .stall import gpus_compute, stall_text
+from .stall import gpus_compute
 
 _NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
 

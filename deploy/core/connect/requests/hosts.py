@@ -61,6 +61,13 @@ class HostsReached:
     reached: Annotated[Mapping[Name, Reached], AtMost(MOST_HOSTS)]
 
 
+@lazy_dataclass(frozen=True)
+class HostSampled:
+    """A new sample of a host, as JSON that `of_line` of core/hosts/host_sample.py checks."""
+
+    sample: Text
+
+
 TIME = Request("time", Time)
 LOAD = Request("load", Nothing)
 MODULES = Request("modules", Nothing)
@@ -68,4 +75,5 @@ FACTS = Request("facts", Facts)
 OPEN_PORT = Request("open_port", OpenPort)
 FREE_PORT = Request("free_port", Nothing)
 PORT_THIEF = Request("port_thief", PortThief)
+SAMPLE = Request("sample", HostSampled)
 REACH = Request("reach", HostsReached)
