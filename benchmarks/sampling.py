@@ -23,9 +23,8 @@ from pathlib import Path
 from muster.deploy.core.connect.reports import Event, of_frame
 from muster.deploy.core.hosts.host_sample import SAMPLES
 from muster.deploy.core.wire.frames import Frame
-from muster.deploy.features.samples.messages import Sampled
+from muster.deploy.features.samples.driver import Sampled, SampleFile
 from muster.deploy.features.samples.on_host.sampler import Sampler
-from muster.deploy.features.samples.sample_file import SampleFile
 
 EVERY = 2.0
 VARIANTS = 5  # of the sample of each host: no two in a row are equal

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.hosts.host_sample import SAMPLES, HostSample
-from muster.deploy.features.samples.sample_file import SampleFile
+from muster.deploy.features.samples.driver import SampleFile
 from tests.processes import wait_until_gone
 from tests.unit.runs import BEGAN, JOB, write_run
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ from muster.deploy.core.connect.reports import LauncherLine
 from muster.deploy.core.connect.requests.attempt import PING, PREPARE, START, STORE
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
-from muster.deploy.features.samples.messages import WATCH, Sampled
+from muster.deploy.features.samples.driver import WATCH, Sampled
 from muster.deploy.features.why.messages import ARRIVALS, STACKS, WHY
 from muster.deploy.features.written_files.messages import OUTPUTS
 from tests.ending import end

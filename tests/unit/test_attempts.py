@@ -41,8 +41,8 @@ from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.timings import TimedPart
 from muster.deploy.core.wire.job_folders import RESERVES, JobFolders
 from muster.deploy.features.all_features import features_of
-from muster.deploy.features.kernel.messages import KERNEL_MESSAGES, KernelMessages
-from muster.deploy.features.memory_kills.messages import MEMORY_KILLS, MemoryKills
+from muster.deploy.features.kernel.driver import KERNEL_MESSAGES, KernelLines
+from muster.deploy.features.memory_kills.driver import MEMORY_KILLS, MemoryKills
 from muster.deploy.features.metrics.driver import joined
 from muster.deploy.features.port_conflict.driver import PortConflict
 from muster.deploy.features.written_files.messages import OUTPUTS, Written
@@ -115,7 +115,7 @@ class Head:
         if request is PORT_THIEF:
             return PortThief()
         if request is KERNEL_MESSAGES:
-            return KernelMessages((), "")
+            return KernelLines((), "")
         if request is MEMORY_KILLS:
             return MemoryKills(0, None)
         return Payload(b"{}") if request is FETCH else Nothing()

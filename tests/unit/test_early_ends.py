@@ -13,8 +13,7 @@ from muster.deploy.core.job.result import Failure, Kind, LaunchResult, RankExit
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.features.kernel.driver import KernelLine, with_lines
-from muster.deploy.features.memory_kills.driver import with_kills
-from muster.deploy.features.memory_kills.messages import MemoryKills
+from muster.deploy.features.memory_kills.driver import MemoryKills, with_kills
 from muster.deploy.features.why.diagnosis import Why, needed
 from muster.deploy.features.why.hang_verdict import HangVerdict
 from muster.deploy.features.why.options import WhyOptions

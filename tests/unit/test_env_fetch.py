@@ -11,7 +11,7 @@ import requests
 
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.packages import bring as fetch
-from muster.deploy.features.packages.lock import Lock, Package
+from muster.deploy.features.packages.bring import Lock, Package
 from tests.damage import DAMAGE
 
 CONTENT = b"a wheel" * 100

@@ -13,8 +13,7 @@ from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts.host_facts import Facts, HostEnvironments
 from muster.deploy.features.packages import bring as fetch
 from muster.deploy.features.packages import uv
-from muster.deploy.features.packages.bring import platform_of
-from muster.deploy.features.packages.lock import Lock, locked
+from muster.deploy.features.packages.bring import Lock, locked, platform_of
 from muster.deploy.features.packages.package_request import PackageOptions, Platform, Requirements, wanted
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE

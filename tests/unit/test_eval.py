@@ -10,8 +10,7 @@ import pytest
 
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.errors import MusterError, UsageError
-from muster.deploy.features.eval.command import NO_CONSOLE, RankAnswers, gather
-from muster.deploy.features.eval.messages import Answer, Answers
+from muster.deploy.features.eval.command import NO_CONSOLE, Answer, Answers, RankAnswers, gather
 
 
 class Host:

@@ -19,8 +19,13 @@ from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.features.kernel import on_host as kernel_log
-from muster.deploy.features.kernel.driver import KernelFinding, KernelLine, with_kernel_messages, with_lines
-from muster.deploy.features.kernel.messages import KERNEL_MESSAGES
+from muster.deploy.features.kernel.driver import (
+    KERNEL_MESSAGES,
+    KernelFinding,
+    KernelLine,
+    with_kernel_messages,
+    with_lines,
+)
 from muster.deploy.features.kernel.on_host import KernelLog, read_kmsg
 from muster.deploy.features.kernel.wire import kind_of, meaning_of
 from muster.deploy.features.why import command as why

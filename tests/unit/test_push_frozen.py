@@ -22,8 +22,8 @@ from muster.deploy.core.errors import HostError, MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.features.image import image_push as push
 from muster.deploy.features.image.archive import Archive
-from muster.deploy.features.image.messages import IMAGE as IMAGE_OF_HOST
-from muster.deploy.features.image.messages import IMAGE_LOAD, ImageLoaded, PresentImage
+from muster.deploy.features.image.image_push import IMAGE as IMAGE_OF_HOST
+from muster.deploy.features.image.image_push import IMAGE_LOAD, ImageLoaded, PresentImage
 from tests.unit.test_push_plan import CONFIGURATION, DIFF_IDS, IMAGE, saved
 from tests.waiting import PATIENCE
 

@@ -9,7 +9,7 @@ import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.features.packages import uv
-from muster.deploy.features.packages.lock import locked
+from muster.deploy.features.packages.bring import locked
 from muster.deploy.features.packages.package_request import PackageOptions, Platform, Requirements, wanted
 from muster.deploy.features.packages.requirements import files_of, require_no_builds
 from tests.packages import make_wheel

@@ -20,10 +20,9 @@ from muster.deploy.cli.shared import RecordOptions
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job.find import LocatedJob, printed
 from muster.deploy.core.job.html_page import TEMPLATES, environment, render
-from muster.deploy.features.page.chart import MOST_POINTS, chart, thinned
+from muster.deploy.features.page.chart import MOST_POINTS, chart, own_times, step_times, thinned
 from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course
-from muster.deploy.features.page.metrics import own_times, step_times
 from muster.deploy.features.page.render import TEMPLATE, run_page, write_report
 from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.page.timeline import MOST_TEXT

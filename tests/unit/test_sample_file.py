@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.hosts.host_sample import HostSample, RankSample, of_line
-from muster.deploy.features.samples import sample_file
-from muster.deploy.features.samples.sample_file import SampleFile
+from muster.deploy.features.samples import driver
+from muster.deploy.features.samples.driver import SampleFile
 from tests.samples import read_samples
 
 
@@ -86,7 +86,7 @@ def test_an_attempt_after_the_end_of_a_driver_goes_on_in_the_same_file(path: Pat
 def test_a_full_share_makes_samples_rarer_and_never_takes_the_room_of_another_host(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample_file, "MOST_FILE", 20_000)
+    monkeypatch.setattr(driver, "MOST_FILE", 20_000)
     file = SampleFile(str(path), hosts=2)
     for number in range(5000):
         file.add(sample(number, "loud"))

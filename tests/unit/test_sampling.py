@@ -15,8 +15,7 @@ from muster.deploy.core.hosts.host_sample import HostSample
 from muster.deploy.core.job.events import Event, JobEvent, Recorded, Reported
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.features.samples import driver as sampling
-from muster.deploy.features.samples.driver import Sampling
-from muster.deploy.features.samples.messages import Sampled
+from muster.deploy.features.samples.driver import Sampled, Sampling
 from muster.deploy.features.why.messages import Straggler
 from muster.deploy.features.why.pace_watch import PaceWatch
 from tests.unit.attempts import attempt_of

@@ -17,7 +17,7 @@ from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts.host_sample import SAMPLES, HostSample
 from muster.deploy.core.job.find import LocalRuns, jobs_at
 from muster.deploy.core.wire.job_folders import identity
-from muster.deploy.features.samples.sample_file import SampleFile
+from muster.deploy.features.samples.driver import SampleFile
 from muster.deploy.features.top import sources
 from muster.deploy.features.top.notes import Judge
 from muster.deploy.features.top.sources import GrowingFile, HostSource, JobSource, look_of

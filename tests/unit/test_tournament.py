@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from muster.deploy.features.bench.programs.tournament import one_at_a_time, rounds
+from muster.deploy.features.bench.programs.links import one_at_a_time, rounds
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 4, 5, 8, 16, 17, 255, 256])

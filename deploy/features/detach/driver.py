@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.pipe import LostError, SilentError
-from ...core.connect.reports import Lost
+from ...core.connect.reports import Lost, Report
+from ...core.connect.requests.request import Nothing, Request
 from ...core.connect.silence import FROZEN
+from ...core.decode import AtMost, Between, lazy_dataclass
 from ...core.errors import MusterError, UnfitError
+from ...core.hosts.bounds import Name, Text
 from ...core.job.deliver import DELIVERY_SECONDS, Contents
 from ...core.job.driver_on_host import own_code
 from ...core.job.stages import DeliveryStage
 from ...core.plan.spec import LaunchSpec
 from ...core.text.progress import OnStage, show_no_stage
-from .messages import DETACH, Detached
+
+
+@lazy_dataclass(frozen=True)
+class Detached(Report, event="detached"):
+    """The driver of a detached job has started the ranks (`title`), or why it could not."""
+
+    title: Text = ""
+    error: Text = ""
+    unfit: Annotated[tuple[tuple[Name, Text], ...], AtMost(4096)] = ()
+    exit_status: Annotated[int, Between(0, 255)] = 1
+
+
+DETACH = Request("detach", Nothing)
+
 
 PYTHON = (3, 10)
 

@@ -5,19 +5,42 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from ...cli.command import Exit
 from ...cli.running_job import exit_if_silent, running
 from ...cli.shared import JSON, RunningJobOptions, require_rank, write_json
 from ...core.connect.channel import Channel
 from ...core.connect.fanout import ask_every
+from ...core.connect.requests.request import Request
+from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.errors import UsageError
+from ...core.hosts.bounds import Text
 from ...core.plan.flags import flag
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless_lines
 from ...core.text.text import span
-from .messages import EVAL, Answer
+
+
+@lazy_dataclass(frozen=True)
+class Answer:
+    """A rank's answer: the value as text, or an error. `at`: the line of its program."""
+
+    at: Annotated[str, AtMost(1 << 9)] = ""
+    value: Text | None = None
+    error: Text = ""
+
+
+@lazy_dataclass(frozen=True)
+class Answers:
+    """The answer of each rank of a host. `recorded`: whether its ranks have consoles."""
+
+    recorded: bool
+    ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Answer], AtMost(1 << 12)]
+
+
+EVAL = Request("console_eval", Answers, ranks=lambda answer: answer.ranks)
+
 
 # For connecting to the ranks, beyond the time-out of a rank.
 GRACE_SECONDS = 20.0

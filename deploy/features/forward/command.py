@@ -21,24 +21,53 @@ from ...core.connect.channel import Channel
 from ...core.connect.inbox import Inbox
 from ...core.connect.listener import Listener
 from ...core.connect.pipe import why_lost
-from ...core.connect.reports import Lost
+from ...core.connect.reports import Lost, Report
+from ...core.connect.requests.request import Nothing, Request
+from ...core.decode import lazy_dataclass
 from ...core.errors import MusterError, UnfitError, UsageError
+from ...core.hosts.bounds import Count, Text
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress
 from ...core.text.terminal import harmless_lines
 from ...core.wire.os_errors import explain
 from ...core.wire.users import name_of
-from .messages import (
-    STREAM_CLOSE,
-    STREAM_OPEN,
-    STREAM_PART,
-    STREAM_TAKEN,
-    StreamClosed,
-    StreamOpened,
-    StreamPart,
-    StreamTaken,
-)
-from .wire import Stream
+from .wire import CHUNK_BYTES, Stream
+
+
+@lazy_dataclass(frozen=True)
+class StreamOpened:
+    """`refused`: why there is no connection."""
+
+    refused: Text = ""
+
+
+@lazy_dataclass(frozen=True)
+class StreamPart(Report, event="stream-part", payload="part", room=CHUNK_BYTES):
+    """A part of a connection that is passed on (features/forward/command.py); an empty one is the last."""
+
+    stream: Count
+    part: bytes = b""
+
+
+@lazy_dataclass(frozen=True)
+class StreamTaken(Report, event="stream-taken"):
+    """The host has written a part of a connection."""
+
+    stream: Count
+
+
+@lazy_dataclass(frozen=True)
+class StreamClosed(Report, event="stream-closed"):
+    """A connection on the host takes no more."""
+
+    stream: Count
+
+
+STREAM_OPEN = Request("stream_open", StreamOpened)
+STREAM_PART = Request("stream_part", Nothing)
+STREAM_TAKEN = Request("stream_taken", Nothing)
+STREAM_CLOSE = Request("stream_close", Nothing)
+
 
 TABLE = Path("/proc/net/tcp")
 ROOT = 0

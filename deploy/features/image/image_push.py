@@ -5,20 +5,47 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.reports import Report
+from ...core.connect.requests.request import Nothing, Request
 from ...core.content.messages import BLOB_FORGET
 from ...core.content.transfer_state import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
 from ...core.content.tree_transfer import OnProgress, Transfers
+from ...core.decode import AtMost, lazy_dataclass
 from ...core.errors import MusterError, UnfitError
+from ...core.hosts.bounds import Count, DiffId, Name, Text
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.text import count, table
 from .archive import Archive, Layer
 from .engine import Image, LocalEngine
-from .messages import IMAGE, IMAGE_LOAD, ImageLoaded, PresentImage
+
+
+@dataclass(frozen=True)
+class PresentImage:
+    """The image that a host has under a name, if any, and how many layers of the wanted image it has."""
+
+    id: Name
+    created: Name
+    layers: Annotated[tuple[DiffId, ...], AtMost(1024)]
+    common: Count
+
+
+@lazy_dataclass(frozen=True)
+class ImageLoaded(Report, event="image-loaded"):
+    """The engine of a host has an image, or why it does not."""
+
+    id: Name = ""
+    created: Name = ""
+    layers: Annotated[tuple[DiffId, ...], AtMost(1024)] = ()
+    error: Text = ""
+
+
+IMAGE = Request("image", PresentImage)
+IMAGE_LOAD = Request("image_load", Nothing)
+
 
 LOAD_SECONDS = 900.0
 

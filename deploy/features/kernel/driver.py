@@ -5,18 +5,41 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
+from ...core.connect.requests.request import Request
+from ...core.decode import AtMost, Like, lazy_dataclass
+from ...core.hosts.bounds import Seconds
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
 from ...core.text.terminal import harmless
 from ...core.text.text import clip, count
 from ...core.wire.clock import now
 from ...core.wire.job_folders import STOPS
-from .messages import KERNEL_MESSAGES
+
+
+@lazy_dataclass(frozen=True)
+class KernelMessage:
+    """A message, the seconds since then, and its kind (features/kernel/wire.py)."""
+
+    ago: Seconds
+    kind: Annotated[str, Like(r"[a-z]{1,16}")]
+    text: Annotated[str, AtMost(400)]
+
+
+@lazy_dataclass(frozen=True)
+class KernelLines:
+    """The messages of known kinds, the oldest first; `unread`: why there are none to read."""
+
+    messages: Annotated[tuple[KernelMessage, ...], AtMost(64)]
+    unread: Annotated[str, AtMost(400)]
+
+
+KERNEL_MESSAGES = Request("kernel_messages", KernelLines)
+
 
 ASK_SECONDS = 5.0
 MOST_LINES, LONGEST_LINE = 4, 200
@@ -114,8 +137,8 @@ def kernel_messages(channels: Mapping[str, Channel], since: float) -> tuple[list
 
     def lines() -> Iterator[KernelLine]:
         for host, answer in answers.results.items():
-            for message in answer.messages:
-                yield KernelLine(host, now() - message.ago, message.kind, message.text)
+            for each in answer.messages:
+                yield KernelLine(host, now() - each.ago, each.kind, each.text)
 
     unread = {host: answer.unread for host, answer in answers.results.items() if answer.unread}
     unread |= {host: error.reason for host, error in answers.errors.items()}

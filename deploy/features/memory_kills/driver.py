@@ -11,11 +11,28 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...core.connect.fanout import ask_every
+from ...core.connect.requests.request import Request
+from ...core.decode import lazy_dataclass
+from ...core.hosts.bounds import Bytes, Count
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
 from ...core.text.fold import fold, fold_names
 from ...core.text.text import size
-from .messages import MEMORY_KILLS, MemoryKills
+
+
+@lazy_dataclass(frozen=True)
+class MemoryKills:
+    """The processes of a host that the kernel has killed for lack of memory, without those of ranks.
+
+    `limit`: of their cgroup, in bytes.
+    """
+
+    kills: Count
+    limit: Bytes | None
+
+
+MEMORY_KILLS = Request("memory_kills", MemoryKills)
+
 
 ASK_SECONDS = 2.0
 

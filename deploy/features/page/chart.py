@@ -1,12 +1,18 @@
-"""Line charts as values: paths and ticks in the units of an SVG's view box. Pure."""
+"""Charts of metrics and resources as values: paths and ticks in the units of an SVG's view box. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from ...core.text.text import number
+from ...core.decode import MALFORMED, from_json
+from ...core.text.text import number, percent, size
+from ..why.messages import Straggler
+from ..why.stragglers import lines, pace_look
+from .run_records import Records, RunRecord, number_of, records_of
 
 Point = tuple[float, float]
 
@@ -114,3 +120,274 @@ def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[f
     step = next((each for each in steps if each >= raw * 0.999 and not (whole and each % 1)), 1.0)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [number * step for number in range(first, min(last, first + 4 * about) + 1)]
+
+
+AXES = ("step", "epoch", "iteration", "time")
+"""Keys for the horizontal axis; the first that every record has is used."""
+MOST_CHARTS = 40
+SLOW = 1.1
+"""A rank is slow if its median step takes this many times as long as the usual one."""
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """How long the steps of a rank took, in seconds."""
+
+    rank: int
+    steps: int
+    median: float
+    longest: float
+    slow: bool
+
+
+def _axis_of(records: Sequence[RunRecord]) -> str:
+    """The name of the horizontal axis: a key that every record has, or the number of the line.
+
+    A key that only grows is better than one that begins again, such as the step of an epoch.
+    """
+    found = "line"
+    for name in AXES:
+        values = [value for record in records if (value := number_of(record.get(name))) is not None]
+        if records and len(values) == len(records):
+            if values == sorted(values):
+                return name
+            found = name if found == "line" else found
+    return found
+
+
+def _points_of(records: Sequence[RunRecord], key: str, axis: str) -> list[Point]:
+    """The values of a key over the axis, in the order of the axis."""
+    began = number_of(records[0].get("time")) or 0.0 if records and axis == "time" else 0.0
+    points = [
+        ((number_of(record.get(axis)) or 0.0) - began if axis != "line" else float(index), value)
+        for index, record in enumerate(records)
+        if (value := number_of(record.get(key))) is not None
+    ]
+    return sorted(points, key=lambda point: point[0])
+
+
+def _keys_of(records: Sequence[RunRecord]) -> list[str]:
+    """Every key with a number, in the order of their first appearance."""
+    axis = _axis_of(records)
+    keys = dict.fromkeys(
+        key for record in records for key, value in record.items() if number_of(value) is not None
+    )
+    return [key for key in keys if key not in {*AXES[:3], "time", "rank", axis}]
+
+
+def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
+    """A chart for each key with numbers, and the number of keys without a chart."""
+    by_rank = _by_rank(records)
+    drawn = next(iter(by_rank.values()), ()) if len(by_rank) > 1 else records
+    axis = _axis_of(drawn)
+    keys = _keys_of(drawn)
+    charts = [
+        made
+        for key in keys[:MOST_CHARTS]
+        if (made := chart(key, axis, _points_of(drawn, key, axis))) is not None
+    ]
+    return charts, max(0, len(keys) - MOST_CHARTS)
+
+
+def step_times(records: Sequence[RunRecord]) -> list[RankSteps]:
+    """The times of the steps of each rank, for records with a rank."""
+    times = {
+        rank: [value for record in of_rank if (value := number_of(record.get("step_seconds"))) is not None]
+        for rank, of_rank in _by_rank(records).items()
+    }
+    medians = {rank: median(values) for rank, values in times.items() if values}
+    usual = median(medians.values()) if medians else 0.0
+    return [
+        RankSteps(
+            rank, len(times[rank]), middle, max(times[rank]), len(medians) > 1 and middle > SLOW * usual
+        )
+        for rank, middle in sorted(medians.items())
+    ]
+
+
+def _by_rank(records: Sequence[RunRecord]) -> Mapping[int, list[RunRecord]]:
+    ranks: dict[int, list[RunRecord]] = {}
+    for record in records:
+        if isinstance(rank := record.get("rank"), int):
+            ranks.setdefault(rank, []).append(record)
+    return ranks
+
+
+MOST_STEPS = 1 << 20
+
+
+def own_times(pace: Sequence[RunRecord]) -> list[RankSteps]:
+    """How long each rank works on a step, without the waits for others, in the last attempt."""
+    looks = [look for record in pace if (look := pace_look(record))]
+    last = max((look.attempt for look in looks), default=0)
+    times: dict[int, list[float]] = {}
+    steps, late = Counter[int](), Counter[int]()
+    for look in looks:
+        for entry in look.ranks if look.attempt == last else ():
+            times.setdefault(entry.rank, []).append(entry.own_seconds)
+            steps[entry.rank] += look.steps
+            late[entry.rank] += entry.late
+    return [
+        RankSteps(rank, steps[rank], median(values), max(values), 2 * late[rank] > len(values))
+        for rank, values in sorted(times.items())
+    ]
+
+
+def slow_lines(records: Records, at: float) -> list[str]:
+    """The lines of the verdict on late ranks; of a running job, those of the last look."""
+    if records.result:
+        ended = number_of(records.result.get("ended"))
+        return lines(_stragglers(records.result), ended or at, ended=True)
+    return lines(_stragglers(records.pace[-1]), at) if records.pace else []
+
+
+def _stragglers(record: RunRecord) -> list[Straggler]:
+    try:
+        late = from_json(tuple[Straggler, ...], record.get("late") or [])
+    except MALFORMED:
+        return []
+    return [rank for rank in late if 0 <= rank.often <= 1 and 0 <= rank.steps <= MOST_STEPS]
+
+
+SPARK_WIDTH, SPARK_HEIGHT = 110, 22
+POINTS_IN_ALL = 24_000
+"""Points of all small curves together, which bounds the size of the page."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of figure of a host: mean and peak as text, and its course as a path."""
+
+    mean: str
+    peak: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """A table: the kinds of its columns, and a row of cells for each host; None without a measurement."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    points: int
+    """Points that each small curve has at most."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    name: str
+    value: Callable[[RunRecord], float | None]
+    text: Callable[[float], str]
+    top: float | None = None
+    """The upper end of the scale; None for the peak of all hosts."""
+
+
+@dataclass(frozen=True)
+class _Times:
+    """The time of all curves: its beginning, its length in seconds, and its number of points."""
+
+    began: float
+    span: float
+    points: int
+
+
+def _field(name: str) -> Callable[[RunRecord], float | None]:
+    return lambda sample: number_of(sample.get(name))
+
+
+def _share_of(used: str, total: str) -> Callable[[RunRecord], float | None]:
+    def share(sample: RunRecord) -> float | None:
+        part, whole = number_of(sample.get(used)), number_of(sample.get(total))
+        return part / whole if part is not None and whole else None
+
+    return share
+
+
+def _of_gpus(name: str, join: Callable[[list[float]], float]) -> Callable[[RunRecord], float | None]:
+    def value(sample: RunRecord) -> float | None:
+        values = [number_of(gpu.get(name)) for gpu in records_of(sample.get("gpus"))]
+        numbers = [number for number in values if number is not None]
+        return join(numbers) if numbers else None
+
+    return value
+
+
+def _rate(value: float) -> str:
+    return f"{size(value)}/s"
+
+
+KINDS = (
+    _Kind("CPU", _field("cpu"), percent, 1.0),
+    _Kind("memory", _share_of("memory", "memory_total"), percent, 1.0),
+    _Kind("GPU", _of_gpus("utilisation", lambda values: sum(values) / len(values)), percent, 1.0),
+    _Kind("GPU memory", _of_gpus("memory", sum), size),
+    _Kind("network in", _field("net_in"), _rate),
+    _Kind("network out", _field("net_out"), _rate),
+    _Kind("disk read", _field("disk_read"), _rate),
+    _Kind("disk write", _field("disk_write"), _rate),
+    _Kind("swap", _field("swap"), size),
+    _Kind("/dev/shm", _share_of("shm", "shm_total"), percent, 1.0),  # noqa: S108
+    _Kind("temperature", _field("temperature"), lambda value: f"{value:.0f} °C", 100.0),
+)
+OPTIONAL = {"swap", "/dev/shm", "disk read", "temperature"}  # noqa: S108
+"""Columns that are left out where every value is 0."""
+
+
+def resources(samples: Sequence[RunRecord], hosts: Sequence[str]) -> Resources | None:
+    """The table of all hosts that were sampled, in the job's order; None without samples."""
+    by_host: dict[str, list[tuple[float, RunRecord]]] = {}
+    for sample in samples:
+        at, host = number_of(sample.get("at")), sample.get("host")
+        if at is not None and isinstance(host, str):
+            by_host.setdefault(host, []).append((at, sample))
+    names = [name for name in hosts if name in by_host] + sorted(by_host.keys() - set(hosts))
+    if not names:
+        return None
+    times = [at for of_host in by_host.values() for at, _ in of_host]
+    began, span = min(times), max(max(times) - min(times), 1e-9)
+    columns = []
+    for kind in KINDS:
+        measured = {name: _measured(by_host[name], kind) for name in names}
+        peak = max((value for points in measured.values() for _, value in points), default=0.0)
+        if any(measured.values()) and (peak or kind.name not in OPTIONAL):
+            columns.append((kind, measured, kind.top or peak or 1.0))
+    points = max(12, min(100, POINTS_IN_ALL // max(1, len(names) * len(columns))))
+    rows = tuple(
+        (
+            name,
+            tuple(
+                _cell(measured[name], kind.text, top, _Times(began, span, points))
+                for kind, measured, top in columns
+            ),
+        )
+        for name in names
+    )
+    return Resources(tuple(kind.name for kind, _, _ in columns), rows, points)
+
+
+def _measured(samples: Sequence[tuple[float, RunRecord]], kind: _Kind) -> list[tuple[float, float]]:
+    return [
+        (at, value)
+        for at, sample in samples
+        if (value := kind.value(sample)) is not None and math.isfinite(value)
+    ]
+
+
+def _cell(
+    measured: Sequence[tuple[float, float]], text: Callable[[float], str], top: float, times: _Times
+) -> Cell | None:
+    if not measured:
+        return None
+    values = [value for _, value in measured]
+    buckets: dict[int, list[float]] = {}
+    for at, value in measured:
+        bucket = int((at - times.began) / times.span * times.points)
+        buckets.setdefault(min(times.points - 1, bucket), []).append(value)
+    drawn = [
+        (
+            round((bucket + 0.5) / times.points * SPARK_WIDTH, 1),
+            round(1 + (1 - min(max(sum(group) / len(group) / top, 0.0), 1.0)) * (SPARK_HEIGHT - 2), 1),
+        )
+        for bucket, group in sorted(buckets.items())
+    ]
+    return Cell(text(sum(values) / len(values)), text(max(values)), path_of(drawn))

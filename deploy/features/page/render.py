@@ -14,10 +14,8 @@ from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import without_colours
 from ...core.text.text import clip, count, duration
 from ...core.wire.clock import now
-from .chart import Chart
+from .chart import Chart, RankSteps, Resources, curves, own_times, resources, slow_lines, step_times
 from .course import Attempt, RankCourse, course, how
-from .metrics import RankSteps, curves, own_times, slow_lines, step_times
-from .resources import Resources, resources
 from .run_records import PRINTED, Records, RunRecord, Tail, list_of, number_of, read, records_of
 from .timeline import Timeline, timeline
 

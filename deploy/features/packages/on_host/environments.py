@@ -38,7 +38,7 @@ def refusal(urls: list[str]) -> str:
     reasons: dict[str, str] = {}
 
     def attempt(url: str) -> None:
-        # http or https: features/packages/lock.py takes no others.
+        # http or https: features/packages/bring.py takes no others.
         request = urllib.request.Request(url, method="HEAD")  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310
