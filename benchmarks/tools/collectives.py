@@ -15,8 +15,8 @@ import json
 import sys
 from dataclasses import dataclass
 
-from muster.deploy.features.bench.programs import measure as outcome
-from muster.deploy.features.bench.programs.entry import ToolConfig, run
+from muster.deploy.features.bench.programs import outcomes
+from muster.deploy.features.bench.programs.tool import ToolConfig, run
 from muster.train.job.group import Group
 from muster.train.reporting.terminal import headline
 
@@ -44,13 +44,13 @@ def show(group: Group, config: ToolConfig) -> int:
     for operation in OPERATIONS:
         world = World(group.rank, group.world_size, group.device, operation.dtype)
         results = group.all_gather(measure.run(operation, world), tuple[str, str])
-        rows.append(Row(operation, *outcome.together(results)))
-        if rows[-1].outcome == outcome.BROKEN:
+        rows.append(Row(operation, *outcomes.together(results)))
+        if rows[-1].outcome == outcomes.BROKEN:
             break  # some ranks still wait in it: the next operation would mix with it
     if group.rank == 0:
         sys.stdout.write(as_json(group, rows) if config.json else as_table(group, rows))
         sys.stdout.flush()
-    return 1 if any(row.outcome in {outcome.WRONG, outcome.BROKEN} for row in rows) else 0
+    return 1 if any(row.outcome in {outcomes.WRONG, outcomes.BROKEN} for row in rows) else 0
 
 
 def as_table(group: Group, rows: list[Row]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from muster.deploy.features.bench.programs.measure import REFUSED, RIGHT, WRONG, first_line
+from muster.deploy.features.bench.programs.outcomes import REFUSED, RIGHT, WRONG, first_line
 from muster.train.job.hardware import wait_for_gpu
 
 from .operations import Operation, World

@@ -18,7 +18,7 @@ import sys
 
 import torch
 
-from muster.deploy.features.bench.programs.entry import ToolConfig, run
+from muster.deploy.features.bench.programs.tool import ToolConfig, run
 from muster.train.job.group import Group
 
 from .probe_cells import all_cells

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from muster.deploy.features.bench.programs.measure import BROKEN, together
+from muster.deploy.features.bench.programs.outcomes import BROKEN, together
 from muster.train.job.backend import gpu_number
 from muster.train.job.group import Group
 from muster.train.job.ranks import Ranks

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from muster.deploy.features.bench.programs.measure import BROKEN, together
+from muster.deploy.features.bench.programs.outcomes import BROKEN, together
 from muster.train.job.failure import end_job
 from muster.train.job.group import Group
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import torch
 
-from muster.deploy.features.bench.programs.measure import BROKEN, REFUSED, RIGHT, WRONG
+from muster.deploy.features.bench.programs.outcomes import BROKEN, REFUSED, RIGHT, WRONG
 from muster.train.job.group import Group
 from muster.train.reporting.terminal import headline
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import cross_entropy
 
-from muster.deploy.features.bench.programs.entry import run
+from muster.deploy.features.bench.programs.tool import run
 from muster.train.job.group import Group
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.job.long_work import others_wait

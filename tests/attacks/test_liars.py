@@ -31,7 +31,7 @@ from muster.deploy.core.job.find import LocalRuns
 from muster.deploy.core.job.hosts_record import HostsRecord
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc import put_get as transfer
-from muster.deploy.features.check.ask_hosts import measure
+from muster.deploy.features.check.ask_hosts import ask_hosts
 from muster.deploy.features.why.gather import gather_pace
 from tests.attacks.liar import LIES
 from tests.launching import MUSTER, make_project
@@ -90,7 +90,7 @@ def cluster(folder: Path, lie: str, *, facts: bool = True) -> Cluster:
 def test_a_check_names_the_liar_alone(tmp_path: Path, lie: str) -> None:
     hosts = cluster(tmp_path, f"health:{lie}")
     try:
-        one = measure(hosts)
+        one = ask_hosts(hosts)
     finally:
         hosts.close()
     assert {name: error.kind for name, error in one.errors.items()} == {"node2": "host.protocol-error"}

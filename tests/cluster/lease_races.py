@@ -27,7 +27,7 @@ from muster.deploy.core.job.feature import Start
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.core.timings import Timings
-from muster.deploy.features.leases.driver import Leasing
+from muster.deploy.features.leases.driver import LeaseRequests
 from muster.deploy.features.leases.messages import LEASE_END, LEASES, Lease
 from muster.deploy.features.leases.plan import LeaseOptions
 from tests import fake_gpus
@@ -134,7 +134,7 @@ class Racer:
 
     def lease(self, job: str, spec: LaunchSpec) -> tuple[float, Leases]:
         """Lease what a job wants; returns since when it has waited too."""
-        leasing = Leasing(Start(spec, place_ranks(spec.hosts, spec), drop, Timings()), self.connected())
+        leasing = LeaseRequests(Start(spec, place_ranks(spec.hosts, spec), drop, Timings()), self.connected())
         return time.time(), leasing.take()
 
     def run(self, jobs: int) -> None:
@@ -220,7 +220,7 @@ def _starved(cluster: Cluster, ledger: Ledger) -> tuple[float, int]:
     """A job that wants everything while others race; its waiting time, and how many came before it."""
     racer = Racer(cluster, ledger, 900_000)
     spec = LaunchSpec(job="20261126-900000-0000", hosts=racer.hosts).having(LeaseOptions(GPUS, None))
-    leasing = Leasing(Start(spec, place_ranks(spec.hosts, spec), drop, Timings()), racer.connected())
+    leasing = LeaseRequests(Start(spec, place_ranks(spec.hosts, spec), drop, Timings()), racer.connected())
     began = time.monotonic()
     leases = leasing._try()
     leases = leases or leasing._try()  # now every host has the date that counts

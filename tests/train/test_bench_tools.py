@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from muster.deploy.features.bench import command as collectives
 from muster.deploy.features.bench import host_speeds as hosts
-from muster.deploy.features.bench import links
+from muster.deploy.features.bench import link_speeds as links
 from muster.deploy.features.bench.programs import host_speed, sweep
 from muster.deploy.features.bench.programs import links as links_tool
 from muster.deploy.features.bench.programs.host_speed import HostConfig

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from benchmarks.tools import measure, operations
 from benchmarks.tools.collectives import show
 from benchmarks.tools.operations import OPERATIONS, Operation, Pairs, World
-from muster.deploy.features.bench.programs import measure as outcome
-from muster.deploy.features.bench.programs.entry import ToolConfig
+from muster.deploy.features.bench.programs import outcomes
+from muster.deploy.features.bench.programs.tool import ToolConfig
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def _refuse(world: World) -> Pairs:
     return []
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(2, outcome.REFUSED), (3, outcome.BROKEN)])
+@pytest.mark.parametrize(("ranks", "expected"), [(2, outcomes.REFUSED), (3, outcomes.BROKEN)])
 def test_what_all_refuse_is_lacking_and_what_some_refuse_is_broken(
     tmp_path: Path, ranks: int, expected: str
 ) -> None:
     def run(group: Group) -> tuple[str, str]:
         world = World(group.rank, group.world_size, group.device, torch.float32)
-        return outcome.together(group.all_gather(measure.run(Operation("odd", "", _refuse), world)))
+        return outcomes.together(group.all_gather(measure.run(Operation("odd", "", _refuse), world)))
 
     for found, said in on_hosts(tmp_path, ranks, run):
         assert found == expected
@@ -79,7 +79,7 @@ def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pyte
     def run(group: Group) -> str:
         return measure.run(barrier, World(group.rank, 2, group.device, torch.float32))[0]
 
-    assert on_hosts(tmp_path, 2, run) == [outcome.WRONG, outcome.RIGHT]
+    assert on_hosts(tmp_path, 2, run) == [outcomes.WRONG, outcomes.RIGHT]
 
 
 def test_it_runs_under_mpirun_with_the_mpi_backend(launch: Launch) -> None:

@@ -22,7 +22,7 @@ from muster.deploy.core.plan.spec import LaunchSpec
 from muster.deploy.features.bench import command as bench
 from muster.deploy.features.bench import command_job as bench_job
 from muster.deploy.features.bench.command_job import BenchmarkRun
-from muster.deploy.features.bench.links import Links
+from muster.deploy.features.bench.link_speeds import Links
 from muster.deploy.features.leases.plan import lease_request
 from tests.unit.plans import NODE
 from tests.unit.test_bench_hosts import text as speeds_of

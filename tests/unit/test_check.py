@@ -16,7 +16,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.finding import Finding
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
-from muster.deploy.features.check.host_reports import Clock, Measured, Measurements
+from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
 from muster.deploy.features.check.judge import judge, unfit
 from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses
 from muster.deploy.features.image.image_versions import Component, Track
@@ -74,7 +74,7 @@ def examine(
     other: Mapping[str, Change] | None = None,
     cut: Mapping[tuple[str, str], str] | None = None,
     errors: Mapping[str, HostError] | None = None,
-) -> Measurements:
+) -> HostReports:
     """Healthy hosts, with changes to what is known of some of them; `"*"` changes all."""
 
     def changes(of: Mapping[str, Change] | None, name: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def examine(
     names = [host.name for host in hostfile.parse(text) if host.name not in (errors or {})]
     examined = {
         name: dataclasses.replace(
-            Measured(
+            HostReport(
                 facts=dataclasses.replace(NODE, hostname=name, **changes(facts, name)),
                 health=dataclasses.replace(HEALTHY, **changes(health, name)),
                 clock=Clock(0.0, 0.0001),
@@ -95,7 +95,7 @@ def examine(
         )
         for number, name in enumerate(names, start=1)
     }
-    return Measurements(examined, errors or {})
+    return HostReports(examined, errors or {})
 
 
 TRACK = Track(

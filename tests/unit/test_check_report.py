@@ -12,7 +12,7 @@ from muster.deploy.core.hosts.finding import Finding
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.text.fold import fold_names
 from muster.deploy.features.check import command as check_report
-from muster.deploy.features.check.host_reports import Measurements
+from muster.deploy.features.check.host_reports import HostReports
 from muster.deploy.features.check.judge import judge
 from tests.unit.test_check import THREE, examine
 
@@ -35,7 +35,7 @@ WARNING node[1-2]: 256 open files allowed; 6 ranks may need 1024  [nofile.low]
 """
 
 
-def examined() -> tuple[tuple[Host, ...], Measurements, list[Finding]]:
+def examined() -> tuple[tuple[Host, ...], HostReports, list[Finding]]:
     hosts = hostfile.parse(THREE)
     examination = examine(
         THREE,

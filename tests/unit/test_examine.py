@@ -28,8 +28,8 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.hosts.rendezvous import MOST_PEERS, peers
 from muster.deploy.core.wire.frames import Frame, read_frame, write_frame
-from muster.deploy.features.check.ask_hosts import measure
-from muster.deploy.features.check.host_reports import Measurements
+from muster.deploy.features.check.ask_hosts import ask_hosts
+from muster.deploy.features.check.host_reports import HostReports
 from muster.deploy.features.check.judge import judge
 from muster.deploy.features.check.messages import HEALTH
 from tests.load import hold
@@ -38,7 +38,7 @@ from tests.unit.test_check import HEALTHY
 from tests.waiting import PATIENCE
 
 
-def examined(text: str, broken: dict[str, str] | None = None) -> Measurements:
+def examined(text: str, broken: dict[str, str] | None = None) -> HostReports:
     """Hosts that are this machine; those in `broken` have another Python."""
 
     def open_pipe(host: Host) -> Pipe:
@@ -48,7 +48,7 @@ def examined(text: str, broken: dict[str, str] | None = None) -> Measurements:
 
     cluster = Cluster(hostfile.parse(text), open_pipe)
     try:
-        return measure(cluster)
+        return ask_hosts(cluster)
     finally:
         cluster.close()
 
@@ -136,9 +136,9 @@ class Simulated:
         self._stream.close()
 
 
-def simulated(text: str, think: Callable[[], object] = lambda: None, **answers: Frame) -> Measurements:
+def simulated(text: str, think: Callable[[], object] = lambda: None, **answers: Frame) -> HostReports:
     """Hosts that are threads; those in `answers` say something else."""
-    return measure(Cluster(hostfile.parse(text), lambda host: Simulated(answers.get(host.name, {}), think)))
+    return ask_hosts(Cluster(hostfile.parse(text), lambda host: Simulated(answers.get(host.name, {}), think)))
 
 
 @pytest.mark.timed
@@ -184,7 +184,7 @@ def test_addresses_of_ranks_that_were_cut_short_are_tried_again_alone() -> None:
                 }
             }
 
-    one = measure(Cluster(hostfile.parse("node[1-3]"), lambda host: TwoNetworks(host.name)))
+    one = ask_hosts(Cluster(hostfile.parse("node[1-3]"), lambda host: TwoNetworks(host.name)))
     assert [(target["host"], target["addresses"]) for target in asked[1]] == [("node2", ["10.0.0.1"])]
     seen = one.hosts["node3"].reached["node2"]
     assert (seen.interfaces, seen.refused) == ({"10.1.0.1": "eth1"}, {"10.0.0.1": "-"})

@@ -140,7 +140,7 @@ class Hosts:
         for number in (1, 2, 3):
             (folder / f"node{number}").mkdir()
 
-    def job(self, number: int, text: str = "", **more: Any) -> leasing.Leasing:
+    def job(self, number: int, text: str = "", **more: Any) -> leasing.LeaseRequests:
         made = spec(text or self.text, job=JOB.format(number), **more)
         channels: dict[str, Any] = {}
         for host in made.hosts:
@@ -148,12 +148,12 @@ class Hosts:
             channels[host.name] = Host(agent, host.name, self._folder / host.name, self._patch)
         cluster: Any = type("Cluster", (), {})()
         cluster.channels, cluster.facts = channels, dict.fromkeys(channels, replace(GPUS, devices=4))
-        waiting = leasing.Leasing(Start(made, place_ranks(made.hosts, made), drop, Timings()), cluster)
+        waiting = leasing.LeaseRequests(Start(made, place_ranks(made.hosts, made), drop, Timings()), cluster)
         waiting.channels = channels  # type: ignore[attr-defined]
         return waiting
 
-    def end(self, job: leasing.Leasing) -> None:
-        job._end(job._wishes)
+    def end(self, job: leasing.LeaseRequests) -> None:
+        job._end(job._requests)
 
     def close(self) -> None:
         for agent in self._agents:

@@ -17,7 +17,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.core.hosts.rendezvous import ClusterFacts
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.features.check.ask_hosts import measure
+from muster.deploy.features.check.ask_hosts import ask_hosts
 from muster.deploy.features.check.messages import HEALTH
 from muster.deploy.features.check.network import rank_addresses
 from muster.deploy.features.why.diagnosis import unreached_pairs
@@ -140,7 +140,7 @@ def test_launch_check_and_pairs_decide_the_same(case: Case, monkeypatch: pytest.
         with pytest.raises(UnfitError, match="node1 at none of 10"):
             cluster.survey()
     monkeypatch.setattr(Cluster, "connect", lambda cluster: {})
-    seen = measure(cluster_of(case)).hosts
+    seen = ask_hosts(cluster_of(case)).hosts
     listening = rank_addresses(
         "node1",
         {name: host.facts for name, host in seen.items()},

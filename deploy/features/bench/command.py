@@ -36,8 +36,8 @@ from .command_job import (
     run_benchmark,
     spec_of,
 )
-from .links import Links, outliers, slower, worst_first
-from .links import read as read_links
+from .link_speeds import Links, outliers, slower, worst_first
+from .link_speeds import read as read_links
 from .links_text import LINKS_PAGE, links_page
 from .printed_values import About, Count, Word, values
 

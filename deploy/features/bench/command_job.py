@@ -41,8 +41,8 @@ from . import host_speeds as by_host
 from . import links_text
 from .host_speeds import SlowHost
 from .host_speeds import describe as describe_host
-from .links import Slow, outliers, worst_first
-from .links import read as read_links
+from .link_speeds import Slow, outliers, worst_first
+from .link_speeds import read as read_links
 from .links_text import describe
 
 PROGRAMS = "muster.deploy.features.bench.programs"

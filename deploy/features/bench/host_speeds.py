@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ...core.decode import AtMost, Like, from_json
 from ...core.text.text import count, number, table
-from .links import MOST_HOSTS, Name
+from .link_speeds import MOST_HOSTS, Name
 from .links_text import conclusions
 from .printed_values import Rate, values
 

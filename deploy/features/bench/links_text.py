@@ -13,7 +13,7 @@ from pathlib import Path
 from ...core.errors import lines_of
 from ...core.text.terminal import harmless
 from ...core.text.text import count, number, table
-from .links import QUANTITIES, Links, Quantity, Slow, outliers, worst_first
+from .link_speeds import QUANTITIES, Links, Quantity, Slow, outliers, worst_first
 
 MOST_COLUMNS = 16
 """Hosts of a matrix in a terminal; of more hosts, the rows are summed up."""

@@ -14,7 +14,7 @@ from ...core.wire.durable import write_atomically
 from ...core.wire.files import read_regular
 from ...core.wire.os_errors import explain
 from .host_speeds import SlowHost, Speeds
-from .links import Links, Slow
+from .link_speeds import Links, Slow
 
 MOST_BYTES = 1 << 30
 Kept = Links | Speeds

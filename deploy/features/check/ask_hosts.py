@@ -13,7 +13,7 @@ from ...core.connect.requests.request import Answer, Request
 from ...core.errors import HostError, MusterError
 from ...core.hosts.rendezvous import no_port, peers
 from ..leases.messages import LEASES, HostLeases
-from .host_reports import Clock, Measured, Measurements
+from .host_reports import Clock, HostReport, HostReports
 from .messages import HEALTH
 from .network import rank_addresses
 
@@ -23,7 +23,7 @@ HEALTH_SECONDS = 40.0
 REACH_SECONDS = 15.0
 
 
-def measure(cluster: Cluster) -> Measurements:
+def ask_hosts(cluster: Cluster) -> HostReports:
     """Connect to every host, and measure those that answer. The cluster stays connected."""
     survey = _Survey(cluster)
     survey.connect()
@@ -32,9 +32,9 @@ def measure(cluster: Cluster) -> Measurements:
     ports = survey.ports()
     clocks = survey.clocks()
     reached = survey.reach(ports)
-    return Measurements(
+    return HostReports(
         hosts={
-            host.name: Measured(
+            host.name: HostReport(
                 facts=cluster.facts[host.name],
                 health=health[host.name],
                 clock=clocks[host.name],

@@ -29,8 +29,8 @@ from ...core.text.text import count, fitted, size, table
 from ..image.image_versions import load
 from ..slurm.options import options_of
 from ..slurm.site import judge_site
-from .ask_hosts import measure
-from .host_reports import Measured, Measurements
+from .ask_hosts import ask_hosts
+from .host_reports import HostReport, HostReports
 from .judge import judge, unfit
 from .judge import unfit as unfit_of
 
@@ -43,7 +43,7 @@ COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clo
 
 
 def as_text(
-    hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding], width: int | None = None
+    hosts: Sequence[Host], measurements: HostReports, findings: Sequence[Finding], width: int | None = None
 ) -> str:
     """A line for each host, then each finding with its remedy. Equal findings of several hosts are one.
 
@@ -55,7 +55,7 @@ def as_text(
 
 
 def as_json(
-    hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding], launcher: str
+    hosts: Sequence[Host], measurements: HostReports, findings: Sequence[Finding], launcher: str
 ) -> dict[str, Any]:
     """The same for programs, with every single finding, not folded."""
     bad = unfit(findings)
@@ -71,7 +71,7 @@ def as_json(
     }
 
 
-def _host_json(measured: Measured | None) -> dict[str, Any]:
+def _host_json(measured: HostReport | None) -> dict[str, Any]:
     if measured is None:
         return {"facts": None, "health": None, "clock": None, "reached": None}
     return {
@@ -83,7 +83,7 @@ def _host_json(measured: Measured | None) -> dict[str, Any]:
 
 
 def _table(
-    hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding], width: int
+    hosts: Sequence[Host], measurements: HostReports, findings: Sequence[Finding], width: int
 ) -> list[str]:
     rows = [(*cells(host, measurements.hosts.get(host.name)), verdict(host.name, findings)) for host in hosts]
     columns = [*zip((*COLUMNS, ""), *rows, strict=True)]
@@ -94,7 +94,7 @@ def _table(
     return lines
 
 
-def cells(host: Host, measured: Measured | None) -> tuple[str, ...]:
+def cells(host: Host, measured: HostReport | None) -> tuple[str, ...]:
     """The row of a host, a text for each of COLUMNS."""
     if measured is None:
         return (host.name, str(host.slots), *["-"] * (len(COLUMNS) - 2))
@@ -217,7 +217,7 @@ class Checkup:
     launcher: LauncherName
     findings: tuple[Finding, ...]
     hosts: tuple[Host, ...] = ()
-    measurements: Measurements = field(default_factory=lambda: Measurements({}, {}))
+    measurements: HostReports = field(default_factory=lambda: HostReports({}, {}))
     measured: Benched | None = None
     """With `--bench`: links and hosts."""
 
@@ -237,7 +237,7 @@ class Checkup:
         return f"{self.measured.text}\n{text}" if self.measured else text
 
     def as_json(self) -> dict[str, Any]:
-        """Measurements and findings for programs."""
+        """HostReports and findings for programs."""
         checked = as_json(self.hosts, self.measurements, self.findings, self.launcher)
         return {**checked, **(self.measured.as_json if self.measured else {})}
 
@@ -249,7 +249,7 @@ def examined(
     hosts = inventory.hosts
     place_ranks(hosts, LaunchSpec(job="", launcher=launcher, allocation=inventory.allocation))
     with contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster:
-        measurements = measure(cluster)
+        measurements = ask_hosts(cluster)
     uncounted: list[Finding] = []
     if rule:
         facts = {name: measured.facts for name, measured in measurements.hosts.items()}

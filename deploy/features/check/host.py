@@ -15,7 +15,7 @@ from ...core.text.text import count, ranges, size
 from ...core.wire.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
 from ..image.compatibility import driver_runs, number, oldest_driver
 from ..leases.plan import holders
-from .host_reports import Measured
+from .host_reports import HostReport
 from .messages import Card, Gpu, GpuReport
 
 LOOK = "run nvidia-smi there; look at dmesg for Xid"
@@ -198,7 +198,7 @@ SHM_PER_RANK = 128 * MIB
 NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
 
 
-def of_host(host: Host, measured: Measured, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
+def of_host(host: Host, measured: HostReport, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
     """All findings about this host that do not depend on other hosts."""
     yield from _software(host, measured, launcher)
     yield from _slots(host, measured)
@@ -207,13 +207,13 @@ def of_host(host: Host, measured: Measured, launcher: LauncherName, ranks: int) 
     yield from _jobs(host, measured)
 
 
-def _software(host: Host, measured: Measured, launcher: LauncherName) -> Iterator[Finding]:
+def _software(host: Host, measured: HostReport, launcher: LauncherName) -> Iterator[Finding]:
     # A launcher that needs torch has a remedy of its own for a host without it.
     reasons = (unfit_for_torch(measured.facts), unfit(host, measured.facts, launcher_of(launcher)))
     yield from {reason.kind: of_error(host.name, reason) for reason in reasons if reason}.values()
 
 
-def _slots(host: Host, measured: Measured) -> Iterator[Finding]:
+def _slots(host: Host, measured: HostReport) -> Iterator[Finding]:
     cores, gpus = measured.facts.cores, measured.facts.gpus
     if host.slots > cores:
         yield warning(
@@ -231,7 +231,7 @@ def _slots(host: Host, measured: Measured) -> Iterator[Finding]:
         )
 
 
-def _room(host: Host, measured: Measured, ranks: int) -> Iterator[Finding]:
+def _room(host: Host, measured: HostReport, ranks: int) -> Iterator[Finding]:
     health = measured.health
     yield from _start(host, measured)
     for folder in health.folders:
@@ -279,7 +279,7 @@ def _room(host: Host, measured: Measured, ranks: int) -> Iterator[Finding]:
         )
 
 
-def _start(host: Host, measured: Measured) -> Iterator[Finding]:
+def _start(host: Host, measured: HostReport) -> Iterator[Finding]:
     """Findings for which the agent would refuse to start a job (core/wire/limits.py)."""
     health = measured.health
     muster, temporary = health.folders
@@ -295,7 +295,7 @@ def _start(host: Host, measured: Measured) -> Iterator[Finding]:
         yield error("tmpdir.too-long", host.name, text, "set a shorter TMPDIR for that login")
 
 
-def _gpus(host: Host, measured: Measured) -> Iterator[Finding]:
+def _gpus(host: Host, measured: HostReport) -> Iterator[Finding]:
     facts, health = measured.facts, measured.health
     leased = [gpu for gpu in measured.leases.gpus if gpu.job] if measured.leases else []
     numbers = {gpu.index for gpu in leased}
@@ -324,7 +324,7 @@ def _gpus(host: Host, measured: Measured) -> Iterator[Finding]:
         )
 
 
-def own_name(host: Host, measured: Measured) -> Iterator[Finding]:
+def own_name(host: Host, measured: HostReport) -> Iterator[Finding]:
     """Findings for a host that does not resolve its own name, or resolves it to loopback only."""
     name, addresses = measured.facts.hostname, measured.health.own_addresses
     if not addresses:
@@ -344,7 +344,7 @@ def own_name(host: Host, measured: Measured) -> Iterator[Finding]:
         )
 
 
-def _jobs(host: Host, measured: Measured) -> Iterator[Finding]:
+def _jobs(host: Host, measured: HostReport) -> Iterator[Finding]:
     for job in measured.health.jobs:
         pids = " ".join(map(str, job.pids))
         if job.stopped:
@@ -368,5 +368,5 @@ def _processes(pids: Sequence[int]) -> str:
     return "1 process" if len(pids) == 1 else f"{len(pids)} processes"
 
 
-def _an_address(measured: Measured) -> str:
+def _an_address(measured: HostReport) -> str:
     return measured.addresses[0] if measured.addresses else "its address"

@@ -21,7 +21,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Measured:
+class HostReport:
     """The measurements of a host that answered."""
 
     facts: Facts
@@ -38,8 +38,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Measurements:
+class HostReports:
     """The measurements of each host, or the error of a host that does not answer."""
 
-    hosts: Mapping[str, Measured]
+    hosts: Mapping[str, HostReport]
     errors: Mapping[str, HostError]

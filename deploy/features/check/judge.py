@@ -21,28 +21,28 @@ from ...core.plan.spec import LauncherName
 from ...core.text.text import count
 from ..image.image_versions import Track, targets
 from .host import of_host, own_name
-from .host_reports import Clock, Measured, Measurements
+from .host_reports import Clock, HostReport, HostReports
 from .network import network, ports
 
 # Makefiles, file times and readers of logs notice a tenth of a second. NTP keeps a hundredth of that.
 CLOCK_SECONDS = 0.1
 
 
-def _image_name(measured: Measured) -> str | None:
+def _image_name(measured: HostReport) -> str | None:
     """The image of a host by its own record: `cpu of track cpu`. None if it is not an image of Muster."""
     image = measured.health.image
     return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
 
 
-def _mtu(measured: Measured) -> str | None:
+def _mtu(measured: HostReport) -> str | None:
     return None if measured.health.mtu is None else str(measured.health.mtu)
 
 
-def _variables(measured: Measured) -> str:
+def _variables(measured: HostReport) -> str:
     return measured.health.variables or "none"
 
 
-def _usable_mpi(measured: Measured) -> str | None:
+def _usable_mpi(measured: HostReport) -> str | None:
     """The version of a host's Open MPI; None if it has an error that names the host already."""
     return None if launcher_of("mpirun").unfit(measured.facts) else measured.facts.mpi
 
@@ -53,7 +53,7 @@ class _Same(NamedTuple):
     id: str
     severity: Severity
     what: str
-    read: Callable[[Measured], str | None]
+    read: Callable[[HostReport], str | None]
     remedy: str = "install one version on all hosts"
 
 
@@ -88,7 +88,7 @@ _APART = {
 
 def judge(
     hosts: Sequence[Host],
-    measurements: Measurements,
+    measurements: HostReports,
     launcher: LauncherName,
     tracks: Mapping[str, Track] | None = None,
     stack: str | None = None,
@@ -122,7 +122,7 @@ def unfit(findings: Sequence[Finding]) -> set[str]:
     return {finding.host for finding in findings if finding.severity == "error"}
 
 
-def differences(by_host: Mapping[str, Measured], launcher: LauncherName) -> Iterator[Finding]:
+def differences(by_host: Mapping[str, HostReport], launcher: LauncherName) -> Iterator[Finding]:
     """Findings for hosts that differ from the majority. A tie goes to the value of the first host."""
     uses_mpi = launcher_of(launcher).uses_mpi
     for same in (*_ALIKE, *(_ALIKE_FOR_MPI if uses_mpi else ())):
@@ -157,7 +157,7 @@ _RUNS = {
 }
 
 
-def stacks(by_host: Mapping[str, Measured], recorded: str | None) -> Iterator[Finding]:
+def stacks(by_host: Mapping[str, HostReport], recorded: str | None) -> Iterator[Finding]:
     """Findings for hosts with another stack than the one that setup recorded."""
     for host, measured in by_host.items():
         has = _stack(measured)
@@ -166,13 +166,13 @@ def stacks(by_host: Mapping[str, Measured], recorded: str | None) -> Iterator[Fi
             yield warning("stack.differs", host, text, "set the host up: muster setup")
 
 
-def _stack(measured: Measured) -> str:
+def _stack(measured: HostReport) -> str:
     if "flavor" in measured.health.image:
         return "node"
     return "venv" if "/.muster-venv/" in measured.facts.executable else "bare"
 
 
-def twice(by_host: Mapping[str, Measured]) -> Iterator[Finding]:
+def twice(by_host: Mapping[str, HostReport]) -> Iterator[Finding]:
     """Findings for hosts that are another name of a host before them."""
     first: dict[str, str] = {}
     for name, measured in by_host.items():
@@ -203,7 +203,7 @@ def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
 
 
 def images(
-    by_host: Mapping[str, Measured], tracks: Mapping[str, Track], reported: Collection[tuple[str, str]] = ()
+    by_host: Mapping[str, HostReport], tracks: Mapping[str, Track], reported: Collection[tuple[str, str]] = ()
 ) -> Iterator[Finding]:
     """Findings for versions that differ from the track of a host's image. Without tracks: no comparison.
 
@@ -230,7 +230,7 @@ def _track(image: Mapping[str, str], by_target: Mapping[str, tuple[str, Track]])
 
 
 def _differences(
-    host: str, measured: Measured, target: str, track: Track, reported: Collection[tuple[str, str]]
+    host: str, measured: HostReport, target: str, track: Track, reported: Collection[tuple[str, str]]
 ) -> Iterator[Finding]:
     facts, image = measured.facts, measured.health.image
     installed = {"pytorch": facts.torch, "openmpi": facts.mpi, "mpi4py": facts.mpi4py}

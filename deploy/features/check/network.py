@@ -12,12 +12,12 @@ from ...core.hosts.host_facts import Facts
 from ...core.hosts.hostfile import Host
 from ...core.hosts.rendezvous import PORTS, meet
 from ...core.plan.openmpi import without_ipv4
-from .host_reports import Measured
+from .host_reports import HostReport
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
 
 
-def ports(head: str, by_host: Mapping[str, Measured]) -> Iterator[Finding]:
+def ports(head: str, by_host: Mapping[str, HostReport]) -> Iterator[Finding]:
     """Findings for hosts without a free port where others could connect."""
     for name, measured in by_host.items():
         if isinstance(measured.rendezvous, HostError):
@@ -25,7 +25,7 @@ def ports(head: str, by_host: Mapping[str, Measured]) -> Iterator[Finding]:
             yield severity(reason.kind, name, reason.text, reason.remedy)
 
 
-def network(hosts: Sequence[Host], by_host: Mapping[str, Measured], *, mpi: bool) -> Iterator[Finding]:
+def network(hosts: Sequence[Host], by_host: Mapping[str, HostReport], *, mpi: bool) -> Iterator[Finding]:
     """Findings for pairs of hosts that do not reach each other, and about the address of the rendezvous.
 
     `mpi`: for mpirun.
@@ -61,7 +61,7 @@ def network(hosts: Sequence[Host], by_host: Mapping[str, Measured], *, mpi: bool
         yield from _data_network(head, by_host, mpi=mpi)
 
 
-def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]) -> Iterator[Finding]:
+def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, HostReport]) -> Iterator[Finding]:
     lonely, shut = _to_blame(pairs, by_host)
     for source in sorted(lonely):
         target = next(target for origin, target in pairs if origin == source)
@@ -92,7 +92,9 @@ def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]
             )
 
 
-def _to_blame(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]) -> tuple[set[str], set[str]]:
+def _to_blame(
+    pairs: Sequence[tuple[str, str]], by_host: Mapping[str, HostReport]
+) -> tuple[set[str], set[str]]:
     """The hosts that reach none of several others, and those that none of several others reaches.
 
     A host is not to blame if all the hosts at the other end of its pairs are.
@@ -123,7 +125,7 @@ def _to_head(head: str, reached: Mapping[str, Mapping[str, Reached]]) -> dict[st
     return {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
 
 
-def _data_network(head: str, by_host: Mapping[str, Measured], *, mpi: bool) -> Iterator[Finding]:
+def _data_network(head: str, by_host: Mapping[str, HostReport], *, mpi: bool) -> Iterator[Finding]:
     to_head = _to_head(head, {name: measured.reached for name, measured in by_host.items()})
     addresses = by_host[head].addresses
     rendezvous = meet(addresses, 0, to_head)
@@ -149,7 +151,7 @@ def _data_network(head: str, by_host: Mapping[str, Measured], *, mpi: bool) -> I
         )
 
 
-def _reaches(measured: Measured, target: str, addresses: Mapping[str, Sequence[str]]) -> bool:
+def _reaches(measured: HostReport, target: str, addresses: Mapping[str, Sequence[str]]) -> bool:
     """Whether a host reaches the addresses of another's ranks. True if the other has no port to try."""
     if target not in measured.reached:
         return True
@@ -157,6 +159,6 @@ def _reaches(measured: Measured, target: str, addresses: Mapping[str, Sequence[s
     return any(address in seen for address in addresses[target]) if target in addresses else bool(seen)
 
 
-def _reason(measured: Measured, target: str) -> str:
+def _reason(measured: HostReport, target: str) -> str:
     refused = measured.reached[target].refused
     return "; ".join(f"{address}: {reason}" for address, reason in refused.items()) or "no answer in time"

@@ -36,25 +36,25 @@ class Leases(Feature):
 
     def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
         """Wait for them as long as the user wants."""
-        leasing = Leasing(start, cluster)
+        leasing = LeaseRequests(start, cluster)
         leases = leasing.look() if start.is_dry_run else leasing.take()
         for note in () if start.spec.attempt else leasing.notes:
             start.emit(Said(note))
         return {host: contribution(start.spec, lease) for host, lease in leases.items()}
 
 
-class Leasing:
+class LeaseRequests:
     """Leases what an attempt wants on connected hosts."""
 
     def __init__(self, start: Start, cluster: Cluster) -> None:
         self._spec, self._cluster, self._emit = start.spec, cluster, start.emit
         counts, facts = start.placement.counts, cluster.facts
-        wishes = [  # of spares too, so that they can take the place of others
+        requests = [  # of spares too, so that they can take the place of others
             (host.name, lease_request(start.spec, host, counts.get(host.name, host.slots), facts[host.name]))
             for host in start.placement.connected
             if host.name in facts
         ]
-        self._wishes = {name: each for name, each in wishes if each}
+        self._requests = {name: each for name, each in requests if each}
         self._answers: Mapping[str, Lease] = {}
         self._queued = 0.0
         self.notes: list[str] = []
@@ -81,26 +81,26 @@ class Leasing:
         found = self._ask(take=False)
         if found is None:
             raise self._refusal()
-        self._end(self._wishes)
+        self._end(self._requests)
         return found
 
     def _try(self) -> Mapping[str, Lease] | None:
         """Lease everything if all of it is free, else nothing."""
         # A single host gives all or nothing; and a restart holds what it has.
-        if len(self._wishes) > 1 and not self._spec.attempt and self._ask(take=False) is None:
+        if len(self._requests) > 1 and not self._spec.attempt and self._ask(take=False) is None:
             return None
         return self._ask(take=True)
 
     def _ask(self, *, take: bool) -> Mapping[str, Lease] | None:
         """What each host gives, or would give; None if that is too little."""
-        wishes, spec = self._wishes, self._spec
-        channels = {name: self._cluster.channels[name] for name in wishes}
+        requests, spec = self._requests, self._spec
+        channels = {name: self._cluster.channels[name] for name in requests}
         same = {"job": spec.job, "user": spec.user, "queued": self._queued, "take": take}
-        asked = ask_every(channels, LEASE, ASK_SECONDS, lambda host: {**same, **wishes[host].as_request()})
+        asked = ask_every(channels, LEASE, ASK_SECONDS, lambda host: {**same, **requests[host].as_request()})
         answers = self._answers = asked.require_all()
         self._agree([lease.arrived for lease in answers.values() if lease.arrived])
         self.notes = _notes(answers)
-        if never := {host: error for host in answers if (error := impossible(wishes[host], answers[host]))}:
+        if never := {host: error for host in answers if (error := impossible(requests[host], answers[host]))}:
             raise UnfitError(never.items())
         return answers if all(lease.ready for lease in answers.values()) else None
 
@@ -113,12 +113,12 @@ class Leasing:
             self._queued = max(dates) + AHEAD_SECONDS
 
     def _end(self, hosts: Container[str]) -> None:
-        channels = {name: self._cluster.channels[name] for name in self._wishes if name in hosts}
+        channels = {name: self._cluster.channels[name] for name in self._requests if name in hosts}
         ask_every(channels, LEASE_END, ASK_SECONDS).require_all()
 
     def _refused(self) -> dict[str, HostError]:
         now, missing = time.time(), self._answers.items()
-        return {host: refused(self._wishes[host], lease, now) for host, lease in missing if not lease.ready}
+        return {host: refused(self._requests[host], lease, now) for host, lease in missing if not lease.ready}
 
     def _refusal(self) -> UnfitError:
         return UnfitError(self._refused().items())

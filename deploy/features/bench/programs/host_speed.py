@@ -25,7 +25,7 @@ from muster.train.job.group import Group, out_folder
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
-from .entry import run
+from .tool import run
 
 SHM = Path("/dev/shm")  # noqa: S108
 MIB = 1 << 20

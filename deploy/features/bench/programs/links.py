@@ -30,7 +30,7 @@ from muster.train.job.group import Group
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
-from .entry import run
+from .tool import run
 
 Pair = tuple[int, int]
 
@@ -84,7 +84,7 @@ class LinksConfig(RankOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LinkFigures:
     """A link from this rank to `to`: seconds, bytes per second, and in how many messages of a size."""
 
     to: int
@@ -121,7 +121,7 @@ def _meet(group: Group, config: LinksConfig, first: int, second: int) -> None:
             end = End(receiver, group.device)
             latency = end.ask(config.trips)
             bandwidth, messages = end.send(config.large, config.seconds)
-            link = Measured(receiver, latency, bandwidth, messages, config.large)
+            link = LinkFigures(receiver, latency, bandwidth, messages, config.large)
             _print("link", **asdict(link))
         else:
             end = End(sender, group.device)

@@ -24,9 +24,9 @@ from muster.train.job.group import Group
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
-from .entry import run
-from .measure import REFUSED, RIGHT, first_line, together
+from .outcomes import REFUSED, RIGHT, first_line, together
 from .timed_operations import OPERATIONS, REDUCTIONS, TYPES, Case, Prepared, Timed
+from .tool import run
 
 _WHAT = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}"
 _TITLES = "{:>7}  {:>6}  {:>6} {:>6}"

@@ -57,7 +57,7 @@ def folder() -> str:
 
 
 @dataclass(frozen=True)
-class Want:
+class LeaseRequest:
     """A number of devices out of some, by their names."""
 
     number: int
@@ -73,7 +73,7 @@ class Claim:
     """When it got its devices."""
     has: Mapping[str, int] = field(default_factory=dict)
     """The number of each of its devices, by name."""
-    wants: Want | None = None
+    wants: LeaseRequest | None = None
     queued: float = 0.0
     """The time of its arrival on the last of its hosts; 0 if that is not known yet, or for a single host."""
     by: str = ""
@@ -116,7 +116,7 @@ def parse(text: bytes) -> Claim:
         number, names = value["wants"]
         if not isinstance(names, list):
             raise TypeError("no list of devices")
-        wants = Want(_whole(number), tuple(map(_device, names)))
+        wants = LeaseRequest(_whole(number), tuple(map(_device, names)))
     by = value["by"]
     return Claim(
         _text(value["job"], _JOB),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ....core.agent.processes import descendants
 from ....core.wire.frames import Frame
 from . import claims
-from .claims import MOST_NAME, MOST_SHOWN, Claim, OwnClaim, Want
+from .claims import MOST_NAME, MOST_SHOWN, Claim, LeaseRequest, OwnClaim
 from .devices import Device, Devices, chosen, foreign, look
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -84,7 +84,7 @@ class Leases:
     def _lease(self, request: Frame) -> Frame:
         gpus, take = self._gpus(request), request["take"]
         number = request["gpus"] if request["chosen"] is None else len(gpus)
-        want = Want(number, tuple(device.name for device in gpus)) if number else None
+        want = LeaseRequest(number, tuple(device.name for device in gpus)) if number else None
         waits = Claim(request["job"], wants=want, queued=request["queued"], by=request["user"][:MOST_NAME])
         with claims.turn() as in_the_way:
             others = claims.living_claims(self._own.paths)
