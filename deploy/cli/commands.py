@@ -92,6 +92,8 @@ _FAMILIES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
             "put": "Copy a file or folder to every host; to all hosts or to none.",
             "get": "Copy a file of every host here, as NAME@HOST.SUFFIX; or what a job wrote.",
             "shell": "Log in to a host as Muster does.",
+        },
+        "features.clean.command": {
             "clean": "Remove the folders of old jobs on the hosts. Those of running jobs stay.",
         },
     },

@@ -67,9 +67,9 @@ def start(program: str, *arguments: str) -> None:
 
 def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     """The features that tap the course of a job. A dry run loads none of them."""
+    from .clean.driver import LeftInMemory
     from .hints.driver import Hints
     from .kernel.driver import KernelMessages
-    from .left_memory.driver import LeftInMemory
     from .memory_kills.driver import MemoryKillsOfHosts
     from .metrics.driver import Metrics
     from .nested.driver import NestedLaunchers

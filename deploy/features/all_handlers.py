@@ -29,7 +29,8 @@ HANDLERS = (
     Handler("features.memory_kills.on_host", "OtherKills", "job", {"": "memory_kills"}),
     Handler("features.written_files.on_host", "Outputs", "job", {"": "outputs"}),
     Handler(
-        "features.left_memory.on_host", "LeftMemory", "", {"cannot look at shared memory": "left_memory"}
+        *("features.clean.on_host.left_memory", "LeftMemory", ""),
+        {"cannot look at shared memory": "left_memory"},
     ),
     Handler(
         "features.leases.on_host.leases", "Leases", "", {"cannot lease": "lease", "": "lease_end leases"}
@@ -50,7 +51,7 @@ HANDLERS = (
         *("features.why.on_host.arrivals", "ArrivalMeter", "muster_root"),
         {"cannot read where the ranks are": "arrivals"},
     ),
-    Handler("features.adhoc.on_host.cleanup", "Cleaning", "muster_root", {"cannot remove old jobs": "clean"}),
+    Handler("features.clean.on_host.cleanup", "Cleaning", "muster_root", {"cannot remove old jobs": "clean"}),
     Handler("features.preload.on_host.preload", "Preload", "job", {"": "preload"}, "preload"),
     Handler(
         *("features.containers.on_host.container", "Container", "job"),

@@ -14,7 +14,7 @@ import pytest
 
 from muster.deploy.core.wire.frames import Frame
 from muster.deploy.core.wire.store import Store
-from muster.deploy.features.adhoc.on_host.cleanup import FRESH_SECONDS, Cleaning
+from muster.deploy.features.clean.on_host.cleanup import FRESH_SECONDS, Cleaning
 
 LONG_AGO = time.time() - 2 * FRESH_SECONDS
 

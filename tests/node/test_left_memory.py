@@ -14,10 +14,10 @@ import pytest
 
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.wire.clock import now
-from muster.deploy.features.adhoc.command import clean_hosts
-from muster.deploy.features.left_memory.driver import LeftInMemory
-from muster.deploy.features.left_memory.messages import LeftMemory
-from muster.deploy.features.left_memory.on_host import left_in_memory
+from muster.deploy.features.clean.command import clean_hosts
+from muster.deploy.features.clean.driver import LeftInMemory
+from muster.deploy.features.clean.messages import LeftMemory
+from muster.deploy.features.clean.on_host.left_memory import left_in_memory
 from tests.hosts_here import HostsHere
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan

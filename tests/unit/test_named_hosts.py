@@ -14,12 +14,12 @@ from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.find import LogLine
 from muster.deploy.core.text.screen import Screen
-from muster.deploy.features.adhoc import command as fanout
+from muster.deploy.features.clean.command import clean_hosts
 
 
 def test_where_no_host_can_be_reached_nothing_is_done() -> None:
     cluster = Cluster(hostfile.parse("node[1-2]"), lambda host: pytest.fail("no way there"))
-    assert fanout.clean_hosts(cluster, 0.0, results=False).results == {}
+    assert clean_hosts(cluster, 0.0, results=False).results == {}
 
 
 def test_a_host_is_named_once() -> None:

@@ -1,1 +1,1 @@
-"""A command, a file or a clean-up on every host at once."""
+"""A command or a file on every host at once."""

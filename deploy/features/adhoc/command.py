@@ -1,4 +1,4 @@
-"""`muster run`, `put`, `get`, `shell` and `clean`: tasks that otherwise need a loop over the hosts."""
+"""`muster run`, `put`, `get` and `shell`: tasks that otherwise need a loop over the hosts."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...cli.command import Command, Exit
-from ...cli.inventory import cluster_of, hosts_or_this_machine, reached_hosts
+from ...cli.inventory import cluster_of, reached_hosts
 from ...cli.job_lookup import names_job
 from ...cli.running_job import running
 from ...cli.shared import (
     HOSTS,
     HOSTS_ALSO,
-    JSON,
     RUNS,
     RUNS_FOLDER,
     HostOptions,
     JobOptions,
     hosts_file_of,
     print_note,
-    write_json,
 )
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import HostOutcomes, ask_every
 from ...core.connect.opener import config_beside
 from ...core.connect.pipe import LostError, why_lost
 from ...core.connect.reports import Lost, Report
@@ -41,16 +38,15 @@ from ...core.plan.flags import flag
 from ...core.text.fold import fold, fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless
-from ...core.text.text import count, describe_code, size, status_of
+from ...core.text.text import count, describe_code, status_of
 from ...core.waits import waiting
 from ...core.wire.job_folders import FILES_FOLDER
 from . import put_get as transfer
-from .messages import CLEAN, RUN, Cleaned, CommandRan
+from .messages import RUN, CommandRan
 from .put_get import get_files
 
 HEAR_SECONDS = 2.0
 TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
-TRANSFER_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -79,15 +75,6 @@ def run_on_hosts(cluster: Cluster, argv: Sequence[str], seconds: float | None) -
     return {host: ended[host] for host in cluster.channels}
 
 
-def clean_hosts(cluster: Cluster, age: float, *, results: bool) -> HostOutcomes[Cleaned]:
-    """Remove folders of jobs older than `age` seconds; returns removed and kept jobs, and freed bytes.
-
-    `results`: also the files that their programs wrote.
-    """
-    wanted = {"older": age, "results": results}
-    return ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: wanted)
-
-
 def _refused(left: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
     """Stop waiting for hosts whose agent could not start the command, because no report follows."""
     refused = {}
@@ -114,10 +101,8 @@ def _ended(report: Report) -> Ended:
     return Ended(status_of(report.code), describe_code(report.code) if report.code else "", output)
 
 
-DAY = 86400.0
-DEFAULT_DAYS = 7
 MOST_PATHS = 20
-"""Files that `get JOB` names, and jobs of a host whose results `clean` names."""
+"""Files that `get JOB` names."""
 NOT_FOUND = 127
 """The exit status of a command that is not on the host, as in a shell."""
 
@@ -266,45 +251,6 @@ class Shell(Command):
         Progress.close_all()
         sys.stdout.flush()
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
-
-
-@dataclass(frozen=True)
-class Clean(HostOptions):
-    """Remove the folders of old jobs on the hosts. Those of running jobs stay.
-
-    What their programs wrote, beside the code and into $MUSTER_OUT, stays too and is named, as is what
-    they left in shared memory.
-    """
-
-    older_than: int = flag(
-        DEFAULT_DAYS, f"days since the last write to the folder (default: {DEFAULT_DAYS})", "DAYS", least=0
-    )
-    results: bool = flag(False, "also remove the files that the programs wrote")
-    json: bool = flag(False, JSON)
-
-    def run(self) -> None:
-        """Remove them, and print the freed space of each host."""
-        with reached_hosts(self, hosts_or_this_machine) as (cluster, errors):
-            outcomes = clean_hosts(cluster, self.older_than * DAY, results=self.results)
-            errors.update(outcomes.errors)
-            cleanups = outcomes.results
-            if self.json:
-                write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
-            else:
-                for host, cleanup in cleanups.items():
-                    jobs = f"{count(len(cleanup.removed), 'job')} removed, {len(cleanup.kept)} kept"
-                    sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
-                    for left in cleanup.results[:MOST_PATHS]:
-                        sys.stdout.write(f"    {harmless(left.job)}: {left.files.described}\n")
-                    if cleanup.memory and (left_there := cleanup.memory.described):
-                        sys.stdout.write(f"    left in memory: {left_there}\n")
-                    if (more := len(cleanup.results) - MOST_PATHS) > 0:
-                        sys.stdout.write(f"    results of {count(more, 'more job')}\n")
-                if any(cleanup.results for cleanup in cleanups.values()):
-                    print_note(
-                        "of these jobs only code and logs were removed: muster get JOB fetches their files, "
-                        "and muster clean --results removes them"
-                    )
 
 
 def _split(command: str) -> list[str]:

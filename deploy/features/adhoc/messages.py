@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.attempt import WrittenFiles
 from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Payload, Request
 from ...core.connect.silence import STUCK_READING_SECONDS
 from ...core.decode import AtMost, Like, lazy_dataclass
-from ...core.hosts.bounds import Bytes, Code, Count, Name, Path
+from ...core.hosts.bounds import Bytes, Code, Count, Path
 from ...core.hosts.stuck_processes import StuckProcesses
 from ...core.wire.files import CHUNK_BYTES
-from ..left_memory.messages import LeftMemory
 
 MOST_OUTPUT = 1 << 20
 """Bytes of the output of a command (features/adhoc/on_host/run_command.py)."""
@@ -58,26 +56,6 @@ class Entries:
     more: bool
 
 
-@dataclass(frozen=True)
-class JobResults:
-    """The files that the program of a job wrote and that were not removed with its code and logs."""
-
-    job: Name
-    files: WrittenFiles
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """The jobs whose folders were removed, those that were kept, and the bytes that are free again."""
-
-    removed: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
-    kept: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
-    freed: Bytes
-    results: Annotated[tuple[JobResults, ...], AtMost(MOST_ENTRIES)] = ()
-    memory: LeftMemory | None = None
-    """What ended programs of this user left in memory; it stays."""
-
-
 @lazy_dataclass(frozen=True)
 class CommandRan(Report, event="ran", payload="output", room=MOST_OUTPUT):
     """A command of `muster run` has ended. `cut`: bytes of its output that are left out.
@@ -93,7 +71,6 @@ class CommandRan(Report, event="ran", payload="output", room=MOST_OUTPUT):
 
 
 RUN = Request("run", Nothing)
-CLEAN = Request("clean", Cleaned)
 PUT_BEGIN = Request("put_begin", FileDraft, stuck_after=STUCK_READING_SECONDS)
 PUT_WRITE = Request("put_write", Nothing)
 PUT_CHECK = Request("put_check", Nothing, stuck_after=STUCK_READING_SECONDS)

@@ -92,15 +92,13 @@ def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, HostRepor
             )
 
 
-def _to_blame(
-    pairs: Sequence[tuple[str, str]], by_host: Mapping[str, HostReport]
-) -> tuple[set[str], set[str]]:
+def _to_blame(pairs: Sequence[tuple[str, str]], hosts: Mapping[str, HostReport]) -> tuple[set[str], set[str]]:
     """The hosts that reach none of several others, and those that none of several others reaches.
 
     A host is not to blame if all the hosts at the other end of its pairs are.
     """
-    tried = [(source, target) for source in by_host for target in by_host[source].reached]
-    tried = [(source, target) for source, target in tried if source != target and target in by_host]
+    tried = [(source, target) for source in hosts for target in hosts[source].reached]
+    tried = [(source, target) for source, target in tried if source != target and target in hosts]
     out, out_tried = Counter(source for source, _ in pairs), Counter(source for source, _ in tried)
     into, into_tried = Counter(target for _, target in pairs), Counter(target for _, target in tried)
     lonely = {source for source, times in out.items() if times == out_tried[source] > 1}

@@ -1,1 +1,1 @@
-"""Commands, files and clean-ups on this host."""
+"""Commands and files on this host."""

@@ -15,8 +15,8 @@ from ....core.wire.frames import Frame
 from ....core.wire.paths import JobPaths, MusterPaths
 from ....core.wire.store import DRAFTS, every_lock_held
 from ....core.wire.written import RECORDS, Search, WrittenFile, counted
-from ...left_memory.on_host import left_in_memory
 from ...packages.on_host.environment_folders import clean as clean_environments
+from .left_memory import left_in_memory
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
 FRESH_SECONDS = 3600.0

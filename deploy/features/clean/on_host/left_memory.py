@@ -11,8 +11,8 @@ import stat
 import time
 from collections.abc import Iterator
 
-from ...core.agent.processes import peek
-from ...core.wire.frames import Frame
+from ....core.agent.processes import peek
+from ....core.wire.frames import Frame
 
 SHM = "/dev/shm"  # noqa: S108  # only looked at
 SYSTEM_V = "/proc/sysvipc/shm"

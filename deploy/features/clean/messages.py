@@ -1,0 +1,61 @@
+"""Requests for the removal of old jobs, and for what ended processes left in the memory of a host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...core.connect.requests.attempt import WrittenFiles
+from ...core.connect.requests.request import MOST_ENTRIES, Request
+from ...core.decode import AtMost, lazy_dataclass
+from ...core.hosts.bounds import Bytes, Count, Name, Path
+from ...core.text.terminal import harmless
+from ...core.text.text import clip, count, size
+
+LONGEST_NAME = 80
+
+
+@lazy_dataclass(frozen=True)
+class LeftMemory:
+    """Files in /dev/shm, of which `largest` is one, and segments of System V that no process uses."""
+
+    files: Count
+    bytes: Bytes
+    largest: Path
+    segments: Count
+    segment_bytes: Bytes
+
+    @property
+    def described(self) -> str:
+        """`2 files in /dev/shm, 64 MiB (largest: sem.a), 1 System V segment, 1 MiB`; empty for nothing."""
+        parts = []
+        if self.files:
+            largest = clip(harmless(self.largest), LONGEST_NAME)
+            parts.append(f"{count(self.files, 'file')} in /dev/shm, {size(self.bytes)} (largest: {largest})")
+        if self.segments:
+            parts.append(f"{count(self.segments, 'System V segment')}, {size(self.segment_bytes)}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class JobResults:
+    """The files that the program of a job wrote and that were not removed with its code and logs."""
+
+    job: Name
+    files: WrittenFiles
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The jobs whose folders were removed, those that were kept, and the bytes that are free again."""
+
+    removed: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    kept: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    freed: Bytes
+    results: Annotated[tuple[JobResults, ...], AtMost(MOST_ENTRIES)] = ()
+    memory: LeftMemory | None = None
+    """What ended programs of this user left in memory; it stays."""
+
+
+CLEAN = Request("clean", Cleaned)
+LEFT_MEMORY = Request("left_memory", LeftMemory)

@@ -1,0 +1,1 @@
+"""What a host removes, and what it finds in its memory."""

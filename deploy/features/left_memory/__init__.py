@@ -1,1 +1,0 @@
-"""What ended processes left in the memory of hosts."""
