@@ -80,7 +80,7 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     from .samples.starting import Starting
     from .why.diagnosis import Diagnosis
     from .why.stall_notes import StallNotes
-    from .written_files.driver import WrittenFiles
+    from .written_files.driver import WrittenFilesOfHosts
 
     yield Sampling()
     yield Starting()
@@ -100,7 +100,7 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     yield MemoryKillsOfHosts()
     yield LeftInMemory()
     yield KernelMessages()
-    yield WrittenFiles()
+    yield WrittenFilesOfHosts()
     yield Metrics()
     yield ReturnedValues()
     yield Notify(spec)

@@ -15,7 +15,7 @@ from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.samples.driver import WATCH, Sampled
 from muster.deploy.features.why.messages import ARRIVALS, STACKS, WHY
-from muster.deploy.features.written_files.messages import OUTPUTS
+from muster.deploy.features.written_files.driver import OUTPUTS
 from tests.ending import end
 from tests.processes import is_alive
 from tests.replaced import ReplacedPython

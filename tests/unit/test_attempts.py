@@ -45,7 +45,7 @@ from muster.deploy.features.kernel.driver import KERNEL_MESSAGES, KernelLines
 from muster.deploy.features.memory_kills.driver import MEMORY_KILLS, MemoryKills
 from muster.deploy.features.metrics.driver import joined
 from muster.deploy.features.port_conflict.driver import PortConflict
-from muster.deploy.features.written_files.messages import OUTPUTS, Written
+from muster.deploy.features.written_files.driver import OUTPUTS, Written
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts
 

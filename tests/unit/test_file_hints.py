@@ -20,9 +20,7 @@ from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import Tree, TreeFile
 from muster.deploy.core.text.terminal import harmless
 from muster.deploy.features.hints.file_hints import left_behind, missing_module, sent_elsewhere
-from muster.deploy.features.written_files.driver import WrittenFiles as WrittenFilesOfHosts
-from muster.deploy.features.written_files.driver import WrittenFinding
-from muster.deploy.features.written_files.messages import Written
+from muster.deploy.features.written_files.driver import Written, WrittenFilesOfHosts, WrittenFinding
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import NODE, NOTHING, make_plan
 

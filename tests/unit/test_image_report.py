@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import UsageError
-from muster.deploy.features.image import build
 from muster.deploy.features.image import command as capabilities
 from muster.deploy.features.image import image_versions as versions
+from muster.deploy.features.image.command import (
+    Recipe,
+    base_commands,
+    build_command,
+    find_track,
+    without_sum,
+)
 
 TRACKS = list(versions.load().values())
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -49,24 +55,24 @@ def test_what_is_no_proof_is_quoted(said: str) -> None:
     "target", ["cpu", "cpu-source", "cpu-source-devel", "cuda", "cuda-devel", "cuda-debian"]
 )
 def test_a_target_has_its_track(target: str) -> None:
-    assert build.find(target, TRACKS).components
+    assert find_track(target, TRACKS).components
 
 
 def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="cpu, cpu-source, cuda-debian, cuda, got 'gpu'"):
-        build.find("gpu", TRACKS)
+        find_track("gpu", TRACKS)
 
 
 def test_versions_that_cannot_work_are_refused_before_anything_is_built() -> None:
     wrong = [replace(track, python="3.8") for track in TRACKS]
     with pytest.raises(UsageError, match=r"(?s)track nvidia .* cannot work:.*PyTorch 2.13.0 needs Python"):
-        build.find("cuda", wrong)
+        find_track("cuda", wrong)
 
 
 def test_a_folder_stands_in_for_a_download(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.touch()
-    words = build.command("cuda", str(tmp_path), str(ca))
+    words = build_command("cuda", str(tmp_path), str(ca))
     assert words[-4:] == [
         "--set",
         f"cuda.contexts.sources={tmp_path}",
@@ -76,14 +82,14 @@ def test_a_folder_stands_in_for_a_download(tmp_path: Path) -> None:
 
 
 def test_a_base_that_no_registry_has_is_built_first(tmp_path: Path) -> None:
-    track = build.find("cuda-debian", TRACKS)
-    devel, runtime = build.base_commands(track, str(tmp_path / "ca.pem"))
+    track = find_track("cuda-debian", TRACKS)
+    devel, runtime = base_commands(track, str(tmp_path / "ca.pem"))
     assert Path(devel[devel.index("--file") + 1]).is_file()
     assert devel[devel.index("--tag") + 1] == track.devel
     assert runtime[runtime.index("--tag") + 1] == track.runtime
     assert f"id=ca,src={tmp_path}/ca.pem" in devel
-    assert build.base_commands(build.find("cuda", TRACKS)) == []
-    assert build.base_commands(build.find("cpu-source", TRACKS)) == []
+    assert base_commands(find_track("cuda", TRACKS)) == []
+    assert base_commands(find_track("cpu-source", TRACKS)) == []
 
 
 @pytest.mark.parametrize(
@@ -92,28 +98,18 @@ def test_a_base_that_no_registry_has_is_built_first(tmp_path: Path) -> None:
 )
 def test_a_source_that_no_build_uses_is_refused(target: str, source: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"--source: {reason}"):
-        build.command(target, source)
+        build_command(target, source)
 
 
 def test_sums_that_are_missing_are_said_before_the_build() -> None:
-    track = build.find("cuda", TRACKS)
-    assert build.without_sum(track) == []
+    track = find_track("cuda", TRACKS)
+    assert without_sum(track) == []
     new = replace(track.components["pytorch"], version="2.16.0", sha256=None)
-    assert build.without_sum(replace(track, components={**track.components, "pytorch": new})) == ["pytorch"]
-
-
-def test_the_estimate_is_the_last_build_here_or_a_measured_one(tmp_path: Path) -> None:
-    durations = build.Durations(tmp_path / "a" / "builds.json")
-    assert "not been measured" in durations.estimate("cuda")
-    assert " min on " in durations.estimate("cpu-source") or " h " in durations.estimate("cpu-source")
-    durations.note("cpu", 3)
-    assert "one to five minutes" in durations.estimate("cpu")
-    durations.note("cpu", 75)
-    assert durations.estimate("cpu") == "the last build of cpu took 75 s here"
+    assert without_sum(replace(track, components={**track.components, "pytorch": new})) == ["pytorch"]
 
 
 def test_a_recipe_sets_proof_and_gpus_of_its_target_alone() -> None:
-    words = build.command("cuda-debian", recipe=build.Recipe(proof=True, gpus="9.0"))
+    words = build_command("cuda-debian", recipe=Recipe(proof=True, gpus="9.0"))
     assert words[words.index("--set") + 2 :] == [
         "--set",
         "cuda-debian.args.PROFILE=proof",
@@ -125,12 +121,12 @@ def test_a_recipe_sets_proof_and_gpus_of_its_target_alone() -> None:
 @pytest.mark.parametrize(
     ("target", "recipe", "reason"),
     [
-        ("cpu-devel", build.Recipe(proof=True), "--proof is for targets that are compiled, and cpu-devel"),
-        ("cuda-debian", build.Recipe(gpus="hopper"), "--gpus must be compute capabilities"),
-        ("cuda-debian", build.Recipe(gpus="9.0 --help"), "--gpus must be compute capabilities"),
-        ("cpu", build.Recipe(gpus="9.0"), "cpu has none"),
+        ("cpu-devel", Recipe(proof=True), "--proof is for targets that are compiled, and cpu-devel"),
+        ("cuda-debian", Recipe(gpus="hopper"), "--gpus must be compute capabilities"),
+        ("cuda-debian", Recipe(gpus="9.0 --help"), "--gpus must be compute capabilities"),
+        ("cpu", Recipe(gpus="9.0"), "cpu has none"),
     ],
 )
-def test_a_recipe_that_no_build_takes_is_refused(target: str, recipe: build.Recipe, reason: str) -> None:
+def test_a_recipe_that_no_build_takes_is_refused(target: str, recipe: Recipe, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        build.command(target, recipe=recipe)
+        build_command(target, recipe=recipe)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +24,84 @@ from ...core.plan.image_name import image_name
 from ...core.text.progress import MB, Progress
 from ...core.text.text import table
 from ...core.waits import waiting
-from . import build as building
 from .archive import Archive
+from .compatibility import conflicts
 from .engine import LocalEngine
 from .image_push import ImageTransfer, prepare, survey
-from .image_versions import load
+from .image_versions import FOLDER, Track, load, targets
+
+
+def find_track(target: str, tracks: Sequence[Track]) -> Track:
+    """The track of a target. `UsageError` for an unknown target, or versions that do not work together."""
+    named = targets(tracks)
+    if (wanted := target.removesuffix("-devel")) not in named:
+        raise UsageError(f"--target must be one of {', '.join(named)}, got '{target}'")
+    _, track = named[wanted]
+    if clashes := conflicts(track):
+        reasons = "\n".join(f"  {conflict}" for conflict in clashes)
+        raise UsageError(f"the track {track.name} of docker/versions.json cannot work:\n{reasons}")
+    return track
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The differences of a build from the target's own recipe; the empty string changes nothing."""
+
+    proof: bool = False
+    """Leave out the kernels that take longest (docs/image.md)."""
+    gpus: str = ""
+    """Compute capabilities in place of the track's, in PyTorch's form: `9.0` or `8.0;9.0+PTX`."""
+
+    def settings(self, target: str) -> list[str]:
+        """The options of `docker buildx bake`. `UsageError` for values that no build takes."""
+        if self.gpus and not re.fullmatch(r"\d+\.\d+[a-z]?(\+PTX)?(;\d+\.\d+[a-z]?(\+PTX)?)*", self.gpus):
+            raise UsageError(
+                f"--gpus must be compute capabilities, such as 9.0 or 8.0;9.0+PTX, got '{self.gpus}'"
+            )
+        if self.proof and target.removesuffix("-devel") == "cpu":
+            raise UsageError(f"--proof is for targets that are compiled, and {target} is not")
+        if self.gpus and not target.startswith("cuda"):
+            raise UsageError(f"--gpus is for targets with CUDA, and {target} has none")
+        values = {
+            "args.PROFILE": "proof" if self.proof else "",
+            "args.TORCH_CUDA_ARCH_LIST": self.gpus,
+        }
+        return [
+            token
+            for name, value in values.items()
+            if value
+            for token in ("--set", f"{target}.{name}={value}")
+        ]
+
+
+def build_command(target: str, source: str = "", ca: str = "", recipe: Recipe = Recipe()) -> list[str]:
+    """The command line of the build. The archives in the folder `source` replace downloads."""
+    arguments = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
+    arguments += ["--set", f"{target}.context={FOLDER.parent}"]
+    if source and not Path(source).is_dir():
+        raise UsageError(f"--source: no folder {source}")
+    if source and target == "cpu":
+        raise UsageError("--source: the target cpu compiles nothing; it takes the distribution's packages")
+    arguments += ["--set", f"{target}.contexts.sources={source}"] if source else []
+    if ca and not Path(ca).is_file():
+        raise UsageError(f"--ca: no file {ca}")
+    arguments += recipe.settings(target)
+    return arguments + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
+
+
+def base_commands(track: Track, ca: str = "") -> list[list[str]]:
+    """The command lines that build the base images of a track, if no registry has them; often none."""
+    if not track.base:
+        return []
+    arguments = ["docker", "build", "--file", str(FOLDER.parent / track.base)]
+    arguments += ["--secret", f"id=ca,src={ca}"] if ca else []
+    stages = {"devel": track.devel, "runtime": track.runtime}
+    return [[*arguments, "--target", stage, "--tag", name, str(FOLDER)] for stage, name in stages.items()]
+
+
+def without_sum(track: Track) -> list[str]:
+    """The components whose build will stop because their SHA-256 is not pinned."""
+    return [name for name, part in track.components.items() if part.is_built and not part.sha256]
 
 
 @dataclass(frozen=True)
@@ -109,15 +183,14 @@ class ImageBuild(Command):
     dry_run: bool = flag(False, "print the command, and build nothing")
 
     def run(self) -> None:
-        """Build it, and record the duration."""
+        """Build it, after its base images."""
         target = self.target
-        track = building.find(target, list(load().values()))
-        recipe = building.Recipe(self.proof, self.gpus)
-        bases = building.base_commands(track, self.ca)
-        main = building.command(target, self.source, self.ca, recipe)
-        durations = building.Durations(cache_folder() / "builds.json")
-        sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
-        for name in building.without_sum(track):
+        track = find_track(target, list(load().values()))
+        recipe = Recipe(self.proof, self.gpus)
+        bases = base_commands(track, self.ca)
+        main = build_command(target, self.source, self.ca, recipe)
+        sys.stdout.write(f"{target}, track {track.name}\n")
+        for name in without_sum(track):
             sys.stdout.write(
                 f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop,"
                 " print the SHA-256 of the download, and name the file to write it to\n"
@@ -126,14 +199,12 @@ class ImageBuild(Command):
         if self.dry_run:
             sys.stdout.writelines(" ".join(argv) + "\n" for argv in [*bases, main])
             return
-        began = time.monotonic()
         if any(run_program(argv) for argv in [*bases, main]):
             raise Exit(
                 f"the build of {target} failed; the next one continues from what is compiled already, "
                 "as long as the engine keeps its cache mounts (docs/image.md)",
                 1,
             )
-        durations.note(target, time.monotonic() - began)
 
 
 @dataclass(frozen=True)

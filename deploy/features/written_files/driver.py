@@ -7,12 +7,31 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...core.connect.fanout import ask_every
+from ...core.connect.requests.attempt import WrittenFiles
+from ...core.connect.requests.request import Request
+from ...core.content.messages import FolderMark
+from ...core.decode import lazy_dataclass
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
 from ...core.text.fold import fold, fold_names
 from ...core.text.text import count, size
 from ...core.wire.paths import JobPaths
-from .messages import OUTPUTS, Written
+
+
+@lazy_dataclass(frozen=True)
+class Written:
+    """The files that the program of a job has written on a host: beside the code, and into $MUSTER_OUT.
+
+    `folder` is equal on hosts that share the job's folder.
+    """
+
+    beside: WrittenFiles
+    out: WrittenFiles
+    folder: FolderMark
+
+
+OUTPUTS = Request("outputs", Written)
+
 
 ASK_SECONDS = 5.0
 MOST_GROUPS = 4
@@ -64,7 +83,7 @@ class WrittenFinding(Finding):
         }
 
 
-class WrittenFiles(Feature):
+class WrittenFilesOfHosts(Feature):
     """The verdict does not wait long for a host. A folder that hosts share counts once."""
 
     def __init__(self) -> None:
