@@ -30,7 +30,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/eval": 260,
     "deploy/features/forward": 520,
     "deploy/features/hints": 770,
-    "deploy/features/image": 1_380,
+    "deploy/features/image": 1_330,
     "deploy/features/init": 120,
     "deploy/features/kernel": 370,
     "deploy/features/leases": 1_480,
@@ -50,7 +50,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/spares": 40,
     "deploy/features/top": 2_050,
     "deploy/features/why": 5_610,
-    "deploy/features/written_files": 150,
+    "deploy/features/written_files": 140,
     "train": 9_730,
 }
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""

@@ -48,7 +48,7 @@ def files_of(file: Path) -> Iterator[tuple[Path, str]]:
 def require_no_builds(file: Path) -> None:
     """`UsageError` with every line that names a folder, a repository or a source archive of this machine."""
     if file.name == "uv.lock":
-        return  # its exported requirements are checked (lock.py)
+        return  # its exported requirements are checked (bring.py)
     _require_wheels(file)
     base = file.parent  # paths in an included file are relative to it too
     problems = [problem for path, text in files_of(file) for problem in _problems(path, text, base)]
