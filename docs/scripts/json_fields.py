@@ -19,7 +19,7 @@ follows it. The types:
 - `attempt.started`, `attempt.ended`, `job.restarted`, `job.ended`: the course of the job. The last has the
   verdict.
 - `rank.started`, `rank.printed` (its first output), `rank.ended`, and `rank.cut-off`: the attempt ended
-  without a report of its end. `rank.lingers`: its program has ended, but a thread or a child process
+  without a report of its end. `rank.ended-but-alive`: its program has ended, but a thread or a child process
   keeps its process alive.
 - A failure, by its `kind` in result.json: `rank.failed` (rank), `host.lost` (host),
   `network.lost` (network: all hosts at once), `launcher.failed` (launcher), `start.timeout` (start),

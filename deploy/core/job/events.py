@@ -24,7 +24,7 @@ EventType = Literal[
     "attempt.started",
     "rank.started",
     "rank.printed",
-    "rank.lingers",
+    "rank.ended-but-alive",
     "steps.stopped",
     "steps.resumed",
     "order.left",

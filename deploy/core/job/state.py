@@ -125,7 +125,7 @@ class LaunchState:
         self.asked_grace: float | None = None
         """The grace that `muster stop` on another machine has given."""
         self.ends: dict[int, RankExit] = {}
-        self.lingering: dict[int, EndedButAlive] = {}
+        self.ended_but_alive: dict[int, EndedButAlive] = {}
         """The ranks whose program is over; also of those that have ended since."""
         self.failures: list[Failure] = []
         self.notes: list[str] = []
@@ -151,15 +151,15 @@ class LaunchState:
     def _hidden(self, failure: Failure) -> Iterable[Failure]:
         """Exceptions of ranks that have not ended yet: their consequences may be reported first."""
         failed = {failure.rank, *(other.rank for other in self.failures)}
-        running = (rank for rank in self.lingering if rank not in self.ends and rank not in failed)
-        return [self.lingering[rank].as_failure() for rank in running if self.lingering[rank].failed]
+        running = (over for rank, over in self.ended_but_alive.items() if rank not in {*failed, *self.ends})
+        return [over.as_failure() for over in running if over.failed]
 
     def program_over(self, over: EndedButAlive) -> None:
         """Note that the program of a rank is over. It has failed once it ends, or does not end in time."""
-        rank, again = over.placed.rank, over.placed.rank in self.lingering
+        rank, again = over.placed.rank, over.placed.rank in self.ended_but_alive
         if rank in self.ends:
             return
-        self.lingering[rank] = over
+        self.ended_but_alive[rank] = over
         if again:
             return
         self.deadlines.after(SHOWN_SECONDS if over.failed else 0.0, lambda: self._show(rank))
@@ -168,14 +168,14 @@ class LaunchState:
 
     def _show(self, rank: int) -> None:
         if rank not in self.ends:
-            over = self.lingering[rank]
-            event = self._of_rank("rank.lingers", rank, over.placed.host, over.at)
+            over = self.ended_but_alive[rank]
+            event = self._of_rank("rank.ended-but-alive", rank, over.placed.host, over.at)
             self._emit(replace(event, text=over.sentence))
             self._emit(Said(over.sentence))  # now: the rank may hang before the verdict
 
     def _did_not_end(self, rank: int) -> None:
         if rank not in self.ends:
-            self.fail(self.lingering[rank].as_failure())
+            self.fail(self.ended_but_alive[rank].as_failure())
 
     def rank_started(self, rank: int, host: str) -> None:
         """Note the start of a rank. Only its first counts."""
@@ -210,12 +210,12 @@ class LaunchState:
             f"{host}: {why}; the logs of {span(sorted(ranks))} end early there, those of the run do not"
             for host, (why, ranks) in self._short_logs.items()
         )
-        lingering = (
+        alive = (
             over.sentence
-            for rank, over in sorted(self.lingering.items())
+            for rank, over in sorted(self.ended_but_alive.items())
             if rank not in self.ends or over.report.ended
         )
-        return (*self.notes, *short, *lingering)
+        return (*self.notes, *short, *alive)
 
     def launcher_printed(self, text: str) -> None:
         """Keep the last lines of mpirun or torchrun."""

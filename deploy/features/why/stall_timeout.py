@@ -81,8 +81,8 @@ class StallTimeout(Feature):
                 if odd := sorted(rank for rank, seen in running.items() if seen.state == kind):
                     self._fail(f"{name}, and {nothing}", odd)
                     return
-            if odd := sorted(rank for rank in running if rank in state.lingering):
-                self._fail(f"{state.lingering[odd[0]].reason}, and {nothing}", odd)
+            if odd := sorted(rank for rank in running if rank in state.ended_but_alive):
+                self._fail(f"{state.ended_but_alive[odd[0]].reason}, and {nothing}", odd)
                 return
             self._fail(nothing, [])
         elif self._noted and now() - (self._noted.since or now()) > self._seconds:
