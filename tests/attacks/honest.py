@@ -195,7 +195,7 @@ REPORTS: dict[str, dict[str, Any]] = {
         "tail": ["line\n"],
         "out_of_memory": {"limit": 7},
         "terminated": True,
-        "gpu_users": [{"pid": 7, "user": "ada", "program": "python3", "rank": 1}],
+        "found": {"gpu_users": '[{"pid": 7, "user": "ada", "program": "python3", "rank": 1}]'},
     },
     "program-over": {
         **{"rank": 0, "time": 1000.0, "error": ["ValueError: boom"], "alive": ["thread 'w'"]},

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.reports import GpuUser
 from muster.deploy.core.job.result import LaunchResult, RankExit
-from muster.deploy.features.hints.driver import hint
+from muster.deploy.features.hints.driver import GpuUser, hint
 from muster.deploy.features.leases.messages import Device, Lease
 from tests.unit.plans import NODE, make_plan
 
@@ -33,7 +34,9 @@ HELP = (
 def hint_about(*tail: str, there: int = 1, users: Sequence[GpuUser] = (), **spec: Any) -> str:
     """The hint after a failure of rank 1 on node1, which has so many GPUs, with these last lines."""
     plan = make_plan("node1 slots=4", **spec)
-    end = RankExit(plan.ranks[1], 1, 1.0, tail, gpu_users=tuple(users))
+    end = RankExit(
+        plan.ranks[1], 1, 1.0, tail, found={"gpu_users": json.dumps([asdict(user) for user in users])}
+    )
     result = LaunchResult(plan, 1.0, 2.0, end.as_failure(), {1: end})
     return hint(result, {"node1": dataclasses.replace(NODE, gpus=there)}, {}, here=True)
 

@@ -88,11 +88,11 @@ class LocalSocket:
 
     def _ended(self, rank: int, end: Frame) -> None:
         at = end["time"] or steady()  # now: consequences of this end must not seem earlier
-        ended = self.ranks.ended(rank, end)
+        ended, found = self.ranks.ended(rank, end), dict[str, str]()
         for handler in self._handlers.of_job():
             with contextlib.suppress(Exception):  # the end itself must be reported
-                ended.update(handler.rank_ended(end))
-        self._send({**ended, "rank": rank, "time": at})
+                found.update(handler.rank_ended(end))
+        self._send({**ended, "found": found, "rank": rank, "time": at})
 
     def _over(self, hello: Frame, stream: Any) -> None:
         """The program of a rank is over, and its process may live on (in_rank/muster_program_end.py)."""

@@ -217,8 +217,8 @@ class JobHandler:
         """The processes of the attempt, of those that were found below the agent."""
         return found
 
-    def rank_ended(self, end: Frame) -> Frame:
-        """Fields to add to the end of a rank."""
+    def rank_ended(self, end: Frame) -> dict[str, str]:
+        """Texts to add to the report of the end of a rank, by their names (`RankEnded.found`)."""
         return {}
 
     def ending(self) -> None:

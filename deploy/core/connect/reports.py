@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
 from ..decode import MALFORMED, AtMost, Between, from_json, lazy_dataclass
 from ..errors import HostError
-from ..hosts.bounds import Bytes, Code, Digest, Name, Number, Pid, Printed, Rank, Seconds, Text
+from ..hosts.bounds import Bytes, Code, Digest, Name, Number, Printed, Rank, Seconds, Text
 from ..wire.frames import Frame
 
 
@@ -72,16 +73,6 @@ class LogEnded(Report, event="log-ended"):
 
 
 @lazy_dataclass(frozen=True)
-class GpuUser:
-    """A process that uses the GPU of a rank. `rank`: the rank of the job that it is."""
-
-    pid: Pid
-    user: Name = ""
-    program: Name = ""
-    rank: Rank | None = None
-
-
-@lazy_dataclass(frozen=True)
 class RankEnded(Report, event="rank-end"):
     """A rank has ended, at a time of its host's clock."""
 
@@ -94,8 +85,8 @@ class RankEnded(Report, event="rank-end"):
     """Its MPI world has no other rank, though the job has more."""
     terminated: bool = False
     """The launcher asked it to end before it did."""
-    gpu_users: Annotated[tuple[GpuUser, ...], AtMost(64)] = ()
-    """The other processes on its GPU, if it had no memory there."""
+    found: Annotated[Mapping[Name, Text], AtMost(16)] = field(default_factory=dict)
+    """What features have found about it on its host: a text for each name, which its feature reads."""
 
 
 @lazy_dataclass(frozen=True)

@@ -127,9 +127,7 @@ class ReportHandlers:
         at, why = self._when(host, report.time), _why(report.out_of_memory)
         placed = self.state.placed[rank]
         tail = tuple(map(without_colours, report.tail))  # hints search it for messages of programs
-        end = result.RankExit(
-            placed, report.code, at, tail, why, report.gpu_users, terminated=report.terminated
-        )
+        end = result.RankExit(placed, report.code, at, tail, why, report.found, terminated=report.terminated)
         self.state.rank_ended(end)
         if report.code != 0:
             self.state.fail(end.as_failure())

@@ -14,7 +14,6 @@ from ..timings import TimedPart
 from ..wire.job_folders import STOPS, end_state
 
 if TYPE_CHECKING:
-    from ..connect.reports import GpuUser
     from ..connect.requests.attempt import EndedProcess
 
 Kind = Literal[
@@ -104,8 +103,8 @@ class RankExit:
     tail: tuple[str, ...] = ()
     why: str = ""
     """The host's reason besides the code: the kernel killed the rank for lack of memory."""
-    gpu_users: tuple[GpuUser, ...] = ()
-    """The other processes on its GPU, if it had no memory there."""
+    found: Mapping[str, str] = field(default_factory=dict)
+    """See `RankEnded.found`."""
     terminated: bool = False
     """The launcher asked it to end before it did."""
 

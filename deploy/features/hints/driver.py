@@ -5,13 +5,17 @@ Hints about modules, files and disks are in file_hints.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from ...core.connect.reports import GpuUser
+from ...core.decode import MALFORMED, AtMost, from_json, lazy_dataclass
+from ...core.hosts.bounds import Name, Pid, Rank
 from ...core.hosts.host_facts import Facts
 from ...core.hosts.host_sample import HostSample
 from ...core.job.events import Event, LauncherOutput
@@ -39,6 +43,19 @@ MOST_FRAGMENTS = 0.1
 MOST_NAMED = 8
 
 
+@lazy_dataclass(frozen=True)
+class GpuUser:
+    """A process that uses the GPU of a rank. `rank`: the rank of the job that it is."""
+
+    pid: Pid
+    user: Name = ""
+    program: Name = ""
+    rank: Rank | None = None
+
+
+_Users = Annotated[tuple[GpuUser, ...], AtMost(64)]
+
+
 @dataclass(frozen=True)
 class FailedRank:
     """The rank that failed, its host, and the number of GPUs there."""
@@ -64,7 +81,10 @@ class FailedRank:
     def users(self) -> Mapping[int, GpuUser]:
         """The other processes that its last lines name, by their number."""
         end = self.result.ends.get(self.number)
-        return {user.pid: user for user in end.gpu_users} if end else {}
+        found: tuple[GpuUser, ...] = ()
+        with contextlib.suppress(*MALFORMED):  # a host may send anything
+            found = from_json(_Users, json.loads(end.found["gpu_users"] if end else "[]"))
+        return {user.pid: user for user in found}
 
 
 def full_memory(rank: FailedRank, line: str) -> str:

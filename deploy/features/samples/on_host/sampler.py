@@ -240,10 +240,10 @@ class Sampling(JobHandler):
     def _preloaded(self) -> Any:
         return self.job.shared.get("preloaded", lambda: None)()
 
-    def rank_ended(self, end: Frame) -> Frame:
+    def rank_ended(self, end: Frame) -> dict[str, str]:
         """The other processes on the GPU of a rank that had no memory there."""
         if end["code"] and any("CUDA out of memory" in line for line in end["tail"]):
-            return {"gpu_users": others_on_gpu(end["tail"], self.job.ranks.wrappers())}
+            return {"gpu_users": json.dumps(others_on_gpu(end["tail"], self.job.ranks.wrappers()))}
         return {}
 
     def ending(self) -> None:
@@ -396,7 +396,7 @@ def _tail(path: str, size: int) -> bytes:
 
 
 def others_on_gpu(tail: Sequence[str], wrappers: Mapping[int, int]) -> list[Frame]:
-    """The fields of `GpuUser` (core/connect/reports.py) of the processes that these lines name.
+    """The fields of `GpuUser` (features/hints/driver.py) of the processes that these lines name.
 
     `wrappers`: the process of each rank's wrapper. The driver counts processes as the host does, so none is
     named in a container with numbers of its own.
