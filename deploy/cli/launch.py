@@ -297,7 +297,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     began = clock.now()
     inventory = without_hosts() if slurm_options else stack.enter_context(inventory_for(options))
     if options.slurm:
-        clock.note("wait for Slurm", began)
+        clock.note("waiting for Slurm", began)
     listed = with_slots(inventory, options.slots)
     named = listed if options.slots or options.per_host else parse.with_gpus(listed, options.gpus)
     hosts = parse.per_host(named, options.per_host)

@@ -12,7 +12,19 @@ from pathlib import Path
 from .wire import clock
 
 NOTICE, OLD_RANKS, PAUSE = "notice of the failure", "end of the old ranks", "records, and pause"
-IMPORTS, RENDEZVOUS = "imports, to init_process_group", "rendezvous"
+INNER = frozenset(
+    {
+        "Python and the command line",
+        "tree",
+        "imports meanwhile",
+        "connection",
+        "agent",
+        "clocks",
+        "addresses",
+        "plan",
+    }
+)
+"""The parts of a start that are short, or within another one: no verdict names them."""
 OF_THE_END = frozenset({NOTICE, OLD_RANKS, PAUSE})
 """The parts of a restart that are before its start."""
 

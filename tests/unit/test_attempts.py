@@ -61,17 +61,17 @@ FAILED = dataclasses.replace(DONE, failure=Failure("rank", "exit status 5", 5, h
         ({}, 6.02, "6.0 s"),
         ({"Python": (0.0, 0.2), "delivery": (0.8, 1.0)}, 6.0, "7.0 s"),
         (
-            {"Python": (0.0, 0.2), "agent and facts": (0.1, 0.4), "delivery": (0.5, 64.1)},
+            {"Python": (0.0, 0.2), "connecting": (0.1, 0.4), "delivery": (0.5, 64.1)},
             3.1,
             "1 min 7 s: 1 min 4 s delivery, 3.1 s ranks",
         ),
         (
-            {"agent and facts": (2.0, 5.0), "image": (5.0, 15.5), "delivery": (15.5, 15.6)},
+            {"connecting": (2.0, 5.0), "image": (5.0, 15.5), "delivery": (15.5, 15.6)},
             10.0,
             "23.6 s: 3.0 s connecting, 10.5 s image, 10.0 s ranks",
         ),
         (
-            {"end of the old ranks": (0.5, 9.0), "agent and facts": (9.0, 9.5), "delivery": (9.5, 10.0)},
+            {"end of the old ranks": (0.5, 9.0), "connecting": (9.0, 9.5), "delivery": (9.5, 10.0)},
             6.0,
             "7.0 s",
         ),

@@ -37,11 +37,11 @@ def test_a_clock_begins_with_the_process() -> None:
 
 
 def test_the_table_says_from_when_to_when_and_who_was_last() -> None:
-    text = table([TimedPart("tree", 0.5, 0.625), TimedPart("agent and facts", 0.25, 1.5, "node3")])
+    text = table([TimedPart("tree", 0.5, 0.625), TimedPart("connecting", 0.25, 1.5, "node3")])
     assert text.splitlines() == [
         "seconds from the command on    from      to    took",
         "tree                           0.50    0.62    0.12",
-        "agent and facts                0.25    1.50    1.25  node3 was the last",
+        "connecting                     0.25    1.50    1.25  node3 was the last",
     ]
 
 

@@ -140,7 +140,7 @@ class Cluster(Listener):
             self._greet(channel)
             return
         pipe = self.open_pipe(host)
-        with self._timings.part("agent and facts" if self._with_facts else "agent", host.name):
+        with self._timings.part("connecting" if self._with_facts else "agent", host.name):
             channel = Channel(host.name, pipe, self.events)
             self._take_over(host, channel)
             if self._with_facts:

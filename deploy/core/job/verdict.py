@@ -15,7 +15,7 @@ from ..plan.spec import LaunchSpec
 from ..text.fold import fold, fold_names
 from ..text.terminal import harmless
 from ..text.text import QUOTE, clip, count, duration, ranges, span
-from ..timings import OF_THE_END
+from ..timings import INNER, OF_THE_END
 from ..wire.paths import MusterPaths
 from .cause import early_lines
 from .job_record import caller_of_stop
@@ -27,14 +27,6 @@ from .stages import of_rank
 TAIL_LINES = 20
 MOST_FAILURES, LONGEST_REASON = 4, 200
 """Earlier attempts whose failure is named, and the characters of their last line."""
-_PARTS = {
-    "wait for Slurm": "waiting for Slurm",
-    "agent and facts": "connecting",
-    "packages": "packages",
-    "image": "image",
-    "delivery": "delivery",
-}
-"""The parts of a start that may be long (core/timings.py), and their names in the verdict."""
 MOST_BEHIND = 4
 LOOK = "shows whether it answers now, and how to continue an agent that a signal has stopped"
 LEAST_SECONDS, LEAST_SHARE = 2.0, 0.1
@@ -120,7 +112,8 @@ def _time_taken(result: LaunchResult) -> tuple[str, str]:
     if "delivery" not in parts:
         return _duration(ran), ""
     total = parts["delivery"].ended - min(part.began for part in parts.values()) + ran
-    took = {name: parts[key].ended - parts[key].began for key, name in _PARTS.items() if key in parts}
+    before = [part for part in parts.values() if part.ended <= parts["delivery"].ended]
+    took = {part.name: part.ended - part.began for part in before if part.name not in INNER}
     least = max(LEAST_SECONDS, LEAST_SHARE * total)
     long = [f"{_duration(seconds)} {name}" for name, seconds in took.items() if seconds >= least]
     return _duration(total), f": {', '.join([*long, f'{_duration(ran)} ranks'])}" if long else ""

@@ -20,7 +20,6 @@ from ...core.hosts.host_sample import HostSample
 from ...core.job.events import Event, JobEvent, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
-from ...core.timings import IMPORTS, RENDEZVOUS
 from ...core.wire.clock import now
 from .causes import Surroundings, mean_unsent
 from .gather import Begun, GatheredPace, gather, gather_pace
@@ -113,8 +112,8 @@ class PaceWatch(Feature):
             self._is_set_up = True
             last, met = (max(ends) for ends in zip(*set_up.values(), strict=True))
             if attempt.state.began is not None:
-                attempt.timings.note_at(IMPORTS, attempt.state.began, last)
-            attempt.timings.note_at(RENDEZVOUS, last, met)
+                attempt.timings.note_at("imports, to init_process_group", attempt.state.began, last)
+            attempt.timings.note_at("rendezvous", last, met)
         for departure in look.gathered.departures:
             if departure.group not in self._departed:
                 spec, text = attempt.plan.spec, str(departure)
