@@ -29,7 +29,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/detach": 280,
     "deploy/features/eval": 260,
     "deploy/features/forward": 520,
-    "deploy/features/hints": 770,
+    "deploy/features/hints": 790,
     "deploy/features/image": 1_330,
     "deploy/features/init": 120,
     "deploy/features/kernel": 370,
