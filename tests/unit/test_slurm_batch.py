@@ -298,6 +298,18 @@ def state(runs: Path) -> JobState:
     return known(runs).state
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_launch_records_its_allocation_unless_it_is_a_batch_job(tmp_path: Path, is_batch: bool) -> None:
+    if is_batch:
+        write_mark(tmp_path, "7", ["sbatch"], requeue=True, python="python3")
+    before = mark_of(tmp_path)
+    plan = SimpleNamespace(spec=LaunchSpec(job=NAME, allocation="17", python="~/venv/bin/python"))
+    attempt: Any = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), plan=plan)
+    blame.AllocationEnd(lambda result: result).begins(attempt)
+    mark = mark_of(tmp_path)
+    assert mark == (before or ("17", False, False, "~/venv/bin/python"))
+
+
 @pytest.mark.parametrize(
     ("squeue", "scontrol", "expected", "why"),
     [
