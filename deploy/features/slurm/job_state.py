@@ -121,14 +121,15 @@ def shown(job: str) -> Job:
 
 
 def gres_of(job: str) -> dict[str, str]:
-    """What Slurm gave a job on each node: `gpu:a100:2,nvme:1`; empty for nothing but processors and memory.
+    """What Slurm gave a job on each node besides processors and memory: `gpu:a100:2,nvme:1`, or nothing.
 
     The details of a job have a part for nodes alike: `Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1)`.
     """
     text = ask("scontrol", "show", "job", "--details", "--oneliner", job)
     groups = re.findall(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", text)
     named = ((host_names(nodes), re.sub(r"\([^)]*\)", "", gres)) for nodes, gres in groups)
-    return {name: gres for names, gres in named for name in names}
+    found = {name: gres for names, gres in named for name in names}
+    return found if any(found.values()) else {}
 
 
 def ended(job: str, restarts: int = 0) -> str:
