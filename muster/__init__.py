@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .deploy.api.functions import Job, LaunchError, launch, run
-    from .deploy.api.job_result import JobError, JobResult, RankError
+    from .deploy.api.functions import Job, JobError, JobResult, LaunchError, RankError, launch, run
     from .deploy.core.errors import MusterError, UsageError
 
 # In a checkout, and in a job's copy of one, deploy/ and train/ lie beside this folder, not in it.
@@ -38,11 +37,11 @@ __all__ = [
 
 _PLACES = {
     "Job": "deploy.api.functions",
-    "JobError": "deploy.api.job_result",
-    "JobResult": "deploy.api.job_result",
+    "JobError": "deploy.api.functions",
+    "JobResult": "deploy.api.functions",
     "LaunchError": "deploy.api.functions",
     "MusterError": "deploy.core.errors",
-    "RankError": "deploy.api.job_result",
+    "RankError": "deploy.api.functions",
     "UsageError": "deploy.core.errors",
     "launch": "deploy.api.functions",
     "run": "deploy.api.functions",

@@ -13,7 +13,7 @@ from muster.deploy.cli.dispatch import main
 from muster.deploy.cli.project_file import project_of
 from muster.deploy.core.connect.opener import config_beside, pythons_beside
 from muster.deploy.core.connect.requests.jobs import OUTPUT
-from muster.deploy.core.connect.transports.host_keys import is_in_list
+from muster.deploy.core.connect.transports.login import is_in_list
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.job_record import caller_of_stop

@@ -18,8 +18,15 @@ import muster
 from muster.deploy.api import functions
 from muster.deploy.api import functions as job
 from muster.deploy.api import keywords as flags
-from muster.deploy.api.functions import LaunchError, write_call
-from muster.deploy.api.job_result import JobError, JobResult, RankEnd, RankError, read_result
+from muster.deploy.api.functions import (
+    JobError,
+    JobResult,
+    LaunchError,
+    RankEnd,
+    RankError,
+    read_result,
+    write_call,
+)
 from muster.deploy.cli.commands import load
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.plan.program import Program

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.core.job.repeated import early_failure, failed_host, first_alike
+from muster.deploy.core.job.restart_policy import early_failure, failed_host, first_alike
 from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.job.repeated import EarlyFailure
 from muster.deploy.core.job.restart_policy import (
     ASK_SECONDS,
     NETWORK_SECONDS,
     Decision,
+    EarlyFailure,
     Policy,
     Stuck,
     after,

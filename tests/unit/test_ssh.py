@@ -18,7 +18,7 @@ from paramiko.ssh_exception import NoValidConnectionsError
 
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.transports import ssh
-from muster.deploy.core.connect.transports.host_keys import UnknownHostKey, known_keys
+from muster.deploy.core.connect.transports.login import UnknownHostKey, known_keys
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.connect.transports.ssh import PACKET_BYTES, PinnedClient, SshPipe, _explain, _Outgoing
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve

@@ -18,8 +18,7 @@ import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from muster.deploy.core.connect.transports import ssh_config
-from muster.deploy.core.connect.transports.host_keys import known_keys
-from muster.deploy.core.connect.transports.login import Login
+from muster.deploy.core.connect.transports.login import Login, known_keys
 from muster.deploy.core.connect.transports.ssh import PinnedClient, SshPipe, _explain
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve
 from muster.deploy.core.errors import HostError

@@ -19,7 +19,7 @@ from ..timings import INNER, OF_THE_END
 from ..wire.paths import MusterPaths
 from .cause import early_lines
 from .job_record import caller_of_stop
-from .repeated import first_alike
+from .restart_policy import first_alike
 from .result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
 from .run_folder import RunFolder
 from .stages import of_rank

@@ -29,15 +29,16 @@ from ...errors import HostError
 from ...wire.frames import Readable
 from ..bootstrap import command, is_swallowed
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
-from .host_keys import (
+from .login import (
     CertifiedHostKey,
     HostKeyPolicy,
+    Login,
     RevokedHostKey,
+    TooManyKeysError,
     UnknownHostKey,
     fingerprint,
     known_keys,
 )
-from .login import Login, TooManyKeysError
 from .openssh import OF_HOST_KEYS, absent_identities, remedy
 from .ssh_config import Route, ssh_home
 
