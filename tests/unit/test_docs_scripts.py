@@ -316,11 +316,12 @@ def test_the_page_of_faults_has_the_figures_of_its_own_rounds_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "faults.md").touch()
     record = tmp_path / "faults.jsonl"
     record.write_text('{"round": "of an earlier tree"}\n')
     monkeypatch.setattr(faults, "ROOT", tmp_path)
     monkeypatch.setattr(faults, "RECORD", record)
-    monkeypatch.setattr(faults, "document", json.dumps)
+    monkeypatch.setattr(faults, "with_figures", lambda page, measured: json.dumps(measured))
 
     def measure(*_: object, **__: object) -> None:
         with record.open("a") as file:
