@@ -27,7 +27,7 @@ from muster.train.job.rendezvous import rendezvous_store
 from muster.train.mpi_backend import register
 from muster.train.mpi_backend.work_queue import EVERY
 
-CALLS = EVERY * 16
+CALLS = 2048
 
 
 def main() -> None:

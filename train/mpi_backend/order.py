@@ -1,6 +1,6 @@
 """Compares which collectives the ranks have called: MPI joins unlike ones too, and their results are wrong.
 
-A rank notes each collective as a number: its operation, reduction, root and size. After every 128 of them,
+A rank notes each collective as a number: its operation, reduction, root and size. After every 512 of them,
 and when they leave the group, the ranks exchange a checksum of what they noted, without waiting for each
 other. To compare each collective would take longer than a small collective itself; that is only done under
 TORCH_DISTRIBUTED_DEBUG=DETAIL, because torch's own check does not apply to process groups in Python.

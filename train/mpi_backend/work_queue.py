@@ -169,7 +169,7 @@ class Coalesced(Work):
         return all(work.is_completed() for work in self._works)
 
 
-EVERY = 128  # collectives between two comparisons of their order between the ranks (order.py)
+EVERY = 512  # collectives between two comparisons of their order between the ranks (order.py)
 _this_thread, _now = threading.get_ident, time.monotonic
 
 
