@@ -10,13 +10,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MOST: Mapping[str, int] = {
-    "deploy/api": 670,
+    "deploy/api": 660,
     "deploy/cli": 3_790,
     "deploy/core/agent": 3_970,
-    "deploy/core/connect": 3_740,
+    "deploy/core/connect": 3_720,
     "deploy/core/content": 530,
     "deploy/core/hosts": 1_080,
-    "deploy/core/job": 4_650,
+    "deploy/core/job": 4_630,
     "deploy/core/plan": 2_360,
     "deploy/core/text": 990,
     "deploy/core/wire": 1_730,
@@ -56,9 +56,9 @@ MOST: Mapping[str, int] = {
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""
 LONGEST_MODULE = 600
 MOST_LOADED = {
-    "--version": (5, 130),
-    "status --help": (40, 4_230),
-    "launch --dry-run train.py": (126, 13_900),
+    "--version": (4, 110),
+    "status --help": (39, 4_230),
+    "launch --dry-run train.py": (123, 13_850),
 }
 """The modules of Muster that a command loads, and their lines: what its start costs. They may only fall."""
 LOADED = """
