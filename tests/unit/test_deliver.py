@@ -156,6 +156,8 @@ def test_a_spare_host_gets_the_contents_and_prepares_nothing(tmp_path: Path) -> 
     (tmp_path / "train.py").write_text("print(1)")
     plan = make_plan("node[1-2] slots=2", tree=scan(tmp_path), np=2, spares=1)
     hosts = {name: Forgetful(()) for name in ("node1", "node2")}
+    for name, host in hosts.items():
+        host.host = name
     deliver(plan, cast(Any, SimpleNamespace(channels=hosts, close=lambda: None)))
     assert "prepare" in hosts["node1"].asked
     assert {*hosts["node2"].asked} == {"missing"}
