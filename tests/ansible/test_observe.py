@@ -250,6 +250,49 @@ def test_sshd_is_asked_what_it_would_do_without_our_drop_in(
     assert (found["reads_dropins"], includes) == expected
 
 
+def test_sshd_is_asked_what_it_would_do_with_a_login_of_the_jobs_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/05-site.conf").write_text("Match User muster\n  PubkeyAuthentication no\n")
+    (tmp_path / "conf.d/20-site.conf").write_text("PubkeyAuthentication no\n")
+    main = tmp_path / "sshd_config"
+    main.write_text(f"Include {tmp_path}/conf.d/*.conf\nX11Forwarding yes\n")
+    asked: list[tuple[str, ...]] = []
+    settings = {
+        "pubkeyauthentication": "no",
+        "authenticationmethods": "publickey",
+        "authorizedkeysfile": "/etc/muster/ssh/authorized_keys .ssh/authorized_keys",
+        "forcecommand": "/bin/false",
+    }
+
+    def say(*words: str) -> dict[str, str]:
+        asked.append(words)
+        return settings
+
+    monkeypatch.setattr(observe, "sshd_says", say)
+    login = observe.sshd_for(f"{tmp_path}/conf.d/10-muster.conf", "muster", "192.0.2.1", str(main))
+    ((configuration, *options),) = asked
+    assert options == ["-C", "user=muster,host=192.0.2.1,addr=192.0.2.1"]
+    lines = configuration.replace(str(tmp_path), "").splitlines()
+    ours = lines.index("Match User muster")
+    assert lines[:ours] == ["Include /conf.d/05-site.conf"]
+    assert lines[-3:] == ["Match all", "Include /conf.d/20-site.conf", "X11Forwarding yes"]
+    assert observe.keys_are_refused(login) == [
+        f"pubkeyauthentication no ({tmp_path}/conf.d/05-site.conf)",
+        f"forcecommand /bin/false ({main})",
+    ]
+    settings |= {"pubkeyauthentication": "yes", "forcecommand": "none"}
+    assert observe.keys_are_refused(login) == []
+    assert observe.keys_are_refused(login | {"settings": {}}) == []
+
+
+def test_a_home_that_cannot_be_made_is_noticed_and_the_attempt_leaves_nothing(tmp_path: Path) -> None:
+    assert observe.cannot_write(str(tmp_path / "none" / "muster")) == ""
+    assert list(tmp_path.iterdir()) == []
+    assert observe.cannot_write("/proc/1/muster").startswith("/proc/1: ")
+
+
 @pytest.mark.parametrize(
     ("image", "expected"),
     [

@@ -139,6 +139,21 @@ def test_an_sshd_that_keeps_the_jobs_account_out_is_named(
     assert bool(text) == bool(said)
 
 
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (
+            {"keys_refused": {"192.0.2.9": ["pubkeyauthentication no (/etc/ssh/a.conf)"]}},
+            "from 192.0.2.9: pubkeyauthentication no (/etc/ssh/a.conf); change that",
+        ),
+        ({"home_problem": "/home: Read-only file system"}, "account muster in /home: Read-only file system"),
+    ],
+)
+def test_what_would_end_setup_later_is_named(seen: dict[str, Any], said: str) -> None:
+    assert said in problems("bare", **seen)
+    assert problems("bare", keys_refused={}, home_problem="") == ""
+
+
 def test_an_sshd_that_reads_no_drop_ins_is_named() -> None:
     assert "does not read drop-ins" in problems("bare", sshd_without=SSHD | {"reads_dropins": False})
 

@@ -21,6 +21,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from typing import Any
 REFUSING = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b"
 REFUSING_RULE = r'-A INPUT (?:-m comment --comment (?:"[^"]*"|\S+) )?-j (?:DROP|REJECT)\b'
 CHRONY = ("/etc/chrony/muster.conf", "/etc/chrony-muster.conf")  # ansible/vars/systems
+KEYS = "/etc/muster/ssh/authorized_keys"
 UIDS, SOME_UIDS = (1000, 60000), 50  # of ordinary accounts, as useradd chooses them
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 # Bridges that connect containers or virtual machines inside a host: Docker, Podman, CNI, libvirt, LXC.
@@ -105,15 +107,65 @@ def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str,
     return {"settings": sshd_says("\n".join(lines)), "defaults": sshd_says(""), "reads_dropins": reads}
 
 
+def sshd_for(dropin: str, user: str, address: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
+    """Return sshd's settings for a login with our drop-in, and the files that are read before it.
+
+    Only `sshd -T -C` applies Match blocks, and the first value of a setting wins.
+    """
+    keys = f"AuthorizedKeysFile {KEYS}\nPubkeyAuthentication yes\nAuthenticationMethods publickey"
+    ours = f"Match User {user}\n{keys}\nMatch all"
+    lines, before, is_past = [], [config], False
+    for line in text(config).splitlines():
+        match = re.match(r"\s*include\s+(.*)", line, re.IGNORECASE)
+        lines += [] if match else [line]
+        for pattern in match.group(1).split() if match else ():
+            full = str(Path(config).parent / pattern)
+            reads = fnmatch.fnmatch(dropin, full) and not is_past
+            for path in sorted({*map(str, Path("/").glob(full[1:])), *([dropin] if reads else [])}):
+                lines += ([] if is_past else [ours]) if path == dropin else [f"Include {path}"]
+                is_past = is_past or path == dropin
+                before += [] if is_past else [path]
+    settings = sshd_says("\n".join(lines), "-C", f"user={user},host={address},addr={address}")
+    return {"address": address, "settings": settings, "before": before}
+
+
+def keys_are_refused(login: dict[str, Any]) -> list[str]:
+    """Return the settings by which sshd would refuse the jobs' account, or its commands, and their files."""
+    wanted = {
+        "pubkeyauthentication": r"yes$",
+        "authenticationmethods": r"(any|publickey)$",
+        "authorizedkeysfile": rf"(.* )?{re.escape(KEYS)}( |$)",
+        "forcecommand": r"none$",
+    }
+    settings = {name: login["settings"].get(name, "none") for name in wanted} if login["settings"] else {}
+    wrong = [name for name, value in settings.items() if not re.match(wanted[name], value)]
+    return [f"{name} {settings[name]} ({', '.join(setters(name, login['before']))})" for name in wrong]
+
+
+def setters(setting: str, paths: list[str]) -> list[str]:
+    """Return which of sshd's files have a setting."""
+    return [path for path in paths if re.search(rf"^\s*{setting}\b", text(path), re.I | re.M)] or paths[:1]
+
+
+def cannot_write(folder: str) -> str:
+    """Return why no folder can be made in the place of a home; "" if one can."""
+    parent = next(path for path in Path(folder).parents if path.is_dir())
+    try:
+        Path(tempfile.mkdtemp(prefix=".muster-", dir=parent)).rmdir()
+    except OSError as error:
+        return f"{parent}: {error.strerror}"
+    return ""
+
+
 def hardening(dropin: str) -> str:
     """Return the lines for all accounts that setup wrote on request (hardening.conf.j2); "" without them."""
     match = re.search(r"^# For all accounts \(hardening_enabled\).*?(?=\n+Match )", text(dropin), re.M | re.S)
     return match.group() if match else ""
 
 
-def sshd_says(configuration: str) -> dict[str, str]:
+def sshd_says(configuration: str, *options: str) -> dict[str, str]:
     """Return sshd's settings under a configuration, from `sshd -T`; values of a repeated name are joined."""
-    argv = ("/usr/sbin/sshd", "-T", "-f", "/dev/stdin")
+    argv = ("/usr/sbin/sshd", "-T", "-f", "/dev/stdin", *options)
     try:
         done = subprocess.run(
             argv, input=configuration + "\n", capture_output=True, text=True, timeout=20, check=False
@@ -456,6 +508,11 @@ def main() -> None:
     user = account(asked["user"])
     groups = list(map(str, user["groups"])) if user else [asked["user"]]
     sshd = sshd_without(asked["sshd_dropin"])
+    who = operator()
+    froms = list(dict.fromkeys([*([who["client"]] if who["client"] else []), *resolved(asked["head"])]))
+    logins = [sshd_for(asked["sshd_dropin"], asked["user"], address) for address in froms]
+    refused = {login["address"]: keys_are_refused(login) for login in logins}
+    home = uids(asked["user"], user)
     records = new_packages()
     recorded = [name for record in records.values() for name in record.get("installed", [])]
     print(
@@ -469,9 +526,9 @@ def main() -> None:
                 "python": platform.python_version(),
                 "architecture": platform.machine(),
                 "hostname": socket.gethostname(),
-                "operator": operator(),
+                "operator": who,
                 "account": user,
-                "uids": uids(asked["user"], user),
+                "uids": home,
                 "venv": environment(str(user.get("home", "/home/new"))),
                 "engine": engine(asked["image"]),
                 "jobs": running_jobs([*asked["homes"], *([str(user["home"])] if user else [])]),
@@ -489,7 +546,15 @@ def main() -> None:
                 "hard_limits": hard_limits(),
                 "sshd_without": sshd,
                 "hardening": hardening(asked["sshd_dropin"]),
-                "sshd_refuses": sshd_refuses(asked["user"], groups, sshd["settings"]),
+                "sshd_refuses": sorted(
+                    {
+                        name
+                        for settings in [sshd["settings"], *(login["settings"] for login in logins)]
+                        for name in sshd_refuses(asked["user"], groups, settings)
+                    }
+                ),
+                "keys_refused": {address: settings for address, settings in refused.items() if settings},
+                "home_problem": "" if user else cannot_write(home["home"]),
                 "host_keys": host_keys(),
                 "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),

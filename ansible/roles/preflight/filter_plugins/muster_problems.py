@@ -45,6 +45,11 @@ def _system(seen: Facts, asked: Facts) -> Iterator[str]:
             f"to install {', '.join(asked['packages'])}, {asked['package_manager']} would remove "
             f"{', '.join(asked['unwanted'])}; if that is well, allow it: -e '{allowed}'"
         )
+    if problem := asked.get("download"):
+        yield (
+            f"{asked['package_manager']} cannot download what would be installed: {problem}; look at its "
+            "sources of packages (/etc/apt/sources.list.d) and its way to them"
+        )
 
 
 def _of_node(seen: Facts, asked: Facts) -> Iterator[str]:
@@ -147,6 +152,16 @@ def _of_sshd(seen: Facts, asked: Facts) -> Iterator[str]:
         yield (
             f"its sshd does not let {user} in (DenyUsers {sshd['denyusers']}), the account that jobs run as; "
             "take it off that list"
+        )
+    for address, settings in seen.get("keys_refused", {}).items():
+        yield (
+            f"its sshd would refuse the logins of {jobs}, from {address}: {'; '.join(settings)}; change "
+            "that, or leave the account out of that Match block"
+        )
+    if problem := seen.get("home_problem"):
+        yield (
+            f"no home can be made for the account {user} in {problem}; make it writable, or give jobs an "
+            "account that is there (user= in hosts.txt)"
         )
     shell = seen["account"].get("shell", "")
     other = f"give it another (chsh -s /bin/bash {user}), or jobs another account (user= in hosts.txt)"
