@@ -35,7 +35,7 @@ def table(names: Iterable[str], hostvars: Hosts, previews: bool = False) -> str:
             )
         )
         if "result" in cause:
-            messages.append(f"{name}: {_message(cause['result'])}")
+            messages.append(f"{name}: {_message(cause['result']).removeprefix(f'{name}: ')}")
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" for row in rows]
     return "\n".join([*lines, *messages])
