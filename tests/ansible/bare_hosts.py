@@ -36,7 +36,7 @@ def codename(rootfs: Path) -> str:
 
 RELEASE = codename(Path(ROOTFS)) if ROOTFS else os.environ.get("BARE_RELEASE", "trixie")
 HAS_TORCH = RELEASE == "trixie" and not ROOTFS  # of the images that the hosts are made from
-ADDRESSES = {f"node{number}": f"{NETWORK}.{10 + number}" for number in range(1, 9)}
+ADDRESSES = {f"node{number}": f"{NETWORK}.{10 + number}" for number in range(1, 10)}
 ADDRESSES["clock"] = f"{NETWORK}.20"
 STARTED = {"running", "degraded"}  # systemctl(1)
 BOOT_SECONDS = 1000.0  # for a machine on which four start at once, beside other work
