@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 IMAGE = "muster:cpu"
 CHECKS = {
     *("ssh_trust.pairs", "ssh_trust.unknown_host_key", "ssh_trust.wrong_key", "ssh_trust.password"),
-    *("ssh_trust.driver", "ssh_trust.finished"),
+    *("ssh_trust.driver", "ssh_trust.finished", "ssh_trust.files", "time_sync.files", "time_sync.service"),
     *("time_sync.synchronised", "time_sync.spread", "time_sync.alone"),
-    *("container_engine.answers", "container_engine.packages", "node.container", "node.unit"),
-    "leases.folder",
+    *("container_engine.answers", "container_engine.service", "container_engine.packages"),
+    *("node.container", "node.unit", "leases.folder"),
 }
 
 pytestmark = [

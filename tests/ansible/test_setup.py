@@ -46,13 +46,8 @@ BROUGHT_IN = {
 TASKS, TASKS_OF_ALL = 4, 4
 CHECKS = {
     *("ssh_trust.server", "ssh_trust.pairs", "ssh_trust.unknown_host_key", "ssh_trust.wrong_key"),
-    *(
-        "ssh_trust.password",
-        "ssh_trust.driver",
-        "ssh_trust.finished",
-        "time_sync.synchronised",
-        "time_sync.spread",
-    ),
+    *("ssh_trust.password", "ssh_trust.driver", "ssh_trust.finished", "ssh_trust.files", "ssh_trust.account"),
+    *("time_sync.files", "time_sync.service", "time_sync.synchronised", "time_sync.spread"),
     *("time_sync.alone", "ssh_trust.limits", "bare.packages", "bare.stack", "leases.folder"),
 }
 

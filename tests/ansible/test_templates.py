@@ -313,9 +313,9 @@ def test_a_host_stays_in_the_record_of_setup_until_it_is_cleaned() -> None:
     known = {"node1": {"user": "muster", "clock_mode": "head"}}
     earlier = {"node1": {"user": "old"}, "node2": {"user": "ml", "ssh_port": 2200}, "node3": {"user": "ml"}}
     record = programs.loaded("ssh_trust/filter_plugins/muster_record.py").record
-    assert record(known, earlier, ["node1"], ["node1", "node2"], "public") == {
-        "node1": {"user": "muster", "clock_mode": "public", "holds_key": True},
+    assert record(known, earlier, ["node1", "node2"], "public") == {
+        "node1": {"user": "muster", "clock_mode": "public"},
         "node2": {"user": "ml", "ssh_port": 2200, "left_out": True},
         "node3": {"user": "ml", "left_out": False},
     }
-    assert record(known, {}, [], ["node1"])["node1"] == known["node1"] | {"holds_key": False}
+    assert record(known, {}, ["node1"]) == known

@@ -15,10 +15,8 @@ from muster.deploy.features.setup import record as setup_record
 from muster.deploy.features.setup.command import Setup, Venv, Wheelhouse
 
 KNOWN = {
-    "node1": {"holds_key": True, "has_firewall": False},
-    "node2": {"holds_key": False, "has_firewall": False},
-    "node3": {"holds_key": False, "has_firewall": True},
-    "node4": {"holds_key": True, "left_out": True},
+    "node3": {"user": "ml"},
+    "node4": {"user": "ml", "left_out": True},
     "node9": {"user": "ml", "ssh_port": 2200},
 }
 
@@ -42,7 +40,7 @@ def printed(command: Setup | Wheelhouse | Venv, capsys: pytest.CaptureFixture[st
     return [Path(words[2]).name, *words[5:]]
 
 
-def test_a_limit_takes_the_hosts_along_that_have_to_know_the_new_one(
+def test_a_limit_takes_the_hosts_along_that_are_set_up(
     hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Setup(hosts=str(hosts), limit="node2", dry_run=True)

@@ -85,7 +85,7 @@ class Setup(PlaybookOptions):
 
     book = "setup"
 
-    limit: str = flag("", "only these hosts, and those that have to know them: node[7-9]", "HOSTS")
+    limit: str = flag("", "only these hosts, and all that are set up: node[7-9]", "HOSTS")
     remove: str = flag("", "undo setup on hosts that are no longer in the hosts file", "HOSTS")
 
     def playbook(self, hosts_file: Path) -> tuple[str, Sequence[str]]:
@@ -180,15 +180,14 @@ def _ansible_playbook() -> str:
 
 
 def limit(hosts: Sequence[Host], names: str, folder: Path) -> str:
-    """Ansible's --limit for hosts that are added: these, and the hosts that have to know them.
+    """Ansible's --limit for hosts that are added: these, and the hosts that have to know their host keys.
 
-    Those are the first host, whose clock the others compare theirs with, hosts that have the cluster's key,
-    and hosts with a firewall, as the last setup recorded them in `folder`; not those that it left out.
+    Those are the hosts that `folder` records as set up, and the first host, whose clock the others compare
+    theirs with.
     """
     chosen = hostfile.named(names, hosts, "--limit")
-    known = {name: host for name, host in setup_record.load(folder).items() if not host.get("left_out")}
-    affected = {name for name, host in known.items() if host.get("holds_key") or host.get("has_firewall")}
-    wanted = chosen | affected | ({hosts[0].name} if known else set())
+    known = {name for name, host in setup_record.load(folder).items() if not host.get("left_out")}
+    wanted = chosen | known | ({hosts[0].name} if known else set())
     return ",".join(host.name for host in hosts if host.name in wanted)
 
 

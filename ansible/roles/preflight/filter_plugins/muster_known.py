@@ -49,7 +49,6 @@ def _described(host: Host, seen: Host) -> dict[str, Any]:
         "hostname": seen["hostname"],
         "user": host["muster_user"],
         "ssh_port": host.get("muster_port"),
-        "has_firewall": bool(seen.get("firewalls")),
         "clock_mode": str(seen.get("clock_mode", "")),
         "port": int(seen["operator"]["port"]),
         "host_keys": seen["host_keys"],

@@ -48,7 +48,7 @@ def _system(seen: Facts, asked: Facts) -> Iterator[str]:
     if problem := asked.get("download"):
         yield (
             f"{asked['package_manager']} cannot download what would be installed: {problem}; look at its "
-            "sources of packages (/etc/apt/sources.list.d) and its way to them"
+            "sources of packages (/etc/apt/sources.list, sources.list.d) and at the network to them"
         )
 
 

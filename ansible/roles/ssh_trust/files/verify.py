@@ -1,13 +1,17 @@
 """Tests SSH trust from one host: `python3 -` runs it there, as root, with JSON.
 
-Every host of the cluster accepts the login of a host that has the cluster's key, under strict host key
-checking. A host that shall have no key has none, and is refused. The next host refuses a wrong key and a
-password, and ssh refuses that host when its host key is not known.
+The account of jobs has no rights but those that setup gave it. Every host of the cluster accepts the login
+of a host that has the cluster's key, under strict host key checking. A host that shall have no key has none,
+and is refused. The next host refuses a wrong key and a password, and ssh refuses that host when its host key
+is not known.
 """
 
 from __future__ import annotations
 
+import grp
 import json
+import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -89,28 +93,58 @@ def for_all() -> dict[str, str]:
 
 
 def server(user: str, expected: dict[str, str]) -> list[str]:
-    """Return the settings of sshd that differ from the drop-in, because an earlier file set them."""
+    """Return the settings of sshd that differ from what setup wrote: changed, or set in an earlier file."""
     done = run("/usr/sbin/sshd", "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1")
     real = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     expected = {**expected, **for_all()}
-    return [
+    wrong = [
         f"{key} is {real.get(key)}, not {value}" for key, value in expected.items() if real.get(key) != value
     ]
+    remedy = f"do: muster setup, and remove what a file before {DROPIN} sets"
+    return [f"{', '.join(wrong)}; {remedy}"] if wrong else []
+
+
+def account(user: str) -> list[str]:
+    """Return how the account differs from that which setup made, each with its remedy."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return [f"there is no account {user}; do: muster setup"]
+    groups = [group.gr_name for group in grp.getgrall() if user in group.gr_mem]
+    problems = [f"it is in the group {name}; do: gpasswd --delete {user} {name}" for name in groups]
+    home = Path(entry.pw_dir)
+    if not entry.pw_uid or not entry.pw_gid:
+        problems.append(f"its UID or GID is root's; do: usermod --uid UID --gid GID {user}")
+    elif home.exists() and home.stat().st_uid != entry.pw_uid:
+        problems.append(f"{home} belongs to another; do: chown {user}: {home}")
+    if entry.pw_shell != "/bin/bash":
+        problems.append(f"its shell is {entry.pw_shell}; do: muster setup")
+    if run("passwd", "--status", user).stdout.split()[1:2] in (["P"], ["PS"], ["NP"]):
+        problems.append(f"it has a password; do: usermod --password '*' {user}")
+    if shutil.which("sudo"):
+        allowed = run("sudo", "-n", "-l", "-U", user).stdout.partition(" may run the following ")[2]
+        rights = ", ".join(line.strip() for line in allowed.splitlines()[1:])
+        problems += [f"sudo lets it run {rights}; remove the rule (/etc/sudoers.d)"] if allowed else []
+    return problems
 
 
 def main() -> None:
     """Print the outcomes as JSON."""
     asked = json.loads(sys.argv[1])
-    user, target = asked["user"], asked["target"]
-    names, key = asked["names"], asked["key"]
-    reached = keyless(user, [target["name"]], key) if key else pairs(user, names)
-    checks = [check("server", server(user, asked["sshd"])), check("pairs", reached)]
-    refused = "Host key verification failed"
-    checks.append(check("unknown_host_key", refusal(user, refused, *UNKNOWN, target["name"])))
-    checks.append(check("wrong_key", refuses_wrong_key(user, target)))
-    checks.append(
-        check("password", refusal(user, "Permission denied (publickey)", *PASSWORD, target["name"]))
-    )
+    os.environ["LC_ALL"] = "C"
+    user, target, key = asked["user"], asked["target"], asked["key"]
+    settings = server(user, asked["sshd"])
+    if asked["stale"]:
+        settings.append(f"sshd has not read {DROPIN} since it changed; do: muster setup")
+    checks = [check("account", account(user) if asked["made"] else []), check("server", settings)]
+    if asked["logs_in"]:
+        refused, denied = "Host key verification failed", "Permission denied (publickey)"
+        checks += [
+            check("pairs", keyless(user, [target["name"]], key) if key else pairs(user, asked["names"])),
+            check("unknown_host_key", refusal(user, refused, *UNKNOWN, target["name"])),
+            check("wrong_key", refuses_wrong_key(user, target)),
+            check("password", refusal(user, denied, *PASSWORD, target["name"])),
+        ]
     print(json.dumps(checks))
 
 

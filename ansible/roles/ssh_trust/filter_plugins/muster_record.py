@@ -9,7 +9,7 @@ Hosts = Mapping[str, Mapping[str, Any]]
 
 
 def record(
-    known: Hosts, earlier: Hosts, heads: Collection[str], listed: Collection[str], clock_mode: str = ""
+    known: Hosts, earlier: Hosts, listed: Collection[str], clock_mode: str = ""
 ) -> dict[str, dict[str, Any]]:
     """Return the record: the known hosts, and earlier hosts, which still have what setup made.
 
@@ -20,7 +20,7 @@ def record(
     kept = {name: dict(host) for name, host in earlier.items() if name not in known}
     for name, host in kept.items():
         host["left_out"] = name in listed
-    return kept | {name: dict(host) | mode | {"holds_key": name in heads} for name, host in known.items()}
+    return kept | {name: dict(host) | mode for name, host in known.items()}
 
 
 class FilterModule:
