@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ansible.bare_hosts import ADDRESSES, NETWORK, Hosts, run
+from tests.ansible.bare_hosts import ADDRESSES, BOOKS, NETWORK, Hosts, run
 from tests.ansible.programs import module
-from tests.ansible.rendering import render_value
+from tests.ansible.rendering import render, render_value
 from tests.ansible.test_problems import SEEN
 from tests.waiting import wait_until
 
@@ -166,6 +167,27 @@ def test_the_clusters_own_addresses_alone_are_let_in(
     assert first == {"addresses": ["10.0.0.1", "10.0.0.2", "192.0.2.9"], "protocol": "tcp", "ports": [ssh]}
     assert [f"{rule['protocol']} {','.join(rule['ports'])}" for rule in rest] == others
     assert all(rule["addresses"] == ["10.0.0.1", "10.0.0.2"] for rule in rest)
+
+
+def test_verify_names_why_the_rules_would_not_return() -> None:
+    unit = "/etc/systemd/system/muster-firewall.service"
+    written = {
+        "/var/lib/muster/firewall.py": (BOOKS / "roles/firewall/files/firewall.py").read_text(),
+        unit: render("firewall", "muster-firewall.service.j2", KNOWN),
+    }
+    files = {
+        path: f"0 0644 {hashlib.sha256(content.encode()).hexdigest()}" for path, content in written.items()
+    }
+
+    def problems(enabled: bool, files: dict[str, str]) -> Any:
+        seen = {"files": files, "units": {"muster-firewall": {"enabled": enabled}}}
+        return render_value("firewall", "firewall_problems", KNOWN, muster_seen=seen)
+
+    assert problems(True, files) == []
+    assert problems(False, files | {unit: ""}) == [
+        f"{unit} was changed",
+        "muster-firewall is not enabled",
+    ]
 
 
 def test_iptables_own_tables_are_left_to_iptables() -> None:
