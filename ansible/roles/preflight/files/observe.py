@@ -94,38 +94,41 @@ def addresses() -> list[str]:
     return [address for address in said("hostname", "--all-ip-addresses").split() if address not in inner]
 
 
-def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
-    """Return sshd's settings without Muster's drop-in, OpenSSH's defaults, and whether it reads drop-ins."""
-    lines, reads = [], False
-    for line in text(config).splitlines():
-        match = re.match(r"\s*include\s+(.*)", line, re.IGNORECASE)
-        for pattern in match.group(1).split() if match else ():
-            paths = [str(path) for path in sorted(Path("/").glob(str(Path(config).parent / pattern)[1:]))]
-            reads = reads or fnmatch.fnmatch(dropin, str(Path(config).parent / pattern))
-            lines += [f"Include {path}" for path in paths if path != dropin]
-        lines += [] if match else [line]
-    return {"settings": sshd_says("\n".join(lines)), "defaults": sshd_says(""), "reads_dropins": reads}
+def sshd_files(dropin: str, ours: str, config: str) -> tuple[str, list[str], bool]:
+    """Return sshd's configuration with lines of ours in the place of Muster's drop-in.
 
-
-def sshd_for(dropin: str, user: str, address: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
-    """Return sshd's settings for a login with our drop-in, and the files that are read before it.
-
-    Only `sshd -T -C` applies Match blocks, and the first value of a setting wins.
+    And the files that sshd reads before that place, as the first value of a setting wins; and whether sshd
+    reads drop-ins.
     """
-    keys = f"AuthorizedKeysFile {KEYS}\nPubkeyAuthentication yes\nAuthenticationMethods publickey"
-    ours = f"Match User {user}\n{keys}\nMatch all"
-    lines, before, is_past = [], [config], False
+    lines, before, reads = [], [config], False
     for line in text(config).splitlines():
         match = re.match(r"\s*include\s+(.*)", line, re.IGNORECASE)
         lines += [] if match else [line]
         for pattern in match.group(1).split() if match else ():
             full = str(Path(config).parent / pattern)
-            reads = fnmatch.fnmatch(dropin, full) and not is_past
-            for path in sorted({*map(str, Path("/").glob(full[1:])), *([dropin] if reads else [])}):
-                lines += ([] if is_past else [ours]) if path == dropin else [f"Include {path}"]
-                is_past = is_past or path == dropin
-                before += [] if is_past else [path]
-    settings = sshd_says("\n".join(lines), "-C", f"user={user},host={address},addr={address}")
+            is_here = fnmatch.fnmatch(dropin, full) and not reads
+            for path in sorted({*map(str, Path("/").glob(full[1:])), *([dropin] if is_here else [])}):
+                lines += [f"Include {path}"] if path != dropin else [ours] if is_here else []
+                reads = reads or path == dropin
+                before += [] if reads else [path]
+    return "\n".join(lines), before, reads
+
+
+def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
+    """Return sshd's settings without Muster's drop-in, OpenSSH's defaults, and whether it reads drop-ins."""
+    configuration, _, reads = sshd_files(dropin, "", config)
+    return {"settings": sshd_says(configuration), "defaults": sshd_says(""), "reads_dropins": reads}
+
+
+def sshd_for(dropin: str, user: str, address: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
+    """Return sshd's settings for a login with our drop-in, and the files that are read before it.
+
+    Only `sshd -T -C` applies Match blocks.
+    """
+    keys = f"AuthorizedKeysFile {KEYS}\nPubkeyAuthentication yes\nAuthenticationMethods publickey"
+    ours = f"Match User {user}\n{keys}\nMatch all"
+    configuration, before, _ = sshd_files(dropin, ours, config)
+    settings = sshd_says(configuration, "-C", f"user={user},host={address},addr={address}")
     return {"address": address, "settings": settings, "before": before}
 
 
