@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
+from tests.ansible.bare_hosts import BOOKS, PATH, recap, run
 from tests.ansible.programs import loaded
 
 undo = loaded("undo/filter_plugins/muster_undo.py")
@@ -60,10 +58,21 @@ def test_files_are_put_back_and_only_services_of_changed_files_are_told(tmp_path
     assert files.restore(patterns, kept, {str(tmp_path): ["false"]}) == []
 
 
-def test_the_recap_counts_the_hosts_that_the_playbook_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = loaded("../callback_plugins/plain.py")
-    monkeypatch.setattr(plain.default.CallbackModule, "v2_playbook_on_stats", lambda *_: None)
-    stats = SimpleNamespace(custom={"_run": {"muster_failed": ["node2"]}}, failures=defaultdict(int, node1=1))
-    stats.processed = {"node1": 1}
-    plain.CallbackModule().v2_playbook_on_stats(stats)
-    assert (stats.failures, stats.processed) == ({"node2": 1}, {"node1": 1, "node2": 1})
+PLAY = """
+- hosts: cluster
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_stats: {data: {muster_failed: [node2]}, aggregate: false}
+      run_once: true
+    - ansible.builtin.fail: {msg: of all}
+      run_once: true
+"""
+
+
+def test_the_recap_counts_the_hosts_that_the_playbook_names(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("node1\nnode2\n")
+    (tmp_path / "play.yml").write_text(PLAY)
+    env = os.environ | {"PATH": PATH, "ANSIBLE_CONFIG": str(BOOKS / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    done = run("ansible-playbook", "play.yml", "--inventory", "hosts.txt", cwd=tmp_path, env=env)
+    failed = {name: host["failed"] for name, host in recap(done.stdout).items()}
+    assert (done.returncode, failed) == (2, {"node1": 0, "node2": 1}), done.stdout + done.stderr
