@@ -43,7 +43,7 @@ BROUGHT_IN = {
 }
 # What a setup costs is each task on each host, the login of a launch among them. Some are done once for all,
 # on the first host, which also logs in to the others.
-TASKS, TASKS_OF_ALL = 4, 4
+TASKS, TASKS_OF_ALL = 5, 5
 CHECKS = {
     *("ssh_trust.server", "ssh_trust.pairs", "ssh_trust.unknown_host_key", "ssh_trust.wrong_key"),
     *("ssh_trust.password", "ssh_trust.driver", "ssh_trust.finished", "ssh_trust.files", "ssh_trust.account"),
