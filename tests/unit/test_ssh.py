@@ -24,6 +24,7 @@ from muster.deploy.core.connect.transports.ssh import PACKET_BYTES, PinnedClient
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve
 from muster.deploy.core.errors import HostError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
+from tests.waiting import wait_until
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTWkmrHdDTOh9hcHwDh6xOdKmHxYkfsLwBXqFZE2nlF"
 
@@ -351,7 +352,8 @@ def test_an_agent_here_has_no_more_of_the_shell_than_a_login_gives(monkeypatch: 
     pipe = Access().open(Host("localhost"))
     assert isinstance(pipe, LocalPipe)
     with contextlib.closing(pipe):
-        words = Path(f"/proc/{pipe.pid}/environ").read_text().split("\0")
-    names = {word.partition("=")[0] for word in words}
+        environ = Path(f"/proc/{pipe.pid}/environ")  # empty until the program is loaded
+        words = wait_until(environ.read_text, "the environment of the agent")
+    names = {word.partition("=")[0] for word in words.split("\0")}
     assert wanted <= names
     assert not left_out & names
