@@ -54,7 +54,7 @@ SIGNATURES = {
 }
 MEMBERS_OF_JOB = {
     *("rank", "world_size", "ranks", "hosts", "host_count", "node_rank"),
-    *("backend", "device", "store", "timeout", "long_works", "losses", "out", "restart", "name"),
+    *("backend", "device", "store", "timeout", "long_works", "losses", "sums", "out", "restart", "name"),
     *("all_gather", "all_reduce_sum", "barrier", "broadcast", "check_finite", "global_mean", "mesh", "seed"),
     *("first_step_done", "step_timeout"),
 }
