@@ -207,8 +207,8 @@ class Forwarder:
         except (MusterError, OSError) as error:
             why = str(error)
         if why:
+            self._note_once(f"a connection was refused: {why}")  # first: a client may end this command then
             connection.close()
-            self._note_once(f"a connection was refused: {why}")
 
     def _connect(self, connection: socket.socket) -> str:
         """Connect to the target; returns why that fails."""
