@@ -504,17 +504,29 @@ def unit(answer: str, files: list[str], stamp: str) -> dict[str, bool]:
     }
 
 
+def sshd_facts(asked: dict[str, Any], groups: list[str], client: str) -> dict[str, Any]:
+    """Return what sshd would do with logins of the account from the head, and from `client` if known."""
+    dropin, user = asked["sshd_dropin"], asked["user"]
+    sshd = sshd_without(dropin)
+    origins = dict.fromkeys([*([client] if client else []), *resolved(asked["head"])])
+    logins = [sshd_for(dropin, user, address) for address in origins]
+    refused = {login["address"]: keys_are_refused(login) for login in logins}
+    every = [sshd["settings"], *(login["settings"] for login in logins)]
+    return {
+        "sshd_without": sshd,
+        "hardening": hardening(dropin),
+        "sshd_refuses": sorted({name for one in every for name in sshd_refuses(user, groups, one)}),
+        "keys_refused": {address: settings for address, settings in refused.items() if settings},
+    }
+
+
 def main() -> None:
     """Print the facts as JSON."""
     asked = json.loads(sys.argv[1])
     system = release()
     user = account(asked["user"])
     groups = list(map(str, user["groups"])) if user else [asked["user"]]
-    sshd = sshd_without(asked["sshd_dropin"])
     who = operator()
-    froms = list(dict.fromkeys([*([who["client"]] if who["client"] else []), *resolved(asked["head"])]))
-    logins = [sshd_for(asked["sshd_dropin"], asked["user"], address) for address in froms]
-    refused = {login["address"]: keys_are_refused(login) for login in logins}
     home = uids(asked["user"], user)
     records = new_packages()
     recorded = [name for record in records.values() for name in record.get("installed", [])]
@@ -547,16 +559,7 @@ def main() -> None:
                 "clock_is_kept": clock_is_kept(),
                 "clock_mode": clock_mode(*CHRONY),
                 "hard_limits": hard_limits(),
-                "sshd_without": sshd,
-                "hardening": hardening(asked["sshd_dropin"]),
-                "sshd_refuses": sorted(
-                    {
-                        name
-                        for settings in [sshd["settings"], *(login["settings"] for login in logins)]
-                        for name in sshd_refuses(asked["user"], groups, settings)
-                    }
-                ),
-                "keys_refused": {address: settings for address, settings in refused.items() if settings},
+                **sshd_facts(asked, groups, who["client"]),
                 "home_problem": "" if user else cannot_write(home["home"]),
                 "host_keys": host_keys(),
                 "pinned_host_keys": pinned_host_keys(),
