@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +14,14 @@ from tests.launching import MUSTER, Project, wait_until_clean
 from tests.waiting import PATIENCE, read_until
 
 PROGRAM = """
-import os, time
+import os
 step = 7
 def train():
     print("ready", flush=True)
-    while not os.path.exists(os.environ["GO"]):
-        time.sleep(0.01)
+    open(os.environ["GO"]).close()
 train()
 """
+"""Its ranks wait in one call, so that they have the same stack at any moment, until a FIFO has a writer."""
 ELSEWHERE = "127.0.0.2 port=1\n"
 """Another cluster, which does not answer: whoever asks it says so."""
 
@@ -45,6 +46,7 @@ def launched(project: Project, tmp_path: Path) -> tuple[list[str], Path]:
     (project.path / "train.py").write_text(PROGRAM)
     (project.path / "hosts.txt").write_text(ELSEWHERE)
     (project.path / "second.txt").write_text("localhost slots=2\n")
+    os.mkfifo(tmp_path / "go")
     started, python = tmp_path / "started", tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho >>{started}\nexec {MUSTER.parent}/python "$@"\n')
     python.chmod(0o700)
@@ -59,7 +61,7 @@ def job(project: Project, tmp_path: Path, launched: tuple[list[str], Path]) -> I
         found = re.search(r"job (\S+):", "".join(read_until(driver, "ready", 2)))
         assert found
         yield Running(project, found[1], tmp_path / "go", started)
-        (tmp_path / "go").touch()
+        (tmp_path / "go").open("w").close()
         driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 0
 
@@ -82,7 +84,7 @@ def test_a_command_asks_the_hosts_of_its_job_and_no_others(job: Running) -> None
         with _asks_no_other(job):
             done = muster(*words)
         assert said in done.stdout, (words, done)
-        stands_still = words[0] == "why"  # the ranks sleep
+        stands_still = words[0] == "why"  # the ranks wait
         assert (done.returncode, done.stderr) == (int(stands_still), ""), words
     newest = muster("stacks")  # it runs here, so no host is asked for a newer one
     assert (newest.returncode, newest.stderr) == (0, f"job {job.job}\n")
@@ -132,7 +134,7 @@ def test_a_detached_job_is_asked_for_on_its_own_head(
         done = project.muster(*words)
         assert (done.returncode, done.stderr) == (0, ""), (words, done)
         assert said in done.stdout
-    (tmp_path / "go").touch()
+    (tmp_path / "go").open("w").close()
     attached = project.muster("attach", job)
     assert (attached.returncode, attached.stderr) == (0, "")
     assert "DONE    2 ranks on 1 host" in attached.stdout
