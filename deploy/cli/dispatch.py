@@ -56,7 +56,8 @@ class Commands(click.Group):
             if instead := replacement(gone):
                 raise UsageError(f"{called.split()[0]} {instead}")
         if self._before:
-            raise UsageError(f"{called}: which of {', '.join(self._full_names())}?")
+            hint = nearest(f"{self._before[:-1]} {name}", self._full_names()) or self._choice()
+            raise UsageError(f"{called} has no command {name}{hint}")
         if name in OTHER_NAMES:
             raise UsageError(f"{called} has no command {name}: `{called} {OTHER_NAMES[name]}")
         first, *apart = name.split()
@@ -75,7 +76,7 @@ class Commands(click.Group):
             return click.Command.parse_args(self, ctx, args[args[:1] == ["help"] :])
         if self._before:
             if not args:
-                raise UsageError(f"{ctx.command_path}: which of {', '.join(self._full_names())}?")
+                raise UsageError(f"{ctx.command_path}: a command is missing{self._choice()}")
             return click.Command.parse_args(self, ctx, args)
         start = next((index for index, word in enumerate(args) if not word.startswith("-")), len(args))
         before, after = args[:start], args[start:]
@@ -103,6 +104,9 @@ class Commands(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         names = dict.fromkeys(name.partition(".")[0] for name in self.list_commands(ctx))
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+    def _choice(self) -> str:
+        return f"; it has {', '.join(self._full_names())}"
 
     def _full_names(self) -> list[str]:
         return [name.replace(".", " ") for name in MODULES if name.startswith(self._before)]
