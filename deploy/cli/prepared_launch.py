@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..core.job.job import Job
     from ..core.job.result import LaunchResult
     from ..core.job.run_folder import RunFolder
-    from ..features.packages.existing_environment import PackageSource
+    from ..features.packages.driver import Packages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +76,14 @@ class PreparedLaunch:
         self.screen.say(f"job {name} is Slurm's job {number}; its folder is {batch.folder}")
         self.screen.say(_detached(name, "the first host"))
 
-    def _packages(self) -> PackageSource | None:
+    def _packages(self) -> Packages | None:
         """The delivery of the packages, if there are any."""
         if self.wanted is None:
             return None
         from ..features.packages.bring import PackageDelivery
 
         launcher, dry = self.spec.launcher, self.options.dry_run
-        return PackageDelivery(self.wanted, launcher, cache_folder(), self.screen.say, Progress, dry=dry)
+        return PackageDelivery(self.wanted, launcher, cache_folder(), self.screen.say, dry=dry)
 
     def _show_plan(self, placement: Placement) -> None:
         """Print the plan, and change nothing on the hosts."""
@@ -159,7 +159,7 @@ def job_here(
     runs: Path,
     own: Sequence[Feature],
     *,
-    packages: PackageSource | None = None,
+    packages: Packages | None = None,
     timings: Timings | None = None,
 ) -> Job:
     """A job of this process: with all features, after those in `own`, and the record of its hosts."""

@@ -15,10 +15,10 @@ from .why.options import WhyOptions
 from .why.recorder import Recorder
 
 if TYPE_CHECKING:
-    from .packages.existing_environment import PackageSource
+    from .packages.driver import Packages
 
 
-def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[Feature, ...]:
+def changing(spec: LaunchSpec, packages: Packages | None = None) -> tuple[Feature, ...]:
     """The features that change an attempt: all that a dry run needs.
 
     `packages`: brings the packages, if the hosts need not have them already.
@@ -31,13 +31,11 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
     found.append(Leases())
     there = spec.of(PackageOptions)
     if packages is None and there.environment:
-        from .packages.existing_environment import Present
-
-        packages = Present(there.environment, there.described)
-    if packages:
         from .packages.driver import Packages
 
-        found.append(Packages(packages))
+        packages = Packages(there.environment, there.described)
+    if packages:
+        found.append(packages)
     if spec.of(ContainerOptions).image:
         from .containers.driver import Containers
 
@@ -51,7 +49,7 @@ def changing(spec: LaunchSpec, packages: PackageSource | None = None) -> tuple[F
     return tuple(found)
 
 
-def features_of(spec: LaunchSpec, *others: Feature, packages: PackageSource | None = None) -> Features:
+def features_of(spec: LaunchSpec, *others: Feature, packages: Packages | None = None) -> Features:
     """The features of a job with this request. `others` act before them."""
     return Features((*others, *changing(spec, packages), *_tapping(spec)))
 

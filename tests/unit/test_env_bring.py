@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +13,7 @@ from muster.deploy.core.connect.inbox import Inbox
 from muster.deploy.core.connect.listener import Listener
 from muster.deploy.core.connect.reports import Event, FileGot, Report
 from muster.deploy.core.connect.requests.request import Nothing, Request
+from muster.deploy.core.content import tree_transfer
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
@@ -22,7 +21,7 @@ from muster.deploy.core.hosts.host_facts import Environment, HostEnvironments, m
 from muster.deploy.core.plan.launch_plan import Contribution
 from muster.deploy.features.packages import bring
 from muster.deploy.features.packages.bring import PackageDelivery
-from muster.deploy.features.packages.existing_environment import Present
+from muster.deploy.features.packages.driver import Packages
 from muster.deploy.features.packages.messages import ENVIRONMENT_MAKE, ENVIRONMENTS, EnvironmentMade
 from muster.deploy.features.packages.package_request import Requirements
 from tests.packages import make_wheel, require
@@ -109,11 +108,9 @@ def asked(tmp_path: Path) -> Requirements:
 
 
 def bringing(asked: Requirements, said: list[str] | None = None, **choices: Any) -> PackageDelivery:
-    quiet = SimpleNamespace(show=lambda done, total: None)
     tell = (said if said is not None else []).append
     launcher = choices.pop("launcher", "mpirun")
-    cache = asked.file.parent / "cache"
-    return PackageDelivery(asked, launcher, cache, tell, lambda what, unit: nullcontext(quiet), **choices)
+    return PackageDelivery(asked, launcher, asked.file.parent / "cache", tell, **choices)
 
 
 APART = ["aa" * 16, "bb" * 16, "cc" * 16]
@@ -133,7 +130,7 @@ def test_hosts_that_lack_the_packages_get_them_and_this_machine_sends_each_file_
     assert again.provide(cluster) == facts
     assert all(channel.asked[-1] == "envs" for channel in cluster.channels.values())
     assert again.described == first.described.replace("get them", "have them")
-    assert Present(first.key, "").provide(cluster) == facts
+    assert Packages(first.key, "").provide(cluster) == facts
 
 
 def test_hosts_that_share_a_home_make_it_once(asked: Requirements) -> None:
@@ -155,13 +152,13 @@ def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Requireme
 
 def test_a_host_that_never_makes_it_is_named(asked: Requirements, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bring, "MAKE_SECONDS", 0.2)
-    monkeypatch.setattr(bring, "HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(tree_transfer, "HEAR_SECONDS", 0.1)
     cluster = cluster_of(APART)
     says, node2 = cluster.channels["node2"].report, cluster.channels["node2"]
     node2.report = lambda report: None if isinstance(report, EnvironmentMade) else says(report)
     with pytest.raises(UnfitError) as failed:
         bringing(asked).provide(cluster)
-    assert str(failed.value) == "node2: cannot make the environment: not done after 0 hours"
+    assert str(failed.value) == "node2: cannot make the environment: not done after 0 s"
 
 
 def test_a_dry_run_asks_and_makes_nothing(asked: Requirements) -> None:
@@ -198,7 +195,7 @@ def test_a_restart_says_which_host_has_lost_the_environment(asked: Requirements)
     first.provide(cluster)
     cluster.channels["node2"].made.clear()
     with pytest.raises(UnfitError, match=f"node2: its environment {first.key} is gone; launch again"):
-        Present(first.key, "").provide(cluster)
+        Packages(first.key, "").provide(cluster)
 
 
 def test_programs_of_the_environment_come_before_those_of_the_host() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -145,16 +144,3 @@ def serve(
 
     channels = {host: cluster.channels[host] for host in digests}
     return ask_every(channels, BLOB_SERVE, SERVE_SECONDS, arguments)
-
-
-def transfers_of(files: Iterable[LocalFile], needed: Mapping[str, Sequence[str]]) -> list[Transfer]:
-    """The files of this machine, in their order, for the hosts that need their digests."""
-    return [
-        Transfer(file.digest, file.size, hosts, partial(_open, file.path))
-        for file in files
-        if (hosts := tuple(host for host, digests in needed.items() if file.digest in digests))
-    ]
-
-
-def _open(path: Path) -> BinaryIO:
-    return path.open("rb")

@@ -24,9 +24,11 @@ from ..connect.pipe import LostError, why_lost
 from ..connect.reports import FileGot, FileHave, FileSent, FileStuck, Lost, Report
 from ..connect.requests.request import Answer, Nothing, Request
 from ..errors import MusterError
+from ..text.text import duration
 from ..waits import waiting
+from ..wire.files import open_regular
 from .messages import BLOB_COMPLETE, BLOB_FORGET, BLOB_PULL, BLOB_TAKE, FilesServed
-from .transfer_state import ANSWER_SECONDS, ActiveTransfer, Receiver, Transfer, ancestors
+from .transfer_state import ANSWER_SECONDS, ActiveTransfer, LocalFile, Receiver, Transfer, ancestors
 
 # The unconfirmed data on its way to one host: an interruption loses only this.
 PIECE, PIECES_AT_ONCE = 1 << 18, 8
@@ -121,7 +123,7 @@ def _report_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> N
 HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
 LEAST_BYTES = 1 << 20  # fewer in STALLED_SECONDS are none, or a host could keep a push from its end
 FILES_AT_ONCE, MOST_QUOTED = 16, 400
-GONE_AND_KEPT = "the SSH connection to it is gone; the data that arrived there is kept: push again"
+GONE_AND_KEPT = "the SSH connection to it is gone; the data that arrived there is kept: try again"
 TRIES = 2  # from other hosts; then from this machine, as often
 OnProgress = Callable[[int, int], None]
 
@@ -168,6 +170,15 @@ class Transfers:
             for host, why in self._stuck.items()
             if host not in self.lost
         ]
+
+    def bring_files(self, files: Iterable[LocalFile], needed: Mapping[str, Collection[str]]) -> None:
+        """Bring files of this machine, in their order, to the hosts that need their digests."""
+        wanted = [
+            Transfer(file.digest, file.size, hosts, partial(open_regular, file.path))
+            for file in files
+            if (hosts := tuple(host for host, digests in needed.items() if file.digest in digests))
+        ]
+        self.bring(wanted, sum(transfer.size * len(transfer.hosts) for transfer in wanted))
 
     def bring(self, files: Iterable[Transfer], total: int = 0) -> None:
         """Bring every file to its hosts, until none waits. `files` may be made while others are on their way.
@@ -229,10 +240,13 @@ class Transfers:
         return True
 
     def _give_up_if_stalled(self) -> None:
-        longest = max([STALLED_SECONDS, *self.working.values()])
-        if time.monotonic() - self._heard > longest:
-            for host in {*self.working}.union(*(active.receivers for active in self._active.values())):
-                self.lose(host, f"nothing arrived for {longest:.0f} s")
+        quiet = time.monotonic() - self._heard
+        for host, seconds in [*self.working.items()]:
+            if quiet > seconds:
+                self.lose(host, f"not done after {duration(int(seconds))}")
+        if quiet > max([STALLED_SECONDS, *self.working.values()]):
+            for host in {host for active in self._active.values() for host in active.receivers}:
+                self.lose(host, f"nothing arrived for {STALLED_SECONDS:.0f} s")
 
     def _take(self, host: str, report: Report) -> None:
         """Handle the report of a host, which may only be about files that it waits for."""

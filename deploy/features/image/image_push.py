@@ -12,7 +12,7 @@ from ...core.connect.fanout import ask_every
 from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
 from ...core.content.messages import BLOB_FORGET
-from ...core.content.transfer_state import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
+from ...core.content.transfer_state import ANSWER_SECONDS, LocalFile, Transfer, serve
 from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.decode import AtMost, lazy_dataclass
 from ...core.errors import MusterError, UnfitError
@@ -190,8 +190,7 @@ class ImageTransfer:
         transfers.arrived, transfers.take_other = self._arrived, self._take_other
         for host in [host for host, missing in self._missing.items() if not missing]:
             self._load(host)
-        wanted = transfers_of(files, needed)
-        transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
+        transfers.bring_files(files, needed)
         for host, error in transfers.lost.items():
             hosts[host].error = error
         self._tidy(hosts)

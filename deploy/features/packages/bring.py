@@ -11,31 +11,28 @@ import re
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, on_every
-from ...core.connect.pipe import why_lost
-from ...core.connect.reports import Lost, Report
-from ...core.content.transfer_state import LocalFile, serve, transfers_of
+from ...core.connect.reports import Report
+from ...core.content.transfer_state import LocalFile, serve
 from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.decode import MALFORMED, from_json
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.hosts.host_facts import Environment, Facts, HostEnvironments, minor, with_interpreter
 from ...core.text.fold import fold, fold_names
-from ...core.text.progress import MB
+from ...core.text.progress import MB, Progress
 from ...core.text.text import count
 from ...core.wire.durable import keep_if_intact, read_sealed, write_sealed
 from ...core.wire.files import digest as digest_of
 from . import uv
-from .existing_environment import EnvironmentsAsked
+from .driver import Packages
 from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH, EnvironmentMade
 from .package_request import Platform, Requirements, fingerprint
 from .requirements import exported_problems, no_builds, toml
@@ -333,20 +330,13 @@ def _require_torch(facts: Mapping[str, Facts]) -> None:
 
 
 REACH_SECONDS = 15.0
-HEAR_SECONDS = 2.0
 MAKE_SECONDS = 6 * 3600.0  # a host may fetch gigabytes from its index
 
 
-class ProgressLine(Protocol):
-    """A line that shows how much is done."""
-
-    def show(self, done: int, total: int) -> None: ...
-
-
-class PackageDelivery(EnvironmentsAsked):
+class PackageDelivery(Packages):
     """The packages of a launch. Nothing changes on hosts that have them, nor with `dry`.
 
-    `write`: gets lines for the user. `progress`: makes a line of progress from a description and a unit.
+    `write`: gets lines for the user.
     """
 
     def __init__(
@@ -355,19 +345,17 @@ class PackageDelivery(EnvironmentsAsked):
         launcher: str,
         cache: Path,
         write: Callable[[str], None],
-        progress: Callable[..., AbstractContextManager[ProgressLine]],
         *,
         dry: bool = False,
     ) -> None:
         super().__init__()
-        self.key = self.described = ""
         self._lock: Lock | None = None
-        self._wanted, self._launcher, self._cache, self._dry = wanted, launcher, cache, dry
-        self._write, self._progress = write, progress
+        self._wanted, self._launcher, self._cache = wanted, launcher, cache
+        self._write, self._dry = write, dry
 
     def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
         """The facts of each host inside its environment, which a host without it makes."""
-        held = self.of(cluster)
+        held = self.environments(cluster)
         facts = {host: cluster.facts[host] for host in held}
         # A restart has the same packages, whichever hosts are left.
         lock = self._lock = self._lock or self._locked(facts, held)
@@ -454,22 +442,58 @@ class PackageDelivery(EnvironmentsAsked):
         makers = [*first.values()]
         online = self._online(cluster, lock, makers)
         self._write(f"packages: {self.described}")
-        offline = [host for host in makers if host not in online]
-        wheels = self._wheels(lock) if offline else []
+        wheels = self._wheels(lock) if online < {*makers} else []
         program = uv.program()
         tool = LocalFile(digest_of(program), program.stat().st_size, program)
-        files = [tool, *(LocalFile(*wheel) for wheel in wheels)]
-        needed = {host: [tool.digest] for host in online} | {
-            host: [file.digest for file in files] for host in offline
-        }
-        build = EnvironmentBuild(cluster, lock, self._wanted, tool.digest, wheels, online, self._write)
-        with self._progress("packages on their way", unit=MB) as progress:
-            build.bring(files, needed, progress.show)
-        made = build.make(makers)
+        everything = [tool.digest, *(wheel.digest for wheel in wheels)]
+        needed = {host: [tool.digest] if host in online else everything for host in makers}
+        with Progress("packages on their way", unit=MB) as progress:
+            transfers = Transfers(cluster, serve(cluster, "wheels", needed).require_all(), progress.show)
+            transfers.bring_files([tool, *(LocalFile(*wheel) for wheel in wheels)], needed)
+        for note in transfers.notes:
+            self._write(note)
+        if transfers.lost:
+            raise UnfitError(transfers.lost.items())
+        pins = "".join(f"{package.name}=={package.version}\n" for package in lock.packages)
+
+        def begin(host: str) -> None:
+            transfers.working[host] = MAKE_SECONDS
+            cluster.channels[host].ask(
+                ENVIRONMENT_MAKE,
+                (lock.text if host in online else pins).encode(),
+                key=lock.key,
+                source=lock.source,
+                python=self._wanted.python,
+                system=self._wanted.system_torch,
+                uv=tool.digest,
+                index=host in online,
+                wheels=[] if host in online else [[wheel.digest, wheel.name] for wheel in wheels],
+            )
+
+        made: dict[str, Environment] = {}
+
+        def take(host: str, report: Report) -> bool:
+            if not isinstance(report, EnvironmentMade) or transfers.working.pop(host, None) is None:
+                return False
+            if report.environment:
+                made[host] = report.environment
+                packages = count(report.environment.packages, "package")
+                self._write(f"{host}: {packages}, made in {report.seconds:.1f} s")
+            else:
+                transfers.lose(host, report.error or "the host reported no reason")
+            return True
+
+        transfers.take_other = take
+        on_every(makers, begin).require_all()
+        transfers.bring([])
+        if lost := transfers.lost:
+            raise UnfitError(
+                (host, f"cannot make the environment: {lost[host]}") for host in makers if host in lost
+            )
         return {host: made[first[held[host].home]] for host in lacking}
 
     def _wheels(self, lock: Lock) -> list[Wheel]:
-        with self._progress("wheels for the hosts", unit="packages") as progress:
+        with Progress("wheels for the hosts", unit="packages") as progress:
             return fetch_wheels(lock, self._cache, progress.show)
 
     def _online(self, cluster: Cluster, lock: Lock, hosts: list[str]) -> frozenset[str]:
@@ -483,78 +507,3 @@ class PackageDelivery(EnvironmentsAsked):
             channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls}
         ).require_all()
         return frozenset(host for host, answer in answers.items() if not answer.refusal)
-
-
-@dataclass
-class EnvironmentBuild:
-    """An environment that hosts make: `online` hosts from the index, the others from wheels."""
-
-    cluster: Cluster
-    lock: Lock
-    wanted: Requirements
-    tool: str
-    """The digest of uv's program."""
-    wheels: Sequence[Wheel]
-    online: Collection[str]
-    write: Callable[[str], None]
-    """Gets a line for each host that is done."""
-    made: dict[str, Environment] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-
-    def bring(
-        self, files: Sequence[LocalFile], needed: Mapping[str, Sequence[str]], show: OnProgress
-    ) -> None:
-        """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
-        transfers = Transfers(self.cluster, serve(self.cluster, "wheels", needed).require_all(), show)
-        wanted = transfers_of(files, needed)
-        transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
-        for note in transfers.notes:
-            self.write(note)
-        if transfers.lost:
-            raise UnfitError(transfers.lost.items())
-
-    def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
-        """Let each host make the environment; `UnfitError` with the message of every host that could not."""
-        on_every(hosts, self._begin).require_all()
-        waiting, deadline = {*hosts}, time.monotonic() + MAKE_SECONDS
-        while waiting and time.monotonic() < deadline:
-            event = self.cluster.hear(HEAR_SECONDS)
-            if event and event.host in waiting:
-                waiting.discard(event.host)
-                self._take(event.host, event.report)
-        self.errors |= dict.fromkeys(
-            waiting, f"cannot make the environment: not done after {MAKE_SECONDS / 3600:.0f} hours"
-        )
-        if self.errors:
-            raise UnfitError((host, self.errors[host]) for host in hosts if host in self.errors)
-        return self.made
-
-    def _begin(self, host: str) -> None:
-        text, arguments = self._request(host)
-        self.cluster.channels[host].ask(ENVIRONMENT_MAKE, text.encode(), **arguments)
-
-    def _request(self, host: str) -> tuple[str, dict[str, Any]]:
-        online = host in self.online
-        pins = "".join(f"{package.name}=={package.version}\n" for package in self.lock.packages)
-        return self.lock.text if online else pins, {
-            "key": self.lock.key,
-            "source": self.lock.source,
-            "python": self.wanted.python,
-            "system": self.wanted.system_torch,
-            "uv": self.tool,
-            "index": online,
-            "wheels": [] if online else [[wheel.digest, wheel.name] for wheel in self.wheels],
-        }
-
-    def _take(self, host: str, report: Report) -> None:
-        match report:
-            case EnvironmentMade(seconds, Environment() as made):
-                self.made[host] = made
-                self.write(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
-            case EnvironmentMade(error=error):
-                reason = f": {error}" if error else "; the host reported no reason"
-                self.errors[host] = f"cannot make the environment{reason}"
-            case Lost(reason):
-                self.errors[host] = why_lost(reason, reason.reason)
-            case _:
-                self.errors[host] = "protocol error: an unexpected report"
