@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -84,6 +85,10 @@ class AtMost:
             raise ValueError(f"expected at most {self.number}, got {len(value)}")
 
 
+class OnlyValid:
+    """Marks a list whose malformed items are left out, so that none of them hides the others."""
+
+
 @dataclass(frozen=True)
 class Between:
     """The least and the greatest number, both allowed."""
@@ -134,7 +139,9 @@ def _decoder(kind: Any) -> _Decoder:  # noqa: PLR0911  # one line for each kind 
     """The function that decodes one type; made once."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _bounded(_decoder(args[0]), args[1:])
+        bounds = [bound for bound in args[1:] if bound is not OnlyValid]
+        decode = _valid_items(args[0]) if OnlyValid in args[1:] else _decoder(args[0])
+        return _bounded(decode, bounds)
     if origin in {Union, types.UnionType}:
         return _optional(kind, args)
     if origin is Literal:
@@ -165,7 +172,7 @@ def _plain(kind: Any) -> _Decoder:
     return decode
 
 
-def _bounded(decode: _Decoder, bounds: tuple[Any, ...]) -> _Decoder:
+def _bounded(decode: _Decoder, bounds: Sequence[Any]) -> _Decoder:
     def decode_bounded(value: Any) -> Any:
         if isinstance(value, (list, dict)):
             for bound in bounds:
@@ -207,6 +214,19 @@ def _tuple(args: tuple[Any, ...]) -> _Decoder:
             raise ValueError(f"expected {len(items)} values, got {len(value)}")
         pairs = enumerate(zip(items, value, strict=True))
         return tuple(_at(index, item, element) for index, (item, element) in pairs)
+
+    return decode
+
+
+def _valid_items(kind: Any) -> _Decoder:
+    item = _decoder(get_args(kind)[0])
+
+    def decode(value: Any) -> Any:
+        decoded = []
+        for element in _list(value):
+            with suppress(*MALFORMED):
+                decoded.append(item(element))
+        return tuple(decoded)
 
     return decode
 

@@ -109,15 +109,20 @@ class JobFolders:
 
     def do_jobs(self, request: Frame, payload: bytes) -> Frame:
         """The description of every job here, or only of the job that the request names."""
-        names = [request["job"]] if request.get("job") else _folders(self.root)
+        names = [request["job"]] if request.get("job") else filter(is_job_id, _folders(self.root))
         return {"jobs": [described for name in names if (described := self._describe(name))]}
 
     def _describe(self, name: str) -> Frame:
-        """The description of a job; {} for a malformed folder, which must not hide other jobs."""
+        """The description of a job; {} for a malformed folder, which must not hide other jobs.
+
+        {} also for the record of another job, about which nothing here may say anything. A folder that was
+        renamed to no job's id is found by its path alone.
+        """
         try:
-            return describe(self.run(name))
-        except (OSError, LookupError, TypeError, ValueError, AttributeError):
+            described = describe(self.run(name))
+        except (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
             return {}
+        return {} if is_job_id(name) and described.get("job") != name else described
 
     def do_output(self, request: Frame, payload: bytes) -> Frame:
         """The next output of ranks, `[[log, text], ...]`; empty if there is no more so far.

@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal
 
-from ...decode import AtMost, lazy_dataclass
+from ...decode import AtMost, OnlyValid, lazy_dataclass
 from ...errors import MusterError
 from ...hosts.bounds import (
     MOST_GPUS,
@@ -118,9 +118,9 @@ class JobState:
 
 @lazy_dataclass(frozen=True)
 class JobList:
-    """The jobs of a host."""
+    """The jobs of a host. A malformed record costs only its own job."""
 
-    jobs: Annotated[tuple[JobState, ...], AtMost(1 << 14)]
+    jobs: Annotated[tuple[JobState, ...], AtMost(1 << 14), OnlyValid]
 
 
 @lazy_dataclass(frozen=True)
