@@ -124,6 +124,35 @@ def test_every_host_is_examined_and_each_obstacle_reported_once_before_any_chang
 
 
 @pytest.mark.skipif(not shutil.which("ansible-playbook", path=PATH), reason="no Ansible here")
+def test_a_host_that_cannot_be_reached_stops_only_a_setup_that_names_it(unfit: list[str]) -> None:
+    for added, is_stopped in (("here1", False), ("nowhere.invalid", True)):
+        done = run(
+            *unfit, "--extra-vars", json.dumps({"muster_added": [added]}), cwd=BOOKS, env=environment()
+        )
+        report = done.stdout.partition("[preflight : Stop before the first change]")[2]
+        assert f"MB free; {FULL} MB are needed" in report, done.stdout + done.stderr
+        assert ("nowhere.invalid: cannot log in" in report) is is_stopped
+        failed = {name: host["failed"] for name, host in recap(done.stdout).items()}
+        assert failed["nowhere.invalid"] == is_stopped
+
+
+@pytest.mark.skipif(not shutil.which("ansible-playbook", path=PATH), reason="no Ansible here")
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_key_is_not_rotated_without_a_host_and_the_others_are_not_blamed(
+    unfit: list[str], limited: bool
+) -> None:
+    command = [word.replace("setup.yml", "rotate-keys.yml") for word in unfit]
+    done = run(*command, *["--limit=here1,here2"] * limited, cwd=BOOKS, env=environment())
+    said = " ".join(done.stdout.split())
+    assert (
+        f"without nowhere.invalid none was changed: run it {'without --limit' if limited else 'again'}"
+        in said
+    )
+    failed = {name: host["failed"] for name, host in recap(done.stdout).items()}
+    assert (done.returncode > 0, failed["here1"], failed["nowhere.invalid"]) == (True, 0, 1)
+
+
+@pytest.mark.skipif(not shutil.which("ansible-playbook", path=PATH), reason="no Ansible here")
 def test_on_a_terminal_no_line_of_an_obstacle_is_wider_than_it(tmp_path: Path) -> None:
     words = "word " * 60
     book = tmp_path / "book.yml"

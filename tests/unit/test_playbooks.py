@@ -44,9 +44,10 @@ def test_a_limit_takes_the_hosts_along_that_are_set_up(
     hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Setup(hosts=str(hosts), limit="node2", dry_run=True)
-    assert printed(command, capsys) == ["setup.yml", "--limit", "node2"]
+    added = ["--extra-vars", '{"muster_added": ["node2"]}']
+    assert printed(command, capsys) == ["setup.yml", "--limit", "node2", *added]
     record(hosts)
-    assert printed(command, capsys) == ["setup.yml", "--limit", "node1,node2,node3"]
+    assert printed(command, capsys) == ["setup.yml", "--limit", "node1,node2,node3", *added]
     with pytest.raises(UsageError, match="--limit: node9 not in the hosts file"):
         Setup(hosts=str(hosts), limit="node9", dry_run=True).run()
 

@@ -95,8 +95,10 @@ class Setup(PlaybookOptions):
                 "--limit is for hosts in the hosts file, --remove for others; run them one by one"
             )
         if self.limit:
-            folder = hosts_file.parent / ".muster"
-            return self.book, ("--limit", limit(hostfile.load(hosts_file), self.limit, folder))
+            hosts, folder = hostfile.load(hosts_file), hosts_file.parent / ".muster"
+            added = {"muster_added": sorted(hostfile.named(self.limit, hosts, "--limit"))}
+            names = limit(hosts, self.limit, folder)
+            return self.book, ("--limit", names, "--extra-vars", json.dumps(added))
         if not self.remove:
             return self.book, ()
         # They are in no group of the hosts file, so its variables would not be theirs.
