@@ -12,10 +12,12 @@ from muster.deploy.core.errors import UsageError
 from muster.deploy.features.image import command as capabilities
 from muster.deploy.features.image import image_versions as versions
 from muster.deploy.features.image.command import (
+    ImageBuild,
     Recipe,
     base_commands,
     build_command,
     find_track,
+    without_digest,
     without_sum,
 )
 
@@ -106,6 +108,17 @@ def test_sums_that_are_missing_are_said_before_the_build() -> None:
     assert without_sum(track) == []
     new = replace(track.components["pytorch"], version="2.16.0", sha256=None)
     assert without_sum(replace(track, components={**track.components, "pytorch": new})) == ["pytorch"]
+
+
+def test_a_base_without_a_digest_is_named_before_the_build(capsys: pytest.CaptureFixture[str]) -> None:
+    bases = {
+        name: without_digest(find_track(name, TRACKS))
+        for name in ("cpu", "cpu-source", "cuda", "cuda-debian")
+    }
+    tag = ["debian:trixie-slim"]
+    assert bases == {"cpu": tag, "cpu-source": tag, "cuda": [], "cuda-debian": []}
+    ImageBuild(dry_run=True).run()
+    assert "the base image debian:trixie-slim has no digest: " in capsys.readouterr().out
 
 
 def test_a_recipe_sets_proof_and_gpus_of_its_target_alone() -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +104,12 @@ def without_sum(track: Track) -> list[str]:
     return [name for name, part in track.components.items() if part.is_built and not part.sha256]
 
 
+def without_digest(track: Track) -> list[str]:
+    """The base images of a track that a registry may replace under the same name."""
+    names = () if track.base else dict.fromkeys((track.devel, track.runtime))
+    return [name for name in names if "@sha256:" not in name]
+
+
 @dataclass(frozen=True)
 class Promise:
     """One promise of an image."""
@@ -141,18 +147,13 @@ def proof_of(text: str, image: str) -> Proof:
 
 def proof_as_text(image: str, size: int, labels: Mapping[str, str], proof: Proof) -> str:
     """The table of `muster image check`."""
-    versions = " ".join(f"{name}={value}" for name, value in _own(labels) if value)
+    own = sorted((name, value) for name, value in labels.items() if name.startswith("muster.") and value)
+    versions = " ".join(f"{name.removeprefix('muster.')}={value}" for name, value in own)
     lines = [f"{image}  {size / 1e9:.2f} GB", f"{versions}", ""]
     lines += table(("kept" if check.kept else "BROKEN", check.name, check.found) for check in proof.checks)
     count = len(proof.checks)
     verdict = f"{count - proof.broken} of {count} promises of {proof.flavor} are kept"
     return "\n".join([*lines, "", verdict, ""])
-
-
-def _own(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    return sorted(
-        (name.removeprefix("muster."), value) for name, value in labels.items() if "muster." in name
-    )
 
 
 DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
@@ -194,6 +195,11 @@ class ImageBuild(Command):
             sys.stdout.write(
                 f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop,"
                 " print the SHA-256 of the download, and name the file to write it to\n"
+            )
+        for name in without_digest(track):
+            sys.stdout.write(
+                f"the base image {name} has no digest: a later build may take another (docs/image.md says how"
+                " to pin it)\n"
             )
         sys.stdout.flush()
         if self.dry_run:

@@ -95,10 +95,7 @@ class Setup(PlaybookOptions):
                 "--limit is for hosts in the hosts file, --remove for others; run them one by one"
             )
         if self.limit:
-            hosts, folder = hostfile.load(hosts_file), hosts_file.parent / ".muster"
-            added = {"muster_added": sorted(hostfile.named(self.limit, hosts, "--limit"))}
-            names = limit(hosts, self.limit, folder)
-            return self.book, ("--limit", names, "--extra-vars", json.dumps(added))
+            return self.book, limit(hostfile.load(hosts_file), self.limit, hosts_file.parent / ".muster")
         if not self.remove:
             return self.book, ()
         # They are in no group of the hosts file, so its variables would not be theirs.
@@ -181,16 +178,17 @@ def _ansible_playbook() -> str:
     return path
 
 
-def limit(hosts: Sequence[Host], names: str, folder: Path) -> str:
-    """Ansible's --limit for hosts that are added: these, and the hosts that have to know their host keys.
+def limit(hosts: Sequence[Host], names: str, folder: Path) -> tuple[str, ...]:
+    """Ansible's options for hosts that are added: these, and the hosts that have to know their host keys.
 
     Those are the hosts that `folder` records as set up, and the first host, whose clock the others compare
-    theirs with.
+    theirs with. The playbook leaves those out that it cannot reach.
     """
     chosen = hostfile.named(names, hosts, "--limit")
     known = {name for name, host in setup_record.load(folder).items() if not host.get("left_out")}
     wanted = chosen | known | ({hosts[0].name} if known else set())
-    return ",".join(host.name for host in hosts if host.name in wanted)
+    added = json.dumps({"muster_added": sorted(chosen)})
+    return "--limit", ",".join(host.name for host in hosts if host.name in wanted), "--extra-vars", added
 
 
 def leaving(hosts_file: Path, names: str) -> tuple[str, ...]:
