@@ -148,12 +148,12 @@ def test_the_report_is_one_line_a_host() -> None:
         "gpu-node2": ImagePushOutcome(layers=1, size=3_100_000),
         "node3": ImagePushOutcome(layers=5, size=260_000_000, error="the SSH connection to it is gone"),
     }
-    assert ImagePushResult(hosts, sent=263_000_000).as_text(IMAGE, 12.4).splitlines() == [
+    assert ImagePushResult("muster:x abababababab", hosts, 263_000_000).as_text(12.4).splitlines() == [
         "node1      has it already",
         "gpu-node2  loaded; 1 layer transferred, 3.1 MB",
         "node3      FAILED: the SSH connection to it is gone",
         "",
         "muster:x abababababab: on 2 of 3 hosts after 12 s; 263.0 MB left this machine",
     ]
-    alone = ImagePushResult({"node1": ImagePushOutcome(had_it=True)}, sent=0).as_text(IMAGE, 1.0)
+    alone = ImagePushResult("muster:x", {"node1": ImagePushOutcome(had_it=True)}).as_text(1.0)
     assert "on 1 of 1 host after 1 s" in alone

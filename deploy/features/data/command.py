@@ -23,17 +23,15 @@ from ...core.content.tree_transfer import OnProgress
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
 from ...core.hosts.received_paths import inner_paths
 from ...core.plan.flags import flag
-from ...core.text.fold import HostMessage, fold_messages, fold_names
+from ...core.text.fold import fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless_lines
-from ...core.text.text import count, table
+from ...core.text.text import table
 from ...core.wire.durable import sync_file_system, sync_folder
 from .bundles import bring_here, bundles
 from .data_push import (
     BUNDLE_SECONDS,
     LONG_SECONDS,
-    DataPushOutcome,
-    DataPushResult,
     DataTransfer,
     read_here,
     read_manifest,
@@ -132,37 +130,6 @@ def _make_writable(folder: Path) -> None:
     folder.chmod(0o755)  # as a new folder is made
 
 
-def pushed_as_text(pushed: DataPushResult, seconds: float) -> str:
-    """The outcome on every host, and the bytes that left this machine."""
-    lines = table(
-        message[:2]
-        for message in fold_messages(
-            HostMessage(host, _outcome(outcome)) for host, outcome in pushed.hosts.items()
-        )
-    )
-    have = sum(not outcome.error for outcome in pushed.hosts.values())
-    lines += [
-        "",
-        f"{pushed.name}: on {have} of {count(len(pushed.hosts), 'host')} after {seconds:.0f} s; "
-        f"{pushed.sent / 1e6:.1f} MB left this machine",
-    ]
-    lines += pushed.notes
-    if have:
-        lines += [f"ranks find it at $MUSTER_DATA/{pushed.name}"]
-    return "\n".join(lines) + "\n"
-
-
-def _outcome(outcome: DataPushOutcome) -> str:
-    if outcome.error:
-        return f"FAILED: {outcome.error}"
-    if outcome.same_as:
-        return f"has the same home as {outcome.same_as}"
-    holds = f"{count(outcome.files, 'file')}, {outcome.size / 1e6:.1f} MB"
-    if not outcome.received:
-        return f"{holds}: already up to date"
-    return f"{holds}: {outcome.received / 1e6:.1f} MB transferred"
-
-
 def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:
     """A line for each set and host, by name, so that differences between hosts are side by side."""
     rows = [("name", "host", "files", "MB", "version", "")]
@@ -236,7 +203,9 @@ class DataPush(HostOptions):
             errors = cluster.connect()
             transfer = DataTransfer(cluster, source, progress.show, shard=self.shard, unreached=errors)
             pushed = transfer.push(content)
-        sys.stdout.write(harmless_lines(pushed_as_text(pushed, time.monotonic() - began)))
+        sys.stdout.write(pushed.as_text(time.monotonic() - began))
+        if not all(outcome.error for outcome in pushed.hosts.values()):
+            sys.stdout.write(f"ranks find it at $MUSTER_DATA/{source.name}\n")
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)
 

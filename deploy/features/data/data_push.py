@@ -8,16 +8,18 @@ arrive. Chunks that have arrived stay: the next push asks each host for its miss
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.connect.reports import Report
 from ...core.content.messages import BLOB_FORGET, FilesServed
+from ...core.content.push_result import PushResult
 from ...core.content.transfer_state import ANSWER_SECONDS, serve
 from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.errors import MusterError, UnfitError, UsageError
+from ...core.text.text import count
 from ...core.wire.os_errors import explain
 from .bundles import Bundle, BundleSource, bring_here, bring_manifest, bundles
 from .messages import DATA_BEGIN, DATA_PUBLISH, DATA_SCAN, DataBegun, DataRead
@@ -41,20 +43,16 @@ class DataPushOutcome:
     """Another host with the same folder of data sets: they share a home."""
     error: str = ""
 
+    def __str__(self) -> str:
+        if self.same_as:
+            return f"has the same home as {self.same_as}"
+        holds = f"{count(self.files, 'file')}, {self.size / 1e6:.1f} MB"
+        if not self.received:
+            return f"{holds}: already up to date"
+        return f"{holds}: {self.received / 1e6:.1f} MB transferred"
 
-@dataclass
-class DataPushResult:
-    """The outcome of a push. `sent`: the bytes that left this machine. `notes`: lines for the user."""
 
-    name: str
-    hosts: dict[str, DataPushOutcome] = field(default_factory=dict)
-    sent: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def failed(self) -> bool:
-        """Whether any host did not get the set."""
-        return any(outcome.error for outcome in self.hosts.values())
+DataPushResult = PushResult[DataPushOutcome]
 
 
 @dataclass(frozen=True)

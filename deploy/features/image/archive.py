@@ -8,18 +8,17 @@ import gzip
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, cast
 
 from ...core.errors import MusterError
 from ...core.wire.durable import keep_if_intact, read_sealed, write_sealed
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from ...core.wire.files import digest as digest_of
 
 LEVEL = 1  # zlib's fastest: three times as fast as its default, for a tenth more bytes
 CHUNK = 1 << 20
@@ -37,26 +36,14 @@ class Layer:
     """Bytes of the compressed file."""
 
 
-class _Stream(io.RawIOBase):
-    """Pieces of bytes as a raw stream."""
+class _Stream:
+    """Pieces of bytes as a stream for `tarfile`, which reads it from its begin to its end."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces, self._rest = iter(pieces), b""
+        self._pieces = filter(None, pieces)
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        view = memoryview(buffer)
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._rest = piece
-        count = min(len(view), len(self._rest))
-        view[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+    def read(self, size: int, /) -> bytes:
+        return next(self._pieces, b"")
 
 
 class Archive:
@@ -95,7 +82,8 @@ class Archive:
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = {diff_id for diff_id in wanted if self.layer(diff_id) is None}
         small: dict[str, bytes] = {}
-        with tarfile.open(fileobj=io.BufferedReader(_Stream(saved), CHUNK), mode="r|") as members:
+        stream = cast("IO[bytes]", _Stream(saved))
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as members:
             for member in members:
                 if content := members.extractfile(member) if member.isfile() else None:
                     # Newer engines name the configuration by its digest, like a layer.
@@ -125,10 +113,8 @@ class Archive:
             plain.seek(0)
             path = self.folder / f"{_plain(diff_id)}.gz"
             with path.open("wb") as file, gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed:
-                for piece in iter(lambda: plain.read(CHUNK), b""):
-                    packed.write(piece)
-        with path.open("rb") as written:
-            layer = Layer(diff_id, _copy(written), path.stat().st_size)
+                shutil.copyfileobj(plain, packed, CHUNK)
+        layer = Layer(diff_id, digest_of(path), path.stat().st_size)
         write_sealed(self.folder / f"{_plain(diff_id)}.json", asdict(layer))
 
     @contextlib.contextmanager
@@ -163,16 +149,10 @@ def _inflated(content: IO[bytes]) -> IO[bytes]:
     return gzip.GzipFile(fileobj=peeked) if peeked.peek(2)[:2] == b"\x1f\x8b" else peeked  # type: ignore[return-value]
 
 
-def _copy(source: IO[bytes], target: IO[bytes] | None = None) -> str:
-    """Copy a source to its end, or only read it; returns the SHA-256 of its bytes."""
+def _copy(source: IO[bytes], target: IO[bytes]) -> str:
+    """Copy a source to its end; returns the SHA-256 of its bytes."""
     digest = hashlib.sha256()
-    for piece in _pieces(source):
-        digest.update(piece)
-        if target:
-            target.write(piece)
-    return digest.hexdigest()
-
-
-def _pieces(source: IO[bytes]) -> Iterator[bytes]:
     while piece := source.read(CHUNK):
-        yield piece
+        digest.update(piece)
+        target.write(piece)
+    return digest.hexdigest()

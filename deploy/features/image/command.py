@@ -270,6 +270,6 @@ class ImagePush(HostOptions):
                 with waiting("the engines of the hosts"):
                     pushed = transfer.push(lacking, failed)
         archive.sweep([inspected.id, *inspected.layers])
-        sys.stdout.write(pushed.as_text(inspected, time.monotonic() - began))
+        sys.stdout.write(pushed.as_text(time.monotonic() - began))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from ...core.connect.cluster import Cluster
@@ -12,13 +12,13 @@ from ...core.connect.fanout import ask_every
 from ...core.connect.reports import Report
 from ...core.connect.requests.request import Nothing, Request
 from ...core.content.messages import BLOB_FORGET
+from ...core.content.push_result import PushResult
 from ...core.content.transfer_state import ANSWER_SECONDS, LocalFile, Transfer, serve
 from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.decode import AtMost, lazy_dataclass
 from ...core.errors import MusterError, UnfitError
 from ...core.hosts.bounds import Count, DiffId, Name, Text
-from ...core.text.fold import HostMessage, fold_messages
-from ...core.text.text import count, table
+from ...core.text.text import count
 from .archive import Archive, Layer
 from .engine import Image, LocalEngine
 
@@ -60,40 +60,12 @@ class ImagePushOutcome:
     error: str = ""
 
     def __str__(self) -> str:
-        if self.error:
-            return f"FAILED: {self.error}"
         if self.had_it:
             return "has it already"
         return f"loaded; {count(self.layers, 'layer')} transferred, {self.size / 1e6:.1f} MB"
 
 
-@dataclass
-class ImagePushResult:
-    """The outcome of a push. `sent`: the bytes that left this machine. `notes`: lines for the user."""
-
-    hosts: dict[str, ImagePushOutcome] = field(default_factory=dict)
-    sent: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def failed(self) -> bool:
-        """Whether any host did not get the image."""
-        return any(outcome.error for outcome in self.hosts.values())
-
-    def as_text(self, image: Image, seconds: float) -> str:
-        """The outcome on every host, and the number of bytes that left this machine."""
-        outcomes = fold_messages(HostMessage(host, str(outcome)) for host, outcome in self.hosts.items())
-        have = sum(not outcome.error for outcome in self.hosts.values())
-        hosts, sent = count(len(self.hosts), "host"), self.sent / 1e6
-        lines = [
-            *table(message[:2] for message in outcomes),
-            "",
-            f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {hosts} "
-            f"after {seconds:.0f} s; {sent:.1f} MB left this machine",
-            *self.notes,
-            "",
-        ]
-        return "\n".join(lines)
+ImagePushResult = PushResult[ImagePushOutcome]
 
 
 def survey(
@@ -195,7 +167,8 @@ class ImageTransfer:
             hosts[host].error = error
         self._tidy(hosts)
         in_order = {host.name: hosts[host.name] for host in self._cluster.hosts}
-        return ImagePushResult(in_order, transfers.sent, transfers.notes)
+        what = f"{self._image.name} {self._image.id.removeprefix('sha256:')[:12]}"
+        return ImagePushResult(what, in_order, transfers.sent, transfers.notes)
 
     def _arrived(self, host: str, transfer: Transfer) -> None:
         """Let the engine of a host load the image as soon as the host has all layers."""
