@@ -25,6 +25,7 @@ from ..hosts import hostfile
 from ..hosts.bounds import MOST_HOSTS, Text
 from ..hosts.hostfile import Host
 from ..wire.durable import write_atomically
+from ..wire.job_folders import is_job_id
 from ..wire.os_errors import explain
 from .bounded import content_of
 from .feature import Attempt, Feature
@@ -133,7 +134,7 @@ def find(runs: Path, job: str) -> HostsRecord | None:
 
     `UsageError` for several jobs, and for an invalid or untrusted file.
     """
-    names = [path.parent.name for path in runs.glob(f"*/{NAME}")]
+    names = [name for path in runs.glob(f"*/{NAME}") if is_job_id(name := path.parent.name)]
     matching = [name for name in names if name == job] or [name for name in names if name.endswith(job)]
     if len(matching) > 1:
         raise UsageError(f"several jobs end in {job}: {', '.join(sorted(matching))}")
@@ -154,7 +155,7 @@ def newest_elsewhere(runs: Path, after: str = "") -> HostsRecord | None:
 
     `after`: only of a job whose id is later.
     """
-    folders = [path.parent for path in runs.glob(f"*/{NAME}")]
+    folders = [path.parent for path in runs.glob(f"*/{NAME}") if is_job_id(path.parent.name)]
     away = [folder for folder in folders if folder.name > after and not (folder / "job.json").exists()]
     now = time.strftime("%Y%m%d-%H%M%S~")  # an id of a later time was made while the clock was wrong
     newest = max(away, key=lambda folder: (folder.name < now, folder.name), default=None)
