@@ -263,21 +263,16 @@ def test_what_was_not_announced_leaves_no_result(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stolen_port_costs_another_attempt_at_most_twice(
-    carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stolen = dataclasses.replace(DONE, failure=Failure("port", "eve took port 20001", 1, host="node1"))
-    results: list[LaunchResult] = []
-
-    def execute(*ignored: object, **limits: object) -> LaunchResult:
-        results.append(stolen)
-        return stolen
-
-    carry_out(DONE)  # its stand-ins hold for this test
-    monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
-    monkeypatch.setattr("muster.deploy.core.job.restart_policy.backoff", lambda attempt: 0.0)
-    attempts_in(RunFolder(tmp_path / "other", "j", detached=True)).run()
-    assert len(results) == 3
+def test_a_stolen_port_costs_another_attempt_at_most_twice() -> None:
+    failed = dataclasses.replace(DONE, failure=Failure("rank", "exit status 1", 1, host="node1", rank=0))
+    head = SimpleNamespace(ask=lambda request, **words: PortThief(20001, "eve"))
+    attempt: Any = SimpleNamespace(plan=DONE.plan, head=head)
+    conflict = PortConflict()
+    found = [failure for _ in range(3) if (failure := conflict.cause(attempt, failed).failure)]
+    assert [failure.avoided for failure in found] == [*["the launch starts again with another port"] * 2, ""]
+    assert found[0].headline == (
+        "node1: a program of user eve took the rendezvous port 20001 before rank 0 bound it"
+    )
 
 
 def full(path: Path) -> None:

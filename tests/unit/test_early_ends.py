@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.job.cause import ended_early
-from muster.deploy.core.job.result import Failure, Kind, LaunchResult, RankExit
+from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.features.kernel.driver import KernelLine, with_lines
@@ -33,7 +33,7 @@ def end(rank: int, code: int = 0, at: float = 112.4) -> RankExit:
     return RankExit(PLAN.ranks[rank], code, at)
 
 
-def failed(tail: str, reason: str = "exit status 1", kind: Kind = "rank") -> Failure:
+def failed(tail: str, reason: str = "exit status 1", kind: str = "rank") -> Failure:
     return Failure(kind, reason, 1, host="node1", rank=1, at=113.0, tail=(tail,))
 
 
@@ -46,7 +46,7 @@ NAMED = {
     "a victim that noticed first": (failed(GLOO), [end(3, at=113.1)], "", [3]),
     "a victim that was ended": (failed(GLOO, "SIGTERM (15)"), [end(3)], "", [3]),
     "mpirun ends the others": (failed("", "SIGTERM (15)"), [end(3), end(2)], MPIRUN, [3]),
-    "the job stalls": (failed("", "no rank has printed anything", "stall"), [end(3)], "", [3]),
+    "the job stalls": (dataclasses.replace(failed("", kind="stall"), waits=True), [end(3)], "", [3]),
 }
 NOT_NAMED = {
     "no failure": (None, [end(3)], ""),

@@ -310,7 +310,7 @@ def test_fewer_hosts_than_planned_is_a_failure(hosts: Hosts) -> None:
     result = hosts.run()
     assert result.failure is not None
     assert result.failure.kind == "placement"
-    assert "rank 2 started as local rank 2 on node1" in result.failure.reason
+    assert "rank 2 on node1: it started as local rank 2 on node1" in result.failure.headline
     assert "local rank 0 on node2" in result.failure.reason
 
 

@@ -22,7 +22,7 @@ from muster.deploy.core.job.restart_policy import (
     with_returned,
     without,
 )
-from muster.deploy.core.job.result import Failure, LaunchResult
+from muster.deploy.core.job.result import Failure, LaunchResult, interruption, stopped
 from tests.unit.plans import make_plan
 
 HOSTS = hostfile.parse("node[1-3] slots=2")
@@ -236,21 +236,19 @@ def test_no_more_restarts_than_were_allowed() -> None:
     assert not names(RANK, policy=Policy(0, 1))
 
 
-def test_a_launch_whose_port_was_taken_starts_again_twice_beyond_what_was_allowed() -> None:
-    taken = Failure("port", "a program of user bob took port 20123", 1, host="node1")
-    policy, said = Policy(max_restarts=0, min_hosts=1), []
-    for attempt in range(3):
-        decision = decide(taken, HOSTS, attempt, policy)
-        policy = decision.policy
-        said.append((len(decision.hosts), decision.message))
-    again = "node1: a program of user bob took port 20123; the launch starts again with another port"
-    assert said == [(3, again), (3, again), (0, "no restart: that was the last of 2 restarts")]
+def test_a_failure_that_another_attempt_avoids_costs_no_restart_that_was_allowed() -> None:
+    taken = Failure("port", "bob took port 20123", 1, host="node1", avoided="with another port")
+    decision = decide(taken, HOSTS, 0, Policy(max_restarts=0, min_hosts=1))
+    assert (len(decision.hosts), decision.message) == (3, "node1: bob took port 20123; with another port")
+    last = decide(dataclasses.replace(taken, avoided=""), HOSTS, 1, decision.policy)
+    assert (last.hosts, last.message) == ((), "no restart: that was the last of 1 restart")
     assert decide(RANK, HOSTS, 0, POLICY).policy.max_restarts == POLICY.max_restarts
 
 
-@pytest.mark.parametrize("kind", ["interrupted", "stopped", "placement"])
-def test_what_another_attempt_would_not_change_is_final(kind: str) -> None:
-    assert not names(dataclasses.replace(RANK, kind=kind))  # type: ignore[arg-type]
+def test_what_another_attempt_would_not_change_is_final() -> None:
+    assert not names(dataclasses.replace(RANK, final=True))
+    assert not names(interruption(KeyboardInterrupt(2), 0.0))
+    assert not names(stopped("by alice on login", 143, 0.0))
 
 
 def test_what_the_user_wrote_is_final_but_a_rank_may_exit_with_2() -> None:
@@ -260,7 +258,7 @@ def test_what_the_user_wrote_is_final_but_a_rank_may_exit_with_2() -> None:
 
 @pytest.mark.parametrize("kind", ["launcher", "start"])
 def test_a_launcher_may_do_better_on_the_same_hosts(kind: str) -> None:
-    assert len(names(Failure(kind, "mpirun ended", 1, host="node1"))) == 3  # type: ignore[arg-type]
+    assert len(names(Failure(kind, "mpirun ended", 1, host="node1"))) == 3
 
 
 def test_every_host_that_is_unfit_now_is_named() -> None:

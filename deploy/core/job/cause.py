@@ -141,7 +141,7 @@ def ended_early(
     improper = {int(rank) for rank in _IMPROPER.findall("\n".join(launcher_tail))} & before.keys()
     if failure.kind in {"rank", "launcher"} and improper:
         return tuple(before[rank] for rank in sorted(improper))
-    if failure.kind == "stall" or (failure.kind == "rank" and misses_a_peer(failure.tail)):
+    if failure.waits or (failure.kind == "rank" and misses_a_peer(failure.tail)):
         return tuple(sorted(before.values(), key=lambda end: end.at))
     return ()
 

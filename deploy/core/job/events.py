@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from ..connect.reports import Report
 from ..hosts.host_sample import HostSample
@@ -18,38 +18,9 @@ from ..text.progress import Text
 from ..timings import Timings
 from ..wire.clock import now
 from .feature_event import FeatureEvent
-from .result import Failure, Kind, LaunchResult
+from .result import Failure, LaunchResult
 
-EventType = Literal[
-    "attempt.started",
-    "rank.started",
-    "rank.printed",
-    "rank.ended-but-alive",
-    "steps.stopped",
-    "steps.resumed",
-    "order.left",
-    "rank.ended",
-    "rank.cut-off",
-    "rank.failed",
-    "host.lost",
-    "host.preloaded",
-    "network.lost",
-    "launcher.failed",
-    "start.timeout",
-    "placement.wrong",
-    "world.alone",
-    "job.stalled",
-    "port.taken",
-    "driver.failed",
-    "job.interrupted",
-    "job.stopped",
-    "allocation.ended",
-    "job.explained",
-    "attempt.ended",
-    "job.restarted",
-    "job.ended",
-]
-FAILURES: Mapping[Kind, EventType] = {
+FAILURES: Mapping[str, str] = {
     "rank": "rank.failed",
     "host": "host.lost",
     "network": "network.lost",
@@ -57,14 +28,11 @@ FAILURES: Mapping[Kind, EventType] = {
     "start": "start.timeout",
     "placement": "placement.wrong",
     "world": "world.alone",
-    "stall": "job.stalled",
-    "port": "port.taken",
     "driver": "driver.failed",
     "interrupted": "job.interrupted",
     "stopped": "job.stopped",
-    "allocation": "allocation.ended",
 }
-"""The event of each kind of failure that a verdict can name."""
+"""The event of each kind of failure. A failure that a feature has found gives its own."""
 LONGEST_TEXT = 2000
 """Characters of `text`: a host may have sent it."""
 
@@ -75,7 +43,7 @@ class JobEvent:
 
     at: float
     """Seconds since the epoch, on the driver's clock."""
-    type: EventType
+    type: str
     job: str
     attempt: int
     host: str | None = None
@@ -102,7 +70,7 @@ def of_failure(failure: Failure, plan: LaunchPlan) -> JobEvent:
     """The event of a failure in an attempt."""
     return JobEvent(
         at=failure.at,
-        type=FAILURES[failure.kind],
+        type=failure.event or FAILURES[failure.kind],
         job=plan.spec.job,
         attempt=plan.spec.attempt,
         host=failure.host,
@@ -225,7 +193,7 @@ class JobHistory:
         self._attempt, self._over = 0, False
         self._printed: dict[int, float] = {}
         self._running: dict[int, str] = {}
-        self._failures: set[tuple[EventType, str | None, int | None]] = set()
+        self._failures: set[tuple[str, str | None, int | None]] = set()
 
     def began(self, plan: LaunchPlan) -> None:
         """An attempt begins."""
@@ -274,7 +242,7 @@ class JobHistory:
             self._over = True
             self._end("job.ended", result)
 
-    def _end(self, kind: EventType, result: LaunchResult) -> None:
+    def _end(self, kind: str, result: LaunchResult) -> None:
         failure = result.failure
         self._pass_on(
             self._event(
@@ -287,7 +255,7 @@ class JobHistory:
             )
         )
 
-    def _event(self, kind: EventType, **fields: Any) -> JobEvent:
+    def _event(self, kind: str, **fields: Any) -> JobEvent:
         return dataclasses.replace(
             JobEvent(at=now(), type=kind, job=self._job, attempt=self._attempt), **fields
         )

@@ -97,10 +97,10 @@ class ReportHandlers:
         if planned is None or actual != (planned.host, planned.local_rank, len(ranks)):
             expected = f"local rank {planned.local_rank} on {planned.host}" if planned else "no such rank"
             reason = (
-                f"rank {rank} started as local rank {actual[1]} on {host} in a world of {actual[2]}; "
+                f"it started as local rank {actual[1]} on {host} in a world of {actual[2]}; "
                 f"planned: {expected} in a world of {len(ranks)}"
             )
-            self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now()))
+            self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now(), final=True))
         self.state.rank_started(rank, host)
 
     def _output(self, host: str, report: RankOutput) -> None:

@@ -22,7 +22,6 @@ from ..hosts.stuck_processes import not_ended
 from ..text.fold import fold_names
 from ..text.printed import figures_of
 from ..text.text import count
-from ..wire.job_folders import STOPS
 from .cause import misses_a_peer
 from .result import Failure, LaunchResult, RankExit
 
@@ -104,7 +103,7 @@ def failed_host(result: LaunchResult) -> str | None:
         return None
     if failure.kind == "launcher":
         return failure.host if failure.host != result.plan.hosts[0].host.name else None
-    if failure.kind not in {"rank", "stall"} or failure.rank is None or misses_a_peer(failure.tail):
+    if failure.rank is None or misses_a_peer(failure.tail):
         return None
     others = {end.placed.host for end in result.ends.values() if _is_own(end)}
     return failure.host if others <= {failure.host} else None
@@ -136,13 +135,7 @@ def _last_line(tail: Sequence[str]) -> tuple[str, ...]:
     return (_NUMBERS.sub("#", lines[-1]),) if lines else ()
 
 
-# Failures that another attempt would not change: a user ended the job, Slurm ended the allocation, or the
-# launcher places ranks wrongly or cannot start this program.
-FINAL = STOPS | {"allocation", "placement", "world"}
-RANKS_FAILED = frozenset({"rank", "launcher", "stall"})
 FINAL_STATUS = 2  # a mistake in what the user wrote
-OTHER_PORTS = 2
-"""How often a launch restarts with a new port because its port was taken; these restarts are not counted."""
 BACKOFF_SECONDS = (1.0, 2.0)
 NETWORK_SECONDS, RETRY_SECONDS = 120.0, 3.0  # how long a restart waits for the network of this machine
 ASK_SECONDS = 15.0
@@ -159,7 +152,6 @@ class Policy:
 
     max_restarts: int
     min_hosts: int
-    other_ports: int = OTHER_PORTS
     hosts: tuple[Host, ...] = ()
     """All hosts of the job, in their order."""
     early: tuple[EarlyFailure, ...] = ()
@@ -249,16 +241,16 @@ def decide(
     `alone`: the host on which alone ranks failed. `stuck`: the hosts with processes that cannot be ended.
     A host that fails leaves the job. The host of a failed rank stays once: the failure may not recur.
     """
-    if failure and failure.kind == "port" and policy.other_ports:
-        more = replace(policy, max_restarts=policy.max_restarts + 1, other_ports=policy.other_ports - 1)
-        return Decision(tuple(hosts), f"{failure.headline}; the launch starts again with another port", more)
+    if failure and failure.avoided:
+        more = replace(policy, max_restarts=policy.max_restarts + 1)
+        return Decision(tuple(hosts), f"{failure.headline}; {failure.avoided}", more)
     if failure is None or policy.max_restarts == 0 or _is_final(failure):
         return Decision((), "", policy)
     if attempt >= policy.max_restarts:
         return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}", policy)
     known, failed = policy.early, policy.alone
     policy = replace(policy, asked=None, early=(*known, early) if early else known)
-    if failure.kind in RANKS_FAILED:
+    if failure.kind == "launcher" or failure.rank is not None:
         policy = replace(policy, alone=alone)
     bad = alone if alone == failed and len(hosts) > 1 else None
     if early and not bad and any(other.mark == early.mark for other in known):
@@ -279,7 +271,7 @@ def decide(
 
 
 def _is_final(failure: Failure) -> bool:
-    return failure.kind in FINAL or (failure.kind == "launcher" and failure.exit_status == FINAL_STATUS)
+    return failure.final or (failure.kind == "launcher" and failure.exit_status == FINAL_STATUS)
 
 
 def without(

@@ -16,28 +16,13 @@ from ..wire.job_folders import STOPS, end_state
 if TYPE_CHECKING:
     from ..connect.requests.attempt import EndedProcess
 
-Kind = Literal[
-    "rank",
-    "host",
-    "network",
-    "launcher",
-    "start",
-    "placement",
-    "world",
-    "stall",
-    "port",
-    "driver",
-    "interrupted",
-    "stopped",
-    "allocation",
-]
-
 
 @dataclass(frozen=True)
 class Failure:
     """Why a launch failed: the first thing that went wrong, not what followed from it."""
 
-    kind: Kind
+    kind: str
+    """What failed, for programs. A feature names kinds of its own, and gives them an `event`."""
     reason: str
     exit_status: int
     host: str | None = None
@@ -48,6 +33,14 @@ class Failure:
     """The last lines that explain it."""
     terminated: bool = False
     """The launcher asked the rank to end before it did."""
+    event: str = ""
+    """The type of its event, if its kind is not one of the core (FAILURES of events.py)."""
+    waits: bool = False
+    """Whether ranks wait without end, perhaps for those that have ended well."""
+    final: bool = False
+    """Whether another attempt would not change it."""
+    avoided: str = ""
+    """How another attempt avoids it, which then is no restart that the user has to allow."""
 
     @property
     def distrusted(self) -> bool:
@@ -62,7 +55,7 @@ class Failure:
     @property
     def headline(self) -> str:
         """`rank 4 on node3: exit status 1`."""
-        if self.kind in ("rank", "stall", "world") and self.rank is not None:
+        if self.rank is not None:
             return f"rank {self.rank} on {self.host}: {self.reason}"
         if self.kind in STOPS:
             return f"stopped by {self.reason}; the job was ended on every host"
@@ -75,7 +68,7 @@ TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
 def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
     """The failure after a signal to the driver. The interrupt holds its number; without one, it is SIGINT."""
     number = interrupt.args[0] if interrupt.args else 2
-    return Failure("interrupted", describe_code(-number), 128 + number, at=at)
+    return Failure("interrupted", describe_code(-number), 128 + number, at=at, final=True)
 
 
 def stopped_by(by: str) -> str:
@@ -85,7 +78,7 @@ def stopped_by(by: str) -> str:
 
 def stopped(by: str, exit_status: int, at: float) -> Failure:
     """The failure after `muster stop`. `by`: who asked for it."""
-    return Failure("stopped", stopped_by(by), exit_status, at=at)
+    return Failure("stopped", stopped_by(by), exit_status, at=at, final=True)
 
 
 def describe_out_of_memory(limit: int | None) -> str:
@@ -132,7 +125,7 @@ def alone(end: RankExit, plan: LaunchPlan) -> Failure:
     """The failure of a rank that ended well, but was the only one in its MPI world."""
     by = _ALONE_BY[plan.spec.launcher]
     reason = f"to MPI it was the only rank of a world of one, of {len(plan.ranks)} ranks in the job: {by}"
-    return replace(end.as_failure(), kind="world", reason=reason, exit_status=1)
+    return replace(end.as_failure(), kind="world", reason=reason, exit_status=1, final=True)
 
 
 class Finding:

@@ -14,7 +14,7 @@ from ..plan.placement import PlacedRank
 from ..text.terminal import harmless
 from ..text.text import span
 from ..wire.clock import now
-from .events import Emit, EventType, JobEvent, Said, drop, of_failure
+from .events import Emit, JobEvent, Said, drop, of_failure
 from .result import Failure, RankExit
 
 Action = Callable[[], None]
@@ -189,7 +189,7 @@ class LaunchState:
         event = self._of_rank("rank.ended", end.placed.rank, end.placed.host, end.at)
         self._emit(replace(event, code=end.code, text=end.why))
 
-    def _of_rank(self, kind: EventType, rank: int, host: str, at: float) -> JobEvent:
+    def _of_rank(self, kind: str, rank: int, host: str, at: float) -> JobEvent:
         spec, local_rank = self.plan.spec, self.placed[rank].local_rank
         return JobEvent(
             at=at, type=kind, job=spec.job, attempt=spec.attempt, host=host, rank=rank, local_rank=local_rank

@@ -20,7 +20,7 @@ from ..wire.paths import MusterPaths
 from .cause import early_lines
 from .job_record import caller_of_stop
 from .restart_policy import first_alike
-from .result import TERMINATED, Failure, Kind, LaunchResult, interruption, stopped_by
+from .result import TERMINATED, Failure, LaunchResult, interruption, stopped_by
 from .run_folder import RunFolder
 from .stages import of_rank
 
@@ -174,7 +174,7 @@ def _where(failure: Failure | None, folder: RunFolder) -> str:
     return str(folder.logs)
 
 
-def end_unstarted(folder: Path, kind: Kind, reason: str, status: int) -> LaunchResult:
+def end_unstarted(folder: Path, kind: str, reason: str, status: int) -> LaunchResult:
     """Write the result of a job whose ranks never started; returns it, with a plan without hosts."""
     record = json.loads((folder / "job.json").read_text())
     spec = LaunchSpec(**{name: record[name] for name in ("job", "launcher", "attempt")})
@@ -186,7 +186,7 @@ def end_unstarted(folder: Path, kind: Kind, reason: str, status: int) -> LaunchR
     return result
 
 
-def why_unstarted(error: MusterError | KeyboardInterrupt, folder: Path) -> tuple[Kind, str, int]:
+def why_unstarted(error: MusterError | KeyboardInterrupt, folder: Path) -> tuple[str, str, int]:
     """The kind, reason and exit status of the failure of a job that this error kept from starting."""
     if isinstance(error, MusterError):
         return "driver", str(error), error.exit_status or 1

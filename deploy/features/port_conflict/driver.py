@@ -22,6 +22,9 @@ class PortConflict(Feature):
     there took the port before rank 0 could.
     """
 
+    other_ports = 2
+    """How often the launch still starts again with another port. These restarts are not counted."""
+
     def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Ask the head."""
         failure = result.failure
@@ -36,5 +39,10 @@ class PortConflict(Feature):
         user, host = harmless(thief.user), attempt.plan.hosts[0].host.name
         reason = f"a program of user {user} took the rendezvous port {thief.port} before rank 0 bound it"
         tail = (f"{failure.headline}\n", *failure.tail)
-        taken = Failure("port", reason, failure.exit_status, host=host, at=failure.at, tail=tail)
+        taken = Failure(
+            *("port", reason, failure.exit_status, host, None, failure.at, tail),
+            event="port.taken",
+            avoided="the launch starts again with another port" if self.other_ports > 0 else "",
+        )
+        self.other_ports -= 1
         return dataclasses.replace(result, failure=taken)

@@ -19,7 +19,7 @@ OWN = STOPS | {"placement", "world", "driver", "port"}
 """Failures that have another cause."""
 STANDSTILLS = frozenset({"host", "network", "driver", "stall"})
 """Failures that follow when no process of a job runs for a while."""
-STATUS = 3
+STATUS, ENDED = 3, "allocation.ended"
 TIME_LIMIT = (
     "give it more time (-t), or save at SIGUSR1 and end with status 75; a batch job gets SIGUSR1 60 s before "
     "its limit and continues with --requeue, other launches get it with --signal=USR1@60"
@@ -93,7 +93,8 @@ def blame_own_end(result: LaunchResult, job: str, restarts: int) -> LaunchResult
 
 def _suspended(result: LaunchResult, failure: Failure, job: str) -> LaunchResult:
     reason = f"Slurm suspended the allocation {job} (scontrol suspend), so its agents did not answer"
-    end = Failure("allocation", reason, STATUS, at=failure.at, tail=(f"{failure.headline}\n",))
+    at, tail = failure.at, (f"{failure.headline}\n",)
+    end = Failure("allocation", reason, STATUS, at=at, tail=tail, event=ENDED, final=True)
     return dataclasses.replace(result, failure=end)
 
 
@@ -101,12 +102,11 @@ def _taken(result: LaunchResult, job: str, state: str) -> LaunchResult:
     failure, notes = result.failure, [*result.notes, *_saved(result)]
     at = failure.at if failure else result.ended
     tail = (f"{failure.headline}\n",) if failure and failure.kind != "interrupted" else ()
+    kind, event, reason = "allocation", ENDED, f"Slurm ended the allocation {job}: {state}"
     if state == "CANCELLED":  # with a reason, Slurm itself cancelled it
-        end = Failure("stopped", f"scancel (Slurm's job {job})", TERMINATED, at=at, tail=tail)
-    else:
-        reason = f"Slurm ended the allocation {job}: {state}"
-        status = TERMINATED if state.startswith("CANCELLED") else STATUS
-        end = Failure("allocation", reason, status, at=at, tail=tail)
+        kind, event, reason = "stopped", "", f"scancel (Slurm's job {job})"
+    status = TERMINATED if state.startswith("CANCELLED") else STATUS
+    end = Failure(kind, reason, status, at=at, tail=tail, event=event, final=True)
     notes += [TIME_LIMIT] if state.startswith("TIMEOUT") else []
     return dataclasses.replace(result, failure=end, notes=tuple(notes))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...core.connect.fanout import in_thread
 from ...core.hosts.host_sample import HostSample
-from ...core.job.events import Event, EventType, JobEvent, Recorded, Said, printed_by_program
+from ...core.job.events import Event, JobEvent, Recorded, Said, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure, LaunchResult
 from ...core.text.printed import figures_of
@@ -132,7 +132,7 @@ class StallNotes(Feature):
             self._attempt.emit(Said(f"note: {stall_text(at - self._since, self._why)}"))
             self._attempt.emit(Recorded(STALL, json.dumps({"since": self._since, "why": self._why})))
 
-    def _note(self, kind: EventType, since: float, at: float, text: str) -> None:
+    def _note(self, kind: str, since: float, at: float, text: str) -> None:
         spec = self._attempt.plan.spec
         self._attempt.emit(
             JobEvent(at=at, type=kind, job=spec.job, attempt=spec.attempt, since=since, text=text)

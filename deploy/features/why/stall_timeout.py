@@ -93,4 +93,4 @@ class StallTimeout(Feature):
             reason = f"{self._state.name(odd)}: {reason}"
         placed = self._state.placed[odd[0]] if len(odd) == 1 else None
         host, rank = (placed.host, placed.rank) if placed else (None, None)
-        self._attempt.fail(Failure("stall", reason, 3, host=host, rank=rank, at=now()))
+        self._attempt.fail(Failure("stall", reason, 3, host, rank, now(), event="job.stalled", waits=True))
