@@ -475,7 +475,7 @@ def test_the_end_of_an_allocation_is_the_failure(
 @pytest.mark.parametrize(
     ("codes", "note"),
     [
-        ({0: 0, 1: 0, 2: 0, 3: 0}, "after SIGTERM ranks 0-3 ended in time"),
+        ({3: 0, 0: 0, 2: 0, 1: 0}, "after SIGTERM ranks 0-3 ended in time"),
         ({0: 75, 1: -9}, "after SIGTERM rank 0 ended in time, and Slurm killed ranks 1-3"),
         ({0: -15, 1: -15, 2: -15, 3: -15}, ""),
     ],

@@ -49,7 +49,7 @@ def fold_names(names: Iterable[str]) -> str:
 def _range(stem: str, rest: str, width: int, numbers: list[int]) -> str:
     if not numbers:
         return stem
-    runs = ranges(sorted(numbers), width)
+    runs = ranges(numbers, width)
     return f"{stem}{runs}{rest}" if runs.isdigit() else f"{stem}[{runs}]{rest}"
 
 

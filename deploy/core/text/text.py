@@ -102,7 +102,7 @@ def ranges(numbers: Iterable[int], width: int = 0) -> str:
     """`0-3,5` for 0, 1, 2, 3, 5; with leading zeros up to `width`."""
     runs = [
         [f"{number:0{width}d}" for _, number in group]
-        for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+        for _, group in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
     ]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else run[0] for run in runs)
 
