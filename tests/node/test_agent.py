@@ -23,6 +23,7 @@ from muster.deploy.core.agent import supervisor as attempt
 from muster.deploy.core.agent.ending import Ending
 from muster.deploy.core.agent.local_socket import LocalSocket
 from muster.deploy.core.agent.ranks import Ranks
+from muster.deploy.core.connect.bootstrap import BOOTSTRAP
 from muster.deploy.core.connect.channel import Channel
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
@@ -30,13 +31,14 @@ from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.connect.reports import CommandEnd, LauncherLine, RankEnded, RankOutput, StopAsked
 from muster.deploy.core.connect.requests.attempt import PREPARE, START
 from muster.deploy.core.connect.requests.hosts import FACTS
-from muster.deploy.core.connect.transports.process import LocalPipe
+from muster.deploy.core.connect.transports.process import LocalPipe, ProcessPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.wire import limits as limits_of_hosts
 from muster.deploy.core.wire.clock import now, steady
 from muster.deploy.core.wire.job_folders import JobFolders
 from muster.deploy.core.wire.limits import LONGEST_TMPDIR
+from muster.deploy.core.wire.protocol import TERM_TO_RANKS
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc.on_host import run_command as commands
 from tests.agents import job_in
@@ -60,12 +62,19 @@ DAEMON = (
 NOTES_SIGTERM = DAEMON.replace("signal.SIG_IGN", "lambda *_: open(sys.argv[1] + '.term', 'w').close()")
 
 
+class PipeWithArguments(LocalPipe):
+    """An agent that its transport gave arguments."""
+
+    def __init__(self, *arguments: str) -> None:
+        ProcessPipe.__init__(self, [sys.executable, "-c", BOOTSTRAP, *arguments])
+
+
 class Host:
     """An agent on this machine, prepared for a job in a folder of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.events = Inbox()
-        self.pipe = LocalPipe(None)
+        self.pipe = PipeWithArguments(*arguments)
         self.channel = Channel("here", self.pipe, self.events)
         self.folder = folder
         self.prepare()
@@ -162,10 +171,9 @@ time.sleep(600)
 """
 
 
-def test_sigterm_to_a_step_of_slurm_is_for_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the time limit Slurm sends it to the first process of a step, and SIGKILL later to all."""
-    monkeypatch.setenv("SLURM_STEP_ID", "0")
-    host = Host(tmp_path / "jobs" / "job")
+def test_sigterm_to_an_agent_of_a_scheduler_is_for_its_ranks(tmp_path: Path) -> None:
+    """At the time limit a scheduler sends it first, and SIGKILL later."""
+    host = Host(tmp_path / "jobs" / "job", TERM_TO_RANKS)
     position = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1}
     words = [f"OMPI_COMM_WORLD_{name}={value}" for name, value in position.items()]
     rank = ("/usr/bin/env", *words, sys.executable, "-IS", attempt.__file__.replace("supervisor", "rank"))

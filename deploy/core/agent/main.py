@@ -28,7 +28,7 @@ from ..wire.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..wire.handler import Handler
 from ..wire.os_errors import explain
 from ..wire.paths import MusterPaths
-from ..wire.protocol import AT_START, ERRORS, HANDLERS, NEEDS, ON_DEMAND, QUICK, WORDS
+from ..wire.protocol import AT_START, ERRORS, HANDLERS, NEEDS, ON_DEMAND, QUICK, TERM_TO_RANKS, WORDS
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (core/connect/channel.py).
@@ -44,7 +44,7 @@ class Agent:
     def __init__(self, inbox: Readable, outbox: Writable) -> None:
         self.inbox, self.outbox = inbox, outbox
         self._writing = threading.Lock()
-        # Open MPI does not start without HOME. A step of Slurm, and a driver that has none, give none.
+        # Open MPI does not start without HOME. A scheduler may give none, and a driver that has none.
         home = os.environ.setdefault("HOME", os.path.expanduser("~"))
         self._muster_root = MusterPaths.of_home(home).root
         self.handlers = Handlers(self._muster_root, self)
@@ -171,7 +171,7 @@ class Handlers:
             return self._loaded[handler.kind]
 
     def pass_on(self, number: int) -> bool:
-        """Pass a signal of the user or of Slurm on to the ranks here; returns whether there are any."""
+        """Pass a signal of the user or a scheduler on to the ranks here; returns whether there are any."""
         supervisor = self._loaded.get("JobSupervisor")
         return bool(supervisor and supervisor.signal_ranks(number))
 
@@ -263,11 +263,11 @@ def on_signals(action: Any) -> None:
 def main() -> None:
     """Serve the driver on stdin and stdout; SIGTERM, SIGINT and SIGHUP end it as a closed lifeline does.
 
-    SIGUSR1 and SIGUSR2 are for the ranks; so is SIGTERM in a step of Slurm: they may save until SIGKILL.
+    SIGUSR1 and SIGUSR2 are for the ranks. So is SIGTERM with `TERM_TO_RANKS` among the arguments.
     """
 
     def end(number: int, frame: object) -> None:
-        if number == signal.SIGTERM and "SLURM_STEP_ID" in os.environ and agent.handlers.pass_on(number):
+        if number == signal.SIGTERM and TERM_TO_RANKS in sys.argv and agent.handlers.pass_on(number):
             return
         on_signals(signal.SIG_IGN)
         raise SystemExit(128 + number)

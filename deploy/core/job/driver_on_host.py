@@ -55,7 +55,7 @@ def with_store(spec: LaunchSpec, store: Path) -> LaunchSpec:
 
 
 def end_at_sigterm_alone() -> None:
-    """Let SIGTERM interrupt a driver that runs without a terminal: `muster stop` and Slurm send it.
+    """Let SIGTERM interrupt a driver that runs without a terminal: `muster stop` and schedulers send it.
 
     SIGQUIT does the same, and writes the stacks of its threads into driver.log.
     """

@@ -50,7 +50,7 @@ class LaunchSpec:
     """All hosts that it may use, in the order of the hosts file. Some may get no rank."""
     launcher: LauncherName = DEFAULT_LAUNCHER
     allocation: str = ""
-    """Slurm's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
+    """The scheduler's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
     np: int | None = None
     python: str = ""
     """The Python of the hosts, if the user named one."""

@@ -9,6 +9,8 @@ from importlib import import_module
 
 from .handler import Handler
 
+TERM_TO_RANKS = "term-to-ranks"
+"""An argument of the agent, for hosts whose scheduler sends SIGTERM first: ranks may save until SIGKILL."""
 AT_START = (
     Handler("core.agent.main", "Agent", "", {"": "time load modules"}, quick="time"),
     Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),

@@ -27,6 +27,7 @@ from ...core.hosts.hostfile import MAX_SLOTS, Host
 from ...core.hosts.name_patterns import MAX_HOSTS
 from ...core.plan.spec import LaunchSpec
 from ...core.text.text import count
+from ...core.wire.protocol import TERM_TO_RANKS
 from . import job_state
 from .mark import Mark
 from .programs import for_slurm
@@ -48,7 +49,8 @@ def command(job: str, host: Host, python: str, gres: str | None) -> list[str]:
         *("--export=ALL", "--job-name=muster-agent"),
         *([] if gres is None else [f"--gres={gres or 'none'}"]),
     ]
-    return ["srun", *options, "/bin/sh", "-c", f"{WITH_PATH} exec {bootstrap.command(python)}"]
+    agent = f"{bootstrap.command(python)} {TERM_TO_RANKS}"
+    return ["srun", *options, "/bin/sh", "-c", f"{WITH_PATH} exec {agent}"]
 
 
 class SrunPipe(ProcessPipe):
