@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -188,7 +187,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
     """The hosts of an allocation: a new one from salloc, or that of this process."""
     from ..features.slurm import grant
     from ..features.slurm.allocation import steps
-    from ..features.slurm.blame import AllocationEnd, blame_for_unfit, blame_slurm
+    from ..features.slurm.blame import AllocationEnd, blame_for_unfit
     from ..features.slurm.options import options_of
 
     with contextlib.ExitStack() as stack:
@@ -204,7 +203,7 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
                 hosts,
                 steps(options.python, allocation),
                 allocation=allocation.job,
-                features=(AllocationEnd(partial(blame_slurm, job=allocation.job)),),
+                features=(AllocationEnd(allocation),),
             )
         except UnfitError as error:
             raise blame_for_unfit(error, allocation.job) from None

@@ -16,7 +16,7 @@ from muster.deploy.core.connect.pipe import why_lost
 from muster.deploy.core.connect.transports import process
 from muster.deploy.core.errors import HostError, MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
+from muster.deploy.core.job.result import Failure, RankExit
 from muster.deploy.features.slurm import blame, grant, job_state, programs
 from muster.deploy.features.slurm.allocation import Allocation, SrunPipe, allocation_of, command, repeated
 from tests.command_lines import parse
@@ -480,21 +480,28 @@ def test_the_end_of_an_allocation_is_the_failure(
         ({0: -15, 1: -15, 2: -15, 3: -15}, ""),
     ],
 )
-@pytest.mark.parametrize("blamed", [blame.blame_slurm, blame.blame_own_end])
 def test_the_time_limit_names_the_ranks_that_saved_and_what_to_do(
-    slurm: Callable[..., None],
-    codes: dict[int, int],
-    note: str,
-    blamed: Callable[[LaunchResult, str, int], LaunchResult],
+    slurm: Callable[..., None], codes: dict[int, int], note: str
 ) -> None:
     slurm(scontrol=SHOW_JOB.format(job="TIMEOUT", why="TimeLimit", node=NODE_WELL))
     ranks = DONE.plan.ranks
     ends = {rank: RankExit(ranks[rank], code, 2.0, terminated=True) for rank, code in codes.items()}
     failed = next((end.as_failure() for end in ends.values() if end.code), None)
-    result = blamed(dataclasses.replace(DONE, failure=failed, ends=ends), "12", 0)
+    result = blame.blame_slurm(dataclasses.replace(DONE, failure=failed, ends=ends), "12")
     assert result.failure is not None
     assert result.failure.headline == "Slurm ended the allocation 12: TIMEOUT (TimeLimit)"
     assert result.notes == (*filter(None, [note]), blame.TIME_LIMIT)
+
+
+def test_the_end_of_an_allocation_is_known_while_its_agents_live(
+    slurm: Callable[..., None], tmp_path: Path
+) -> None:
+    """They end when the driver does, and until then Slurm shows COMPLETING."""
+    asked = tmp_path / "asked"
+    slurm(scontrol=f"echo >> {asked}; " + SHOW_JOB.format(job="COMPLETING", why="None", node=NODE_WELL))
+    failure = blame.blame_slurm(FAILED, "12").failure
+    assert failure is not None
+    assert (failure.headline, asked.read_text()) == (SCANCELLED, "\n")
 
 
 def test_an_allocation_that_ended_is_why_the_connections_to_all_hosts_broke(
@@ -527,18 +534,10 @@ def test_a_lost_host_gets_what_slurm_knows(slurm: Callable[..., None]) -> None:
     failure = blame.blame_slurm(lost, "12").failure
     assert failure is not None
     assert failure.tail == ("Slurm: n2 is DOWN*+NOT_RESPONDING (Not responding [slurm@x])\n",)
-    why = job_state.why_lost("12", "n2", look=lambda: "")
+    why = job_state.why_lost("12", 0, "n2")
     assert why == "Slurm's state of the node: DOWN*+NOT_RESPONDING (Not responding [slurm@x])"
     named = dataclasses.replace(DONE, failure=Failure("host", why, 3, host="n2"))
     assert blame.blame_slurm(named, "12") is named  # not twice
-
-
-def test_a_job_that_completes_for_long_has_the_end_that_its_reason_tells(
-    slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_state, "ENDING_SECONDS", 0.0)
-    slurm(scontrol=SHOW_JOB.format(job="COMPLETING", why="None", node="true"))
-    assert job_state.ended("12") == "CANCELLED"
 
 
 @pytest.mark.parametrize(
@@ -577,7 +576,7 @@ def test_slurms_states_and_reasons_are_one_end_of_a_start(
     slurm: Callable[..., None], shows: str, end: str
 ) -> None:
     slurm(scontrol=f'echo "JobId=12 JobState={shows} Dependency=(null)"')
-    assert job_state.ending("12", 1) == end
+    assert job_state.ended("12", 1) == end
     restarts = job_state.shown("12").fields["Restarts"]
     assert job_state.shown("12").starts_again(1) is (restarts == "2")
 
@@ -605,4 +604,4 @@ def test_a_suspended_job_is_why_its_hosts_were_silent(
 def test_slurm_that_does_not_answer_changes_no_verdict(slurm: Callable[..., None]) -> None:
     slurm(scontrol='echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
     assert blame.blame_slurm(FAILED, "12") is FAILED
-    assert job_state.why_lost("12", "n2", look=lambda: job_state.ended("12")) == ""
+    assert job_state.why_lost("12", 0, "n2") == ""

@@ -303,9 +303,9 @@ def test_a_launch_records_its_allocation_unless_it_is_a_batch_job(tmp_path: Path
     if is_batch:
         write_mark(tmp_path, "7", ["sbatch"], requeue=True, python="python3")
     before = mark_of(tmp_path)
-    plan = SimpleNamespace(spec=LaunchSpec(job=NAME, allocation="17", python="~/venv/bin/python"))
+    plan = SimpleNamespace(spec=LaunchSpec(job=NAME, python="~/venv/bin/python"))
     attempt: Any = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), plan=plan)
-    blame.AllocationEnd(lambda result: result).begins(attempt)
+    blame.AllocationEnd(Allocation("17", ())).begins(attempt)
     mark = mark_of(tmp_path)
     assert mark == (before or ("17", False, False, "~/venv/bin/python"))
 
@@ -414,7 +414,7 @@ def test_a_sigterm_to_the_driver_is_what_slurm_does(
     slurm: Callable[..., None], shown: str, why: str, headline: str, status: int
 ) -> None:
     slurm(scontrol=SHOW_JOB.format(job=shown, why=why, node="true"))
-    failure = blame.blame_own_end(TERM, "12", 0).failure
+    failure = blame.blame_slurm(TERM, "12").failure
     assert failure is not None
     assert failure.headline.endswith(headline)
     assert failure.exit_status == status
@@ -547,15 +547,3 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
     batch_main.drive(TELLS, made.folder, {**ON_N1, TELL: str(told)})
     assert told.exists() is not goes_on
     assert (made.folder / "batch").exists() is goes_on
-
-
-def test_a_driver_that_slurm_ends_does_not_wait_for_the_end_of_its_own_job(
-    slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slurm gives it KillWait, 30 s or less, and shows COMPLETING until it is gone."""
-    slurm(scontrol=SHOW_JOB.format(job="COMPLETING", why="None", node="true"))
-    monkeypatch.setattr(blame, "ended", lambda job, restarts: pytest.fail("it would wait"))
-    lost = dataclasses.replace(FAILED, failure=Failure("host", "gone", 3, host="n2"))
-    failure = blame.blame_own_end(lost, "12", 0).failure
-    assert failure is not None
-    assert failure.headline.startswith("stopped by scancel")

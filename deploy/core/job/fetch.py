@@ -31,8 +31,8 @@ _NAME = re.compile(
 )
 """The files of a run that come from its host. Any other could be a file that a program here runs or obeys:
 `.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine writes what its commands act on
-or a browser opens: stop.json, hosts.json (logins, the SSH configuration), the mark of a scheduler's job (which
-`muster stop` ends), and report.html."""
+or a browser opens: stop.json, hosts.json (logins, the SSH configuration), the number of a scheduler's job,
+which `muster stop` ends, and report.html."""
 END_OF_LOG = 1 << 14
 MOST_RECORD = 1 << 29
 """Bytes of a file of a run that still runs."""

@@ -18,8 +18,8 @@ from .placement import Layout
 # 64 hosts, daemons start each other, but in Muster only the head may start daemons. In 4.1 this needs a tree
 # that is wider than any cluster: with the option for no tree, its daemons discard their standard error.
 # Agents pass SIGUSR1 and SIGUSR2 on to the ranks. Daemons that forward signals too end the ranks instead, if
-# a scheduler signals all processes; they inherit that they are ignored. 5.0 needs an option for mpirun and one for
-# its daemons.
+# a scheduler signals all processes; they inherit that they are ignored. 5.0 needs an option for mpirun and
+# one for its daemons.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
         "remote_shell": ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent"),

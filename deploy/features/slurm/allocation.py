@@ -175,12 +175,9 @@ def on_hosts(spec: LaunchSpec, allocation: Allocation) -> LaunchSpec:
     )
 
 
-def steps(
-    python: str, allocation: Allocation, *, look: Callable[[str, int], str] = job_state.ended
-) -> OpenPipe:
-    """Opens an agent as a step of the allocation. `look`: gives Slurm's reason for the end of the job."""
-    why_ended = partial(look, allocation.job, allocation.restarts)
-    explain = partial(job_state.why_lost, allocation.job, look=why_ended)
+def steps(python: str, allocation: Allocation) -> OpenPipe:
+    """Opens an agent as a step of the allocation."""
+    explain = partial(job_state.why_lost, allocation.job, allocation.restarts)
     command = from_home(python or "python3")
     return lambda host: SrunPipe(allocation.job, host, command, explain, allocation.gres.get(host.name))
 

@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +28,9 @@ from ...core.job.verdict import end_unstarted, why_unstarted
 from ...core.plan.spec import LaunchSpec
 from .allocation import Allocation, on_hosts, restarts_of, steps
 from .batch import BATCH, with_secrets
-from .blame import OWN, AllocationEnd, blame_own_end
+from .blame import OWN, AllocationEnd
 from .grant import own_allocation
-from .job_state import ending, shown
+from .job_state import shown
 from .mark import mark_of
 from .programs import ask, kill_wait, reaches, statuses_to_requeue
 
@@ -58,10 +57,9 @@ def drive(all_features: AllFeatures, folder: Path, environ: Mapping[str, str]) -
         spec = with_secrets(LaunchSpec.of_json(written, all_features.options), environ)
         features = all_features.of(spec)
         allocation = own_allocation(environ)
-        blame = partial(blame_own_end, job=allocation.job, restarts=allocation.restarts)
-        features = all_features.of(spec, AllocationEnd(blame))
+        features = all_features.of(spec, AllocationEnd(allocation))
         run, spec = _begin(folder, spec, allocation, requeue=mark is not None and mark.requeue)
-        result = Job(spec, steps(spec.python, allocation, look=ending), run, features).run()
+        result = Job(spec, steps(spec.python, allocation), run, features).run()
     except (MusterError, KeyboardInterrupt) as error:
         kind, reason, status = why_unstarted(error, folder)
         sys.stderr.write(f"{reason}\n")

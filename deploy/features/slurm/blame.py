@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...core.errors import UnfitError
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import TERMINATED, Failure, LaunchResult
 from ...core.text.text import span
 from ...core.wire.job_folders import STOPS
-from .job_state import ended, ending, is_gone, node_state, shown
+from .allocation import Allocation
+from .job_state import ended, is_gone, node_state, shown
 from .mark import mark_of, write_mark
 
 OWN = STOPS | {"placement", "world", "driver", "port"}
@@ -29,39 +30,37 @@ TIME_LIMIT = (
 class AllocationEnd(Feature):
     """Records the allocation of a job, and makes its end the failure of the job, if Slurm ended it."""
 
-    def __init__(self, blame: Callable[[LaunchResult], LaunchResult]) -> None:
-        """`blame`: `blame_slurm` or `blame_own_end`, with the number of the allocation."""
-        self._blame = blame
+    def __init__(self, allocation: Allocation) -> None:
+        self._job, self._restarts = allocation.job, allocation.restarts
 
     def begins(self, attempt: Attempt) -> None:
         """Record the allocation, if the disk is not full: later commands reach the hosts by its steps."""
-        folder, spec = attempt.folder.path, attempt.plan.spec
+        folder = attempt.folder.path
         if mark_of(folder) is None:
             with contextlib.suppress(OSError):
-                write_mark(folder, spec.allocation, (), python=spec.python)
+                write_mark(folder, self._job, (), python=attempt.plan.spec.python)
 
     def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """The first one to end is not the cause, because Slurm ends all ranks at once."""
-        return self._blame(result)
+        return blame_slurm(result, self._job, self._restarts)
 
 
-def blame_slurm(
-    result: LaunchResult, job: str, restarts: int = 0, *, look: Callable[[str, int], str] = ended
-) -> LaunchResult:
+def blame_slurm(result: LaunchResult, job: str, restarts: int = 0) -> LaunchResult:
     """The result with the end of the allocation as its failure, if Slurm ended it; `job` is Slurm's number.
 
-    Slurm then ends all ranks at once, so the first one to end is not the cause. A host that was lost keeps
-    its own reason, and gets Slurm's state of the node. `restarts`: the number of this start of the job;
-    `look`: gives the reason for its end.
+    Slurm then ends all ranks at once, so the first one to end is not the cause; a driver in a job of Slurm
+    gets SIGTERM as they do. A host that was lost keeps its own reason, and gets Slurm's state of the node.
+    `restarts`: the number of this start of the job.
     """
     failure = result.failure
     if failure is None and not any(end.terminated for end in result.ends.values()):
         return result
     if failure and failure.kind in STANDSTILLS and shown(job).was_suspended(failure.at):
         return _suspended(result, failure, job)
-    if failure and failure.kind in OWN:
+    gets_sigterm = failure and failure.kind == "interrupted" and failure.exit_status == TERMINATED
+    if failure and failure.kind in OWN and not gets_sigterm:
         return result
-    if state := look(job, restarts):
+    if state := ended(job, restarts):
         return _taken(result, job, state)
     is_unexplained = failure and failure.kind == "host" and "Slurm" not in failure.reason
     if failure and failure.host and is_unexplained and is_gone(node := node_state(failure.host)):
@@ -79,16 +78,6 @@ def blame_for_unfit(error: UnfitError, job: str) -> UnfitError:
     if state := ended(job):
         return UnfitError((host, f"Slurm ended the allocation {job}: {state}") for host, _ in error.reasons)
     return error
-
-
-def blame_own_end(result: LaunchResult, job: str, restarts: int) -> LaunchResult:
-    """The same, for a driver that is a part of the job: Slurm ends it by a SIGTERM, as it ends the ranks.
-
-    It cannot wait until the job is over.
-    """
-    if result.failure and result.failure.kind == "interrupted" and (state := ending(job, restarts)):
-        return _taken(result, job, state)
-    return blame_slurm(result, job, restarts, look=ending)
 
 
 def _suspended(result: LaunchResult, failure: Failure, job: str) -> LaunchResult:

@@ -10,13 +10,13 @@ import contextlib
 import datetime
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...core.errors import MusterError
 from .programs import ask, host_names
 
-ENDING_SECONDS, REASON_SECONDS = 8.0, 3.0  # for the end of a job, and for the reason why it waits
+REASON_SECONDS = 3.0  # until Slurm shows why a job waits
 MOST_NODES = 8  # of a job that Slurm is asked about
 NEAR_SECONDS = 60.0  # from the moment when Slurm resumes a job to a failure that follows from its standstill
 ALIVE = frozenset({"", "PENDING", "CONFIGURING", "RUNNING", "RESIZING", "SIGNALING", "STOPPED", "SUSPENDED"})
@@ -135,19 +135,9 @@ def gres_of(job: str) -> dict[str, str]:
 def ended(job: str, restarts: int = 0) -> str:
     """Why Slurm ended the start number `restarts` of a job: `CANCELLED`, `TIMEOUT (TimeLimit)`, `REQUEUED`.
 
-    Empty while it runs or if unknown. A job whose hosts Slurm takes for another gets SIGTERM, and still runs
-    for the partition's GraceTime.
+    Empty while it runs or if unknown. It does not wait for the final state, which Slurm shows when the
+    agents, too, have ended.
     """
-    deadline = time.monotonic() + ENDING_SECONDS
-    while True:
-        found = shown(job)
-        if found.state != "COMPLETING" or found.starts_again(restarts) or time.monotonic() > deadline:
-            return found.end(restarts)
-        time.sleep(0.2)  # Slurm shows the final state when the hosts are free
-
-
-def ending(job: str, restarts: int = 0) -> str:
-    """Why Slurm ends the job of this process; empty if it does not."""
     return shown(job).end(restarts)
 
 
@@ -227,12 +217,9 @@ def _may_fit(job: str) -> bool:
     return not (nodes.isdecimal() and limits) or int(nodes) <= min(map(int, limits))
 
 
-def why_lost(job: str, host: str, *, look: Callable[[], str]) -> str:
-    """Slurm's reason for the end of an agent: the end of the job, which `look` returns, or a failed node.
-
-    Empty for any other end.
-    """
-    if state := look():
+def why_lost(job: str, restarts: int, host: str) -> str:
+    """Slurm's reason for the end of an agent: the end of the job, or a failed node; empty for any other."""
+    if state := ended(job, restarts):
         return f"Slurm ended the allocation {job}: {state}"
     state = node_state(host)
     return f"Slurm's state of the node: {state}" if is_gone(state) else ""
