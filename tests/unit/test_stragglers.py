@@ -31,6 +31,8 @@ READS = (
     StackLine("shards", "loader.py", 40, True),
 )
 FORWARD = (StackLine("forward", "model.py", 7, True),)
+SAVES = (StackLine("save", "torch/serialization.py", 850, False), StackLine("main", "train.py", 30, True))
+SAVED = "it saves or loads a checkpoint, in main (train.py:30)"
 WAITS = (
     StackLine("all_reduce", "torch/distributed/c10d.py", 9, False),
     StackLine("main", "train.py", 88, True),
@@ -120,11 +122,20 @@ def test_the_line_where_only_the_late_rank_is_so_often_is_the_cause() -> None:
 
 
 def test_a_checkpoint_that_a_rank_saves_again_and_again_is_the_cause_and_not_what_it_takes() -> None:
-    saves = (StackLine("save", "torch/serialization.py", 850, False), StackLine("main", "train.py", 30, True))
-    looks = [look(FORWARD, FORWARD, saves, FORWARD)] * 3
-    said = "it saves or loads a checkpoint, in main (train.py:30)"
-    assert cause(replace(QUIET, queued=0.5), looks=looks) == said
-    assert cause(replace(QUIET, throttled=0.5), looks=looks) == said
+    looks = [look(FORWARD, FORWARD, SAVES, FORWARD)] * 3
+    assert cause(replace(QUIET, queued=0.5), looks=looks) == SAVED
+    assert cause(replace(QUIET, throttled=0.5), looks=looks) == SAVED
+
+
+def test_the_stacks_are_read_although_a_rank_waits_for_a_processor_and_what_they_show_stays() -> None:
+    summary, seen = Summary(), looks_at([(2,)] * 3)
+    waits = Surroundings({2: replace(QUIET, queued=0.5), 1: QUIET}, {})
+    found = summary.add(seen[0], waits)
+    assert summary.needs_stacks
+    summary.explain(found, replace(waits, looks=[look(FORWARD, FORWARD, SAVES, FORWARD)] * 3))
+    summary.add(seen[1], waits)
+    assert [late.cause for late in summary.late] == [SAVED]
+    assert not summary.needs_stacks
 
 
 def test_frames_of_torch_distributed_outside_of_the_line_of_the_user_are_no_wait() -> None:
@@ -334,9 +345,6 @@ def test_stacks_are_read_until_the_cause_is_known_but_not_for_ever() -> None:
         assert summary.needs_stacks
         summary.explain(pace, NOTHING)
     assert not summary.needs_stacks
-    known = Summary()
-    known.add(look, Surroundings({2: replace(QUIET, throttled=0.8), 1: QUIET}, {}))
-    assert not known.needs_stacks
 
 
 def test_a_line_of_the_pace_has_the_slowest_of_very_many_ranks() -> None:

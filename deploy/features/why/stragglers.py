@@ -85,6 +85,8 @@ class Summary:
     def __init__(self) -> None:
         self._sums = LateScores()
         self._causes: dict[int, str] = {}
+        self._causes_by_stacks: dict[int, str] = {}
+        """These stay: a rank that does more than the others also needs its processor for longer."""
         self._searched: Counter[int] = Counter()
         self.late: list[Straggler] = []
         """The latest first, each with the cause that was found last."""
@@ -99,8 +101,8 @@ class Summary:
 
     @property
     def needs_stacks(self) -> bool:
-        """Whether the stacks may still show why a rank is late."""
-        return any(not rank.cause and self._searched[rank.rank] < STACKS for rank in self.late)
+        """Whether the stacks may still show why a rank is late: once, and again while that is unknown."""
+        return any(self._searched[rank.rank] < (1 if rank.cause else STACKS) for rank in self.late)
 
     def explain(self, pace: Pace | None, surroundings: Surroundings) -> None:
         """Find the causes in surroundings that have stacks."""
@@ -109,7 +111,10 @@ class Summary:
 
     def _keep(self, pace: Pace | None, surroundings: Surroundings) -> None:
         found = stragglers(pace, surroundings)
-        self._causes.update({rank.rank: rank.cause for rank in found if rank.cause})
+        causes = {rank.rank: rank.cause for rank in found if rank.cause}
+        if surroundings.looks:
+            self._causes_by_stacks.update(causes)
+        self._causes = {**self._causes, **causes, **self._causes_by_stacks}
         self.late = [replace(rank, cause=self._causes.get(rank.rank, "")) for rank in found]
 
 
