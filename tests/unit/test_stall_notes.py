@@ -181,8 +181,8 @@ def test_collectives_from_before_a_stall_do_not_end_it(monkeypatch: pytest.Monke
     clock = {"now": time.time()}
     monkeypatch.setattr(stall_notes, "now", lambda: clock["now"])
 
-    def after(seconds: float, collectives: int) -> list[str]:
-        """The notes, once each rank has slept for so long and has then begun so many collectives."""
+    def after(seconds: float, collectives: int, age: float = 0.0) -> list[str]:
+        """The notes, once each rank has slept for so long, and began the last collective `age` seconds ago."""
         for _ in range(int(seconds)):
             clock["now"] += 1
             watch.on_event(_sample(int(clock["now"]), Phase(0)))
@@ -190,13 +190,49 @@ def test_collectives_from_before_a_stall_do_not_end_it(monkeypatch: pytest.Monke
             answer = Future[Any]()
             answer.set_result(({0: FLOOR}, explain([], stalled=True)))
             watch._judge(answer, clock["now"])
-        watch.on_event(Begun(dict.fromkeys(RANKS, collectives)))
+        watch.on_event(Begun(dict.fromkeys(RANKS, collectives), clock["now"] - age))
         return [event.type for event in events if isinstance(event, JobEvent)]
 
     assert after(0, 40) == []
-    assert after(2 * FLOOR, 90) == ["steps.stopped"]
+    assert after(2 * FLOOR, 90, age=FLOOR) == ["steps.stopped"]
     assert after(FLOOR, 90) == ["steps.stopped"]
     assert after(1, 91) == ["steps.stopped", "steps.resumed"]
+
+
+def test_an_answer_that_comes_late_is_no_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collectives of steps that ended long ago: the stall is noted as soon as without the answer."""
+    clock, watch = 1000.0, StallNotes()
+    monkeypatch.setattr(stall_notes, "now", lambda: clock)
+    watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR)))
+    watch.on_event(_sample(1000, TRAINS))
+    watch._rule.progressed(clock, step=True)
+    for clock in range(1002, 1064, 2):
+        watch.on_event(_sample(clock, Phase(0)))
+        if clock == 1040:
+            watch.on_event(Begun(dict.fromkeys(RANKS, 40), 1000.0))
+        assert watch._rule.must_check(clock, RANKS, recorded=True) == (clock >= 1060)
+
+
+def test_what_a_rank_reads_to_answer_a_look_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank imports a module for the answer."""
+    monkeypatch.setattr(stall_notes, "now", lambda: 1000.0)
+    watch = StallNotes()
+    watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR)))
+    watch._rule.progressed(1000.0, step=True)
+    for at in range(1002, 1062, 2):
+        watch.on_event(_sample(at, Phase(0)))
+    assert watch._rule.must_check(1060, RANKS, recorded=True)
+    watch._answer = Future[Any]()
+    watch.on_event(_sample(1062, Phase(0, moved=1e6)))
+    watch._answer, watch._answered = None, 1063.0
+    watch.on_event(_sample(1064, Phase(0, moved=1e6)))
+    assert watch._rule.judge(1064, RANKS, {0: FLOOR, 1: FLOOR})
+
+
+def test_a_stall_time_out_below_the_time_of_a_note_is_the_time_of_the_note() -> None:
+    watch = StallNotes()
+    watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR, stall_timeout=15)))
+    assert watch._floor == 15.0
 
 
 def test_without_samples_of_a_rank_nothing_is_noted() -> None:

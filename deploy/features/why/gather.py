@@ -30,9 +30,10 @@ from .stragglers import stragglers
 
 @dataclass(frozen=True)
 class Begun(FeatureEvent):
-    """How many collectives each rank of a recorded job has begun."""
+    """How many collectives each rank of a recorded job has begun, the newest one at `at` (driver's clock)."""
 
     collectives: Mapping[int, int]
+    at: float
 
 
 def own_py_spy() -> bytes | None:
@@ -102,8 +103,9 @@ LOOKS = 12
 class GatheredPace:
     """The paces of the groups of a job, and the pressures that kept its ranks from running.
 
-    `begun`: how many collectives each rank has begun. `cost`: seconds of processor time of the host on which
-    the answer took most. `set_up`: when each rank began and ended to make its group, on the driver's clock.
+    `begun`: how many collectives each rank has begun, the newest one at `newest`. `cost`: seconds of processor
+    time of the host on which the answer took most. `set_up`: when each rank began and ended to make its group.
+    These times are of the driver's clock.
     """
 
     paces: Sequence[Pace]
@@ -111,6 +113,7 @@ class GatheredPace:
     unsent: Mapping[str, float] = field(default_factory=dict)
     cost: float = 0.0
     begun: Mapping[int, int] = field(default_factory=dict)
+    newest: float = 0.0
     set_up: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     departures: Sequence[Departure] = ()
 
@@ -143,9 +146,16 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
         {host: answer.unsent for host, answer in answers.items()},
         max((answer.cost for answer in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
+        max((_newest(rank, answers[rank.host].clock) for rank in arriving), default=0.0),
         {rank.number: times for rank in arriving if (times := _set_up(rank, answers[rank.host].clock))},
         departures(arriving),
     )
+
+
+def _newest(rank: Arriving, clock: HostClock) -> float:
+    """When a rank began its newest collective, on the driver's clock; 0 if it has begun none."""
+    times = [track.at[-1] - clock.ahead for track in rank.arrivals.tracks if track.group != SETUP and track.at]
+    return max(times, default=0.0)
 
 
 def _set_up(rank: Arriving, clock: HostClock) -> tuple[float, float] | None:

@@ -107,7 +107,7 @@ class PaceWatch(Feature):
 
     def _note(self, look: _Look) -> None:
         attempt, set_up = self._attempt, look.gathered.set_up
-        attempt.emit(Begun(look.gathered.begun))
+        attempt.emit(Begun(look.gathered.begun, look.gathered.newest))
         if not self._is_set_up and set_up.keys() >= attempt.state.placed.keys():
             self._is_set_up = True
             last, met = (max(ends) for ends in zip(*set_up.values(), strict=True))

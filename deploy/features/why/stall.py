@@ -13,6 +13,7 @@ times the floor.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from ...core.hosts.host_sample import IDLE_SHARE, GpuSample, HostSample, RankSample
 from .messages import Evidence
@@ -55,19 +56,23 @@ class StallRule:
         return not self.makes_steps or self.since is not None
 
     def progressed(self, at: float, *, step: bool = False) -> None:
-        """A rank has printed, or made a step, or begun a collective."""
+        """A rank has printed, or made a step, or begun a collective, which may be known later than others."""
         if step or not self._waits:
             self._end(at, step=step)
         if self.makes_steps:
             self._idle_break = max(self._idle_break, at - self._active)
             self._silent_break = max(self._silent_break, at - self._progress)
         self.makes_steps |= step
-        self._progress = at
+        self._progress = max(self._progress, at)
         self._next_idle = self._next_busy = 0.0
 
-    def sampled(self, sample: HostSample, likely: Mapping[int, int]) -> None:
-        """A host has measured its ranks. `likely`: the number of the GPU that each rank probably uses."""
-        for entry in sample.ranks:
+    def sampled(self, sample: HostSample, likely: Mapping[int, int], *, looked: bool = False) -> None:
+        """A host has measured its ranks. `likely`: the number of the GPU that each rank probably uses.
+
+        `looked`: meanwhile the ranks were asked in what they wait, for which they read files.
+        """
+        for measured in sample.ranks:
+            entry = replace(measured, read=None, written=None) if looked else measured
             before = self._seen.get(entry.rank)
             starved = before is not None and before.state == entry.state == "R"  # others use its processor
             if before is None or starved or at_work(entry, sample, likely[entry.rank]):

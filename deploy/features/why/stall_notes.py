@@ -42,14 +42,17 @@ class StallNotes(Feature):
         """An attempt stalls on its own."""
         options = attempt.plan.spec.of(WhyOptions)
         self._recorded = options.record
-        state, floor = attempt.state, options.stall_note
+        # A stall that ends the job is noted first.
+        state, floor = attempt.state, min(options.stall_note, options.stall_timeout or options.stall_note)
         self._attempt, self._state, self._floor = attempt, state, floor
         self._rule = StallRule(floor, now())
         self._gpus = {rank: attempt.plan.gpu_of(placed) for rank, placed in state.placed.items()}
         self._begun: Mapping[int, int] = {}
-        self._begun_is_old = False
-        """Whether it may be of a time before the stall: then a larger number is no progress since."""
+        self._noted_at = 0.0
+        """When the last stall was noted: a collective from before that does not end it."""
         self._answer: Future[tuple[Mapping[int, float], HangVerdict]] | None = None
+        self._answered = 0.0
+        """When the last answer came: a sample covers the 2 s before it."""
         self._since: float | None = None
         """The time of the last progress, if a stall was noted."""
         self._why, self._next_look, self._began = "", 0.0, now()
@@ -61,10 +64,11 @@ class StallNotes(Feature):
             self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
             self._note_end()
         elif isinstance(event, HostSample):
-            self._rule.sampled(event, self._gpus)
+            looked = self._answer is not None or event.at < self._answered + LOOK_SECONDS
+            self._rule.sampled(event, self._gpus, looked=looked)
             self._note_end()
         elif isinstance(event, Begun):
-            self._take_begun(event.collectives)
+            self._take_begun(event)
 
     def turn(self, attempt: Attempt) -> None:
         """Look from time to time."""
@@ -93,11 +97,12 @@ class StallNotes(Feature):
             not begun and now() - self._began > UNSEEN_SECONDS
         )
 
-    def _take_begun(self, collectives: Mapping[int, int]) -> None:
-        more = any(number > self._begun.get(rank, 0) for rank, number in collectives.items())
-        if more and not self._begun_is_old:
-            self._rule.progressed(now(), step=max(collectives.values()) >= MANY_COLLECTIVES)
-        self._begun, self._begun_is_old = {**self._begun, **collectives}, False
+    def _take_begun(self, event: Begun) -> None:
+        """The ranks are asked rarely, so the newest collective may be much older than the answer."""
+        more = any(number > self._begun.get(rank, 0) for rank, number in event.collectives.items())
+        if more and (at := min(event.at, now())) > self._noted_at:
+            self._rule.progressed(at, step=max(event.collectives.values()) >= MANY_COLLECTIVES)
+        self._begun = {**self._begun, **event.collectives}
         self._note_end()
 
     def _look(self) -> None:
@@ -109,7 +114,7 @@ class StallNotes(Feature):
             return
         if self._answer and self._answer.done():
             self._judge(self._answer, at)
-            self._answer = None
+            self._answer, self._answered = None, at
         elif not self._answer and self._rule.must_check(at, state.missing, recorded=self._recorded):
             channels = dict(self._attempt.cluster.channels)
             self._answer = in_thread(lambda: gather_waits(state.plan, channels))
@@ -127,7 +132,7 @@ class StallNotes(Feature):
     def _judge(self, answer: Future[tuple[Mapping[int, float], HangVerdict]], at: float) -> None:
         waits, verdict = ({}, None) if answer.exception() else answer.result()
         if self._rule.judge(at, self._state.missing, waits) and self._rule.since is not None:
-            self._since, self._why, self._begun_is_old = self._rule.since, self._cause(verdict), True
+            self._since, self._why, self._noted_at = self._rule.since, self._cause(verdict), at
             self._note("steps.stopped", self._since, at, self._why)
             self._attempt.emit(Said(f"note: {stall_text(at - self._since, self._why)}"))
             self._attempt.emit(Recorded(STALL, json.dumps({"since": self._since, "why": self._why})))
