@@ -140,22 +140,18 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
         for number, arrivals in answer.ranks.items()
     ]
     arriving.sort(key=lambda rank: rank.number)
+    tracks = [(rank.host, track) for rank in arriving for track in rank.arrivals.tracks if track.at]
+    newest = [track.at[-1] - answers[host].clock.ahead for host, track in tracks if track.group != SETUP]
     return GatheredPace(
         paces(arriving, {host: answer.clock for host, answer in answers.items()}),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
         {host: answer.unsent for host, answer in answers.items()},
         max((answer.cost for answer in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
-        max((_newest(rank, answers[rank.host].clock) for rank in arriving), default=0.0),
+        max(newest, default=0.0),
         {rank.number: times for rank in arriving if (times := _set_up(rank, answers[rank.host].clock))},
         departures(arriving),
     )
-
-
-def _newest(rank: Arriving, clock: HostClock) -> float:
-    """When a rank began its newest collective, on the driver's clock; 0 if it has begun none."""
-    times = [track.at[-1] - clock.ahead for track in rank.arrivals.tracks if track.group != SETUP and track.at]
-    return max(times, default=0.0)
 
 
 def _set_up(rank: Arriving, clock: HostClock) -> tuple[float, float] | None:

@@ -93,24 +93,16 @@ def _different(ranks: Mapping[int, Rank], what: str, values: Mapping[int, str | 
     sides = fold((rank, value) for rank, value in values.items() if value not in {"", -1})
     if len(sides) < 2:
         return None
-    verb = {"address": "meet at", "size": "expect"}[what]
+    verbs = {"address": ("meets at", "meet at"), "size": ("expects", "expect")}[what]
     parts = [
-        f"{named([ranks[number] for number in numbers])} {_conjugated(verb, numbers)} {_shown(value)}"
+        f"{named([ranks[number] for number in numbers])} {verbs[len(numbers) > 1]} "
+        + (count(value, "rank") if isinstance(value, int) else harmless(value))
         for numbers, value in sides
     ]
     odd = [number for numbers, _ in sides[1:] for number in numbers]
     clear = len(sides[0][0]) > len(sides[1][0])
     cause = f"the ranks disagree on the {what} of the process group: {', '.join(parts)}"
     return Unmet(cause, tuple(sorted(odd if clear else values)))
-
-
-def _conjugated(verb: str, ranks: Sequence[int]) -> str:
-    first, *rest = verb.split()
-    return " ".join([first if len(ranks) > 1 else f"{first}s", *rest])
-
-
-def _shown(value: str | int) -> str:
-    return count(value, "rank") if isinstance(value, int) else harmless(value)
 
 
 def _own_address(ranks: Mapping[int, Rank], meets: Mapping[int, Meeting]) -> Unmet | None:

@@ -50,11 +50,6 @@ class StallRule:
         """The time at which the last stall ended."""
         self.ended_by_step = False
 
-    @property
-    def needs_steps(self) -> bool:
-        """Whether it matters that output shows a step."""
-        return not self.makes_steps or self.since is not None
-
     def progressed(self, at: float, *, step: bool = False) -> None:
         """A rank has printed, or made a step, or begun a collective, which may be known later than others."""
         if step or not self._waits:

@@ -60,7 +60,8 @@ class StallNotes(Feature):
     def on_event(self, event: Event) -> None:
         """Output, samples and collectives are signs of life."""
         if text := printed_by_program(event):
-            step = self._rule.needs_steps and figures_of(text[-LONGEST_LINE:])
+            matters = not self._rule.makes_steps or self._rule.since is not None
+            step = matters and figures_of(text[-LONGEST_LINE:])
             self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
             self._note_end()
         elif isinstance(event, HostSample):

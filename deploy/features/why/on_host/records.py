@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import os
 import socket
 import struct
@@ -113,7 +114,7 @@ def read_lock(path: str) -> str:
 
 
 def _entry(number: int, entry: dict[str, Any]) -> Frame:
-    elements = sum(_product(sizes) for sizes in entry["input_sizes"])
+    elements = sum(math.prod(sizes) for sizes in entry["input_sizes"])
     dtype = (entry.get("input_dtypes") or [""])[0]
     ended = entry["retired"] or entry["state"] == "completed"
     return {
@@ -129,13 +130,6 @@ def _entry(number: int, entry: dict[str, Any]) -> Frame:
         "elements": elements,
         "bytes": elements * _BYTES.get(dtype, 4),
     }
-
-
-def _product(sizes: list[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 class _Local(http.client.HTTPConnection):
