@@ -40,7 +40,7 @@ MOST_VERDICT = 1 << 20
 
 
 def _stall(state: JobState) -> str:
-    """`no step for 1 min 36 s: rank 3 on node2 never came to ...` of a running job that makes no progress."""
+    """`no step for 1 min 36 s: rank 3 has not come to ...` of a running job that makes no progress."""
     stall = stall_of(state.recorded)
     return stall_text(time.time() - stall.since, stall.why) if stall else ""
 

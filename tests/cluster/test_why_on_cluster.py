@@ -93,7 +93,7 @@ def test_a_hang_is_explained_over_ssh_and_its_ranks_can_be_looked_into(
     assert why["where"] == ["train.py:11"]
     assert "all_reduce #" in why["operation"]
     assert "train.py:14" in why["headline"]
-    assert why["cause"].startswith("rank 1 on node2 never came: it is in read_shard (train.py:11)"), why
+    assert why["cause"].startswith("rank 1 on node2 has not come: it is in read_shard (train.py:11)"), why
     assert (step.returncode, step.stdout) == (0, "ranks 0-2: (7, 0)\n"), step
     assert json.loads(stack.stdout)["ranks"]["1"]["value"] == "'2.6'", stack
 

@@ -47,7 +47,7 @@ def test_a_job_that_stalls_says_who_waits_in_what_and_who_does_not_come(project:
     assert (why["kind"], why["culprits"], why["waiting"]) == ("absent", [1], [0]), launched.output
     assert why["where"] == ["train.py:5"]
     assert "why: rank 0 waits in all_reduce #2 of group 0 (3.9 KiB, train.py:10)" in launched.output
-    assert "why: rank 1 on localhost never came: it is in read_shard (train.py:5)" in launched.output
+    assert "why: rank 1 on localhost has not come: it is in read_shard (train.py:5)" in launched.output
 
 
 def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project) -> None:

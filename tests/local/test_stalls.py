@@ -30,7 +30,7 @@ for step in range(13):
     if rank == 0:
         print(f"step {step}", flush=True)
 """
-CAUSE = "rank 1 on localhost never came to all_reduce #13 of group 0 (3.9 KiB, train.py:16): it is in w"
+CAUSE = "rank 1 on localhost has not come to all_reduce #13 of group 0 (3.9 KiB, train.py:16): it is in w"
 
 
 def make(project: Project, deed: str, floor: str) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it
 
 def test_why_a_job_stood_still_is_an_event_after_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Event] = []
-    why = HangVerdict("absent", "rank 0 waits in all_reduce #2", "rank 1 never came", hang=True)
+    why = HangVerdict("absent", "rank 0 waits in all_reduce #2", "rank 1 has not come", hang=True)
     found = Explanation(RankStacks({}, {}), why)
     monkeypatch.setattr(diagnosis, "gather_explanation", lambda *words: found)
     folder: Any = SimpleNamespace(keep=lambda name, text: None)
@@ -115,8 +115,8 @@ def test_why_a_job_stood_still_is_an_event_after_its_failure(monkeypatch: pytest
     explained = Diagnosis().explain(attempt, result)
     events = [event for event in told if isinstance(event, JobEvent)]
     assert [event.type for event in events] == ["job.stalled", "job.explained"]
-    assert explained.as_json()["why"]["cause"] == "rank 1 never came"
-    assert events[1].text == "rank 0 waits in all_reduce #2\nrank 1 never came"
+    assert explained.as_json()["why"]["cause"] == "rank 1 has not come"
+    assert events[1].text == "rank 0 waits in all_reduce #2\nrank 1 has not come"
     assert explained.notes == ("muster check --bench measures every link and host",)  # it names no rank
 
 

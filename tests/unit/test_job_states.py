@@ -149,10 +149,10 @@ def test_a_result_says_how_it_ended(tmp_path: Path) -> None:
     state = only(tmp_path).state
     assert (state.state, state.exit_status, state.why) == ("failed", 3, "rank 3 on node2: exit status 3")
     assert "\nwhy " not in job_table.details(state)
-    causes = ["rank 0 waits in barrier #4", "rank 3 never came"]
+    causes = ["rank 0 waits in barrier #4", "rank 3 has not come"]
     (run / "result.json").write_text(json.dumps({**FAILED, "causes": causes}))
     said = job_table.details(only(tmp_path).state)
-    assert "\nwhy      rank 0 waits in barrier #4; rank 3 never came\n" in said
+    assert "\nwhy      rank 0 waits in barrier #4; rank 3 has not come\n" in said
     (run / "result.json").write_text(json.dumps({**FAILED, "exit_status": 0, "first_failure": None}))
     assert only(tmp_path).state.state == "done"
 

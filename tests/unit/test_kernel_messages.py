@@ -208,7 +208,7 @@ def test_a_hang_is_shown_with_the_messages_of_its_hosts(
 ) -> None:
     """`muster why`, with a gathered hang and a message of a kernel in place of hosts."""
     state = SimpleNamespace(job="j", hosts_by_rank={}, recorded={}, started=5.0)
-    hang = HangVerdict("absent", "ranks 0-1 wait", "rank 2 never came", hang=True)
+    hang = HangVerdict("absent", "ranks 0-1 wait", "rank 2 has not come", hang=True)
     asked: list[float] = []
 
     def messages(channels: Any, since: float) -> Any:
@@ -222,7 +222,7 @@ def test_a_hang_is_shown_with_the_messages_of_its_hosts(
     monkeypatch.setattr(why, "kernel_messages", messages)
     with pytest.raises(Exit):
         why.Why().run()
-    assert "rank 2 never came\n    kernel: node2, " in capsys.readouterr().out
+    assert "rank 2 has not come\n    kernel: node2, " in capsys.readouterr().out
     with pytest.raises(Exit):
         why.Why(json=True).run()
     printed = json.loads(capsys.readouterr().out)

@@ -59,7 +59,7 @@ def events_of_a_stall() -> list[JobEvent]:
     started = JobEvent(
         at=10.0, type="attempt.started", job="j", attempt=1, hosts=("node1", "node2"), ranks=4, text="t"
     )
-    why = "rank 3 on node2 never came to all_reduce #41 (slow.py:8)"
+    why = "rank 3 on node2 has not come to all_reduce #41 (slow.py:8)"
     stopped = JobEvent(at=90.0, type="steps.stopped", job="j", attempt=1, since=20.0, text=why)
     resumed = JobEvent(
         at=99.0, type="steps.resumed", job="j", attempt=1, since=20.0, text="steps again after 79 s"
@@ -83,7 +83,7 @@ def test_a_command_gets_a_stall_and_its_end_in_the_fields_of_the_end(tmp_path: P
         ["node1", "node2"],
     )
     assert stopped["text"] == (
-        "no step for 1 min 10 s: rank 3 on node2 never came to all_reduce #41 (slow.py:8)"
+        "no step for 1 min 10 s: rank 3 on node2 has not come to all_reduce #41 (slow.py:8)"
     )
     assert (resumed["event"], resumed["text"]) == ("steps.resumed", "steps again after 79 s")
     assert ended["event"] == "job.ended"

@@ -136,11 +136,11 @@ def test_why_a_job_stood_still_is_on_its_page(tmp_path: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     why = {
         "headline": "rank 0 waits in <all_reduce>",
-        "cause": "rank 1 never came",
+        "cause": "rank 1 has not come",
         "evidence": ["rank 0: a"],
     }
     (folder / "result.json").write_text(json.dumps({**result, "why": why}))
-    assert "rank 0 waits in &lt;all_reduce&gt;\nrank 1 never came\nrank 0: a\n" in page_of(read(folder))
+    assert "rank 0 waits in &lt;all_reduce&gt;\nrank 1 has not come\nrank 0: a\n" in page_of(read(folder))
 
 
 def test_a_run_of_256_ranks_and_an_hour_of_samples_is_below_a_megabyte(tmp_path: Path) -> None:

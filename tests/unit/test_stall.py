@@ -132,7 +132,7 @@ def test_a_stall_that_was_noted_counts_though_a_rank_computes(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("muster.deploy.features.why.stall_timeout.now", lambda: job.now)
-    why = "rank 3 on node2 never came to all_reduce #4 of group 0: it computes, in solve (train.py:9)"
+    why = "rank 3 on node2 has not come to all_reduce #4 of group 0: it computes, in solve (train.py:9)"
     noted = JobEvent(at=12.0, type="steps.stopped", job="j", attempt=0, since=6.0, text=why)
     job.stall.on_event(noted)
     job.pass_time(14, busy=1.0)

@@ -182,7 +182,7 @@ def test_collectives_from_before_a_stall_do_not_end_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(stall_notes, "now", lambda: clock["now"])
 
     def after(seconds: float, collectives: int, age: float = 0.0) -> list[str]:
-        """The notes, once each rank has slept for so long, and began the last collective `age` seconds ago."""
+        """The notes, once each rank has slept for so long; its last collective began `age` seconds ago."""
         for _ in range(int(seconds)):
             clock["now"] += 1
             watch.on_event(_sample(int(clock["now"]), Phase(0)))
@@ -263,7 +263,7 @@ def test_ranks_of_real_hangs_wait_and_their_cause_fits_in_a_line(hang: object, b
 def test_a_rank_that_does_not_come_is_named_with_its_line_and_the_collective() -> None:
     summary = explain(records_of(RECORDS / "reads_data-gloo.json.gz"), stalled=True).summary
     assert stall_text(96.0, summary) == (
-        "no step for 1 min 36 s: rank 2 on localhost never came to all_reduce #7 of group 0 (3.9 KiB, "
+        "no step for 1 min 36 s: rank 2 on localhost has not come to all_reduce #7 of group 0 (3.9 KiB, "
         "reads_data.py:12): it is in read_shard (reads_data.py:5)"
     )
 

@@ -103,7 +103,7 @@ def test_who_waits_where_and_who_never_came_are_two_lines() -> None:
     verdict = of_last()
     assert verdict.hang
     assert verdict.headline == "ranks 0-2 wait in all_reduce #9 of group 0 (23.8 MiB, train.py:88)"
-    assert verdict.cause == "rank 3 on node4 has not come yet: it reads data, in shards (loader.py:40), 42 s"
+    assert verdict.cause == "rank 3 on node4 has not come: it reads data, in shards (loader.py:40), 42 s"
     assert verdict.where == ("loader.py:40",)
 
 
@@ -130,7 +130,7 @@ def test_a_rank_that_waits_for_its_gpu_is_told_with_what_the_gpu_does(
 ) -> None:
     verdict = of_last(frames=SYNCHRONIZES, gpus=gpus, process=ProcessState(7, "R", busy=1.0))
     where = f"waits for its GPU, in step (train.py:9){state}"
-    assert verdict.cause == f"rank 3 on node4 never came: it {where}, 42 s"
+    assert verdict.cause == f"rank 3 on node4 has not come: it {where}, 42 s"
     assert ("GPU 3 100 % busy, 7 GiB of 80 GiB" in verdict.evidence[-1]) is (BUSY_GPU in gpus)
 
 
@@ -168,7 +168,7 @@ def test_a_wait_that_is_no_longer_than_those_before_is_no_hang() -> None:
     assert verdict.headline.startswith(
         "no hang: the longest wait is 20.0 s, and waits of up to 8.0 s were usual"
     )
-    assert verdict.cause.startswith("rank 3 on node4 has not come yet: it reads data")
+    assert verdict.cause.startswith("rank 3 on node4 has not come: it reads data")
     longer = explain([rank(number, came=number < 3, waited=25.0, pause=8.0) for number in range(4)])
     assert longer.hang
 
@@ -281,7 +281,7 @@ def begins(what: str, **changes: Any) -> list[Rank]:
 def test_an_operation_that_a_rank_has_only_begun_is_no_wait(what: str) -> None:
     verdict = explain(begins(what))
     assert (verdict.kind, verdict.culprits, verdict.waiting) == ("absent", (0,), (1,)), str(verdict)
-    assert verdict.cause.startswith("rank 0 on node1 never came: it is in prepare (train.py:5)")
+    assert verdict.cause.startswith("rank 0 on node1 has not come: it is in prepare (train.py:5)")
 
 
 def test_a_rank_that_waits_for_what_it_has_begun_is_part_of_a_circle() -> None:
@@ -456,7 +456,7 @@ def test_a_rank_that_did_not_come_before_a_launcher_ended_it_is_the_cause_withou
     verdict = after_failure([failed, rank(1, came=False)])
     assert verdict.culprits == (1,)
     assert verdict.cause == (
-        "rank 1 on node2 never came: it ended with the job, so its stack is unknown; "
+        "rank 1 on node2 has not come: it ended with the job, so its stack is unknown; "
         "its last was all_reduce #8 of group 0 (23.8 MiB, train.py:88)"
     )
     assert "SIGTERM" not in str(verdict)
@@ -525,7 +525,7 @@ HOLDERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("text", HOLDERS)
 def test_who_holds_up_a_rank_is_named(text: str) -> None:
-    assert f"never came: it {text}" in of_last(process=ProcessState(7, "S", **HOLDERS[text])).cause
+    assert f"has not come: it {text}" in of_last(process=ProcessState(7, "S", **HOLDERS[text])).cause
 
 
 def test_the_only_process_that_a_rank_waits_for_is_named() -> None:

@@ -163,5 +163,5 @@ def nearest(text: str, candidates: Iterable[str]) -> str:
 
 
 def stall_text(seconds: float, why: str) -> str:
-    """`no step for 1 min 36 s: rank 3 on node2 never came to all_reduce #41 of group 0 (slow.py:8): ...`."""
+    """`no step for 1 min 36 s: rank 3 has not come to all_reduce #41 of group 0 (slow.py:8): ...`."""
     return f"no step for {duration(seconds)}: {why}"

@@ -175,7 +175,7 @@ class TopHistory:
         return max(0.0, self._newest - track.last.at) + max(0.0, now - self._heard)
 
     def stall(self, now: float) -> str:
-        """`no step for 1 min 36 s: rank 3 on node2 never came to ...`, from the driver; empty for none."""
+        """`no step for 1 min 36 s: rank 3 on node2 has not come to ...`, from the driver; empty for none."""
         stall = stall_of(self.job.recorded) if self.job else None
         if stall is None:
             return ""

@@ -16,11 +16,10 @@ from .stall import IDLE_GPU
 BUSY = 0.5  # cores
 BUSY_GPU = 0.5  # of the time
 SWAPPING = 20.0  # pages a second that come from the disk
-READS_DATA = "reads data"
 SAVES = "saves or loads a checkpoint"
 # The activity of a rank, by a file in the stack above the user's own line.
 _ACTIVITIES = (
-    ("torch/utils/data", READS_DATA),
+    ("torch/utils/data", "reads data"),
     ("torch/serialization", SAVES),
     ("torch/distributed/checkpoint", SAVES),
     ("subprocess.py", "waits for a program that it started"),
@@ -95,12 +94,6 @@ def position(rank: Rank) -> str:
     if rank.ended_with_job:
         return "ended with the job, so its stack is unknown"
     return fate(rank) or (doing(rank.evidence) if rank.evidence else "")
-
-
-def came(text: str) -> str:
-    """Whether a rank that does this is late or absent: a pause of its data may end, unless a worker has."""
-    pauses = text.startswith(READS_DATA) and "has ended" not in text
-    return "has not come yet" if pauses else "never came"
 
 
 def doing(evidence: Evidence) -> str:
@@ -198,7 +191,7 @@ def plural(numbers: Sequence[int], text: str) -> str:
         return text
     verb, space, rest = text.partition(" ")
     rest = re.sub(r"^or (\w+)s ", r"or \1 ", rest)  # saves or loads
-    return ("are" if verb == "is" else verb.removesuffix("s")) + space + rest
+    return {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s")) + space + rest
 
 
 def evidence_lines(ranks: Sequence[Rank], last: dict[int, RecordedCall | None]) -> list[str]:

@@ -103,9 +103,9 @@ LOOKS = 12
 class GatheredPace:
     """The paces of the groups of a job, and the pressures that kept its ranks from running.
 
-    `begun`: how many collectives each rank has begun, the newest one at `newest`. `cost`: seconds of processor
-    time of the host on which the answer took most. `set_up`: when each rank began and ended to make its group.
-    These times are of the driver's clock.
+    `begun`: how many collectives each rank has begun, `newest`: when the newest one, on the driver's clock.
+    `cost`: seconds of processor time of the host on which the answer took most. `set_up`: when each rank
+    began and ended to make its group, on the driver's clock.
     """
 
     paces: Sequence[Pace]

@@ -12,7 +12,6 @@ from ...core.text.terminal import harmless
 from ...core.text.text import count, span
 from . import waiting_ranks as waiting
 from .descriptions import (
-    came,
     evidence_lines,
     fate,
     named,
@@ -191,7 +190,7 @@ class HangExplanation:
             usual = self.positions.usual_gap()
             before = f"waits of up to {usual:.1f} s were usual so far" if usual else "it has only begun"
             headline = f"no hang: the longest wait is {seconds:.1f} s, and {before}; {headline}"
-            kind, cause = "slow", cause.replace("never came:", "has not come yet:")
+            kind = "slow"
         blocked = sorted({wait.rank for wait in self.waits} - {*culprits})
         return HangVerdict(
             kind, headline, cause, hang, tuple(culprits), tuple(blocked), operation,
@@ -240,16 +239,16 @@ class HangExplanation:
         return wait.entry.kind == "message", wait.entry.group, wait.entry.seq, wait.entry.op
 
     def coming(self, numbers: Sequence[int], text: str) -> str:
-        """Culprits in text: their fate, or that they never came, where they are and since when."""
+        """Culprits in text: their fate, or that they have not come, where they are and since when."""
         if fate(self.ranks[numbers[0]]):
             after = self.last(numbers[0])
             return plural(numbers, text) + (f", after {operation(after)}" if after else "")
         if self.ranks[numbers[0]].ended_with_job:
-            before = f"; its last was {operation(last)}" if (last := self.last(numbers[0])) else ""
-            return f"never came: {'it' if len(numbers) == 1 else 'each'} {text}{before}"
-        ages = [seconds for number in numbers if (seconds := self.since(number)) is not None]
-        since = f", {max(ages):.0f} s" if ages else ""
-        return f"{came(text)}: {'it' if len(numbers) == 1 else 'each'} {text}{since}"
+            since = f"; its last was {operation(last)}" if (last := self.last(numbers[0])) else ""
+        else:
+            ages = [seconds for number in numbers if (seconds := self.since(number)) is not None]
+            since = f", {max(ages):.0f} s" if ages else ""
+        return f"{plural(numbers, 'has not come')}: {'it' if len(numbers) == 1 else 'each'} {text}{since}"
 
     def since(self, rank: int) -> float | None:
         """Seconds since a rank ended its last collective or message."""
@@ -372,7 +371,7 @@ class HangExplanation:
             + (
                 plural(numbers, text)
                 if fate(self.ranks[numbers[0]])
-                else f"{came(text)} to {operation(wait.entry)}: "
+                else f"{plural(numbers, 'has not come')} to {operation(wait.entry)}: "
                 f"{'it' if len(numbers) == 1 else 'each'} {text}"
             )
             for numbers, text in reasons
