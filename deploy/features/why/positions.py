@@ -224,8 +224,12 @@ def _with_distinct_groups(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def _with_names(evidence: Evidence, names: Mapping[str, str]) -> Evidence:
-    parts = ("groups", "entries", "trace")
-    return replace(evidence, **{part: renamed(getattr(evidence, part), names) for part in parts})
+    return replace(
+        evidence,
+        groups=renamed(evidence.groups, names),
+        entries=renamed(evidence.entries, names),
+        trace=renamed(evidence.trace, names),
+    )
 
 
 def _counted(evidence: Evidence, group: str, kind: str) -> int:
