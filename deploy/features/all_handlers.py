@@ -10,7 +10,7 @@ from ..core.wire.handler import Handler
 HANDLERS = (
     Handler("features.samples.on_host.meter", "SampleHandler", "", {"": "sample"}),
     Handler("features.samples.on_host.sampler", "Sampling", "job", {"": "watch"}),
-    Handler("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "stacks why"),
+    Handler("features.why.on_host.evidence", "EvidenceOfJob", "job", {}, "why"),
     Handler(
         "features.detach.on_host",
         "Detaching",
@@ -19,7 +19,7 @@ HANDLERS = (
     ),
     Handler(
         *("features.why.on_host.evidence", "RankEvidence", "muster_root"),
-        {"cannot read where the ranks are": "stacks why"},
+        {"cannot read where the ranks are": "why"},
     ),
     Handler("features.adhoc.on_host.run_command", "CommandRunner", "send", {"": "run"}),
     Handler("features.check.on_host", "HealthHandler", "", {"cannot examine the host": "health"}),

@@ -85,7 +85,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "behind": [{"rank": 0, "pid": 7, "name": "sh"}],
         "ended": [{"rank": 0, "pid": 7, "name": "sh", "program": False, "seconds": 30.0}],
     },
-    "stacks": {"stacks": {"0": {"frames": [["main", "train.py", 3]]}, "1": {"error": "Permission denied"}}},
     "why": {
         "ranks": {
             "0": {

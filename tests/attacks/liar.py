@@ -71,11 +71,11 @@ LIES: dict[str, Lie] = {
 }
 
 
-EVIDENCE, VALUE, STACK = {"now": 1.0}, {"value": "a lie"}, {"frames": [["lie", "lie.py", 1]]}
+EVIDENCE = {"now": 1.0, "process": {"pid": 7, "state": "S"}, "frames": [["lie", "lie.py", 1, True]]}
+VALUE = {"value": "a lie"}
 CLAIMS: dict[str, Lie] = {
     "all-evidence": lambda number: iter([line(reply=number, ranks=of_all(EVIDENCE))]),
     "all-values": lambda number: iter([line(reply=number, recorded=True, ranks=of_all(VALUE))]),
-    "all-stacks": lambda number: iter([line(reply=number, stacks=of_all(STACK))]),
     "all-arrivals": lambda number: iter([line(reply=number, ranks=of_all({}))]),
 }
 """Answers for the ranks of other hosts too."""

@@ -237,7 +237,7 @@ def run_muster(*words: str) -> int:
 CLAIMS = {
     "why": ("why:all-evidence", ["why"]),
     "eval": ("console_eval:all-values", ["eval", "JOB", "step"]),
-    "stacks": ("stacks:all-stacks", ["stacks"]),
+    "stacks": ("why:all-evidence", ["stacks"]),
 }
 
 

@@ -159,18 +159,18 @@ def test_a_stack_is_read_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        taken = take_stacks(PY_SPY, {7: (process.pid, "S")})
+        taken = take_stacks(PY_SPY, {7: (process.pid, "S")}, "/code")
         process.kill()
     assert [frame[0] for frame in taken["7"]["frames"]] == ["nap", "<module>"]
 
 
 def test_why_there_is_no_stack_is_said() -> None:
-    assert "FileNotFoundError" in take_stacks("/no/py-spy", {0: (1, "S")})["0"]["error"]
-    assert take_stacks(PY_SPY, {0: (2**22 - 1, "S")})["0"]["error"]
+    assert "FileNotFoundError" in take_stacks("/no/py-spy", {0: (1, "S")}, "/code")["0"]["error"]
+    assert take_stacks(PY_SPY, {0: (2**22 - 1, "S")}, "/code")["0"]["error"]
 
 
 def test_a_python_that_starts_has_no_stack_yet(tmp_path: Path) -> None:
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\necho '[]'\n")
     tool.chmod(0o755)
-    assert take_stacks(str(tool), {0: (1, "S")}) == {"0": {"error": "py-spy printed no stack"}}
+    assert take_stacks(str(tool), {0: (1, "S")}, "/code") == {"0": {"error": "py-spy printed no stack"}}

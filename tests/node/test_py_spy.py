@@ -39,7 +39,7 @@ def test_the_reason_of_a_py_spy_that_failed_is_told(tmp_path: Path, program: str
     tool = tmp_path / "py-spy"
     tool.write_text(f"#!/bin/sh\n{program}\n")
     tool.chmod(0o755)
-    assert take_stacks(str(tool), {3: (1, "S")}) == {"3": {"error": reason}}
+    assert take_stacks(str(tool), {3: (1, "S")}, "/code") == {"3": {"error": reason}}
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
@@ -84,7 +84,7 @@ def test_where_a_program_is_over_the_thread_that_keeps_it_alive_is_read(tmp_path
     for innermost, function in (("ProgramEnd._on_shutdown", "save"), ("<module>", "_shutdown")):
         tool.write_text(f"#!/bin/sh\necho '{json.dumps(threads(innermost))}'\n")
         tool.chmod(0o700)
-        frames = take_stacks(str(tool), {3: (1, "S")}, code="/code")["3"]["frames"]
+        frames = take_stacks(str(tool), {3: (1, "S")}, "/code")["3"]["frames"]
         assert frames[0][0] == function
 
 
@@ -94,7 +94,7 @@ def test_the_frames_of_the_recorder_are_left_out(tmp_path: Path) -> None:
     tool = tmp_path / "py-spy"
     tool.write_text(f"#!/bin/sh\necho '{json.dumps([{'os_thread_id': 1, 'frames': frames}])}'\n")
     tool.chmod(0o700)
-    taken = take_stacks(str(tool), {3: (1, "S")})["3"]["frames"]
+    taken = take_stacks(str(tool), {3: (1, "S")}, "/code")["3"]["frames"]
     assert [frame[1] for frame in taken] == [names[0], names[2]]
 
 
@@ -108,6 +108,6 @@ def test_a_line_outside_of_any_function_shows_its_text(tmp_path: Path) -> None:
     tool = tmp_path / "py-spy"
     tool.write_text(f"#!/bin/sh\necho '{json.dumps([{'os_thread_id': 1, 'frames': frames}])}'\n")
     tool.chmod(0o700)
-    taken = take_stacks(str(tool), {3: (1, "S")}, code=str(code))["3"]["frames"]
+    taken = take_stacks(str(tool), {3: (1, "S")}, str(code))["3"]["frames"]
     text = f"`queue.Queue().get()  # {37 * 'x'}`"
     assert [frame[0] for frame in taken] == [text, text, "<module>", "<module>"]

@@ -14,7 +14,7 @@ from muster.deploy.core.connect.requests.attempt import PING, PREPARE, START, ST
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.samples.driver import WATCH, Sampled
-from muster.deploy.features.why.messages import ARRIVALS, STACKS, WHY
+from muster.deploy.features.why.messages import ARRIVALS, WHY
 from muster.deploy.features.written_files.driver import OUTPUTS
 from tests.ending import end
 from tests.processes import is_alive
@@ -52,7 +52,6 @@ def test_an_agent_carries_a_job_to_its_end_though_its_python_was_replaced(tmp_pa
         next_event(Sampled)
         job: dict[str, Any] = {"job": "job", "host": "here", "digest": None}
         channel.ask(ARRIVALS, **job)
-        channel.ask(STACKS, **job)
         channel.ask(WHY, **job)
         with pytest.raises(MusterError, match="was replaced in the meantime"):
             channel.ask(STORE, b"an archive")

@@ -12,18 +12,18 @@ from muster.deploy.core.connect.requests.attempt import MISSING, STORE, Missing
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.text.fold import fold
 from muster.deploy.features.why import gather as evidence
-from muster.deploy.features.why.diagnosis import RankStacks, gather_stacks
+from muster.deploy.features.why.diagnosis import RankStacks, stacks_of
 
 WAITS = [
-    ["all_reduce", "torch/distributed.py", 10],
-    ["<module>", "train.py", 3],
-    ["_run", "<frozen runpy>", 8],
+    ["all_reduce", "torch/distributed.py", 10, False],
+    ["<module>", "train.py", 3, True],
+    ["_run", "<frozen runpy>", 8, False],
 ]
-OPENS = [["open_shard", "data.py", 5], ["<module>", "train.py", 2]]
+OPENS = [["open_shard", "data.py", 5, True], ["<module>", "train.py", 2, True]]
 
 
 class FakeChannel:
-    """An agent with an answer for `stacks`, or without one."""
+    """An agent with the stacks of its ranks in its answer, or without an answer."""
 
     def __init__(self, host: str, stacks: Any, *, has_tool: bool = True) -> None:
         self.host, self.stacks, self.has_tool = host, stacks, has_tool
@@ -37,7 +37,9 @@ class FakeChannel:
             return Nothing()
         if self.stacks is None:
             raise LostError("the SSH connection broke", host=self.host)
-        return request.read({"stacks": self.stacks})
+        process = {"pid": 7, "state": "S"}
+        ranks = {rank: {"now": 1.0, "process": process, **stack} for rank, stack in self.stacks.items()}
+        return request.read({"ranks": ranks})
 
 
 def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +48,7 @@ def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.Monkey
         "node1": FakeChannel("node1", {str(rank): {"frames": WAITS} for rank in (0, 1, 2, 3)}),
         "node2": FakeChannel("node2", {"4": {"frames": OPENS}, "5": {"frames": WAITS}}, has_tool=False),
     }
-    found = gather_stacks("job", hosts)
+    found = stacks_of(*evidence.gather("job", hosts))
     assert str(found).splitlines() == [
         "ranks 0-3,5:",
         "    all_reduce (torch/distributed.py:10)",
@@ -64,7 +66,7 @@ def test_a_host_that_gives_none_says_why_and_the_others_are_shown() -> None:
         "node1": FakeChannel("node1", {"0": {"error": "Permission Denied: Try running again"}}),
         "node2": FakeChannel("node2", None),
     }
-    text = str(gather_stacks("job", hosts))
+    text = str(stacks_of(*evidence.gather("job", hosts)))
     assert "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE" in text
     assert "node2: the SSH connection broke" in text
 
@@ -84,6 +86,6 @@ def test_a_rank_that_cannot_be_read_is_not_called_elsewhere(monkeypatch: pytest.
     waiting = {str(rank): {"frames": WAITS} for rank in (0, 1, 2)}
     unread = {"3": {"error": "Permission denied (os error 13)"}}
     hosts: Any = {"node1": FakeChannel("node1", {**waiting, **unread})}
-    assert gather_stacks("job", hosts).odd == []
+    assert stacks_of(*evidence.gather("job", hosts)).odd == []
     hosts = {"node1": FakeChannel("node1", {**waiting, **unread, "4": {"frames": OPENS}})}
-    assert gather_stacks("job", hosts).odd == [4]
+    assert stacks_of(*evidence.gather("job", hosts)).odd == [4]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
-from ...core.connect.fanout import ask_every, on_every
+from ...core.connect.fanout import ask_every
 from ...core.connect.requests.hosts import LOAD, OPEN_PORT, REACH, Reached
 from ...core.errors import lines_of
 from ...core.hosts.rendezvous import Rendezvous, peers
@@ -32,8 +32,9 @@ from ...core.text.terminal import harmless
 from ...core.text.text import span
 from ...core.wire.clock import now
 from ...core.wire.rank_logs import restart_suffix
-from .gather import gather, own_py_spy, send_py_spy, with_missing
-from .messages import STACKS, Stack, StackFrame
+from .descriptions import location
+from .gather import gather, with_missing
+from .messages import Evidence
 from .options import WhyOptions
 from .positions import Positions, Rank
 from .stall import own_loop
@@ -41,8 +42,6 @@ from .stall import own_loop
 if TYPE_CHECKING:
     from .hang_verdict import HangVerdict
 
-# An agent waits 8 s for each py-spy. An agent that is slower than this is silent, and its host has a problem.
-STACKS_SECONDS = 12.0
 _REMEDIES = {
     "Permission": "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE",
     "Exec format": "py-spy of this machine is for another processor: pip install py-spy on that host",
@@ -77,48 +76,22 @@ class RankStacks:
         return "".join(f"{line}\n" for line in lines)
 
 
-def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
-    """Ask all hosts at once for the stacks of a job."""
-    tool = own_py_spy()
-    outcomes = on_every(channels, lambda host: _ask_stacks(job, channels[host], tool))
-    by_rank = {int(rank): stack for stacks in outcomes.results.values() for rank, stack in stacks.items()}
+def stacks_of(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStacks:
+    """The stacks in the evidence of ranks. `problems`: the hosts without evidence, and why."""
+    running = {rank.number: rank.evidence for rank in ranks if rank.evidence and rank.evidence.process}
     return RankStacks(
-        {rank: _frames(stack) for rank, stack in by_rank.items()},
-        {host: error.reason for host, error in outcomes.errors.items()},
-        frozenset(rank for rank, stack in by_rank.items() if stack.error),
-    )
-
-
-def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStacks:
-    """The stacks that are part of the evidence of a hang."""
-    stacks = {
-        rank.number: Stack(
-            tuple(StackFrame(*frame[:3]) for frame in rank.evidence.frames), rank.evidence.error
-        )
-        for rank in ranks
-        if rank.evidence and rank.evidence.process
-    }
-    return RankStacks(
-        {rank: _frames(stack) for rank, stack in stacks.items()},
+        {rank: _frames(evidence) for rank, evidence in running.items()},
         dict(problems),
-        frozenset(rank for rank, stack in stacks.items() if stack.error),
+        frozenset(rank for rank, evidence in running.items() if evidence.error),
     )
 
 
-def _ask_stacks(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
-    """The stack of each rank of a host. `tool`: py-spy, for a host without it."""
-    digest = send_py_spy(channel, tool, STACKS_SECONDS)
-    answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
-    return answer.stacks
-
-
-def _frames(stack: Stack) -> tuple[str, ...]:
-    if stack.error:
-        error = harmless(stack.error)
+def _frames(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.error:
+        error = harmless(evidence.error)
         return (": ".join([error, *(remedy for sign, remedy in _REMEDIES.items() if sign in error)]),)
     # The frames of `python -m` itself are left out.
-    program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)
-    return tuple(harmless(f"{frame.function} ({frame.file}:{frame.line})") for frame in program)
+    return tuple(map(location, takewhile(lambda line: line.file != "<frozen runpy>", evidence.frames)))
 
 
 # Failures that only the ranks themselves can explain.
@@ -219,7 +192,7 @@ def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
     elif plan.spec.of(WhyOptions).record and failure.kind != "start":
         why = explain(every, stalled=True)
     unreached = tuple(unreached_pairs(plan, cluster, channels)) if stands_still else ()
-    return Explanation(of_evidence(ranks, problems), why, unreached)
+    return Explanation(stacks_of(ranks, problems), why, unreached)
 
 
 MORE_LOOKS, BETWEEN_LOOKS = 3, 1.0

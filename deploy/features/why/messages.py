@@ -32,29 +32,6 @@ class StackLine(NamedTuple):
     own: bool
 
 
-class StackFrame(NamedTuple):
-    """A line of a Python stack."""
-
-    function: Text
-    file: Path
-    line: Number | None
-
-
-@lazy_dataclass(frozen=True)
-class Stack:
-    """The stack of a rank, innermost frame first, or why it cannot be read."""
-
-    frames: Annotated[tuple[StackFrame, ...], AtMost(1 << 12)] = ()
-    error: Text = ""
-
-
-@lazy_dataclass(frozen=True)
-class HostStacks:
-    """The stack of each rank of a host."""
-
-    stacks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Stack], AtMost(1 << 12)]
-
-
 @lazy_dataclass(frozen=True)
 class FileLock:
     """The lock of a file for which a process waits, and the process that has it.
@@ -330,4 +307,3 @@ def _read(kind: Any, text: str) -> Any:
 
 WHY = Request("why", HostEvidence, ranks=lambda answer: answer.ranks)
 ARRIVALS = Request("arrivals", HostArrivals, ranks=lambda answer: answer.ranks)
-STACKS = Request("stacks", HostStacks, ranks=lambda answer: answer.stacks)

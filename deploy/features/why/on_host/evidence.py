@@ -1,8 +1,8 @@
-"""The stacks of this host's ranks, and the evidence about a stalled job.
+"""Where this host's ranks are: the evidence about a stalled job.
 
-py-spy reads the Python stack of a rank from outside while the rank runs. The evidence of a hang adds the
-process of each rank in proc(5), the collectives that it has recorded, and its end if it has ended. The driver
-draws the conclusion (features/why).
+py-spy reads the Python stack of a rank from outside while the rank runs. The evidence adds the process of
+each rank in proc(5), the collectives that it has recorded, and its end if it has ended. The driver draws the
+conclusion (features/why).
 
 Where Yama restricts ptrace(2) to a process's ancestors, a rank also allows its agent, and what the agent
 starts, to read it (rank.py, PR_SET_PTRACER).
@@ -56,21 +56,14 @@ class RankEvidence:
         self._paths = MusterPaths(str(muster_root))
         self._store = Store(Path(self._paths.store))
 
-    def do_stacks(self, request: Frame, payload: bytes) -> Frame:
-        """The stack of each rank here; none if the job is not, or no longer, on this host."""
-        return self._ask(request, "stacks", "stacks")
-
     def do_why(self, request: Frame, payload: bytes) -> Frame:
         """The evidence of each rank here; none if the job is not, or no longer, on this host."""
-        return self._ask(request, "why", "ranks")
-
-    def _ask(self, request: Frame, hello: str, answer: str) -> Frame:
         tool = self._py_spy(request.get("digest"))
         record = Path(self._paths.job(request["job"]).agent(request["host"]))
         try:
-            return {answer: _ask_agent(record.read_text(), {"hello": hello, "tool": tool})[answer]}
+            return _ask_agent(record.read_text(), {"hello": "why", "tool": tool})
         except (FileNotFoundError, ConnectionRefusedError):
-            return {answer: {}}
+            return {"ranks": {}}
 
     def _py_spy(self, digest: str | None) -> str:
         """The host's own py-spy, else the py-spy that the driver has sent."""
@@ -88,11 +81,8 @@ class EvidenceOfJob(JobHandler):
     """Answers the agents that ask: only the job's own agent may read its ranks where Yama restricts that."""
 
     def hello(self, hello: Frame, stream: Any, connection: object) -> None:
-        """Send the stacks, or all evidence, of the ranks of this host."""
+        """Send the evidence of the ranks of this host."""
         job = self.job
-        if hello["hello"] == "stacks":
-            write_frame(stream, {"stacks": take_stacks(hello["tool"], job.ranks.programs())})
-            return
         paths, more = JobPaths(job.job["folder"]), {"gpus": job.shared.get("gpus", dict)()}
         recorded = job.job["env"].get("MUSTER_RECORD") == "1"
         folder, tool = str(job.private), hello["tool"]
@@ -113,10 +103,10 @@ def _ask_agent(folder: str, hello: Frame) -> Frame:
     return received[0]
 
 
-def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]], *, code: str = "") -> Frame:
+def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]], code: str) -> Frame:
     """For each rank its frames, innermost first, or why there are none.
 
-    With `code`, the folder of the user's files, each frame has a mark if it is of such a file.
+    `code`: the folder of the user's files; each frame has a mark if it is of such a file.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         taken = {rank: pool.submit(_take, tool, *program, code) for rank, program in programs.items()}
@@ -145,12 +135,12 @@ def _take(tool: str, pid: int, state: str, code: str) -> Frame:
 
 
 def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[list[Any]]:
-    """(function, file, line) of the main thread: its thread id is the process id.
+    """(function, file, line, own) of the main thread: its thread id is the process id.
 
     Where the program is over, a thread of it that is in the user's files: it keeps the process alive.
     """
     main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[0])
-    if code and any(frame["name"].endswith(OVER) for frame in main["frames"]):
+    if any(frame["name"].endswith(OVER) for frame in main["frames"]):
         others = (thread for thread in threads if thread is not main and _is_in(thread, code))
         main = next(others, main)
     return [_frame(frame, code) for frame in main["frames"] if frame["filename"] != RECORDER]
@@ -162,13 +152,10 @@ def _is_in(thread: dict[str, Any], code: str) -> bool:
 
 def _frame(frame: dict[str, Any], code: str) -> list[Any]:
     name, path, line = frame["name"], frame["filename"], frame["line"]
-    shown = [name, frame["short_filename"] or path, line]
-    if not code:
-        return shown
     own = path.startswith(code) or not os.path.isabs(path)
     if own and name == "<module>":  # which says less than the line
-        shown[0] = _text_of(os.path.join(code, path), line) or name
-    return [*shown, own]
+        name = _text_of(os.path.join(code, path), line) or name
+    return [name, frame["short_filename"] or path, line, own]
 
 
 def _text_of(path: str, line: int) -> str:
@@ -193,7 +180,7 @@ def collect(
     """
     programs = ranks.programs()
     before = {rank: (read_stat(pid), time.monotonic()) for rank, (pid, _) in programs.items()}
-    taken = take_stacks(tool, programs, code=code)
+    taken = take_stacks(tool, programs, code)
     every = sorted({*programs, *ranks.ends})
     most = max(8, min(MOST_ENTRIES, MOST_OF_HOST // max(1, len(every))))
     with ThreadPoolExecutor(AT_ONCE) as pool:
