@@ -31,7 +31,7 @@ from muster.deploy.core.job.find import LocalRuns
 from muster.deploy.core.job.hosts_record import HostsRecord
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc import put_get as transfer
-from muster.deploy.features.check.ask_hosts import ask_hosts
+from muster.deploy.features.check.command import ask_hosts
 from muster.deploy.features.why.gather import gather_pace
 from tests.attacks.liar import LIES
 from tests.launching import MUSTER, make_project

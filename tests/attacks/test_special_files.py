@@ -19,7 +19,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.job_record import caller_of_stop
 from muster.deploy.core.plan.ignore import IgnoreFiles
 from muster.deploy.core.wire.job_folders import describe
-from muster.deploy.features.bench import stored_results as kept
+from muster.deploy.features.bench import command as kept
 from muster.deploy.features.bench.host_speeds import Speeds
 from muster.deploy.features.leases import drained
 from muster.deploy.features.packages.requirements import require_no_builds

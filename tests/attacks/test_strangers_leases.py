@@ -22,7 +22,7 @@ from muster.deploy.core.hosts.host_sample import HostSample, of_line
 from muster.deploy.core.wire.users import name_of
 from muster.deploy.features.leases.messages import LEASE, LEASES
 from muster.deploy.features.leases.on_host import claims, leases
-from muster.deploy.features.leases.on_host.devices import Device, Devices
+from muster.deploy.features.leases.on_host.leases import Device, Devices
 from tests.node.test_host_leases import HOLDS, wanted
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root for a second user")

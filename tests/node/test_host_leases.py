@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.wire.users import name_of
-from muster.deploy.features.leases.on_host import claims, devices, leases
-from muster.deploy.features.leases.on_host.devices import Device, Devices
+from muster.deploy.features.leases.on_host import claims, leases
+from muster.deploy.features.leases.on_host.leases import Device, Devices
 from tests.waiting import wait_until
 
 Take = Callable[..., dict[str, Any]]
 HOLDS = """
 import sys
 from muster.deploy.features.leases.on_host import claims, leases
-from muster.deploy.features.leases.on_host.devices import Device, Devices
+from muster.deploy.features.leases.on_host.leases import Device, Devices
 claims.SETUP, claims.WITHOUT_SETUP = "", sys.argv[1]
 leases.look = lambda: Devices("nvidia", [Device(number, f"GPU-{number}") for number in range(8)])
 print(len(leases.Leases().do_lease(eval(sys.argv[2]), b"")["got"]), flush=True)
@@ -256,7 +256,7 @@ def test_a_job_that_leased_before_setup_keeps_its_gpus(
 
 def test_mig_instances_belong_to_their_gpu() -> None:
     text = "GPU 0: H (UUID: GPU-a)\n  MIG 1g Device 0: (UUID: MIG-x)\nGPU 1: H (UUID: GPU-b)\n"
-    assert devices._mig_parts(text) == {"GPU-a": ("MIG-x",)}
+    assert leases._mig_parts(text) == {"GPU-a": ("MIG-x",)}
 
 
 def test_an_agent_that_gave_its_gpus_back_is_no_longer_before_others(take: Take) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from muster.deploy.core.errors import MusterError
 from muster.deploy.features.bench import command as collectives
-from muster.deploy.features.bench import stored_results as kept
+from muster.deploy.features.bench import command as kept
 from muster.deploy.features.bench.host_speeds import Speeds, as_text, read, slow_hosts, slower_hosts
 
 FIGURES = {

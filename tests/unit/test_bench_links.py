@@ -12,7 +12,7 @@ import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job.html_page import TEMPLATES, render
-from muster.deploy.features.bench import stored_results as kept
+from muster.deploy.features.bench import command as kept
 from muster.deploy.features.bench.command_job import of_links
 from muster.deploy.features.bench.link_speeds import (
     HostLink,

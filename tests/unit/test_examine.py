@@ -28,7 +28,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.hosts.rendezvous import MOST_PEERS, peers
 from muster.deploy.core.wire.frames import Frame, read_frame, write_frame
-from muster.deploy.features.check.ask_hosts import ask_hosts
+from muster.deploy.features.check.command import ask_hosts
 from muster.deploy.features.check.host_reports import HostReports
 from muster.deploy.features.check.judge import judge
 from muster.deploy.features.check.messages import HEALTH
@@ -277,7 +277,7 @@ def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dic
 
 @pytest.mark.timed
 def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.deploy.features.check.ask_hosts.HEALTH_SECONDS", 3.0)
+    monkeypatch.setattr("muster.deploy.features.check.command.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
     def freeze(channel: Channel, request: Any, payload: bytes = b"", **words: object) -> object:

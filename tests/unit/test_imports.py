@@ -36,7 +36,7 @@ PURE = (
 """Packages that judge and describe: no network, no process, no clock. What they read, they are given."""
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.
 GATHERERS = {
-    *("core.plan.source_tree", "core.plan.git", "features.check.ask_hosts", "features.why.gather"),
+    *("core.plan.source_tree", "core.plan.git", "features.why.gather"),
     *("core.text.screen", "core.text.progress", "core.text.live_line"),
     *("features.top.app", "features.top.sources", "features.why.diagnosis"),
     *(f"features.why.{name}" for name in ("pace_watch", "stall_notes", "stall_timeout")),

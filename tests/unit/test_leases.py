@@ -25,7 +25,6 @@ from muster.deploy.features.leases import driver as leasing
 from muster.deploy.features.leases.free import free_table
 from muster.deploy.features.leases.messages import LEASE, LEASES, Device, HostLeases, Lease
 from muster.deploy.features.leases.on_host import claims, leases
-from muster.deploy.features.leases.on_host import devices as host_devices
 from muster.deploy.features.leases.plan import NO_GPUS, WITHOUT_LIMIT, LeaseRequest, lease_request, visible
 from tests.unit.plans import NODE, make_plan, request_of
 
@@ -162,8 +161,8 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
-    listed = [host_devices.Device(number, f"GPU-{number}") for number in range(4)]
-    monkeypatch.setattr(leases, "look", lambda: host_devices.Devices("nvidia", listed))
+    listed = [leases.Device(number, f"GPU-{number}") for number in range(4)]
+    monkeypatch.setattr(leases, "look", lambda: leases.Devices("nvidia", listed))
     monkeypatch.setattr(claims, "SETUP", str(tmp_path / "none"))
     monkeypatch.setattr(leasing, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(leasing, "POLL_SECONDS", 0.001)

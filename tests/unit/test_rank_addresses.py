@@ -17,7 +17,7 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.core.hosts.rendezvous import ClusterFacts
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.features.check.ask_hosts import ask_hosts
+from muster.deploy.features.check.command import ask_hosts
 from muster.deploy.features.check.messages import HEALTH
 from muster.deploy.features.check.network import rank_addresses
 from muster.deploy.features.why.diagnosis import unreached_pairs

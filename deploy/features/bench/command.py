@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from ...cli.command import Exit
 from ...cli.option_values import per_host, size
 from ...cli.shared import require_rank, runs_of, write_json
-from ...core.decode import AtMost, Between
+from ...core.decode import MALFORMED, AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.job.html_page import render, write_page
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
 from ...core.text.terminal import harmless_lines
+from ...core.wire.durable import write_atomically
+from ...core.wire.files import read_regular
+from ...core.wire.os_errors import explain
 from . import host_speeds as by_host
 from . import links_text
-from . import stored_results as kept
 from .command_job import (
     HOSTS,
     LINKS,
@@ -36,10 +39,82 @@ from .command_job import (
     run_benchmark,
     spec_of,
 )
-from .link_speeds import Links, outliers, slower, worst_first
+from .host_speeds import SlowHost, Speeds
+from .link_speeds import Links, Slow, outliers, slower, worst_first
 from .link_speeds import read as read_links
 from .links_text import LINKS_PAGE, links_page
 from .printed_values import About, Count, Word, values
+
+MOST_BYTES = 1 << 30
+Kept = Links | Speeds
+Result = TypeVar("Result", Links, Speeds)
+
+
+def folder_beside(hosts_file: Path) -> Path:
+    """The folder of the results of these hosts."""
+    return hosts_file.parent / ".muster" / "bench"
+
+
+def newest_of(folder: Path, kind: str) -> Path:
+    """`links-gloo.json`: the newest result of a kind."""
+    return folder / f"{kind}.json"
+
+
+def baseline_of(folder: Path, kind: str) -> Path:
+    """`links-gloo.baseline.json`: the result to compare later ones with."""
+    return folder / f"{kind}.baseline.json"
+
+
+def compare(
+    result: Result, kind: str, hosts_file: Path, baseline: str, *, keep_this: bool
+) -> tuple[Result | None, Path]:
+    """Keep a result as the newest of its kind; returns the baseline to compare it with, and its file.
+
+    It becomes the baseline itself if there is none, or if `keep_this` asks for it. `baseline`: another file.
+    """
+    folder = folder_beside(hosts_file)
+    path = Path(baseline) if baseline else baseline_of(folder, kind)
+    before = read(path, type(result))
+    keep(newest_of(folder, kind), result.as_json())
+    if keep_this or before is None:
+        keep(path, result.as_json())
+    return before, path
+
+
+def as_json(
+    result: Kept,
+    slow: Sequence[Slow | SlowHost],
+    worse: Sequence[Slow | SlowHost] | None,
+    problems: Mapping[str, str],
+) -> dict[str, Any]:
+    """A result with slow links or hosts, those slower than in the baseline, and problems, for programs."""
+    return {
+        **result.as_json(),
+        "slow": [asdict(each) for each in slow],
+        "slower": None if worse is None else [asdict(each) for each in worse],
+        "problems": dict(problems),
+    }
+
+
+def keep(path: Path, result: dict[str, Any]) -> None:
+    """Write a result, whole or not at all. OSError names the file."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
+
+
+def read(path: Path, kind: type[Result]) -> Result | None:
+    """The result in a file; None without the file. `UsageError` for any other content."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path}: too large for a result of muster bench")
+        return kind.of_json(json.loads(read_regular(path)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: {explain(error)}") from None
+    except MALFORMED as error:
+        raise UsageError(f"{path}: not a result of muster bench: {error}; remove the file") from None
+
 
 OPERATIONS = (
     *("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter"),
@@ -127,7 +202,7 @@ class BenchLinks(KeptOptions):
             )
         require_done(ran)
         links, problems = read_links(ran.job, made(), ran.hosts, ran.printed)
-        before, path = kept.compare(
+        before, path = compare(
             links, f"links-{links.backend}", self.hosts_file, self.baseline, keep_this=self.keep
         )
         slow = worst_first(partial(outliers, links))
@@ -135,7 +210,7 @@ class BenchLinks(KeptOptions):
         if self.html:
             write_page(render(LINKS_PAGE, page=links_page(links)), Path(self.html))
         if self.json:
-            write_json(kept.as_json(links, slow, worse, problems))
+            write_json(as_json(links, slow, worse, problems))
         else:
             text = links_text.as_text(links, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
@@ -162,10 +237,10 @@ class BenchHosts(KeptOptions):
             ran = run_benchmark(spec, inventory, runs_of(self.runs), out=not self.json)
         require_done(ran)
         speeds, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
-        before, path = kept.compare(speeds, "hosts", self.hosts_file, self.baseline, keep_this=self.keep)
+        before, path = compare(speeds, "hosts", self.hosts_file, self.baseline, keep_this=self.keep)
         slow, worse = by_host.slow_hosts(speeds), by_host.slower_hosts(speeds, before) if before else None
         if self.json:
-            write_json(kept.as_json(speeds, slow, worse, problems))
+            write_json(as_json(speeds, slow, worse, problems))
         else:
             text = by_host.as_text(speeds, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
@@ -178,17 +253,17 @@ def _short_or_in_turn(options: KeptOptions, tool: str) -> list[str]:
     return [*(["--in-turn"] if options.in_turn else []), *(SHORT[tool] if options.short else ())]
 
 
-def _require_baseline(name: str, kind: type[kept.Result]) -> None:
+def _require_baseline(name: str, kind: type[Result]) -> None:
     """`UsageError` for a file that is missing or has no such result, before the benchmark runs."""
-    if name and kept.read(Path(name), kind) is None:
+    if name and read(Path(name), kind) is None:
         raise UsageError(f"--baseline: no file {name}")
 
 
-def _named(path: Path, before: kept.Kept | None) -> str:
+def _named(path: Path, before: Kept | None) -> str:
     return f"{path}, of {before.made}" if before else ""
 
 
-def _kept(path: Path, before: kept.Kept | None) -> str:
+def _kept(path: Path, before: Kept | None) -> str:
     return "" if before else f"\nlater runs are compared with this one: {path}\n"
 
 
