@@ -12,7 +12,7 @@ from muster.deploy.core.connect.requests.attempt import MISSING, STORE, Missing
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.text.fold import fold
 from muster.deploy.features.why import gather as evidence
-from muster.deploy.features.why.diagnosis import RankStacks, stacks_of
+from muster.deploy.features.why.diagnosis import RankStacks, gather_stacks
 
 WAITS = [
     ["all_reduce", "torch/distributed.py", 10, False],
@@ -48,7 +48,7 @@ def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.Monkey
         "node1": FakeChannel("node1", {str(rank): {"frames": WAITS} for rank in (0, 1, 2, 3)}),
         "node2": FakeChannel("node2", {"4": {"frames": OPENS}, "5": {"frames": WAITS}}, has_tool=False),
     }
-    found = stacks_of(*evidence.gather("job", hosts))
+    found = gather_stacks("job", hosts)
     assert str(found).splitlines() == [
         "ranks 0-3,5:",
         "    all_reduce (torch/distributed.py:10)",
@@ -66,7 +66,7 @@ def test_a_host_that_gives_none_says_why_and_the_others_are_shown() -> None:
         "node1": FakeChannel("node1", {"0": {"error": "Permission Denied: Try running again"}}),
         "node2": FakeChannel("node2", None),
     }
-    text = str(stacks_of(*evidence.gather("job", hosts)))
+    text = str(gather_stacks("job", hosts))
     assert "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE" in text
     assert "node2: the SSH connection broke" in text
 
@@ -86,6 +86,6 @@ def test_a_rank_that_cannot_be_read_is_not_called_elsewhere(monkeypatch: pytest.
     waiting = {str(rank): {"frames": WAITS} for rank in (0, 1, 2)}
     unread = {"3": {"error": "Permission denied (os error 13)"}}
     hosts: Any = {"node1": FakeChannel("node1", {**waiting, **unread})}
-    assert stacks_of(*evidence.gather("job", hosts)).odd == []
+    assert gather_stacks("job", hosts).odd == []
     hosts = {"node1": FakeChannel("node1", {**waiting, **unread, "4": {"frames": OPENS}})}
-    assert stacks_of(*evidence.gather("job", hosts)).odd == [4]
+    assert gather_stacks("job", hosts).odd == [4]

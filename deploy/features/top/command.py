@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +24,7 @@ from ...core.job.find import LocatedJob, state_of
 from ...core.job.reconnect import reconnecting
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress
-from ..why.diagnosis import stacks_of
-from ..why.gather import gather
+from ..why.diagnosis import gather_stacks
 from .head import Moment
 from .notes import Judge, Note
 from .sources import HostSource, JobSource, RecordSource
@@ -179,8 +178,8 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
 def _stacks(located: LocatedJob, search: JobSearch, options: Top) -> str:
     """The stacks of a job's ranks, over new connections."""
     with job_hosts(state_of(located), search, options) as (_, channels, silent):
-        ranks, problems = gather(located.state.job, channels)
-    return str(stacks_of(ranks, {**problems, **silent}))
+        gathered = gather_stacks(located.state.job, channels)
+    return str(replace(gathered, problems={**gathered.problems, **silent}))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from ...core.errors import UnfitError
 from ...core.plan.flags import flag
 from ...core.text.terminal import harmless_lines
 from ..kernel.driver import kernel_lines, kernel_messages
-from .diagnosis import stacks_of
+from .diagnosis import gather_stacks
 from .gather import gather, gather_stragglers, with_missing
 from .hang_verdict import LONG_WITHOUT_HISTORY, HangVerdict, explain
 from .messages import late_of
@@ -34,7 +34,7 @@ class Stacks(RunningJobOptions):
     def run(self) -> None:
         """Read the stacks of all ranks, and print them."""
         with running(self, (self.include, self.exclude)) as (state, channels, silent):
-            gathered = stacks_of(*gather(state.job, channels))
+            gathered = gather_stacks(state.job, channels)
         sys.stdout.write(harmless_lines(str(gathered)))
         exit_if_silent(silent)
         if gathered.problems:

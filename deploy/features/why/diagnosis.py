@@ -76,6 +76,11 @@ class RankStacks:
         return "".join(f"{line}\n" for line in lines)
 
 
+def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
+    """Ask all hosts at once for the stacks of a job."""
+    return stacks_of(*gather(job, channels))
+
+
 def stacks_of(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStacks:
     """The stacks in the evidence of ranks. `problems`: the hosts without evidence, and why."""
     running = {rank.number: rank.evidence for rank in ranks if rank.evidence and rank.evidence.process}
