@@ -39,7 +39,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/nested": 60,
     "deploy/features/notify": 160,
     "deploy/features/packages": 1_530,
-    "deploy/features/page": 1_460,
+    "deploy/features/page": 1_450,
     "deploy/features/port_conflict": 50,
     "deploy/features/practice": 320,
     "deploy/features/preload": 840,

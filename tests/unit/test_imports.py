@@ -47,7 +47,6 @@ FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "check leases": "it names who leases the GPUs of a host",
     "check slurm": "check --slurm judges the site",
     "clean packages": "it removes environments that no job has used for long",
-    "page why": "it shows which ranks were late",
     "samples leases": "a sample of a host has the jobs that lease its GPUs",
     "top why": "it shows the stacks of all ranks, and how long each works on a step",
     "why kernel": "a hang may be explained by a message of the kernel",

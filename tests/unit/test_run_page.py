@@ -28,7 +28,7 @@ from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.page.timeline import MOST_TEXT
 from muster.deploy.features.why.causes import Surroundings
 from muster.deploy.features.why.late_scores import pace
-from muster.deploy.features.why.stragglers import pace_line, stragglers
+from muster.deploy.features.why.stragglers import lines, pace_line, stragglers
 from tests.unit.paces import Run
 from tests.unit.records import job
 from tests.unit.runs import BEGAN, JOB, write_run
@@ -258,13 +258,13 @@ def test_slow_ranks_are_named() -> None:
 
 
 def _write_pace(folder: Path) -> None:
-    """The pace of a recorded run of four ranks, of which rank 2 is late; result.json says it too."""
+    """The pace of a recorded run of four ranks, of which rank 2 is late; its verdict names that rank too."""
     found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2), per_host=2).arriving(), {})
     assert found
     late = stragglers(found, Surroundings({}, {}))
     (folder / "pace.jsonl").write_text(pace_line(BEGAN, 0, found, late) * 3)
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps({**result, "late": [one.as_json() for one in late]}))
+    with (folder / "verdict.txt").open("a") as file:
+        file.writelines(f"        slow: {line}\n" for line in lines(late, BEGAN, ended=True))
 
 
 def test_of_a_recorded_run_the_page_has_what_each_rank_does_itself_and_names_the_late_rank(
@@ -279,6 +279,8 @@ def test_of_a_recorded_run_the_page_has_what_each_rank_does_itself_and_names_the
     html = page_of(records)
     assert "rank 2 on node2 was late: the others waited " in html
     assert "The time of each rank in a step, without waits for others. Slow: rank 2." in html
+    (folder / "result.json").unlink()
+    assert "rank 2 on node2 is late: the others wait " in page_of(read(folder)), "of a job that runs"
 
 
 def test_ranks_that_were_planned_and_never_started_are_in_the_time_line(tmp_path: Path) -> None:

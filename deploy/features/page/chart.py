@@ -8,11 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ...core.decode import MALFORMED, from_json
 from ...core.text.text import number, percent, size
-from ..why.messages import Straggler
-from ..why.stragglers import lines, pace_look
-from .run_records import Records, RunRecord, number_of, records_of
+from .run_records import RunRecord, number_of, records_of
 
 Point = tuple[float, float]
 
@@ -213,40 +210,22 @@ def _by_rank(records: Sequence[RunRecord]) -> Mapping[int, list[RunRecord]]:
     return ranks
 
 
-MOST_STEPS = 1 << 20
-
-
 def own_times(pace: Sequence[RunRecord]) -> list[RankSteps]:
     """How long each rank works on a step, without the waits for others, in the last attempt."""
-    looks = [look for record in pace if (look := pace_look(record))]
-    last = max((look.attempt for look in looks), default=0)
+    last = max((number_of(look.get("attempt")) or 0.0 for look in pace), default=0.0)
     times: dict[int, list[float]] = {}
     steps, late = Counter[int](), Counter[int]()
-    for look in looks:
-        for entry in look.ranks if look.attempt == last else ():
-            times.setdefault(entry.rank, []).append(entry.own_seconds)
-            steps[entry.rank] += look.steps
-            late[entry.rank] += entry.late
+    for look in pace:
+        for entry in records_of(look.get("ranks")) if look.get("attempt") == last else ():
+            rank, own = entry.get("rank"), number_of(entry.get("own_seconds"))
+            if isinstance(rank, int) and own is not None:
+                times.setdefault(rank, []).append(own)
+                steps[rank] += int(number_of(look.get("steps")) or 0)
+                late[rank] += entry.get("late") is True
     return [
         RankSteps(rank, steps[rank], median(values), max(values), 2 * late[rank] > len(values))
         for rank, values in sorted(times.items())
     ]
-
-
-def slow_lines(records: Records, at: float) -> list[str]:
-    """The lines of the verdict on late ranks; of a running job, those of the last look."""
-    if records.result:
-        ended = number_of(records.result.get("ended"))
-        return lines(_stragglers(records.result), ended or at, ended=True)
-    return lines(_stragglers(records.pace[-1]), at) if records.pace else []
-
-
-def _stragglers(record: RunRecord) -> list[Straggler]:
-    try:
-        late = from_json(tuple[Straggler, ...], record.get("late") or [])
-    except MALFORMED:
-        return []
-    return [rank for rank in late if 0 <= rank.often <= 1 and 0 <= rank.steps <= MOST_STEPS]
 
 
 SPARK_WIDTH, SPARK_HEIGHT = 110, 22

@@ -14,7 +14,7 @@ from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import without_colours
 from ...core.text.text import clip, count, duration
 from ...core.wire.clock import now
-from .chart import Chart, RankSteps, Resources, curves, own_times, resources, slow_lines, step_times
+from .chart import Chart, RankSteps, Resources, curves, own_times, resources, step_times
 from .course import Attempt, RankCourse, course, how
 from .run_records import PRINTED, Records, RunRecord, Tail, list_of, number_of, read, records_of
 from .timeline import Timeline, timeline
@@ -24,6 +24,7 @@ LONGEST_PLAN = 40_000
 LOG_CHARACTERS = 220_000
 """Characters of the last lines of all ranks together."""
 LONGEST_LINE = 240
+MOST_SLOW = 128
 NONE = "-"
 
 
@@ -102,14 +103,14 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         curves=_curves(records),
         steps=tuple(own_times(records.pace) or step_times(records.steps)),
         without_waits=bool(records.pace),
-        slow=tuple(slow_lines(records, made)),
+        slow=tuple(_slow(records)),
         resources=resources(records.samples, hosts),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
         versions=tuple(_versions(launch)),
         options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options")) if value != ""),
         plan=_plan(records.plan),
         outputs=tuple(_outputs(records.tails, last, _tail(records.result))),
-        notes=(*records.notes, *_notes(records)),
+        notes=(*records.notes, *_of_verdict(records, "note: ")),
         made=_date(made),
     )
 
@@ -257,9 +258,17 @@ def _cut(line: str) -> str:
     return clip(without_colours(line).rstrip(), LONGEST_LINE)
 
 
-def _notes(records: Records) -> Sequence[str]:
+def _slow(records: Records) -> Sequence[str]:
+    """The lines of the verdict on late ranks; of a running job, those of the last measurement."""
+    if records.result or not records.pace:
+        return _of_verdict(records, "slow: ")
+    return [_cut(str(line)) for line in list_of(records.pace[-1].get("slow"))[:MOST_SLOW]]
+
+
+def _of_verdict(records: Records, sign: str) -> Sequence[str]:
+    """The lines of the verdict that begin so."""
     lines = (line.strip() for line in records.verdict.splitlines())
-    return [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
+    return [line.removeprefix(sign) for line in lines if line.startswith(sign)]
 
 
 def _plain(value: object) -> str:

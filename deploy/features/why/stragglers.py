@@ -169,5 +169,6 @@ def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) ->
             for rank in ranks
         ],
         "late": [straggler.as_json() for straggler in late],
+        "slow": lines(late, at),
     }
     return json.dumps(record, separators=(",", ":")) + "\n"
