@@ -30,7 +30,7 @@ rest: the arguments after `--`.
 MOST = 999_999_999
 """The largest number that an option takes, if its declaration gives no smaller one."""
 REMOVED_VALUES: Mapping[str, str] = {
-    "--launcher srun": "use mpirun or torchrun, which also start ranks in an allocation of Slurm",
+    "--launcher srun": "use mpirun or torchrun, which also start ranks in an allocation",
 }
 """Values of flags that are still there, of any command."""
 

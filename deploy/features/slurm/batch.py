@@ -13,7 +13,6 @@ import dataclasses
 import json
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +31,7 @@ from ...core.wire.store import Store
 from .allocation import from_home
 from .job_state import why_waits
 from .mark import write_mark
-from .programs import SECONDS, ask, error_of, for_slurm, missing
+from .programs import SECONDS, ask, error_of, run
 
 BATCH, LOG = "batch", "driver.log"
 # Options of the user come last and override these.
@@ -197,23 +196,7 @@ def _store(tree: Tree, store: Store) -> Tree:
 
 
 def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
-    pipe = subprocess.PIPE
-    try:
-        done = subprocess.run(
-            batch.command,
-            env=for_slurm(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            errors="replace",
-            timeout=4 * SECONDS,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise missing("sbatch") from None
-    except subprocess.TimeoutExpired:
-        raise MusterError("sbatch: no answer; is slurmctld running? try scontrol ping") from None
+    done = run(batch.command, environ, 4 * SECONDS)
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdecimal():
         why = error_of(done.stderr.splitlines()) or f"sbatch ended with status {done.returncode}"

@@ -55,14 +55,23 @@ def missing(program: str) -> UsageError:
 
 def ask(*argv: str) -> str:
     """The output of one of Slurm's programs. `MusterError` quotes its own error."""
+    done = run(argv, os.environ, SECONDS)
+    if done.returncode:
+        raise MusterError(f"{argv[0]}: {error_of(done.stderr.splitlines()) or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's programs to its end. `MusterError` if it does not end within these seconds."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             argv,
-            env=for_slurm(os.environ),
+            env=for_slurm(environ),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=SECONDS,
+            timeout=seconds,
             check=False,
         )
     except FileNotFoundError:
@@ -70,10 +79,7 @@ def ask(*argv: str) -> str:
     except subprocess.TimeoutExpired as late:
         printed = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
         why = error_of(printed.splitlines()) or "is slurmctld running? try scontrol ping"
-        raise MusterError(f"{argv[0]}: no answer within {SECONDS:.0f} s; {why}") from None
-    if done.returncode:
-        raise MusterError(f"{argv[0]}: {error_of(done.stderr.splitlines()) or f'status {done.returncode}'}")
-    return done.stdout
+        raise MusterError(f"{argv[0]}: no answer within {seconds:.0f} s; {why}") from None
 
 
 def error_of(lines: Sequence[str]) -> str:
