@@ -46,7 +46,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/returned_values": 210,
     "deploy/features/samples": 990,
     "deploy/features/setup": 300,
-    "deploy/features/slurm": 1_590,
+    "deploy/features/slurm": 1_560,
     "deploy/features/spares": 40,
     "deploy/features/top": 2_050,
     "deploy/features/why": 5_510,
