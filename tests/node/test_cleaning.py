@@ -55,6 +55,20 @@ def test_an_old_job_goes_with_the_contents_that_no_other_has(tmp_path: Path) -> 
     assert stored(tmp_path) == {b"the new one's"}
 
 
+@pytest.mark.parametrize("results", [False, True])
+def test_nothing_is_removed_behind_a_link_in_place_of_the_code(tmp_path: Path, results: bool) -> None:
+    folder, own = make_job(tmp_path, "old", b"its own"), tmp_path / "own"
+    for name in (".git/config", "a.py", "a.pyc"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_bytes(b"its own")
+    (folder / "out").mkdir()
+    (folder / "out" / "model.pt").write_bytes(b"a result")
+    (folder / "code").symlink_to(own)
+    clean(tmp_path, older=-1, results=results)
+    assert (folder / "out" / "model.pt").exists() != results
+    assert sorted(path.name for path in own.rglob("*")) == [".git", "a.py", "a.pyc", "config"]
+
+
 def test_a_content_that_another_job_has_stays(tmp_path: Path) -> None:
     make_job(tmp_path, "old", b"shared")
     make_job(tmp_path, "new", b"shared", old=False)

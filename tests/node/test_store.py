@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,42 @@ def test_a_sweep_takes_a_link_but_not_what_the_job_has_put_in_its_place(
     (code.parent / "code.json").write_text(json.dumps([gone, *links, ["same.py", False, digest(b"1"), None]]))
     sweep_old_jobs(tmp_path)
     assert sorted(path.name for path in code.iterdir()) == ["edited.py", "latest.pt", "model.pt", "other"]
+
+
+def test_a_sweep_removes_nothing_behind_a_link_that_a_job_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "OLD_JOBS_KEPT", 0)
+    own = tmp_path / "own"
+    jobs = tmp_path / "jobs"
+    whole, part = make_job(jobs, "20260101"), make_job(jobs, "20260102")
+    (whole / "code").rename(own)
+    (whole / "code").symlink_to(own)
+    (part / "code" / "sub").symlink_to(own)
+    (part / "code.json").write_text(json.dumps([["sub/same.py", False, digest(b"1"), None]]))
+    sweep_old_jobs(jobs)
+    assert (own / "same.py").exists()
+
+
+def test_a_restart_keeps_the_files_that_its_program_has_changed(tmp_path: Path) -> None:
+    here, code, own = Store(tmp_path / "store"), tmp_path / "code", tmp_path / "own"
+    here.add(archive(**{digest(b"1"): b"1"}))
+    names = ("same.py", "state.txt", "gone.py", "torn.py", "sub/linked.py")
+    files = [[name, False, digest(b"1"), None] for name in names]
+    here.check_out(files, code)
+    (code / "torn.py").write_text("")  # a crash of the host
+    before = max(path.stat().st_ctime_ns for path in code.rglob("*"))
+    time.sleep(0.02)  # more than a tick of the kernel's clock
+    (code / "state.txt").write_text("step 7")
+    (code / "gone.py").unlink()
+    (code / "sub").rename(own)
+    (own / "linked.py").unlink()
+    (code / "sub").symlink_to(own)
+    made = (code / "same.py").stat().st_ctime_ns
+    here.check_out(files, code, before)
+    assert [(code / name).read_text() for name in names[:4]] == ["1", "step 7", "1", "1"]
+    assert (code / "same.py").stat().st_ctime_ns == made  # so it does not count as written by the program
+    assert not (own / "linked.py").exists()
 
 
 def test_a_sweep_leaves_a_job_alone_that_a_agent_holds(

@@ -212,6 +212,7 @@ def test_a_default_hosts_file_that_is_missing_is_an_error(here: Path) -> None:
         ("[profiles.a]\nnp = -1", "muster.toml:2: np -1: write 1 or more"),
         ("[profiles]\na = 1", "muster.toml: a profile is a table: [profiles.NAME]"),
         ("np =", "muster.toml: not valid TOML: "),
+        ("np = " + "[" * 5000, "muster.toml: not valid TOML: "),
     ],
 )
 def test_a_mistake_names_its_line(

@@ -276,16 +276,21 @@ class JobSupervisor:
         self._hold(paths.lock(request["host"]))
         require_targets(request.get("links", ()))
         damaged: list[str] = []
+        listed, code = Path(paths.code_list), json.dumps(request["code"]).encode()
+        # The time of this list tells what the program writes (core/wire/written.py), also in a restart.
+        is_restart = listed.exists() and listed.read_bytes() == code
+        before = listed.stat().st_mtime_ns if is_restart else None
         for files, target in ((request["code"], paths.code), (request["library"], paths.library)):
             try:
-                self.store.check_out(files, Path(target))
+                self.store.check_out(files, Path(target), before)
             except DamagedError as error:
                 damaged += error.digests
         if damaged:
             return {"damaged": damaged}
         link_kept(request.get("kept", ()))
         Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # the code may have no file in it
-        write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), durable=False)
+        if not is_restart:
+            write_atomically(listed, code, durable=False)
         for path_name, mode, text in request["files"]:
             os.makedirs(os.path.dirname(path_name), exist_ok=True)
             write_atomically(Path(path_name), text.encode(), mode, durable=False)

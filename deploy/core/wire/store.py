@@ -98,16 +98,19 @@ class Store:
         self.add(payload)
         return {}
 
-    def check_out(self, files: list[list[Any]], target: Path) -> None:
+    def check_out(self, files: list[list[Any]], target: Path, before: int | None = None) -> None:
         """Put each (path, executable, digest, link) under the target; files are copies that the job owns.
 
         `DamagedError` if contents do not match their digests. The copies are not synced: no process of
-        the job outlives a crash.
+        the job outlives a crash. `before`: when an earlier attempt had its copies, in ns; a file
+        that its program changed later stays, and so does an intact one.
         """
         damaged: list[str] = []
         made: set[str] = set()
         for name, executable, digest, link in files:
             path = target / name
+            if before is not None and is_behind_link(target, name):
+                continue
             if (folder := os.path.dirname(path)) not in made:
                 os.makedirs(folder, exist_ok=True)
                 made.add(folder)
@@ -116,10 +119,22 @@ class Store:
                     path.symlink_to(link)
             elif (content := read_intact(self.path(digest), digest)) is None:
                 damaged.append(digest)
-            else:
+            elif before is None or not _stays(path, content, before):
                 write_atomically(path, content, 0o700 if executable else 0o600, durable=False)
         if damaged:
             raise DamagedError(self.root, damaged)
+
+
+def is_behind_link(top: Path, name: str) -> bool:
+    """Whether a job has replaced a folder of its path by a link: what is behind it is not the job's."""
+    parent = os.path.join(os.path.realpath(top.parent), top.name, os.path.dirname(name))
+    return os.path.realpath(parent) != os.path.normpath(parent)
+
+
+def _stays(path: Path, content: bytes, before: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_ctime_ns > before or path.read_bytes() == content
+    return False
 
 
 def sweep_old_jobs(jobs: Path) -> None:
@@ -129,6 +144,8 @@ def sweep_old_jobs(jobs: Path) -> None:
             paths = JobPaths(str(folder))
             for name, _, digest, link in json.loads(Path(paths.code_list).read_text()):
                 path = Path(paths.code, name)
+                if is_behind_link(Path(paths.code), name):
+                    continue
                 with contextlib.suppress(OSError):  # the job has removed or replaced it
                     content = os.readlink(path) if link else hashlib.sha256(path.read_bytes()).hexdigest()
                     if content == (link or digest):

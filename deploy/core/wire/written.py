@@ -75,7 +75,7 @@ class Search:
 
     def _files(self, top: str) -> Iterator[tuple[str, os.stat_result]]:
         """The regular files below a folder, the upper ones first, by their path in the job's folder."""
-        waiting = deque([(os.path.basename(top), 0)])
+        waiting = deque([] if os.path.islink(top) else [(os.path.basename(top), 0)])
         while waiting:
             folder, depth = waiting.popleft()
             for entry in self._entries(folder):

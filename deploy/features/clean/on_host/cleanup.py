@@ -106,7 +106,7 @@ def _strip(folder: Path, results: set[str]) -> int:
     paths, before, status = JobPaths(str(folder)), _size(folder), folder.stat()
     for part in (paths.library, paths.programs, paths.driver, paths.logs):
         shutil.rmtree(part, ignore_errors=True)
-    for parent, folders, names in os.walk(paths.code, topdown=False):
+    for parent, folders, names in () if os.path.islink(paths.code) else os.walk(paths.code, topdown=False):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for path in (os.path.join(parent, name) for name in names + links):
             if os.path.relpath(path, folder) not in results:
