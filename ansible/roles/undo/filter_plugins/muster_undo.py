@@ -49,9 +49,12 @@ def _undone(name: str, host: Mapping[str, Any], previews: bool) -> str:
         return f"not all: {' '.join(str(problem).split())}; {again}"
     if "undo_left" not in host:
         return f"nothing; when it answers, run muster setup again, or muster setup --remove {name}"
+    left = []
+    if host.get("undo_edited"):
+        left.append(f"what somebody else has changed since: {' '.join(host['undo_edited'])}")
     if host["undo_left"]:
-        return f"all but packages, which teardown removes: {' '.join(host['undo_left'])}"
-    return "all"
+        left.append(f"packages, which teardown removes: {' '.join(host['undo_left'])}")
+    return f"all but {', and '.join(left)}" if left else "all"
 
 
 def _message(result: Mapping[str, Any]) -> str:
