@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ansible.plugins.callback import default
 
 from ansible import constants  # type: ignore[attr-defined]  # mypy takes this repository's folder for the package
-
-# As in the inventory plugin: any Ansible finds the package `muster` in the folder that holds ansible/.
-MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
-MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
-
-from muster.deploy.core.text.fold import HostMessage, fold_messages  # noqa: E402  # the same
-from muster.deploy.core.text.text import fitted  # noqa: E402  # the same
-from muster.deploy.features.setup.ansible_result import obstacle  # noqa: E402  # found by that path
+from muster.deploy.core.text.fold import HostMessage, fold_messages
+from muster.deploy.core.text.text import fitted
+from muster.deploy.features.setup.ansible_result import obstacle
 
 DOCUMENTATION = """
 name: plain

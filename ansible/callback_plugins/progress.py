@@ -6,18 +6,13 @@ import atexit
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TextIO, cast
 
 from ansible.plugins.callback import CallbackBase
 
-# As in the inventory plugin: any Ansible finds the package `muster` in the folder that holds ansible/.
-MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
-MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
-
-from muster.deploy.core.text.live_line import live_line  # noqa: E402  # found by that path
-from muster.deploy.core.text.progress import Progress  # noqa: E402  # the same
-from muster.deploy.core.waits import Wait  # noqa: E402  # the same
+from muster.deploy.core.text.live_line import live_line
+from muster.deploy.core.text.progress import Progress
+from muster.deploy.core.waits import Wait
 
 DOCUMENTATION = """
 name: progress

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.ansible.bare_hosts import BOOKS
-from tests.ansible.programs import loaded
 
 if find_spec("ansible") is None:
     pytest.skip("Ansible is not installed", allow_module_level=True)
@@ -38,15 +37,13 @@ def render_value(role: str, name: str, inventory: Inventory, **variables: object
 
 def problems_of(inventory: Inventory, **variables: object) -> list[str]:
     """The obstacles that preflight finds on the last host of an inventory."""
-    found: list[str] = render_value(
-        "preflight", "muster_seen | muster_problems(preflight_wanted)", inventory, **variables
-    )
+    found: list[str] = render_value("preflight", "preflight_obstacles", inventory, **variables)
     return found
 
 
 def system_of(release: dict[str, Any]) -> Any:
     """The names and paths of a system."""
-    return loaded("preflight/filter_plugins/muster_system.py").system(release, str(SYSTEMS))
+    return _ansible().submit(_system, json.dumps(release)).result(timeout=200)
 
 
 def filtered(role: str, name: str, *values: object) -> Any:
@@ -74,7 +71,8 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
 
     loader = DataLoader()
     folder = BOOKS / "roles" / role
-    filter_loader.add_directory(str(folder / "filter_plugins"))
+    for plugins in (folder, BOOKS):
+        filter_loader.add_directory(str(plugins / "filter_plugins"))
     names = list(inventory)
     own: dict[str, Any] = {"muster_user": "muster"}
     key = {
@@ -107,7 +105,7 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
             "selinux": False,
         },
     }
-    system = system_of((given | variables)["muster_seen"].get("os", DEBIAN))
+    system = _system(json.dumps((given | variables)["muster_seen"].get("os", DEBIAN)))
     given |= {"preflight_system": system}
     given["hostvars"] = {
         name: {"preflight_system": system} | host for name, host in given["hostvars"].items()
@@ -121,8 +119,25 @@ def _render(role: str, name: str, inventory: Inventory, variables: dict[str, obj
     return str(templar.template(trust_as_template((folder / "templates" / name).read_text())))
 
 
+@cache
+def _system(release: str) -> Any:
+    from ansible.parsing.dataloader import DataLoader
+    from ansible.template import Templar, trust_as_template
+
+    loader = DataLoader()
+    file = BOOKS / "roles/preflight/vars/main.yml"
+    own = loader.load_from_file(str(file), trusted_as_template=True)
+    given = {
+        "playbook_dir": str(BOOKS),
+        "preflight_release": {"like": [], "version": ""} | json.loads(release),
+    }
+    templar = Templar(loader=loader, variables=own | given)
+    return json.loads(str(templar.template(trust_as_template("{{ preflight_system_now | to_json }}"))))
+
+
 def _filtered(role: str, name: str, values: tuple[object, ...]) -> Any:
     from ansible.plugins.loader import filter_loader
 
-    filter_loader.add_directory(str(BOOKS / "roles" / role / "filter_plugins"))
+    for plugins in (BOOKS / "roles" / role, BOOKS):
+        filter_loader.add_directory(str(plugins / "filter_plugins"))
     return filter_loader.get(name).j2_function(*values)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.ansible.programs import loaded
 
-clocks = loaded("time_sync/filter_plugins/muster_spread.py")
+clocks = loaded("time_sync/filter_plugins/muster_clocks.py")
 ALLOWED = 0.010
 
 

@@ -39,7 +39,7 @@ def problems(seen: dict[str, Any] | None = None, **choices: Any) -> str:
         "venv_uv_local": sys.executable,  # a file
         "venv_planned": GOOD,
     }
-    expression = "muster_seen | muster_environment_problems(venv_wanted)"
+    expression = "venv_obstacles"
     return "\n".join(render_value("venv", expression, {"node1": {}}, **given | choices))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.ansible.programs import loaded
 
-plugin = loaded("preflight/filter_plugins/muster_identity.py")
+plugin = loaded("preflight/filter_plugins/muster_known.py")
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.ansible.programs import loaded
 
-plugin = loaded("../filter_plugins/muster_outcome.py")
+plugin = loaded("../filter_plugins/muster_report.py")
 ROLES = ["time_sync", "bare"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 
 from muster.deploy.core.connect.transports.ssh_config import resolve
 from muster.deploy.core.hosts.hostfile import Host
-from tests.ansible import programs
 from tests.ansible.bare_hosts import run
 from tests.ansible.rendering import problems_of, render, render_value
 from tests.ansible.test_problems import SEEN
@@ -312,10 +312,14 @@ def test_a_rotation_waits_as_long_as_sshd_lets_a_login_take(
 def test_a_host_stays_in_the_record_of_setup_until_it_is_cleaned() -> None:
     known = {"node1": {"user": "muster", "clock_mode": "head"}}
     earlier = {"node1": {"user": "old"}, "node2": {"user": "ml", "ssh_port": 2200}, "node3": {"user": "ml"}}
-    record = programs.loaded("ssh_trust/filter_plugins/muster_record.py").record
-    assert record(known, earlier, ["node1", "node2"], "public") == {
+    inventory: dict[str, dict[str, object]] = {"node1": {}, "node2": {}}
+
+    def record(**variables: object) -> object:
+        return json.loads(render("ssh_trust", "hosts.json.j2", inventory, muster_known=known, **variables))
+
+    assert record(muster_recorded_hosts=earlier, time_sync_chosen="public") == {
         "node1": {"user": "muster", "clock_mode": "public"},
         "node2": {"user": "ml", "ssh_port": 2200, "left_out": True},
         "node3": {"user": "ml", "left_out": False},
     }
-    assert record(known, {}, ["node1"]) == known
+    assert record(muster_recorded_hosts={}) == known

@@ -14,7 +14,7 @@ from tests.ansible.rendering import problems_of
 from tests.ansible.test_observe import observe
 from tests.ansible.test_problems import SEEN
 
-plugin = loaded("preflight/filter_plugins/muster_uids.py")
+plugin = loaded("preflight/filter_plugins/muster_known.py")
 
 
 def new(*others: str, owner: str = "", user: str = "muster") -> dict[str, Any]:

@@ -46,7 +46,7 @@ WITHOUT_HASHES = ("--editable", "/wheels/*.whl", "/wheels/torch-*.whl", '"/wheel
 INSTALLS = [
     (name, line.strip())
     for name in tracked("Makefile", "docker", "ansible", ".ci", "compose.yaml")
-    if not name.endswith((".md", "/muster_environment.py"))  # which tell people what to do
+    if not name.endswith((".md", "/obstacles.j2"))  # which tell people what to do
     for line in (ROOT / name).read_text().replace("\\\n", " ").splitlines()
     if re.search(r"\bpip3? (install|download)\b", line) and not line.lstrip().startswith(("#", "fail_msg:"))
 ]

@@ -8,21 +8,14 @@ what these processes cost.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleFilterError
 
 if TYPE_CHECKING:
     from muster.deploy.core.hosts.finding import Finding
-
-# As in inventory_plugins/hosts_file.py: the folder that holds ansible/ is the package `muster`.
-MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
-MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 
 
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -1,9 +1,8 @@
-"""Describes what hardening changes in sshd, and whom it would lock out."""
+"""Describes what hardening changes in sshd."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 
@@ -27,21 +26,9 @@ def _change(name: str, value: str, before: str) -> str:
     return f"{name} without {', '.join(gone)}" if gone else ""
 
 
-def locked_out(names: Iterable[str], accepted: Iterable[str], days: int) -> list[str]:
-    """Return the obstacle of accounts that would be locked out and were not accepted; none without any."""
-    left = [name for name in names if name not in set(accepted)]
-    if not left:
-        return []
-    return [
-        f"hardening would lock out {', '.join(left)}: a login within the last {days} days, and afterwards no "
-        "key or no permission to log in; give each of them a key, or accept that: "
-        f"-e '{json.dumps({'hardening_may_lock_out': left})}'"
-    ]
-
-
 class FilterModule:
     """Ansible finds filters by this name."""
 
     def filters(self) -> dict[str, Callable[..., object]]:
         """Return the filters."""
-        return {"muster_sshd_changes": sshd_changes, "muster_locked_out": locked_out}
+        return {"muster_sshd_changes": sshd_changes}

@@ -6,16 +6,10 @@ A filter imports what it needs itself, as in ../../gpu/filter_plugins/muster_gpu
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-# As in the inventory plugin: any Ansible finds the package `muster` in the folder that holds ansible/.
-MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
-MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 
 AT_ONCE = 16
 
