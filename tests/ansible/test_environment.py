@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ansible.bare_hosts import BOOKS, ROOT
+from tests.ansible.bare_hosts import BOOKS, ROOT, run
 from tests.ansible.programs import module
 from tests.ansible.rendering import render, render_value
 from tests.ansible.test_observe import observe
@@ -425,10 +425,11 @@ def test_the_wheels_that_travel_are_those_of_the_hosts_python_and_machine(tmp_pa
     pins = ["torch==2.13.0+cpu", "mpi4py==4.1.2", "sympy==1.14.0", "scikit-learn==1.9.1"]
     found = wheelhouse.wheels(tmp_path, pins, "3.13", "x86_64")
     assert [Path(path).name for path in found] == needed
-    archive = tmp_path / "wheels.tar"
-    wheelhouse.pack({"wheels": found, "archive": str(archive)})
+    given = {"venv_wheelhouse": str(tmp_path), "venv_chosen": {"stdout": json.dumps({"wheels": found})}}
+    done = run(*render_value("venv", "venv_pack", {"node1": {}}, **given))
+    (archive,) = tmp_path.glob(".muster-*")
     with tarfile.open(archive) as tar:
-        assert tar.getnames() == needed
+        assert (done.returncode, tar.getnames()) == (0, needed)
 
 
 def test_the_pins_of_the_wheels_are_those_that_are_tested_here() -> None:

@@ -37,14 +37,17 @@ SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 INNER = re.compile(r"docker\d+|br-[0-9a-f]{12}|podman\d+|cni\d+|virbr\d+|lxcbr\d+")
 
 
-def said(*argv: str) -> str:
-    """Return what a command printed; "" if there is no such command."""
+def ran(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command for at most 20 s; a missing one fails without a word."""
     try:
-        return subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False
-        ).stdout
+        return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
+        return subprocess.CompletedProcess(argv, 127, "", "")
+
+
+def said(*argv: str) -> str:
+    """Return what a command printed."""
+    return ran(*argv).stdout
 
 
 def text(path: str) -> str:
@@ -168,13 +171,7 @@ def hardening(dropin: str) -> str:
 
 def sshd_says(configuration: str, *options: str) -> dict[str, str]:
     """Return sshd's settings under a configuration, from `sshd -T`; values of a repeated name are joined."""
-    argv = ("/usr/sbin/sshd", "-T", "-f", "/dev/stdin", *options)
-    try:
-        done = subprocess.run(
-            argv, input=configuration + "\n", capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
+    done = ran("/usr/sbin/sshd", "-T", "-f", "/dev/stdin", *options, stdin=configuration + "\n")
     settings: dict[str, str] = {}
     for name, _, value in (line.partition(" ") for line in done.stdout.splitlines()):
         settings[name] = f"{settings[name]} {value}" if name in settings else value
@@ -333,22 +330,6 @@ def environment(home: str) -> dict[str, object]:
     return {"digest": digest, "exists": folder.is_dir(), "disk_free_mb": free}
 
 
-def works(*argv: str) -> bool:
-    """Whether a command succeeds within 20 s."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
-
-
 def engine(image: str) -> dict[str, object]:
     """Describe the container engine behind the command `docker`, which podman provides too.
 
@@ -361,7 +342,7 @@ def engine(image: str) -> dict[str, object]:
         return {"command": "", "kind": kind, "answers": False, "version": "", "cdi": False, "image": None}
     version = said(command, "--version")
     is_podman = "podman" in version.lower()
-    answers = works(command, "ps", "--quiet")
+    answers = not ran(command, "ps", "--quiet").returncode
     folders = said(command, "info", "--format", "{{json .CDISpecDirs}}") if answers and not is_podman else ""
     return {
         "command": command,
@@ -423,15 +404,6 @@ def is_locked(lock: Path, kind: int) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def is_group(name: str) -> bool:
-    """Whether a group of this name exists."""
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def file(path: str) -> str:
@@ -564,7 +536,7 @@ def main() -> None:
                 "host_keys": host_keys(),
                 "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
-                "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", said("ssh", "-V")) or ["0"])[0],
+                "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", ran("ssh", "-V").stderr) or ["0"])[0],
                 "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
                 "nvidia_cards": nvidia_cards(),
                 "nvidia_devices": nvidia_devices(),
@@ -572,7 +544,7 @@ def main() -> None:
                 "infiniband": Path("/dev/infiniband").is_dir(),
                 "packages": installed([*asked["packages"], *recorded]),
                 "node_home_owner": owner(asked["node_home"]),
-                "groups": [name for name in asked["groups"] if is_group(name)],
+                "groups": sorted({entry.gr_name for entry in grp.getgrall()} & {*asked["groups"]}),
                 "files": {path: file(path) for path in asked["files"]},
                 "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
                 "private_folders": [folder for folder in asked["folders"] if private(folder)],

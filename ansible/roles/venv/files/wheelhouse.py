@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -104,23 +103,11 @@ def download(asked: dict[str, Any], packages: list[str], index: str) -> None:
         said(argv, asking(index, "PIP_INDEX_URL"))
 
 
-def pack(asked: dict[str, Any]) -> dict[str, Any]:
-    """Pack the wheels into one file, which exists complete or not at all."""
-    archive = Path(asked["archive"])
-    if not archive.exists():
-        part = archive.with_suffix(".part")
-        with tarfile.open(part, "w") as tar:  # wheels are compressed already
-            for wheel in asked["wheels"]:
-                tar.add(wheel, Path(wheel).name)
-        part.replace(archive)
-    return {}
-
-
 def main(question: str) -> int:
     """Do what `question` asks, and print the answer as JSON; on failure print the reason to stderr."""
     asked = json.loads(question)
     try:
-        print(json.dumps({"choose": choose, "fill": fill, "pack": pack}[asked["do"]](asked)))
+        print(json.dumps({"choose": choose, "fill": fill}[asked["do"]](asked)))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
