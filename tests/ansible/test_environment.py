@@ -393,7 +393,7 @@ def test_a_failure_to_fill_a_wheelhouse_says_no_password() -> None:
 def test_no_question_to_a_program_of_the_role_is_on_a_command_line() -> None:
     texts = [path.read_text() for path in (BOOKS / "roles/venv/tasks").glob("*.yml")]
     asked = [task for text in texts for task in commands(yaml.safe_load(text))]
-    assert len(asked) == 7
+    assert len(asked) == 6
     assert [task["argv"] for task in asked if "json" in str(task["argv"])] == []
     fill = (BOOKS / "roles/venv/tasks/fill.yml").read_text()
     assert re.findall("loop: (.*)", fill) == ['"{{ range(venv_needs | length) | list }}"']
