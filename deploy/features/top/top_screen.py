@@ -19,24 +19,28 @@ from ...core.text.text import count, duration, number, ranges, size, span
 from .head import Moment, alarm_lines, job_lines
 from .notes import Judge, Note, gpu_share
 from .screen_lines import (
+    HostTable,
+    RankTable,
     ScreenLine,
     Span,
     View,
     bar,
     fit,
     heading,
+    host_table,
     joined,
     line,
     mean,
     padded,
+    rank_table,
     short_percent,
     short_rate,
     short_size,
     spark,
+    state_of,
     style_of,
     total,
 )
-from .tables import HostTable, RankTable, host_table, rank_table, state_of
 from .top_history import HostTrack, RankTrack, TopHistory
 
 
