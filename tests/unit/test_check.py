@@ -14,13 +14,13 @@ from muster.deploy.core.connect.requests.hosts import Reached
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.finding import Finding
+from muster.deploy.core.hosts.host_sample import LeaseSample
 from muster.deploy.core.hosts.rendezvous import no_port
 from muster.deploy.core.plan.spec import LauncherName
 from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
 from muster.deploy.features.check.judge import judge, unfit
 from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses
 from muster.deploy.features.image.image_versions import Component, Track
-from muster.deploy.features.leases.messages import Device, HostLeases
 from muster.deploy.features.setup.record import Stack
 from tests.unit.plans import NODE
 
@@ -64,7 +64,7 @@ def reach(hosts: Sequence[str], source: str, cut: Mapping[tuple[str, str], str])
     }
 
 
-LEASED = HostLeases("nvidia", (Device(0, "GPU-0", "alice", "j"),), ())
+LEASED = (LeaseSample("j", "alice", (0,)),)
 
 
 def examine(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import threading
 import time
@@ -25,6 +26,7 @@ from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.hosts.host_sample import LeaseSample
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.hosts.rendezvous import MOST_PEERS, peers
 from muster.deploy.core.wire.frames import Frame, read_frame, write_frame
@@ -319,3 +321,13 @@ def test_only_a_host_that_owes_an_answer_is_silent() -> None:
     thought.set()
     slow.result(60)
     assert channel.silent_for() == 0.0
+
+
+def test_the_leases_of_a_host_are_those_of_its_sample() -> None:
+    facts = dataclasses.asdict(NODE) | {"devices": 4, "time": time.time(), "steady": time.monotonic()}
+    lease = {"job": "j", "user": "alice", "gpus": [0, 3]}
+    text = json.dumps({"at": 1, "host": "", "leases": [lease]})
+    node1, node2 = ({"facts": facts, "sample": {"sample": said}} for said in (text, "no JSON"))
+    found = simulated("node[1-2]", node1=node1, node2=node2)
+    leases = {name: report.leases for name, report in found.hosts.items()}
+    assert leases == {"node1": (LeaseSample("j", "alice", (0, 3)),), "node2": ()}

@@ -17,6 +17,7 @@ from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOption
 from ...core.connect.cluster import Cluster
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts.finding import Finding, Severity, of_error
+from ...core.hosts.host_sample import LeaseSample, of_line
 from ...core.hosts.hostfile import Host
 from ...core.hosts.slots import SlotRule, counted_slots, slot_rule
 from ...core.plan.flags import flag
@@ -40,11 +41,10 @@ from collections.abc import Callable, Mapping
 
 from ...core.connect.cluster import CLOCKS_AT_ONCE
 from ...core.connect.fanout import HostOutcomes, Result, ask_every, on_every
-from ...core.connect.requests.hosts import OPEN_PORT, REACH, Reached
+from ...core.connect.requests.hosts import OPEN_PORT, REACH, SAMPLE, Reached
 from ...core.connect.requests.request import Answer, Request
 from ...core.errors import HostError, MusterError
 from ...core.hosts.rendezvous import no_port, peers
-from ..leases.messages import LEASES, HostLeases
 from .host_reports import Clock
 from .messages import HEALTH
 from .network import rank_addresses
@@ -73,7 +73,7 @@ def ask_hosts(cluster: Cluster) -> HostReports:
                 addresses=tuple(cluster.addresses(host)),
                 rendezvous=ports[host.name],
                 reached=reached[host.name],
-                leases=leases.get(host.name),
+                leases=leases.get(host.name, ()),
             )
             for host in cluster.hosts
             if host.name not in survey.errors
@@ -110,11 +110,14 @@ class _Survey:
         channels = {name: self.cluster.channels[name] for name in self.names}
         return self._note(ask_every(channels, request, seconds, arguments))
 
-    def leases(self) -> dict[str, HostLeases]:
-        """Who has the GPUs of the hosts that have some."""
-        facts = self.cluster.facts
+    def leases(self) -> dict[str, tuple[LeaseSample, ...]]:
+        """The jobs that lease GPUs of the hosts that have some; a host without a valid sample has none."""
+        facts, leases = self.cluster.facts, {}
         channels = {name: self.cluster.channels[name] for name in self.names if facts[name].devices}
-        return ask_every(channels, LEASES, HEALTH_SECONDS).results
+        for name, answer in ask_every(channels, SAMPLE, HEALTH_SECONDS).results.items():
+            with contextlib.suppress(ValueError):
+                leases[name] = of_line(answer.sample).leases
+        return leases
 
     def ports(self) -> dict[str, int | HostError]:
         """For each host, a port that the others can try to reach, or the error that it has none."""

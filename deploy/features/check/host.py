@@ -11,14 +11,15 @@ from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of, unfit
 from ...core.plan.spec import LauncherName
 from ...core.plan.torchrun import unfit_for_torch
+from ...core.text.terminal import harmless
 from ...core.text.text import count, ranges, size
 from ...core.wire.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
 from ..image.compatibility import driver_runs, number, oldest_driver
-from ..leases.plan import holders
 from .host_reports import HostReport
 from .messages import Card, Gpu, GpuReport
 
 LOOK = "run nvidia-smi there; look at dmesg for Xid"
+MOST_LEASES = 4
 IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
 
 
@@ -297,13 +298,14 @@ def _start(host: Host, measured: HostReport) -> Iterator[Finding]:
 
 def _gpus(host: Host, measured: HostReport) -> Iterator[Finding]:
     facts, health = measured.facts, measured.health
-    leased = [gpu for gpu in measured.leases.gpus if gpu.job] if measured.leases else []
-    numbers = {gpu.index for gpu in leased}
+    numbers = {index for lease in measured.leases for index in lease.gpus}
     others = [replace(gpu, pids=(), used=0) if gpu.index in numbers else gpu for gpu in health.gpus]
     report = GpuReport(tuple(others), health.gpu_error, health.gpu_host)
-    if leased:
-        shown = holders([replace(gpu, since=0.0) for gpu in leased], 0.0)
-        yield warning("gpu.leased", host.name, f"leased: {shown}", "wait for it: muster launch --wait")
+    if leases := measured.leases:
+        shown = [f"GPU {ranges(each.gpus)}: job {each.job} of {each.user}" for each in leases[:MOST_LEASES]]
+        shown += [f"and {len(leases) - MOST_LEASES} more"] if len(leases) > MOST_LEASES else []
+        text = harmless(f"leased: {'; '.join(shown)}")
+        yield warning("gpu.leased", host.name, text, "wait for it: muster launch --wait")
     # Without the CUDA version of libcuda, the version of the kernel module is compared.
     needs = Needs(cuda=health.torch_cuda if health.driver_cuda is None else None)
     yield from of_gpus(host.name, report, needs, facts.gpus)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...core.connect.requests.hosts import Reached
 from ...core.errors import HostError
 from ...core.hosts.host_facts import Facts
-from ..leases.messages import HostLeases
+from ...core.hosts.host_sample import LeaseSample
 from .messages import HostHealth
 
 
@@ -33,8 +33,8 @@ class HostReport:
     """The port that they tried, or the error that it could open none."""
     reached: Mapping[str, Reached]
     """For each host, also itself: at which addresses this host reaches it."""
-    leases: HostLeases | None = None
-    """Who has its GPUs; None for a host without any."""
+    leases: tuple[LeaseSample, ...] = ()
+    """The jobs that lease its GPUs."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Lines of the screen: spans of text, bars, sparklines, short numbers; the tables of hosts and ranks. Pure."""
+"""Lines of the screen: spans of text, bars, sparklines, short numbers; tables of hosts and ranks. Pure."""
 
 from __future__ import annotations
 
