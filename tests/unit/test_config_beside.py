@@ -148,3 +148,15 @@ def test_a_project_with_a_job_json_of_its_own_is_no_run(
     (tmp_path / "hosts.txt").write_text("node1\n")
     monkeypatch.chdir(tmp_path)
     assert hosts_file_of("") == Path("hosts.txt")
+
+
+def test_a_record_that_another_user_left_in_a_parent_folder_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "job.json").write_text(json.dumps(RECORD))
+    (project / "hosts.txt").write_text("node1\n")
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert hosts_file_of("") == Path("hosts.txt")

@@ -25,7 +25,17 @@ NCCL = "torch.distributed.DistBackendError: NCCL error: remote process exited or
 LATE = "[rank0]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc] Timed out waiting 1800000ms for recv\n"
 STORE = "torch.distributed.DistNetworkError: failed to recv, got 0 bytes. Connection was closed: timed out\n"
 DATABASE = "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+SERVICE = (
+    "node1:71:71 [0] NCCL INFO NCCL version 2.19.3\n",
+    "Traceback (most recent call last):\n",
+    GLOO,
+    "the program goes on\n",
+    "Traceback (most recent call last):\n",
+    '  File "torch/distributed/elastic/multiprocessing/errors/__init__.py", line 355, in wrapper\n',
+    DATABASE,
+)
 OWN = "ValueError: boom\n"
+RAISED = "The above exception was the direct cause of the following exception:\n"
 MPIRUN = "prterun has exited due to process rank 3 with PID 71 on node node2 exiting\n"
 
 
@@ -39,6 +49,14 @@ def failed(tail: str, reason: str = "exit status 1", kind: str = "rank") -> Fail
 
 NAMED = {
     "gloo": (failed(GLOO), [end(3)], "", [3]),
+    "an error that was raised from that of a peer": (
+        dataclasses.replace(
+            failed(""), tail=("Traceback (most recent call last):\n", GLOO, RAISED, *SERVICE[4:5], OWN)
+        ),
+        [end(3)],
+        "",
+        [3],
+    ),
     "NCCL": (failed(NCCL), [end(3)], "", [3]),
     "a collective that timed out": (failed(LATE), [end(3)], "", [3]),
     "the store": (failed(STORE), [end(3)], "", [3]),
@@ -55,6 +73,7 @@ NOT_NAMED = {
     "it ended after the failure, as a launcher asked it to": (failed(GLOO), [end(3, at=114.0)], ""),
     "the failure is its own": (failed(OWN), [end(3)], ""),
     "a connection that is none between ranks": (failed(DATABASE), [end(3)], ""),
+    "a database, after words about ranks": (dataclasses.replace(failed(""), tail=SERVICE), [end(3)], ""),
     "a signal without a word of mpirun": (failed("", "SIGTERM (15)"), [end(3)], ""),
     "mpirun names a rank that failed": (failed("", "SIGTERM (15)"), [end(2)], MPIRUN),
     "a host was lost": (failed(GLOO, "silent for 10 s", "host"), [end(3)], ""),

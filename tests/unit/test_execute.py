@@ -681,6 +681,16 @@ def test_a_program_that_is_over_and_whose_rank_ends_well_is_no_failure(hosts: Ho
     assert (result.failure, result.notes) == (None, ())
 
 
+def test_a_rank_that_hides_its_exception_behind_status_0_has_failed(hosts: Hosts) -> None:
+    """A thread or an exit function has called os._exit(0)."""
+    hosts.start_all()
+    lingers(hosts, 3)
+    hosts.end(0, 1, 2, 3)
+    result = hosts.run()
+    assert result.failure
+    assert (result.failure.headline, result.exit_status) == ("rank 3 on node2: ValueError: boom", 1)
+
+
 def test_a_host_does_not_tell_of_another_hosts_program(hosts: Hosts) -> None:
     hosts.tell("node2", "program-over", rank=0, time=1.0, error=["x"], alive=[])
     result = hosts.run()

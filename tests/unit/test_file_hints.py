@@ -128,6 +128,18 @@ def hint_in(project: Path, line: str, torch: str | None = None, of_others: str |
     return missing_module(result, facts, here=True) or left_behind(result)
 
 
+def test_a_missing_module_that_the_program_did_without_is_not_named(root: Path) -> None:
+    head = "Traceback (most recent call last):\n"
+    handled = (head, "ModuleNotFoundError: No module named 'apex'\n", "it goes on\n")
+    failure = Failure(
+        "rank", "exit status 1", 1, host="node1", rank=0, tail=(*handled, head, "KeyError: 1\n")
+    )
+    result = dataclasses.replace(DONE, failure=failure)
+    assert missing_module(result, {}, here=False) == ""
+    only = dataclasses.replace(result, failure=dataclasses.replace(failure, tail=handled))
+    assert "apex" in missing_module(only, {}, here=False)
+
+
 NO_MODULE = "ModuleNotFoundError: No module named "
 EXTENSION = "fastop.cpython-311-x86_64-linux-gnu.so"
 IGNORED = "the {} {} is here, but was not sent: git ignores it (.gitignore:{}); {}change the rule"

@@ -114,11 +114,15 @@ LATER_SECONDS = 0.3
 MOST_NAMED = 4
 PAGE = "docs/how-to/when-it-fails.md#uneven-data"
 # torch's messages about a lost peer match both; those of a lost database connection only the second.
-_OF_RANKS = re.compile(r"gloo/|torch/distributed|torch\.distributed|ProcessGroup|NCCL|nccl|TCPStore|MPI_")
+_OF_RANKS = re.compile(
+    r"gloo/|torch/distributed(?!/elastic)|torch\.distributed|ProcessGroup|NCCL|nccl|TCPStore|MPI_"
+)
 _GONE = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed? ?out|remote (process|worker|peer)|RemoteError",
     re.IGNORECASE,
 )
+_TRACEBACK = re.compile(r"(?<!Original )Traceback \(most recent call last\)")
+_RAISED_FROM = re.compile("During handling of the above exception|The above exception was the direct cause")
 # Open MPI on a rank that ended with 0 without MPI_Finalize. mpirun then ends the others by a signal.
 _IMPROPER = re.compile(r"has exited due to process rank (\d+)\b")
 
@@ -148,12 +152,23 @@ def ended_early(
 
 def misses_a_peer(tail: Sequence[str]) -> bool:
     """Whether these last lines are of a rank whose peer is gone."""
-    return in_collective(tail) and bool(_GONE.search("".join(tail)))
+    return in_collective(tail) and bool(_GONE.search("".join(last_traceback(tail))))
 
 
 def in_collective(tail: Sequence[str]) -> bool:
-    """Whether these last lines of a rank name torch's collectives, or a library for them."""
-    return bool(_OF_RANKS.search("".join(tail)))
+    """Whether the error in these last lines of a rank names torch's collectives, or a library for them."""
+    return bool(_OF_RANKS.search("".join(last_traceback(tail))))
+
+
+def last_traceback(tail: Sequence[str]) -> Sequence[str]:
+    """The last traceback with those that it was raised from, and what follows it; without one, all lines.
+
+    An earlier traceback is of an exception that the program has handled.
+    """
+    starts = [number for number, line in enumerate(tail) if _TRACEBACK.search(line)]
+    while len(starts) > 1 and any(map(_RAISED_FROM.search, tail[starts[-2] : starts[-1]])):
+        starts.pop()
+    return tail[starts[-1] :] if starts else tail
 
 
 def early_lines(early: Sequence[RankExit], began: float) -> list[str]:

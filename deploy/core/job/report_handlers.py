@@ -129,8 +129,11 @@ class ReportHandlers:
         tail = tuple(map(without_colours, report.tail))  # hints search it for messages of programs
         end = result.RankExit(placed, report.code, at, tail, why, report.found, terminated=report.terminated)
         self.state.rank_ended(end)
+        over = self.state.ended_but_alive.get(rank)
         if report.code != 0:
             self.state.fail(end.as_failure())
+        elif over and over.failed:  # a thread or an exit function called os._exit(0)
+            self.state.fail(over.as_failure())
         elif report.alone:
             self.state.fail(alone(end, self.state.plan))
         elif not self.state.missing:

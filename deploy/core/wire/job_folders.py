@@ -238,15 +238,15 @@ def is_job_id(name: str) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run: it has a job.json that is a record, or is named like a job.
+    """Whether a folder is that of a run: its job.json is a record of this user, or it is named like a job.
 
-    Or it is named like a job and has the files of `muster get JOB`.
+    Then it has any job.json, or the files of `muster get JOB`.
     """
     path = folder / "job.json"
     with contextlib.suppress(OSError):  # of another user
         if is_job_id(folder.resolve().name):
             return os.path.isfile(path) or os.path.isdir(folder / FILES_FOLDER)
-        return os.path.isfile(path) and _is_record(_load(path))
+        return os.path.isfile(path) and path.stat().st_uid == os.geteuid() and _is_record(_load(path))
     return False
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ...core.errors import UsageError
 from ...core.hosts.host_facts import Facts
+from ...core.job.cause import last_traceback
 from ...core.job.result import LaunchResult
 from ...core.plan.git import git
 from ...core.plan.launch_plan import Contribution, LaunchPlan
@@ -40,12 +41,19 @@ def last_lines(result: LaunchResult) -> Iterator[str]:
     return (line[-MOST_LINE:] for line in reversed(result.failure.tail if result.failure else ()))
 
 
+def _of_error(result: LaunchResult) -> Iterator[str]:
+    """Those of the error that ended it: a program may have shown an exception that it handled."""
+    return (
+        line[-MOST_LINE:] for line in reversed(last_traceback(result.failure.tail if result.failure else ()))
+    )
+
+
 def missing_module(result: LaunchResult, facts: Mapping[str, Facts], *, here: bool) -> str:
     """A hint about the module that a rank could not import: in the tree, or of a package; else empty.
 
     `here`: the tree's folder is on this machine.
     """
-    for line in last_lines(result):
+    for line in _of_error(result):
         if match := _NO_NAME.search(line):  # perhaps a module of that package
             return _module_here(f"{match[2]}.{match[1]}", result.plan) if here else ""
         if match := _NO_MODULE.search(line):
@@ -176,7 +184,7 @@ def sent_elsewhere(result: LaunchResult) -> str:
 
 def _missing_file(result: LaunchResult) -> str:
     """The path in a rank's last message about a missing file; empty if there is none."""
-    match = next((match for line in last_lines(result) if (match := _MISSING.search(line))), None)
+    match = next((match for line in _of_error(result) if (match := _MISSING.search(line))), None)
     return _text(match[1]) if match else ""
 
 

@@ -26,7 +26,7 @@ OVER = "over"  # the file of process 71, whose text is the time by the clock of 
 GRACE_SECONDS = 60.0
 """From an uncaught exception to the end of its rank, for threads that still do something useful. A rank's
 share of a large checkpoint is about 15 GB, which a disk of 250 MB/s takes in that time; meanwhile the other
-ranks wait for this one. When the job ends, every rank has 2 s (core/agent/processes.py)."""
+ranks wait for this one. When the job ends, every rank has the grace of the launch."""
 QUIET_SECONDS = 10.0  # the same for a program that ended without one, until its rank is reported
 REPORT_SECONDS = 1.0  # the most that the end of a failed rank waits for its report
 FLUSH_SECONDS = 1.0
