@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,13 +44,20 @@ from .wire.manifest import Chunks, require_name
 AT_ONCE = 2  # requests for bundles that a host has at a time
 
 
-def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path, progress: OnProgress) -> int:
+def pull(
+    cluster: Cluster,
+    name: str,
+    held: Mapping[str, DataSet],
+    target: Path,
+    progress: OnProgress,
+    silent: Collection[str] = (),
+) -> int:
     """Bring the set into the folder `target`, from hosts that hold it; returns its bytes.
 
-    `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
+    `silent`: the hosts that did not answer, which may hold it too. `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
     draft beside the target, and the next one resumes from it.
     """
-    hosts = _host_of_each_shard(name, held)
+    hosts = _host_of_each_shard(name, held, silent)
     if os.path.lexists(target):
         raise UsageError(
             f"{target} exists; remove it, or choose another folder: muster data pull {name} FOLDER"
@@ -80,10 +87,11 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     return manifest.size
 
 
-def _host_of_each_shard(name: str, held: Mapping[str, DataSet]) -> dict[int, str]:
+def _host_of_each_shard(name: str, held: Mapping[str, DataSet], silent: Collection[str]) -> dict[int, str]:
     """A host for each shard; 0 alone if hosts have the whole set."""
+    hint = f"{fold_names(silent)} did not answer, and may have it" if silent else ""
     if not held:
-        raise UsageError(f"no host has a data set {name}; muster data list shows all")
+        raise UsageError(f"no host has a data set {name}; {hint or 'muster data list shows all'}")
     if damaged := [f"{host}: {copy.error}" for host, copy in held.items() if copy.error]:
         raise MusterError("\n".join(damaged))
     kinds = {(copy.digest, copy.of) for copy in held.values()}
@@ -94,7 +102,8 @@ def _host_of_each_shard(name: str, held: Mapping[str, DataSet]) -> dict[int, str
     for host, copy in held.items():
         hosts.setdefault(copy.shard, host)
     if lacking := sorted({*range(of)} - hosts.keys()):
-        raise MusterError(f"no host here has the shards {', '.join(map(str, lacking))} of {of} of {name}")
+        text = f"no host here has the shards {', '.join(map(str, lacking))} of {of} of {name}"
+        raise MusterError(f"{text}; {hint}" if hint else text)
     return {shard: hosts[shard] for shard in range(of)}
 
 
@@ -270,13 +279,14 @@ class DataPull(HostOptions):
         _require_name(name)
         with reached_hosts(self) as (cluster, errors):
             listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS)
-            for line in lines_of((errors | listed.errors).items()):
+            silent = errors | listed.errors
+            for line in lines_of(silent.items()):
                 print_note(line)
             errors.clear()  # another host may have all that is needed
             sets = {host: answer.sets for host, answer in listed.results.items()}
             holders = {host: held for host, each in sets.items() for held in each if held.name == name}
             with Progress(name, unit=MB) as progress:
-                brought = pull(cluster, name, holders, Path(self.to or name), progress.show)
+                brought = pull(cluster, name, holders, Path(self.to or name), progress.show, silent)
         sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 
 
