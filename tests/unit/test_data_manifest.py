@@ -325,7 +325,7 @@ def test_a_pull_names_the_hosts_that_may_have_the_set(
     held: dict[str, DataSet], silent: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(MusterError, match=f"^{said}$"):
-        report.pull(cast(Any, None), "digits", held, Path("here"), lambda done, total: None, silent)
+        report.pull(cast(Any, None), "digits", held, Path("here"), print, silent=silent)
 
 
 def test_damage_and_other_versions_are_named() -> None:

@@ -50,11 +50,14 @@ def pull(
     held: Mapping[str, DataSet],
     target: Path,
     progress: OnProgress,
+    *,
     silent: Collection[str] = (),
 ) -> int:
     """Bring the set into the folder `target`, from hosts that hold it; returns its bytes.
 
-    `silent`: the hosts that did not answer, which may hold it too. `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
+    `silent`: the hosts that did not answer, which may hold it too.
+
+    `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
     draft beside the target, and the next one resumes from it.
     """
     hosts = _host_of_each_shard(name, held, silent)
@@ -286,7 +289,7 @@ class DataPull(HostOptions):
             sets = {host: answer.sets for host, answer in listed.results.items()}
             holders = {host: held for host, each in sets.items() for held in each if held.name == name}
             with Progress(name, unit=MB) as progress:
-                brought = pull(cluster, name, holders, Path(self.to or name), progress.show, silent)
+                brought = pull(cluster, name, holders, Path(self.to or name), progress.show, silent=silent)
         sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 
 

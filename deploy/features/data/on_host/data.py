@@ -26,8 +26,7 @@ from ....core.wire.private_folders import identity_of_folder
 from ..wire.draft import Draft
 from ..wire.manifest import CHUNK, Chunks, Manifest, bitmap, unpack
 from ..wire.scan import Reader, scan
-from ..wire.sets import KnownChunks, Sets, Version, intact, remove_tree
-from ..wire.verify import damage
+from ..wire.sets import KnownChunks, Sets, Version, damage, intact, remove_tree
 
 SPARE = 1 << 27  # bytes for chunks that other hosts still have to get, and for the file system itself
 BLOCK = 4096
@@ -145,7 +144,8 @@ class Arrival:
             return self._reader.read(number)
         if self._draft and number not in self._draft.lacking:
             with contextlib.suppress(OSError):
-                return self._draft.read(number)
+                folder = os.fsdecode(self._draft.folder)
+                return Reader(folder, self.manifest, self.chunks, self.wanted).read(number)
         content = self._known.read(number)
         if content is None:
             raise OSError("a chunk that was here is gone; push again")

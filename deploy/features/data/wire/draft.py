@@ -7,14 +7,13 @@ keeps only chunks with the right SHA-256.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Sequence
 
 from ....core.wire.os_errors import naming
 from .manifest import CHUNK, Chunks, File, Manifest, ManifestLink, encoded, has_below
-from .scan import read_part
+from .scan import right_part
 
 # All files get this time, the first that a ZIP archive can hold, 1980-01-01. A later write changes it, so a
 # set with these times and sizes is taken as unchanged; `verify` reads the bytes.
@@ -71,19 +70,15 @@ class Draft:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > file.size or status.st_nlink > 1:
             return False  # a file with another name is linked again, if it still belongs here
-        right = [number for number, digest in enumerate(file.chunks) if self._has(path, file, number, digest)]
+        parts = zip(range(0, file.size, CHUNK), file.lengths(), file.chunks)
+        right = [at for at, length, digest in parts if right_part(path, at, length, digest) is not None]
         if len(file.chunks) == 1:
             kept = bool(right) and is_intact(path, file)  # its time and mode are not set again
         else:
             kept = bool(right) and (len(file.chunks) == len(right) or bool(status.st_mode & stat.S_IWUSR))
-        for number in right if kept else ():
-            self._got(self.chunks.number[file.chunks[number]], (index, number * CHUNK))
+        for at in right if kept else ():
+            self._got(self.chunks.number[file.chunks[at // CHUNK]], (index, at))
         return kept
-
-    @staticmethod
-    def _has(path: bytes, file: File, number: int, digest: str) -> bool:
-        length = min(CHUNK, file.size - number * CHUNK)
-        return hashlib.sha256(read_part(path, number * CHUNK, length)).hexdigest() == digest
 
     def _got(self, number: int, position: tuple[int, int]) -> None:
         positions = self.lacking.get(number, [])
@@ -97,16 +92,6 @@ class Draft:
         digests = enumerate(self.manifest.files[index].chunks)
         positions = ((self.chunks.number[digest], (index, at * CHUNK)) for at, digest in digests)
         return all(position not in self.lacking.get(number, ()) for number, position in positions)
-
-    def read(self, number: int) -> bytes:
-        """A chunk that has arrived; OSError if it is missing or damaged."""
-        for index, offset in self.chunks.positions[number]:
-            if index in self.wanted:
-                path = self.path(self.manifest.files[index].path)
-                content = read_part(path, offset, self.chunks.lengths[number])
-                if hashlib.sha256(content).hexdigest() == self.chunks.digests[number]:
-                    return content
-        raise OSError(f"the chunk {self.chunks.digests[number]} is not here")
 
     def link(self, index: int, source: bytes) -> bool:
         """Make a file a hard link of one on this disk; False if it cannot be linked."""

@@ -153,6 +153,12 @@ class Reader:
         return content
 
 
+def right_part(path: bytes, offset: int, length: int, digest: str) -> bytes | None:
+    """Bytes of a file if they have this SHA-256, else None."""
+    content = read_part(path, offset, length)
+    return content if hashlib.sha256(content).hexdigest() == digest else None
+
+
 def read_part(path: bytes, offset: int, length: int) -> bytes:
     """Bytes of a file; fewer if it ends before, and never through a link in its last name."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

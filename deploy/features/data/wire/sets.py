@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from ....core.wire.durable import sync_file_system, sync_folder, write_atomicall
 from ....core.wire.store import every_lock_held
 from .draft import Draft, is_intact, same_link
 from .manifest import CHUNK, Chunks, File, Manifest, encoded, parse, require_name
-from .scan import read_part
+from .scan import right_part
 
 
 class Version(NamedTuple):
@@ -232,8 +231,8 @@ class KnownChunks:
         if number in self._parts:
             path, offset = self._parts[number]
             with contextlib.suppress(OSError):
-                content = read_part(path, offset, self._chunks.lengths[number])
-                if hashlib.sha256(content).hexdigest() == self._chunks.digests[number]:
+                length, digest = self._chunks.lengths[number], self._chunks.digests[number]
+                if (content := right_part(path, offset, length, digest)) is not None:
                     return content
             del self._parts[number]
         return None
@@ -248,6 +247,56 @@ def intact(kept: Kept) -> bool:
         and all(same_link(os.path.join(folder, encoded(link.path)), link) for link in manifest.links)
         and all(os.path.isdir(os.path.join(folder, encoded(name))) for name in manifest.folders)
     )
+
+
+MOST_NAMED = 20
+
+
+def damage(kept: Kept, alive: Callable[[], object] = lambda: None) -> list[str]:
+    """The damage of each file, at most MOST_NAMED lines. Marks the files: a push repairs them.
+
+    `alive`: called for each file; may raise to end the work.
+    """
+    lines: list[str] = []
+    top = os.fsencode(kept.folder)
+    expected = set()
+    for file in (kept.manifest.files[index] for index in kept.wanted):
+        alive()
+        expected.add(path := os.path.join(top, encoded(file.path)))
+        if wrong := _wrong(path, file):
+            _mark(path)
+            lines.append(f"{file.path!r}: {wrong}")
+    for link in kept.manifest.links:
+        expected.add(path := os.path.join(top, encoded(link.path)))
+        if not same_link(path, link):
+            lines.append(f"{link.path!r}: the link is gone, or another")
+    for folder, _, names in os.walk(top):
+        extra = (os.path.join(folder, name) for name in names)
+        lines += [
+            f"{os.fsdecode(os.path.relpath(path, top))!r}: is not of the set"
+            for path in extra
+            if path not in expected
+        ]
+    return lines if len(lines) <= MOST_NAMED else [*lines[:MOST_NAMED], f"and {len(lines) - MOST_NAMED} more"]
+
+
+def _wrong(path: bytes, file: File) -> str:
+    """The damage of a file; empty if it is right."""
+    if not os.path.lexists(path):
+        return "it is gone"
+    try:
+        for at, length, digest in zip(range(0, file.size, CHUNK), file.lengths(), file.chunks):
+            if right_part(path, at, length, digest) is None:
+                return f"other bytes than were sent, from {at} on"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if is_intact(path, file) else "its bytes are right, but not its size, mode or time"
+
+
+def _mark(path: bytes) -> None:
+    """Give a damaged file another time, so that a push does not take it as unchanged."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
 
 
 def remove_tree(folder: Path) -> None:
