@@ -17,8 +17,8 @@ import pytest
 
 from docs.scripts.json_fields import DOCUMENTS
 from muster.deploy.core.connect.pipe import SilentError
-from muster.deploy.core.connect.requests.attempt import FETCH, WrittenFiles
-from muster.deploy.core.connect.requests.hosts import PORT_THIEF, PortThief
+from muster.deploy.core.connect.requests.attempt import WrittenFiles
+from muster.deploy.core.connect.requests.hosts import FILE_PART, PORT_THIEF, PortThief
 from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.core.connect.spare_connections import SpareConnections
 from muster.deploy.core.errors import MusterError
@@ -110,7 +110,7 @@ class Head:
     error: BaseException | None = None
 
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
-        if request is FETCH and self.error:
+        if request is FILE_PART and self.error:
             raise self.error
         if request is PORT_THIEF:
             return PortThief()
@@ -118,7 +118,7 @@ class Head:
             return KernelLines((), "")
         if request is MEMORY_KILLS:
             return MemoryKills(0, None)
-        return Payload(b"{}") if request is FETCH else Nothing()
+        return Payload(b"{}") if request is FILE_PART else Nothing()
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -468,7 +468,7 @@ def test_the_head_has_the_result_before_its_metrics_are_fetched(
     monkeypatch.setattr(attempts, "LaunchLoop", looping(lambda *_, **__: DONE))
     monkeypatch.setattr(Head, "ask", ask)
     attempts_in(RunFolder(tmp_path, "j")).run()
-    assert asked.index("result.json") < asked.index(FETCH.name)
+    assert asked.index("result.json") < asked.index(FILE_PART.name)
 
 
 @pytest.mark.usefixtures("carry_out")

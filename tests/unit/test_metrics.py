@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
-from muster.deploy.core.connect.requests.attempt import FETCH, FETCHED, PING
+from muster.deploy.core.connect.requests.attempt import PING
+from muster.deploy.core.connect.requests.hosts import FILE_PART, MOST_PART
 from muster.deploy.core.connect.requests.request import Payload, Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job import fetch_output
 from muster.deploy.core.job.events import drop
 from muster.deploy.core.job.fetch_output import ALL_SECONDS, LEAST_PART
+from muster.deploy.core.wire.files import Files
 from muster.deploy.features.metrics import driver
 from muster.deploy.features.metrics.driver import Metrics
-from tests.agents import job_in
 from tests.unit.test_feature import DONE
 
 FOLDER = "/home/ml/.muster/jobs/j"
@@ -34,7 +35,7 @@ class Head:
 
     def __init__(self, host: str, *, delay: float = 0.0, speed: float = math.inf, **files: bytes) -> None:
         self.host = host
-        self.files = {f"out/{name}.jsonl": content for name, content in files.items()}
+        self.files = {f"{FOLDER}/out/{name}.jsonl": content for name, content in files.items()}
         self.asked: list[str] = []
         self.pings: list[float] = []
         self.now = 1000.0
@@ -45,7 +46,7 @@ class Head:
         self.pings.append(self.now)
 
     def ask(self, request: Request[Any], *, path: str, start: int, most: int, seconds: float) -> Payload:
-        assert request is FETCH
+        assert request is FILE_PART
         assert self.pings, "the agent hears no driver"
         self.asked.append(path)
         part = self.files.get(path, b"")[start : start + most]
@@ -122,16 +123,14 @@ def test_a_line_that_a_host_made_to_cost_memory_or_the_stack_is_passed_over(line
 
 
 def test_an_agent_gives_any_part_of_a_file(tmp_path: Path) -> None:
-    work = job_in(tmp_path)
-    work.job = {"folder": str(tmp_path)}
     (tmp_path / "metrics.jsonl").write_bytes(b"0123456789")
-    asked = {"path": "metrics.jsonl", "start": 4, "most": 3}
-    assert work.do_fetch(asked, b"") == {"payload": b"456"}
-    assert work.do_fetch({**asked, "start": 10}, b"") == {"payload": b""}
-    assert work.do_fetch({**asked, "path": "steps.jsonl"}, b"") == {}
+    asked, files = {"path": str(tmp_path / "metrics.jsonl"), "start": 4, "most": 3}, Files()
+    assert files.do_file_part(asked, b"") == {"payload": b"456"}
+    assert files.do_file_part({**asked, "start": 10}, b"") == {"payload": b""}
+    assert files.do_file_part({**asked, "path": str(tmp_path / "steps.jsonl")}, b"") == {}
 
 
-@pytest.mark.parametrize("size", [0, 1, LEAST_PART, 3 * LEAST_PART + 7, 2 * FETCHED + 7])
+@pytest.mark.parametrize("size", [0, 1, LEAST_PART, 3 * LEAST_PART + 7, 2 * MOST_PART + 7])
 def test_a_file_comes_whole_in_parts(clock: Callable[[Head], None], size: int) -> None:
     content = " ".join(map(str, range(size // 4 + 1)))[:size]
     head = Head("node1", metrics=content.encode(), steps=b"")
@@ -175,7 +174,7 @@ def test_no_host_holds_the_end_of_a_job_for_ever(clock: Callable[[Head], None]) 
     clock(head)
     _, notes = fetched(head)
     assert head.now - 1000 == ALL_SECONDS
-    assert set(head.asked) == {"out/metrics.jsonl"}
+    assert set(head.asked) == {f"{FOLDER}/out/metrics.jsonl"}
     assert [why.partition(" could")[0] for why in notes] == ["metrics.jsonl and steps.jsonl"]
 
 

@@ -417,15 +417,6 @@ class JobSupervisor:
             found = handler.processes(found)
         return found
 
-    def do_fetch(self, request: Frame, payload: bytes) -> Frame:
-        """Bytes of a file of the job from `start` on, at most `most`; none if there is no file."""
-        path = Path(self.job["folder"]) / request["path"]
-        if not path.is_file():
-            return {}
-        with open(path, "rb") as file:
-            file.seek(request["start"])
-            return {"payload": file.read(request["most"])}
-
     # -- processes --
 
     def adopted_killed(self, name: str, code: int) -> None:

@@ -1,11 +1,12 @@
-"""Fetches a file that the program has written into $MUSTER_OUT, from a host of a job that has just ended."""
+"""Fetches a file of a host, such as one that the program of a job has written into $MUSTER_OUT."""
 
 from __future__ import annotations
 
 import time
 
 from ..connect.channel import Channel
-from ..connect.requests.attempt import FETCH, FETCHED, PING
+from ..connect.requests.attempt import PING
+from ..connect.requests.hosts import FILE_PART, MOST_PART
 from ..errors import MusterError
 
 METRICS = ("metrics.jsonl", "steps.jsonl")
@@ -18,8 +19,8 @@ PART_SECONDS, ALL_SECONDS = 10.0, 300.0
 LEAST_PART, QUICK_SECONDS = 1 << 16, 2.0
 
 
-def fetched(head: Channel, name: str, seconds: float, largest: int = MOST_BYTES) -> bytes:
-    """A file in $MUSTER_OUT of a host, within these seconds; of a larger one only its begin."""
+def fetched(head: Channel, path: str, seconds: float, largest: int = MOST_BYTES) -> bytes:
+    """A file of a host, within these seconds; of a larger one only its begin. Empty if there is no file."""
     content, most = bytearray(), LEAST_PART
     deadline = time.monotonic() + seconds
     while len(content) < largest:
@@ -27,12 +28,11 @@ def fetched(head: Channel, name: str, seconds: float, largest: int = MOST_BYTES)
         began = time.monotonic()
         left = min(PART_SECONDS, deadline - began)
         if left <= 0:
-            raise MusterError(f"{name} took more than {seconds:.0f} s", host=head.host)
-        start = len(content)
-        part = head.ask(FETCH, path=f"out/{name}", start=start, most=most, seconds=left).payload
+            raise MusterError(f"{path} took more than {seconds:.0f} s", host=head.host)
+        part = head.ask(FILE_PART, path=path, start=len(content), most=most, seconds=left).payload
         content += part
         if len(part) < most:
             break
         quick = time.monotonic() - began < QUICK_SECONDS
-        most = min(2 * most, FETCHED) if quick else max(most // 2, LEAST_PART)
+        most = min(2 * most, MOST_PART) if quick else max(most // 2, LEAST_PART)
     return bytes(content)

@@ -75,9 +75,11 @@ class Files:
         return {"entries": page, "more": False}
 
     def do_file_part(self, request: Frame, payload: bytes) -> Frame:
-        with open(path_of(request["path"]), "rb") as file:
+        """Bytes of a file from `start` on, at most `most`; none if there is no file."""
+        with contextlib.suppress(FileNotFoundError), open_regular(path_of(request["path"])) as file:
             file.seek(request["start"])
-            return {"payload": file.read(CHUNK_BYTES)}
+            return {"payload": file.read(request["most"])}
+        return {}
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

@@ -23,7 +23,6 @@ AT_START = (
             "cannot make the job's folder": "prepare",
             "cannot start the launcher": "start",
             "cannot start mpirun's daemon": "shell",
-            "cannot read the job's run": "fetch",
             "": "shell_end ping signal stop",
         },
         quick="shell_end ping signal",

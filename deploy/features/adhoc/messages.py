@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Payload, Request
+from ...core.connect.requests.request import MOST_ENTRIES, Nothing, Request
 from ...core.connect.silence import STUCK_READING_SECONDS
 from ...core.decode import AtMost, Like, lazy_dataclass
 from ...core.hosts.bounds import Bytes, Code, Count, Path
 from ...core.hosts.stuck_processes import StuckProcesses
-from ...core.wire.files import CHUNK_BYTES
 
 MOST_OUTPUT = 1 << 20
 """Bytes of the output of a command (features/adhoc/on_host/run_command.py)."""
@@ -77,4 +76,3 @@ PUT_CHECK = Request("put_check", Nothing, stuck_after=STUCK_READING_SECONDS)
 PUT_PLACE = Request("put_place", Nothing)
 FILE = Request("file", FileFacts, stuck_after=STUCK_READING_SECONDS)
 FILE_ENTRIES = Request("entries", Entries, stuck_after=STUCK_READING_SECONDS)
-FILE_PART = Request("file_part", Payload, CHUNK_BYTES)

@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import HostOutcomes, ask_every, on_every
+from ...core.connect.requests.hosts import FILE_PART
 from ...core.connect.requests.request import Answer, Nothing, Request
 from ...core.errors import MusterError, UsageError
 from ...core.hosts.received_paths import inner_path, inner_paths
@@ -26,7 +27,6 @@ from ...core.wire.paths import JobPaths
 from .messages import (
     FILE,
     FILE_ENTRIES,
-    FILE_PART,
     PUT_BEGIN,
     PUT_CHECK,
     PUT_PLACE,
@@ -228,7 +228,9 @@ def fetch_files(
     """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft."""
     parts = (
         _Question(
-            FILE_PART, {"path": source, "start": start}, min(CHUNK_BYTES, length - start), target=target
+            *(FILE_PART, {"path": source, "start": start, "most": CHUNK_BYTES}),
+            min(CHUNK_BYTES, length - start),
+            target=target,
         )
         for source, target, length in files
         for start in range(0, length, CHUNK_BYTES)

@@ -18,11 +18,15 @@ from ...core.connect.channel import Channel
 from ...core.content.transfer_state import ANSWER_SECONDS, Transfer
 from ...core.content.tree_transfer import Transfers
 from ...core.errors import MusterError
+from ...core.job.fetch_output import fetched
 from ...core.wire.os_errors import explain
-from .messages import DATA_BUNDLE, DATA_PART, DataBundle
+from ...core.wire.paths import MusterPaths
+from .messages import DATA_BUNDLE, DataBundle
 from .wire.manifest import CHUNK, Chunks
 from .wire.scan import Reader
 
+DATA = MusterPaths.of_home("~").data
+LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent or stuck one is lost earlier
 MOST_CHUNKS = 4096
 MOST_BYTES = 1 << 29
 
@@ -147,12 +151,7 @@ def bring_here(channel: Channel, bundle: DataBundle) -> bytes:
     """The bytes of a bundle, from the host that has it; `MusterError` if they do not match its digest."""
     if bundle.bytes > MOST_BYTES:
         raise MusterError(f"a manifest of {bundle.bytes} bytes; at most {MOST_BYTES}", host=channel.host)
-    content = b""
-    while len(content) < bundle.bytes:
-        part = channel.ask(DATA_PART, digest=bundle.digest, start=len(content), seconds=ANSWER_SECONDS)
-        if not part.payload:
-            break
-        content += part.payload[:CHUNK]
+    content = fetched(channel, f"{DATA}/.chunks/{bundle.digest}", LONG_SECONDS, bundle.bytes)
     if hashlib.sha256(content).hexdigest() != bundle.digest:
         raise MusterError("it sent other bytes than it announced", host=channel.host)
     return content

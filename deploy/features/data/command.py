@@ -22,24 +22,25 @@ from ...core.connect.requests.request import Payload
 from ...core.content.tree_transfer import OnProgress
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
 from ...core.hosts.received_paths import inner_paths
+from ...core.job.fetch_output import fetched
 from ...core.plan.flags import flag
 from ...core.text.fold import fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless_lines
 from ...core.text.text import table
 from ...core.wire.durable import sync_file_system, sync_folder
-from .bundles import bring_here, bundles
+from .bundles import DATA, LONG_SECONDS, MOST_BYTES, bundles
 from .data_push import (
     BUNDLE_SECONDS,
-    LONG_SECONDS,
     DataTransfer,
     read_here,
     read_manifest,
 )
-from .messages import DATA_LIST, DATA_OPEN, DATA_READ, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
+from .messages import DATA_LIST, DATA_READ, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
 from .source import source as source_of
 from .wire.draft import Draft
-from .wire.manifest import Chunks, require_name
+from .wire.manifest import Chunks, parse, require_name
+from .wire.sets import Version
 
 AT_ONCE = 2  # requests for bundles that a host has at a time
 
@@ -66,9 +67,10 @@ def pull(
             f"{target} exists; remove it, or choose another folder: muster data pull {name} FOLDER"
         )
     first = next(iter(hosts.values()))
-    bundle = cluster.channels[first].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
-    manifest = read_manifest(bring_here(cluster.channels[first], bundle), first)
-    if manifest.digest != held[first].digest:
+    version = Version(name, held[first].digest, held[first].shard, held[first].of)
+    path = f"{DATA}/.sets/{version.folder_name}.json"
+    manifest = read_manifest(fetched(cluster.channels[first], path, LONG_SECONDS, MOST_BYTES), first, parse)
+    if manifest.digest != version.digest:
         raise MusterError("it sent another data set than it listed", host=first)
     paths = (*(file.path for file in manifest.files), *(link.path for link in manifest.links))
     inner_paths((*paths, *manifest.folders), first)
@@ -77,11 +79,9 @@ def pull(
     draft = Draft(str(folder), manifest, chunks, range(len(manifest.files)))
     draft.adopt()
     for shard, host in hosts.items():
-        if host != first:
-            cluster.channels[host].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
         files = (manifest.files[index] for index in manifest.shard(shard, len(hosts)))
         of_shard = {chunks.number[digest] for file in files for digest in file.chunks}
-        _receive(cluster.channels[host], draft, of_shard & draft.lacking.keys(), progress)
+        _receive(cluster.channels[host], name, draft, of_shard & draft.lacking.keys(), progress)
     draft.finish()
     _make_writable(folder)
     sync_file_system(folder)
@@ -110,7 +110,7 @@ def _host_of_each_shard(name: str, held: Mapping[str, DataSet], silent: Collecti
     return {shard: hosts[shard] for shard in range(of)}
 
 
-def _receive(channel: Channel, draft: Draft, wanted: set[int], progress: OnProgress) -> None:
+def _receive(channel: Channel, name: str, draft: Draft, wanted: set[int], progress: OnProgress) -> None:
     """Bring chunks from one host; each is verified before it is written."""
     lengths = draft.chunks.lengths
     total, done = sum(lengths[number] for number in wanted), 0
@@ -129,7 +129,7 @@ def _receive(channel: Channel, draft: Draft, wanted: set[int], progress: OnProgr
     for bundle in bundles(lengths, {channel.host: wanted}, {}):
         if len(requests) == AT_ONCE:
             progress(done := done + take(), total)
-        requests.append((bundle.chunks, channel.post(DATA_READ, chunks=bundle.chunks)))
+        requests.append((bundle.chunks, channel.post(DATA_READ, name=name, chunks=bundle.chunks)))
     while requests:
         progress(done := done + take(), total)
 

@@ -7,7 +7,7 @@ arrive. Chunks that have arrived stay: the next push asks each host for its miss
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,12 @@ from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.text.text import count
 from ...core.wire.os_errors import explain
-from .bundles import Bundle, BundleSource, bring_here, bring_manifest, bundles
+from .bundles import LONG_SECONDS, Bundle, BundleSource, bring_here, bring_manifest, bundles
 from .messages import DATA_BEGIN, DATA_PUBLISH, DATA_SCAN, DataBegun, DataRead
 from .source import DataSource
 from .wire.manifest import Chunks, Manifest, numbers, unpack
 from .wire.scan import Reader, scan
 
-LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent or stuck one is lost earlier
 BUNDLE_SECONDS = 600.0  # for 4 MiB, which may be thousands of files
 SLOWEST = 2e6  # bytes a second that any disk reads and writes
 
@@ -200,9 +199,9 @@ def _seconds_for(manifest: Manifest) -> float:
     return BUNDLE_SECONDS + len(manifest.files) * 0.01 + manifest.size / SLOWEST
 
 
-def read_manifest(packed: bytes, host: str) -> Manifest:
+def read_manifest(sent: bytes, host: str, read: Callable[[bytes], Manifest] = unpack) -> Manifest:
     """The manifest that a host sent; `MusterError` for one that could reach out of its folder."""
     try:
-        return unpack(packed)
+        return read(sent)
     except ValueError as error:
         raise MusterError(str(error), host=host) from None

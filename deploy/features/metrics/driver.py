@@ -39,7 +39,7 @@ class Metrics(Feature):
         deadline = time.monotonic() + ALL_SECONDS
         for name, key in KEYS.items():
             try:
-                content = fetched(head, name, deadline - time.monotonic())
+                content = fetched(head, f"{out}/{name}", deadline - time.monotonic())
             except MusterError:
                 path = Path(out, name)
                 if not (attempt.plan.spec.allocation and path.parent.is_dir()):

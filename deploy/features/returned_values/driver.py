@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 
-from ...core.connect.channel import Channel
 from ...core.connect.fanout import on_every
 from ...core.errors import MusterError
 from ...core.job.feature import Attempt, Feature
 from ...core.job.fetch_output import ALL_SECONDS, fetched
-from ...core.job.run_folder import RunFolder
+from ...core.wire.paths import JobPaths
 
 CALL = "muster_call"
 """The module that runs the function of a call (in_rank/muster_call.py)."""
@@ -35,15 +34,13 @@ class ReturnedValues(Feature):
         for placed in attempt.plan.ranks:
             ranks[placed.host].append(placed.rank)
 
+        outs = {host.host.name: JobPaths(host.folder).out for host in attempt.plan.hosts}
+
         def fetch(host: str) -> None:
-            for rank in ranks[host]:
-                _fetch(cluster.channels[host], rank, attempt.folder)
+            for name in map(name_of, ranks[host]):
+                path = f"{outs[host]}/{name}"
+                with contextlib.suppress(MusterError):
+                    if content := fetched(cluster.channels[host], path, ALL_SECONDS, MOST_RETURNED):
+                        attempt.folder.keep(name, content)
 
         on_every([host for host in ranks if host in cluster.channels], fetch, interrupted=cluster.close)
-
-
-def _fetch(channel: Channel, rank: int, folder: RunFolder) -> None:
-    with contextlib.suppress(MusterError):
-        content = fetched(channel, name_of(rank), ALL_SECONDS, MOST_RETURNED)
-        if content:
-            folder.keep(name_of(rank), content)

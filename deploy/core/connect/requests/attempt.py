@@ -9,12 +9,9 @@ from ...hosts.bounds import Bytes, Count, Digest, Name, Path, Pid, Rank, Seconds
 from ...hosts.stuck_processes import StuckProcesses
 from ...text.terminal import harmless
 from ...text.text import clip, size
-from .request import MOST_ENTRIES, Nothing, Payload, Request
+from .request import MOST_ENTRIES, Nothing, Request
 
 LONGEST_PATH = 120  # more characters would hide the rest of a line
-FETCHED = 1 << 22
-"""The most bytes that are fetched at once. A slow link gets smaller requests: the answer must arrive before
-the host counts as silent (core/connect/channel.py)."""
 
 
 @lazy_dataclass(frozen=True)
@@ -102,4 +99,3 @@ SHELL_END = Request("shell_end", Nothing)
 PING = Request("ping", Nothing)
 SIGNAL = Request("signal", Nothing)
 STOP = Request("stop", Stopping, ranks=lambda answer: answer.ranks)
-FETCH = Request("fetch", Payload, FETCHED)

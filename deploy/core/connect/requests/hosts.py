@@ -1,4 +1,4 @@
-"""Requests to any host: its facts, its ports, and which other hosts it reaches."""
+"""Requests to any host: its facts, its ports, which other hosts it reaches, parts of its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from ...hosts.bounds import (
     Text,
 )
 from ...hosts.host_facts import Facts
-from .request import Nothing, Request
+from .request import Nothing, Payload, Request
+
+MOST_PART = 1 << 22
+"""The most bytes of a file in an answer. A slow link gets smaller parts: the answer must arrive before the
+host counts as silent (core/connect/channel.py)."""
 
 
 @lazy_dataclass(frozen=True)
@@ -77,3 +81,4 @@ FREE_PORT = Request("free_port", Nothing)
 PORT_THIEF = Request("port_thief", PortThief)
 SAMPLE = Request("sample", HostSampled)
 REACH = Request("reach", HostsReached)
+FILE_PART = Request("file_part", Payload, MOST_PART)

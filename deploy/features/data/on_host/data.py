@@ -177,12 +177,9 @@ class Data:
         self._held = contextlib.ExitStack()
         self._source, self._reported = "", 0.0
         self._reading: Reader | None = None
-        self._opened: list[str] = []
-        """Manifests that became bundles for the driver alone."""
 
     def close(self) -> None:
         """Give up the locks."""
-        self._bundles.forget(self._opened)
         self._held.close()
 
     # -- a push --
@@ -266,24 +263,12 @@ class Data:
         with self.sets.locked(request["name"]):
             return {"freed": self.sets.remove(request["name"])}
 
-    def do_data_open(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to send a set to the driver; its manifest becomes a bundle."""
-        kept = self.sets.kept(request["name"])
-        self._reading = Reader(kept.folder, kept.manifest, Chunks(kept.manifest), kept.wanted)
-        bundle = self._kept_as_bundle(kept.manifest.packed())
-        self._opened.append(bundle["digest"])
-        return bundle
-
-    def do_data_part(self, request: Frame, payload: bytes) -> Frame:
-        with open(self._bundles.path(request["digest"]), "rb") as file:
-            file.seek(request["start"])
-            return {"payload": file.read(CHUNK)}
-
     def do_data_read(self, request: Frame, payload: bytes) -> Frame:
-        """The bytes of some chunks of that set."""
+        """The bytes of some chunks of a set: always the same one."""
         if self._reading is None:
-            raise ValueError("no set is open")
-        return {"payload": b"".join(self._reading.read(number) for number in request["chunks"])}
+            kept = self.sets.kept(request["name"])
+            self._reading = Reader(kept.folder, kept.manifest, Chunks(kept.manifest), kept.wanted)
+        return {"payload": b"".join(map(self._reading.read, request["chunks"]))}
 
     # -- the driver --
 
