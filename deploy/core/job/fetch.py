@@ -6,8 +6,9 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
@@ -54,7 +55,10 @@ def fetch(located: LocatedJob, runs: Path) -> Path:
             files = listed(located)
             _require_room(located, (size for _, size in files), _room(runs))
             for name, size in files:
-                _fetch_file(located, name, size, draft / name)
+                if _fetch_file(located, str(name), draft / name, 0, size, mode="xb") < size:
+                    raise MusterError(
+                        f"{located.records.host}: {name} ends before its {size} bytes; try again"
+                    )
             sync_file_system(draft)  # a folder that exists is never fetched again
             _put_into_place(draft, target)
         finally:
@@ -110,14 +114,6 @@ def _room(folder: Path) -> int:
     return max(0, disk.free - min(disk.total // SPARE_SHARE, MOST_SPARE))
 
 
-def _fetch_file(located: LocatedJob, name: PurePosixPath, size: int, path: Path) -> None:
-    """Fetch one file of a run, with the announced number of bytes."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        if sum(map(file.write, _parts(located, str(name), 0, size))) < size:
-            raise MusterError(f"{located.records.host}: {name} ends before its {size} bytes; try again")
-
-
 def snapshot(located: LocatedJob, folder: Path) -> None:
     """Write the records of a run that still runs into a folder, with the ends of its logs."""
     parts = dict[PurePosixPath, tuple[int, int]]()
@@ -128,26 +124,23 @@ def snapshot(located: LocatedJob, folder: Path) -> None:
             parts[path] = start, size - start + END_OF_LOG  # it may have grown since
     _require_room(located, (most for _, most in parts.values()), _room(folder))
     for path, (start, most) in parts.items():
-        _snapshot_file(located, str(path), folder / path, start, most)
+        _fetch_file(located, str(path), folder / path, start, most)
     for name in METRICS:
         with contextlib.suppress(MusterError):
-            _snapshot_file(located, f"../out/{name}", folder / name, 0, MOST_RECORD)
+            _fetch_file(located, f"../out/{name}", folder / name, 0, MOST_RECORD)
 
 
-def _snapshot_file(located: LocatedJob, name: str, path: Path, start: int, most: int) -> None:
+def _fetch_file(
+    located: LocatedJob, name: str, path: Path, start: int, most: int, *, mode: Literal["wb", "xb"] = "wb"
+) -> int:
+    """Fetch a file of a run from `start` on, to its end or at most so many bytes; returns their number."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.writelines(_parts(located, name, start, most))
-
-
-def _parts(located: LocatedJob, name: str, start: int, most: int) -> Iterator[bytes]:
-    """The content of a file from `start` on, to its end or at most so many bytes."""
-    end = start + most
-    while start < end:
-        part = located.records.ask(READ, job=located.state.job, name=name, start=start, most=CHUNK).payload[
-            :CHUNK
-        ]
-        yield part[: end - start]
-        if len(part) < CHUNK:
-            return
-        start += len(part)
+    done = 0
+    with path.open(mode) as file:
+        while done < most:
+            at, job = start + done, located.state.job
+            part = located.records.ask(READ, job=job, name=name, start=at, most=CHUNK).payload
+            done += file.write(part[: most - done])
+            if len(part) < CHUNK:
+                break
+    return done

@@ -59,11 +59,13 @@ def put(
     Returns the bytes sent to each host. Content that a host already has, also a part of it from an
     interrupted put, is not sent.
     """
-    what = _describe(source)
-    size = _bytes(source, what)
+    mode, listed = _described(source)
+    is_folder = source.is_dir()
+    size = sum(entry.length for entry in listed)
     total, sent = size * len(cluster.channels), dict.fromkeys(cluster.channels, 0)
-    content = listing_digest(what["entries"]) if source.is_dir() else what["digest"]
-    arguments: dict[str, Any] = {"path": target, "name": source.resolve().name, "folder": source.is_dir()}
+    content = listing_digest(listed) if is_folder else listed[0].digest
+    what: dict[str, Any] = {"entries": listed} if is_folder else {"digest": content}
+    arguments: dict[str, Any] = {"path": target, "name": source.resolve().name, "folder": is_folder}
 
     def send(host: str) -> str:
         channel = cluster.channels[host]
@@ -71,10 +73,11 @@ def put(
         started = channel.wait(request, PROGRESS_SECONDS + size / SLOWEST)
         draft, have = started.draft, min(started.have, size)
         progress(have, total)
-        for part, _ in _answers(channel, _parts_to(source, draft, what, have)):
+        for part, _ in _answers(channel, _parts_to(source, draft, listed, have)):
             sent[host] += part.weight
             progress(part.weight, total)
-        channel.ask(PUT_CHECK, draft=draft, seconds=PROGRESS_SECONDS + size / SLOWEST, **what)
+        seconds = PROGRESS_SECONDS + size / SLOWEST
+        channel.ask(PUT_CHECK, draft=draft, mode=mode, seconds=seconds, **what)
         return draft
 
     drafts = on_every(cluster.channels, send, interrupted=cluster.close).require_all()
@@ -110,7 +113,7 @@ def get(
         try:
             draft = private / target.name
             on_part = partial(count_bytes, progress, sizes)
-            (_receive_folder if is_folder else _receive)(channel, source, draft, facts, on_part)
+            _receive(channel, source, draft, facts, on_part)
             _rename_with_mode(draft, target, facts.mode & 0o777)
         finally:
             shutil.rmtree(private, ignore_errors=True)
@@ -150,16 +153,15 @@ def facts_of(channel: Channel, path: str, seconds: float, **wanted: Any) -> File
     return facts if facts.entries is None else replace(facts, entries=tuple(listed), more=False)
 
 
-def _describe(source: Path) -> dict[str, Any]:
-    """The description of a file or folder, with which hosts verify it; `UsageError` for anything else."""
+def _described(source: Path) -> tuple[int, list[Entry]]:
+    """The mode and the entries: of a folder, or a file as the only one, whose path is empty."""
     try:
-        mode = source.stat().st_mode & 0o777
+        status = source.stat()
+        mode = status.st_mode & 0o777
         if source.is_dir():
-            return {"mode": mode, "entries": list(entries(str(source)))}
+            return mode, [*entries(str(source))]
         if source.is_file():
-            return {"mode": mode, "digest": digest(str(source))}
-    except FileNotFoundError:
-        raise UsageError(f"{source}: no such file or folder") from None
+            return mode, [Entry("", "file", mode, status.st_size, digest(source))]
     except OSError as error:
         raise UsageError(f"{error.filename or source}: cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -167,30 +169,15 @@ def _describe(source: Path) -> dict[str, Any]:
     raise UsageError(f"{source}: neither a file nor a folder")
 
 
-def _bytes(source: Path, what: Mapping[str, Any]) -> int:
-    """The bytes of a file, or of all files of a folder."""
-    if "entries" in what:
-        return sum(entry.length for entry in what["entries"])
-    return source.stat().st_size
-
-
-def _parts_to(source: Path, draft: str, what: Mapping[str, Any], have: int) -> Iterator[_Question[Nothing]]:
-    """The requests that send the content of a file, or of every file of a folder, from a byte on."""
-    if "entries" not in what:
-        yield from _parts(source, {"draft": draft}, have)
-        return
-    for entry in what["entries"]:
-        if entry.kind == "file":
-            if have < entry.length:
-                yield from _parts(source / entry.path, {"draft": draft, "path": entry.path}, have)
-            have = max(0, have - entry.length)
-
-
-def _parts(path: Path, arguments: Mapping[str, str], start: int) -> Iterator[_Question[Nothing]]:
-    with path.open("rb") as file:
-        file.seek(start)
-        while part := file.read(CHUNK_BYTES):
-            yield _Question(PUT_WRITE, arguments, len(part), part)
+def _parts_to(source: Path, draft: str, listed: Iterable[Entry], have: int) -> Iterator[_Question[Nothing]]:
+    """The requests that send the content of the files, together from a byte on."""
+    for entry in listed:
+        if entry.kind == "file" and have < entry.length:
+            with (source / entry.path).open("rb") as file:
+                file.seek(have)
+                while part := file.read(CHUNK_BYTES):
+                    yield _Question(PUT_WRITE, {"draft": draft, "path": entry.path}, len(part), part)
+        have = max(0, have - entry.length)
 
 
 def count_bytes(progress: OnProgress, sizes: Mapping[str, int], more: int) -> None:
@@ -206,20 +193,18 @@ def require_room(size: int, folder: Path) -> None:
 
 
 def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
-    draft.touch(0o600, exist_ok=False)
-    fetch_files(channel, draft, [(source, "", facts.length)], on_part)
-    if digest(str(draft)) != facts.digest:
-        raise MusterError(f"{source} changed or was damaged in transit; try again")
-
-
-def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
+    """Receive a file or a folder completely, or raise an error."""
+    if facts.entries is None:
+        draft.touch(0o600, exist_ok=False)
+        fetch_files(channel, draft, [(source, "", facts.length)], on_part)
+        if digest(draft) != facts.digest:
+            raise MusterError(f"{source} changed or was damaged in transit; try again")
+        return
     draft.mkdir(0o700)
-    listed = [Entry(*entry) for entry in facts.entries or ()]
-    files = [entry for entry in listed if entry.kind == "file"]
-    fetch_files(
-        channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files], on_part
-    )
-    complete(str(draft), listed)
+    files = [entry for entry in facts.entries if entry.kind == "file"]
+    wanted = [(f"{source}/{file.path}", file.path, file.length) for file in files]
+    fetch_files(channel, draft, wanted, on_part)
+    complete(str(draft), [Entry(*entry) for entry in facts.entries])
 
 
 def fetch_files(
