@@ -141,18 +141,17 @@ class ImageTransfer:
         `failed`: the hosts that dropped out before.
         """
         hosts = {host: ImagePushOutcome(error=error.reason) for host, error in failed.items()}
-        for host, lacked in lacking.items():
-            # An image may have a layer twice: BuildKit makes the same one for every step without changes.
-            layers = [self._layer(diff_id) for diff_id in dict.fromkeys(lacked or ())]
-            size = sum(layer.size for layer in layers)
-            hosts[host] = ImagePushOutcome(len(layers), size, had_it=lacked is None)
-            if lacked is not None:
-                self._layers[host] = layers
-        lacking_anywhere = {layer.diff_id for layers in self._layers.values() for layer in layers}
-        diff_ids = [diff_id for diff_id in dict.fromkeys(self._image.layers) if diff_id in lacking_anywhere]
-        ordered = filter(None, map(self._archive.layer, diff_ids))  # the lowest layer first
-        files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in ordered]
-        needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
+        wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
+        # The lowest layer first. An image may have a layer twice: BuildKit makes the same one for every step
+        # without changes.
+        layers = {diff_id: self._layer(diff_id) for diff_id in self._image.layers if diff_id in wanted}
+        for host, diff_ids in lacking.items():
+            own = [layers[diff_id] for diff_id in dict.fromkeys(diff_ids or ())]
+            hosts[host] = ImagePushOutcome(len(own), sum(layer.size for layer in own), diff_ids is None)
+            if diff_ids is not None:
+                self._layers[host] = own
+        files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in layers.values()]
+        needed = {host: [layer.digest for layer in own] for host, own in self._layers.items()}
         served = serve(self._cluster, "images", needed)
         for host, refusal in served.errors.items():
             hosts[host].error = refusal.reason

@@ -193,18 +193,9 @@ PIECE = 1 << 20
 SECONDS = 60.0  # without a byte of an answer
 
 
-class Wheel(LocalFile):
-    """A wheel on this machine."""
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        return self.path.name
-
-
-def fetch_wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: None) -> list[Wheel]:
+def fetch_wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, total: None) -> list[LocalFile]:
     """The wheels of a lock, on this machine. `progress`: gets the number of wheels so far, and all."""
-    ready: list[Wheel] = []
+    ready: list[LocalFile] = []
     over = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
@@ -217,13 +208,13 @@ def fetch_wheels(lock: Lock, cache: Path, progress: OnProgress = lambda done, to
     return ready
 
 
-def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> Wheel:
+def _wheel(package: Package, lock: Lock, cache: Path, over: threading.Event) -> LocalFile:
     path = package.local or cache / "wheels" / package.sha256 / package.file
     if package.local is None and not keep_if_intact(path, package.sha256):
         _download(package, path, over)
     elif package.local is not None and digest_of(path) != package.sha256:
         raise MusterError(f"{path}: changed since it was locked; to lock it again, delete {lock.file}")
-    return Wheel(package.sha256, path.stat().st_size, path)
+    return LocalFile(package.sha256, path.stat().st_size, path)
 
 
 def _download(package: Package, path: Path, over: threading.Event) -> None:
@@ -449,7 +440,7 @@ class PackageDelivery(Packages):
         needed = {host: [tool.digest] if host in online else everything for host in makers}
         with Progress("packages on their way", unit=MB) as progress:
             transfers = Transfers(cluster, serve(cluster, "wheels", needed).require_all(), progress.show)
-            transfers.bring_files([tool, *(LocalFile(*wheel) for wheel in wheels)], needed)
+            transfers.bring_files([tool, *wheels], needed)
         for note in transfers.notes:
             self._write(note)
         if transfers.lost:
@@ -467,7 +458,7 @@ class PackageDelivery(Packages):
                 system=self._wanted.system_torch,
                 uv=tool.digest,
                 index=host in online,
-                wheels=[] if host in online else [[wheel.digest, wheel.name] for wheel in wheels],
+                wheels=[] if host in online else [[wheel.digest, wheel.path.name] for wheel in wheels],
             )
 
         made: dict[str, Environment] = {}
@@ -492,7 +483,7 @@ class PackageDelivery(Packages):
             )
         return {host: made[first[held[host].home]] for host in lacking}
 
-    def _wheels(self, lock: Lock) -> list[Wheel]:
+    def _wheels(self, lock: Lock) -> list[LocalFile]:
         with Progress("wheels for the hosts", unit="packages") as progress:
             return fetch_wheels(lock, self._cache, progress.show)
 
