@@ -27,19 +27,12 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM}
 _SEAL = "sha256"
 
 
-def matches(path: str | os.PathLike[str], digest: str) -> bool:
-    """Whether a file has this SHA-256. False for a file that is missing or cannot be read."""
-    try:
-        return digest_of(path) == digest
-    except OSError:
-        return False
-
-
 def keep_if_intact(path: Path, digest: str) -> bool:
     """Whether a file has this SHA-256; anything else at its path is removed, so that it is fetched again."""
     seen = _identity(path)
-    if matches(path, digest):
-        return True
+    with contextlib.suppress(OSError):  # it is missing, or cannot be read
+        if digest_of(path) == digest:
+            return True
     _remove_seen(path, seen)
     return False
 
