@@ -78,7 +78,8 @@ def test_elsewhere_a_line_on_stderr_counts_each_task_once(play: list[str], tmp_p
     done = subprocess.run(
         play, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True
     )
-    assert [line for line in done.stderr.splitlines() if " tasks" in line] == [
+    # On a busy machine a line may name the hosts that a task waits for.
+    assert [line for line in done.stderr.splitlines() if "%" in line] == [
         "some-play: 25 %, 1 of 4 tasks",
         "some-play: 50 %, 2 of 4 tasks",
         "some-play: 75 %, 3 of 4 tasks",

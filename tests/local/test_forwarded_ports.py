@@ -36,16 +36,17 @@ def test_a_port_and_a_socket_of_a_rank_s_host_are_reached_until_the_job_ends(
 def test_a_port_without_a_program_is_a_line_and_no_end(project: Project, tmp_path: Path) -> None:
     job = started(project, tmp_path)
     printed(project, job, "] port ")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = taken.getsockname()[1]
-        busy = project.muster("forward", job, str(free))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen: no other program gets the port meanwhile
+        port = taken.getsockname()[1]
+        busy = project.muster("forward", job, str(port))
         assert (busy.returncode, "--port 0 takes a free one" in busy.stderr) == (2, True)
-    with muster(project, "Ctrl-C", "forward", job, str(free), "--port", "0") as forward:
-        with forward.connect() as client:
-            assert client.recv(1) == b""
-        forward.process.send_signal(signal.SIGINT)
-        status, _, err = forward.end()
+        with muster(project, "Ctrl-C", "forward", job, str(port), "--port", "0") as forward:
+            with forward.connect() as client:
+                assert client.recv(1) == b""
+            forward.process.send_signal(signal.SIGINT)
+            status, _, err = forward.end()
     assert status == 130
-    assert f"a connection was refused: port {free} of localhost: Connection refused" in err
+    assert f"a connection was refused: port {port} of localhost: Connection refused" in err
     (tmp_path / "go").touch()
     assert project.muster("attach", job).returncode == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.launching import MUSTER, Project, wait_until_clean
-from tests.waiting import PATIENCE, read_until
+from tests.waiting import PATIENCE, read_until, wait_until
 
 PROGRAM = """
 import os
@@ -127,6 +127,7 @@ def test_a_detached_job_is_asked_for_on_its_own_head(
     project: Project, tmp_path: Path, launched: tuple[list[str], Path]
 ) -> None:
     job = project.detach(*launched[0])
+    wait_until(lambda: project.muster("logs", job).stdout.count("ready") == 2, "the ranks to wait")
     for words, said in {
         ("status", job): ", detached\n",
         ("stacks", job): "train (train.py:",

@@ -96,11 +96,10 @@ def test_hosts_and_ranks_are_drawn_keys_are_heard_and_the_terminal_is_left_as_it
     terminal.type("PS1='rea'dy'> '; echo be'fore top'", "Enter")
     terminal.wait_for("before top\nready>")
     terminal.type(f"muster top {JOB}", "Enter")
-    first = terminal.wait_for("node2 ", "q quit", "81%", f"{JOB}  failed")
+    first = terminal.wait_for("node2 ", "q quit", "81%", f"{JOB}  failed", "step 2 loss 0.3333")
     assert first.startswith("! failed: rank 3 on node2: exit status 1")
     assert f"\n{JOB}  failed  torchrun, 4 ranks on 2 hosts" in first
     assert first.rstrip().splitlines()[-1].startswith("q quit  Tab ranks")
-    assert "step 2 loss 0.3333" in first
     terminal.type("Tab")
     terminal.wait_for("last line", "Tab hosts")
     terminal.type("Down", "Enter")
@@ -131,8 +130,9 @@ def test_a_running_job_fills_each_size_of_the_terminal(terminal: Terminal, tmp_p
             runs = tmp_path / "runs"
             wait_until(lambda: any(runs.glob("*/logs/rank-0001@localhost.out")), "a rank")
             terminal.type(f"muster top {next(runs.iterdir()).name}", "Enter")
-            small = terminal.wait_for("q quit", "localhost  ", "of 5000 loss", "steps/s", "left", "%")
-            assert "│" not in small and "log, the last lines of the ranks" in small
+            log = "log, the last lines of the ranks"
+            small = terminal.wait_for("q quit", "localhost  ", "of 5000 loss", "steps/s", "left", "%", log)
+            assert "│" not in small
             for width, rows in ((120, 40), (200, 60), (80, 24)):
                 terminal.resize(width, rows)
                 shown = terminal.wait_for("q quit", *(["throughput "] if rows > 24 else ["of 5000 loss"]))

@@ -24,13 +24,13 @@ program = subprocess.Popen(sys.argv[1:])
 signal.signal(signal.SIGTERM, lambda *a: program.terminate())
 program.wait()
 """
+# It has saved when the file is there.
 SAVES = """
-import signal, sys, time
+import os, signal, sys, time
 got = []
 signal.signal(signal.SIGTERM, lambda *a: got.append(1))
 print("ready", flush=True)
-while not got: time.sleep(0.01)
-time.sleep({seconds})
+while not got or not os.path.exists({until!r}): time.sleep(0.01)
 print("saved", flush=True)
 """
 IGNORES = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
@@ -86,17 +86,20 @@ def begin() -> Iterator[Callable[..., Started]]:
         rank.output.close()
 
 
-def test_a_program_with_a_handler_gets_the_time_to_save(begin: Callable[..., Started]) -> None:
-    rank = begin(sys.executable, "-c", SAVES.format(seconds=3))
+def test_a_program_with_a_handler_gets_the_time_to_save(
+    begin: Callable[..., Started], tmp_path: Path
+) -> None:
+    rank = begin(sys.executable, "-c", SAVES.format(until=f"{tmp_path}/go"))
     ending = rank.ending(grace=60)
     wait_until(lambda: ending.go_on(0.1) or bool(ending.saving), "the handler is seen")
     assert ending.saving == [0]
+    (tmp_path / "go").touch()
     assert ending.finish() == []
     assert (rank.output.read(), ending.ended) == ("saved\n", [])
 
 
 def test_a_program_that_takes_longer_is_killed_and_named(begin: Callable[..., Started]) -> None:
-    rank = begin(sys.executable, "-c", SAVES.format(seconds=600))
+    rank = begin(sys.executable, "-c", SAVES.format(until="/never"))
     (program,) = trees([rank.process.pid])[1:]
     ending = rank.ending(grace=600)
     assert not ending.go_on(0.3)
@@ -126,7 +129,7 @@ def test_children_of_a_program_that_saves_are_left_to_it(begin: Callable[..., St
 def test_the_command_of_a_shell_with_a_trap_gets_the_signal_too(
     begin: Callable[..., Started], tmp_path: Path
 ) -> None:
-    (tmp_path / "saves.py").write_text(SAVES.format(seconds=1))
+    (tmp_path / "saves.py").write_text(SAVES.format(until="/"))
     script = f"trap 'echo trapped' TERM; {sys.executable} {tmp_path}/saves.py; true"
     rank = begin("bash", "-c", script)
     assert rank.ending(grace=60).finish() == []
@@ -135,7 +138,7 @@ def test_the_command_of_a_shell_with_a_trap_gets_the_signal_too(
 
 @pytest.mark.parametrize("is_ended", [False, True])
 def test_what_a_rank_left_behind_is_waited_for(tmp_path: Path, is_ended: bool) -> None:
-    script = f"sleep {600 if is_ended else 2}; echo uploaded > {tmp_path}/uploaded"
+    script = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo uploaded > {tmp_path}/uploaded"
     with subprocess.Popen(["sh", "-c", script], env=rank_environment(), start_new_session=True) as upload:
         environment = Path(f"/proc/{upload.pid}/environ")
         wait_until(environment.read_bytes, "the environment, which is empty while a program is loaded")
@@ -147,6 +150,8 @@ def test_what_a_rank_left_behind_is_waited_for(tmp_path: Path, is_ended: bool) -
         assert ("sh", 0) in [(frame["name"], frame["rank"]) for frame in ending.behind]
         if is_ended:
             ending.patience = 0.0  # Ctrl-C
+        else:
+            (tmp_path / "go").touch()
         ending.finish()
     assert (tmp_path / "uploaded").exists() != is_ended
     assert [frame["pid"] for frame in ending.ended][:1] == ([upload.pid] if is_ended else [])

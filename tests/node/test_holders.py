@@ -91,7 +91,7 @@ def save():
     time.sleep(100)
 def show():
     import muster_locks
-    for _ in range(200):
+    for _ in range({looks}):
         time.sleep(0.02)
         if found := muster_locks.holder():
             break
@@ -101,7 +101,7 @@ threading.Thread(target=save, name="writer", daemon=True).start()
 taken.wait()
 threading.Thread(target=show, daemon=True).start()
 {wait}
-time.sleep(3)
+time.sleep(100)
 """
 
 
@@ -111,15 +111,17 @@ time.sleep(3)
         ("threading.RLock()", "lock.acquire()", "with lock: pass", True),
         ("threading.Condition()", "lock.acquire()", "with lock: pass", True),
         ("logging.StreamHandler()", "lock.acquire()", "lock.handle(logging.makeLogRecord({}))", True),
-        ("threading.RLock()", "lock.acquire()", "time.sleep(4)", False),
-        ("threading.Lock()", "lock.acquire()", "lock.acquire(timeout=4)", False),
+        ("threading.RLock()", "lock.acquire()", "time.sleep(100)", False),
+        ("threading.Lock()", "lock.acquire()", "lock.acquire(timeout=100)", False),
     ],
 )
 def test_a_thread_with_the_lock_for_which_the_main_thread_waits_is_named(
     tmp_path: Path, lock: str, take: str, wait: str, shown: bool
 ) -> None:
     """A plain lock does not show who has it; nor does a lock matter that the line does not name."""
-    (tmp_path / "train.py").write_text(THREADS.format(lock=lock, take=take, wait=wait))
+    (tmp_path / "train.py").write_text(
+        THREADS.format(lock=lock, take=take, wait=wait, looks=2000 if shown else 10)
+    )
     said = subprocess.run(
         [sys.executable, "train.py", str(FOLDER)],
         cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True,

@@ -5,12 +5,14 @@ The test is the agent. The seconds that a rank gets are shortened in the text of
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 
 from muster.deploy.core import agent
 from muster.deploy.core.job.planning import rank_programs
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow  # several processes a test
 
@@ -28,6 +31,7 @@ import sys, threading, time
 def save(): time.sleep(600)
 threading.Thread(target=save, name="writer").start()
 """
+LAST = b"over\n"
 WRITER = "thread 'writer' in save (program.py:3)"
 
 
@@ -42,36 +46,50 @@ class Rank:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "in_rank").mkdir()
-        for name, program in rank_programs(Path(agent.__file__).parent).items():
-            text = program
-            for seconds, fewer in SHORT:
-                text = text.replace(seconds, fewer)
-            (folder / "in_rank" / name).write_text(text)
+        self.write_programs(SHORT)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "agent"))
         self._listener.listen()
 
+    def write_programs(self, shorter: Iterable[tuple[str, str]] = ()) -> None:
+        for name, text in rank_programs(Path(agent.__file__).parent).items():
+            shortened = functools.reduce(lambda text, seconds: text.replace(*seconds), shorter, text)
+            (self.folder / "in_rank" / name).write_text(shortened)
+
     def run(self, program: str) -> Ended:
+        """Run a program to its end. It finds a file `reported` once its first report was read."""
         (self.folder / "program.py").write_text(program)
         path = str(self.folder / "in_rank")
         world = {"RANK": "1", "WORLD_SIZE": "2", "MUSTER_AGENT": str(self.folder), "PYTHONPATH": path}
-        with (self.folder / "said").open("w") as said:  # no pipe: a child that is left holds it open
-            done = subprocess.run(
-                [sys.executable, "program.py"],
-                cwd=self.folder,
-                env={**os.environ, **world},
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                timeout=100,
-                check=False,
-            )
-        reports = []
-        while select.select([self._listener], [], [], 0)[0]:
+        with (self.folder / "said").open("w") as said, ThreadPoolExecutor(1) as pool:
+            reports = pool.submit(self._hear)
+            try:
+                done = subprocess.run(
+                    [sys.executable, "program.py"],
+                    cwd=self.folder,
+                    env={**os.environ, **world},
+                    stdout=said,  # no pipe: a child that is left holds it open
+                    stderr=subprocess.STDOUT,
+                    timeout=PATIENCE,
+                    check=False,
+                )
+            finally:
+                with socket.socket(socket.AF_UNIX) as last:
+                    last.connect(str(self.folder / "agent"))
+                    last.sendall(LAST)
+        return Ended(done.returncode, (self.folder / "said").read_text(), reports.result())
+
+    def _hear(self) -> list[dict[str, Any]]:
+        reports: list[dict[str, Any]] = []
+        while True:
             connection, _ = self._listener.accept()
             with connection, connection.makefile("rb") as stream:
-                if line := stream.readline():  # else a check of this host has asked whether an agent lives
-                    reports.append(json.loads(line))
-        return Ended(done.returncode, (self.folder / "said").read_text(), reports)
+                line = stream.readline()  # empty: a check of this host has asked whether an agent lives
+            if line == LAST:
+                return reports
+            if line:
+                reports.append(json.loads(line))
+                (self.folder / "reported").touch()
 
 
 @pytest.fixture
@@ -89,7 +107,7 @@ ALIVE = {
     ),
     "process": (
         "import multiprocessing, time\nmultiprocessing.set_start_method('fork')\n"
-        "multiprocessing.Process(target=time.sleep, args=(5,), name='loader').start()\n"
+        "multiprocessing.Process(target=time.sleep, args=(2,), name='loader').start()\n"
         "raise ValueError('boom')",
         "process 'loader' (PID ",
     ),
@@ -115,6 +133,7 @@ def test_an_exception_is_reported_at_once_and_ends_the_rank_though_something_liv
 
 
 def test_a_thread_that_ends_in_time_is_not_broken_off(rank: Rank) -> None:
+    rank.write_programs()  # with the seconds that users have
     work = "import threading, time\ndef save(): time.sleep(0.1); print('saved')\n"
     ended = rank.run(work + "threading.Thread(target=save).start()\nraise ValueError('boom')")
     assert (ended.status, len(ended.reports)) == (1, 1)
@@ -182,10 +201,11 @@ def test_a_program_that_ends_without_an_exception_is_reported_and_its_threads_en
     rank: Rank, end: str
 ) -> None:
     """Python keeps the status of SystemExit to itself until the process ends."""
-    ended = rank.run(STUCK.replace("600", "0.6") + end)
+    until = "\n  while not os.path.exists('reported'): time.sleep(0.01)"
+    ended = rank.run("import os" + STUCK.replace(" time.sleep(600)", until) + end)
     assert ended.status == (0 if not end else 3 if "3" in end else 1)
     assert [(report["error"], report["ends_in"], report["alive"]) for report in ended.reports] == [
-        ([], 0.0, [WRITER])
+        ([], 0.0, [WRITER.replace("3", "4")])
     ]
 
 

@@ -23,17 +23,25 @@ STUCK = """
 import ctypes, threading
 from pathlib import Path
 libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+def waits():
+    # The state of the main thread, and how often it has begun to wait: who waits for the GIL does so again.
+    status = Path(f"/proc/self/task/{os.getpid()}/status").read_text().splitlines()
+    return [line.split()[1] for line in status if line.startswith(("State", "voluntary_ctxt"))]
 def tell():
-    while Path(f"/proc/self/task/{os.getpid()}/stat").read_text().split()[2] != "S":
-        time.sleep(0.05)
+    before = []
+    while (now := waits()) != before or now[0] != "S":
+        before = now
+        time.sleep(0.03)
     print("ready", flush=True)
 def stuck():
-    threading.Timer(0.1, tell).start()
+    threading.Thread(target=tell).start()
     libc.pthread_mutex_lock(lock)
     libc.pthread_mutex_lock(lock)  # no signal ends this
 """
 END = """
 def end(seconds=0):
+    while not interrupts._interrupts.counted:  # by a thread: the next signal counts so many seconds later
+        time.sleep(0.01)
     print("ending", flush=True)
     time.sleep(seconds)
     print("ended", flush=True)
@@ -159,8 +167,8 @@ def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
     text = LONG_END.replace("end(1000)", "end(0.5); sys.exit(7)").format(bound=0.0)
     with program(text) as process:
         read_until(process, "ready", 1)
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):  # both at one moment
+            process.send_signal(number)
         output, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, "ended\n" in output) == (7, True)
 
@@ -205,7 +213,8 @@ try:
     with exit_on_error(None):
         interrupts.decide(5)
         print("ready", flush=True)
-        time.sleep(1)
+        while not interrupts._interrupts.counted:
+            time.sleep(0.01)
         print("verdict", flush=True)
         try:
             with interrupts.interruptible():
@@ -227,7 +236,7 @@ def test_a_signal_just_before_a_wait_ends_the_wait() -> None:
     text = """
 import queue
 interrupts.begin()
-threading.Timer(0.1, tell).start()
+threading.Thread(target=tell).start()
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 try:
     queue.SimpleQueue().get()
