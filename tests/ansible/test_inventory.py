@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from tests.ansible.bare_hosts import BOOKS, PATH, ROOT, run
+from tests.ansible.bare_hosts import BOOKS, PATH, run
 
 if find_spec("ansible") is None:
     pytest.skip("Ansible is not installed", allow_module_level=True)
@@ -37,11 +37,10 @@ print(json.dumps(statuses))
 """
 MISTAKES: dict[str, tuple[str | None, str]] = {
     "mistake": ("node1 slots=8x\n", "hosts.txt:1:7: slots must be a positive integer, got '8x'"),
-    "empty": ("# nothing\n", "no hosts; write one line a host"),
     "this-machine": ("localhost slots=2\n", "localhost is this machine, which is used as it is"),
     "missing": (None, "no such hosts file"),
 }
-WITHOUT_CONFIGURATION = {"cfg-hosts": "node1 slots=2\n", "cfg-empty": "# nothing\n", "cfg-missing": None}
+WITHOUT_CONFIGURATION = {"cfg-hosts": "node1 slots=2\n", "cfg-missing": None}
 STACKS = {"bare": "bare", "nothing": None}
 GROUPS = (
     "gpu-a slots=8 addr=10.0.0.7  # the head\n"
@@ -118,7 +117,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         )
         for name, text in WITHOUT_CONFIGURATION.items()
     }
-    without["checkout"] = (str(ROOT), "ansible-playbook", "ansible/teardown.yml")
     return ended_in(BOOKS, folder, configured) | ended_in(folder, folder, without)
 
 
@@ -179,7 +177,7 @@ def test_every_playbook_begins_with_what_it_requires_of_the_cluster() -> None:
     assert {book[0].get("ansible.builtin.import_playbook") for book in books.values()} == {"cluster.yml"}
 
 
-@pytest.mark.parametrize("name", ["checkout", *WITHOUT_CONFIGURATION])
+@pytest.mark.parametrize("name", WITHOUT_CONFIGURATION)
 def test_without_ansible_cfg_a_playbook_fails_with_and_without_a_hosts_file(
     ended: dict[str, Ended], name: str
 ) -> None:

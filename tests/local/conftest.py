@@ -18,3 +18,12 @@ def project(tmp_path: Path) -> Project:
 def checkout(project: Project) -> Path:
     """A copy of this checkout, because `make` and launches of train/ write into their working folder."""
     return copy_checkout(project.path.parent / "checkout")
+
+
+@pytest.fixture
+def here(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The project, in whose folder and environment this process is: its commands need no process each."""
+    monkeypatch.chdir(project.path)
+    for name, value in project.env.items():
+        monkeypatch.setenv(name, value)
+    return project

@@ -9,10 +9,12 @@ import pytest
 from tests.hostile import make_hostile
 from tests.launching import FAB, Project
 
-both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+mostly_mpirun = pytest.mark.parametrize(
+    "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
+)
 
 
-@both
+@mostly_mpirun  # test_wheel.py has both
 def test_the_program_gets_its_own_modules_and_the_launcher_none_of_them(
     project: Project, launcher: str
 ) -> None:
@@ -26,7 +28,7 @@ def test_the_program_gets_its_own_modules_and_the_launcher_none_of_them(
 
 
 # Each of its ranks spends seconds to import torch.
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
+@mostly_mpirun
 def test_our_own_program_does_not_get_the_projects(project: Project, launcher: str) -> None:
     make_hostile(project.path)
     done = project.launch("--launcher", launcher, "--", "--epochs", "1", "--limit", "64")

@@ -53,7 +53,7 @@ result.raise_on_error()
 assert job.logs(1).count('"argv": ["a b"]') == 1
 assert all(f"[{{rank}} localhost] {{{{" in job.logs() for rank in (0, 1))
 assert "DONE    2 ranks on 1 host" in result.verdict
-job = launch("save.py", launcher="torchrun", show=False, {PATIENT})
+job = launch("save.py", show=False, {PATIENT})
 failed = job.wait()
 print(failed.exit_status, failed.first_failure.rank, failed.written[0].beside.largest)
 print((job.get("last.pt") / "last.pt").read_text())

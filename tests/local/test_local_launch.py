@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli import dispatch
 from muster.deploy.core.agent.supervisor import SILENCE_SECONDS
 from tests.launching import FAB, MUSTER, Project, processes_of, wait_until_clean
 from tests.terminals import shown_on
@@ -31,11 +33,16 @@ def quoted(words: list[str]) -> str:
 
 
 @both
-def test_every_rank_runs_where_it_was_planned(project: Project, launcher: str) -> None:
-    done = project.launch("--launcher", launcher, "--script", "program.py")
+def test_every_rank_runs_where_it_was_planned_and_gets_words_and_values_unchanged(
+    project: Project, launcher: str
+) -> None:
+    greeting = 'it\'s $HOME; "x"\n`id` * \\'
+    words = (f"--args={quoted(NASTY)}", "--env", f"GREETING={greeting}")
+    done = project.launch("--launcher", launcher, "--script", "program.py", *words)
     assert done.status == 0, done.output
     for rank in (0, 1):
-        env = done.said(rank)["env"]
+        said, env = done.said(rank), done.said(rank)["env"]
+        assert (said["argv"], env["GREETING"]) == (NASTY, greeting)
         assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == (str(rank), str(rank), "2")
         assert env["MASTER_ADDR"] == "127.0.0.1"
         assert f"[{rank} localhost] {{" in done.output
@@ -65,28 +72,13 @@ def test_a_program_that_fails_at_once_in_the_same_line_is_started_twice(project:
 
 
 @mostly_mpirun
-def test_words_and_values_arrive_unchanged(project: Project, launcher: str) -> None:
-    greeting = 'it\'s $HOME; "x"\n`id` * \\'
-    done = project.launch(
-        "--launcher",
-        launcher,
-        "--script",
-        "program.py",
-        f"--args={quoted(NASTY)}",
-        "--env",
-        f"GREETING={greeting}",
-    )
-    assert done.status == 0, done.output
-    for rank in (0, 1):
-        assert done.said(rank)["argv"] == NASTY
-        assert done.said(rank)["env"]["GREETING"] == greeting
-
-
-@mostly_mpirun
 @pytest.mark.parametrize(
     ("deed", "status", "explanation"),
     [
-        ("raise", 1, ["FAILED  rank 1 on localhost: exit status 1", "ValueError: boom"]),
+        pytest.param(
+            *("raise", 1, ["FAILED  rank 1 on localhost: exit status 1", "ValueError: boom"]),
+            marks=pytest.mark.soak,  # test_readme_commands.py has one
+        ),
         ("exit", 3, ["FAILED  rank 1 on localhost: exit status 3"]),
         ("kill", 137, ["FAILED  rank 1 on localhost: SIGKILL (9)"]),
     ],
@@ -169,7 +161,8 @@ def test_ranks_that_are_alone_to_mpi_under_torchrun_have_failed(project: Project
 @pytest.mark.timed
 @mostly_mpirun
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak), (signal.SIGKILL, -9)],
 )
 def test_stopping_the_driver_leaves_nothing(
     project: Project, launcher: str, number: signal.Signals, status: int
@@ -259,33 +252,34 @@ def test_the_job_runs_in_a_copy_without_ignored_files_where_the_user_stood(proje
     assert "ignored.py" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "complaint"),
-    [
-        (["--hosts", "missing.txt"], 2, "missing.txt: no such hosts file"),
-        (["--hosts", "."], 2, "is a directory, not a hosts file"),
-        (["--hosts", "empty.txt"], 2, "empty.txt:1:1: no hosts"),
-        (["--hosts", "bad.txt"], 2, "bad.txt:1:11: slots must be a positive integer, got '8x'"),
-        (["--np", "3"], 2, "--np 3: the hosts have 2 slots"),
-        (["--launcher", "pbs"], 2, "--launcher pbs: must be one of mpirun, torchrun"),
-        (["--launcher", "srun"], 2, "--launcher srun was removed: use mpirun or torchrun"),
-        (["--backend", "tcp"], 2, "--backend tcp: must be one of auto, gloo, nccl, mpi, hccl"),
-        (["--include", "node9"], 2, "node9 not in the hosts file"),
-        (["--env", "A B=1"], 2, "--env A B=1: write NAME=value"),
-        (["--script", "missing.py"], 2, "script missing.py: no such file"),
-        (["--script", "/etc/hostname"], 2, "outside"),
-        (["--script", "ignored.py"], 2, "ignored by git"),
-        (["--python", "/no/such/python"], 3, "--python /no/such/python: No such file or directory"),
-    ],
-)
-def test_what_cannot_be_is_explained(project: Project, words: list[str], status: int, complaint: str) -> None:
-    (project.path / "empty.txt").write_text("")
-    (project.path / "bad.txt").write_text("localhost slots=8x\n")
-    given = words if "--script" in words or "--module" in words else [*words, "--script", "program.py"]
-    done = project.launch(*given)
-    assert (done.status, complaint in done.output) == (status, True), done.output
-    assert "Traceback" not in done.output
-    assert not (project.path / "runs").exists()
+MISTAKES = {
+    "--hosts missing.txt": (2, "missing.txt: no such hosts file"),
+    "--hosts .": (2, "is a directory, not a hosts file"),
+    "--hosts empty.txt": (2, "empty.txt:1:1: no hosts"),
+    "--hosts bad.txt": (2, "bad.txt:1:11: slots must be a positive integer, got '8x'"),
+    "--np 3": (2, "--np 3: the hosts have 2 slots"),
+    "--launcher pbs": (2, "--launcher pbs: must be one of mpirun, torchrun"),
+    "--launcher srun": (2, "--launcher srun was removed: use mpirun or torchrun"),
+    "--backend tcp": (2, "--backend tcp: must be one of auto, gloo, nccl, mpi, hccl"),
+    "--include node9": (2, "node9 not in the hosts file"),
+    "--env 'A B=1'": (2, "--env A B=1: write NAME=value"),
+    "--max-restarts 1 --min-hosts 2": (2, "--min-hosts 2: the job has 1 host"),
+    "--script missing.py": (2, "script missing.py: no such file"),
+    "--script /etc/hostname": (2, "outside"),
+    "--script ignored.py": (2, "ignored by git"),
+    "--python /no/such/python": (3, "--python /no/such/python: No such file or directory"),
+}
+
+
+def test_what_cannot_be_is_explained(here: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    (here.path / "empty.txt").write_text("")
+    (here.path / "bad.txt").write_text("localhost slots=8x\n")
+    for words, (status, complaint) in MISTAKES.items():
+        script = () if "--script" in words else ("--script", "program.py")
+        assert dispatch.run(["launch", *shlex.split(words), *script], "muster") == status, words
+        said = "".join(capsys.readouterr())
+        assert complaint in said and "Traceback" not in said, words
+    assert not (here.path / "runs").exists()
 
 
 def test_hosts_before_the_task_is_explained(project: Project) -> None:
@@ -323,7 +317,7 @@ def test_the_demo_of_the_checkout_is_that_of_muster(project: Project, checkout: 
     assert (done.returncode, done.stdout) == (0, ".venv/bin/muster demo\n"), done.stderr
 
 
-# As muster.train draws its bar (tests/unit/test_train_progress.py); it waits until the bar has been seen.
+# As muster.train draws its bar (tests/train/test_train_progress.py); it waits until the bar has been seen.
 DRAWS = """
 import os, pathlib, time
 if os.environ["RANK"] == "0":
@@ -369,7 +363,8 @@ def bare_python() -> str:
 LIVES_ON = """
 import os, threading, time
 def save():
-    time.sleep(4)
+    while not os.path.exists(os.environ["MUSTER_OUT"] + "/go"):
+        time.sleep(0.02)
     print("saved", flush=True)
 if os.environ["RANK"] == "1":
     threading.Thread(target=save, name="writer").start()
@@ -383,12 +378,14 @@ def test_an_exception_that_a_live_thread_hides_is_said_while_the_thread_works(
     project: Project, launcher: str
 ) -> None:
     (project.path / "lives.py").write_text(LIVES_ON)
-    done = project.launch("--launcher", launcher, "--script", "lives.py")
-    said = "rank 1 (localhost): ValueError: boom; its process is kept alive by thread 'writer'"
-    assert said in done.output
-    assert done.output.index(said) < done.output.index("[1 localhost] saved")
-    assert "FAILED  rank 1 on localhost: exit status 1" in done.output
-    assert done.status == 1
+    with project.start("--launcher", launcher, "--script", "lives.py") as process:
+        said = "rank 1 (localhost): ValueError: boom; its process is kept alive by thread 'writer'"
+        job = read_until(process, said, 1)[0].split()[1].rstrip(":")
+        Path(project.env["HOME"], ".muster/jobs", job, "out/go").touch()
+        rest = process.communicate(timeout=PATIENCE)[0]
+    assert "[1 localhost] saved" in rest
+    assert "FAILED  rank 1 on localhost: exit status 1" in rest
+    assert process.returncode == 1
 
 
 def test_a_terminal_that_goes_away_costs_a_job_under_nohup_nothing(project: Project) -> None:

@@ -60,7 +60,7 @@ def test_every_module_of_the_agent_is_imported_by_python_3_9(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("deed", "status"), [("", 0), ("exit", 3)])
+@pytest.mark.parametrize(("deed", "status"), [pytest.param("", 0, marks=pytest.mark.soak), ("exit", 3)])
 def test_a_job_runs_on_a_host_whose_python_is_3_9(project: Project, deed: str, status: int) -> None:
     environment = project.path.parent / "host"
     subprocess.run([python("3.9"), "-m", "venv", "--without-pip", str(environment)], check=True)
@@ -88,7 +88,7 @@ def test_a_driver_of_python_3_10_launches_and_names_the_rank_that_failed(project
     assert "FAILED  rank 1 on localhost: exit status 3" in failed.stdout + failed.stderr
 
 
-@pytest.mark.parametrize("words", [("--list",), ("launch", "--help"), ("clean",), ("status",)])
+@pytest.mark.parametrize("words", [("--list",), ("launch", "--help"), ("status",)])
 def test_other_commands_work_on_a_driver_of_python_3_10(project: Project, words: tuple[str, ...]) -> None:
     python("3.10")
     done = driver(project, *words)

@@ -99,7 +99,14 @@ def test_ranks_fill_the_hosts_and_their_logs_lie_in_the_same_places(
 
 
 @generations
-@pytest.mark.parametrize(("deed", "status"), [("raise", 1), ("exit", 3), ("kill", 137)])
+@pytest.mark.parametrize(
+    ("deed", "status"),
+    [
+        pytest.param("raise", 1, marks=pytest.mark.soak),
+        ("exit", 3),
+        pytest.param("kill", 137, marks=pytest.mark.soak),
+    ],
+)
 def test_the_first_failing_rank_and_its_host_are_named(
     project: Project, generation: str, deed: str, status: int
 ) -> None:

@@ -24,7 +24,6 @@ COMMANDS = [
     if path.is_file()
     for command in sorted({*commands(README, name)})
 ]
-SECRETS = ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 LAUNCHES = [command for command in COMMANDS if command.split()[1] == "launch"]
 # `data push` is a command of two words.
 GROUPS = {name.partition(".")[0] for names in FAMILIES.values() for name in names if "." in name}
@@ -41,12 +40,18 @@ def run(project: Project, words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(PROGRAMS.get(words[0], words[0])), *words[1:]],
         cwd=project.path,
-        env={**project.env, **dict.fromkeys(SECRETS, "secret")},
+        env=project.env,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret")
 
 
 def test_the_launches_of_the_readme_can_be_planned(here: Project, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +90,7 @@ def test_the_program_of_the_tutorial_adds_up_its_ranks_and_fails_when_told(proje
     assert "ValueError: boom" in failed.output
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
 def test_the_demo_that_fails_names_its_rank_and_writes_the_page(project: Project, launcher: str) -> None:
     done = run(project, ["muster", "demo", "--fail", "--launcher", launcher])
     assert done.returncode == 1, done.stdout + done.stderr
@@ -137,15 +142,6 @@ LAUNCHES_ON_PAGES = sorted(
         if command.startswith("muster launch") and not ELSEWHERE.search(command)
     }
 )
-
-
-@pytest.fixture
-def here(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """The project, in whose folder and environment this process is: its commands need no process each."""
-    monkeypatch.chdir(project.path)
-    for name, value in {**project.env, **dict.fromkeys(SECRETS, "secret")}.items():
-        monkeypatch.setenv(name, value)
-    return project
 
 
 @pytest.mark.usefixtures("here")

@@ -17,7 +17,9 @@ if os.environ["RANK"] == "0":
 """
 
 
-@pytest.mark.parametrize(("launcher", "status"), [("mpirun", 3), ("torchrun", 0)])
+@pytest.mark.parametrize(
+    ("launcher", "status"), [("mpirun", 3), pytest.param("torchrun", 0, marks=pytest.mark.soak)]
+)
 def test_results_beside_the_code_are_named_and_fetched(project: Project, launcher: str, status: int) -> None:
     (project.path / "save.py").write_text(PROGRAM)
     done = project.launch("--launcher", launcher, "save.py", str(status))

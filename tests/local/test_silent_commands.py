@@ -156,7 +156,17 @@ def slow(project: Project, tmp_path: Path) -> Iterator[SlowHosts]:
         os.close(running.terminal)
 
 
-@pytest.mark.parametrize("command", HOSTS)
+# One of each family; they wait in the same function.
+IN_EVERY_TEST = {
+    *("launch", "status", "logs", "why", "check", "bench.links", "env.list", "run", "put", "data.push"),
+    *("forward", "stop"),
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(name, marks=() if name in IN_EVERY_TEST else pytest.mark.soak) for name in HOSTS],
+)
 def test_a_command_names_the_host_that_it_waits_for(command: str, slow: SlowHosts) -> None:
     running = slow.start(command, HOSTS[command])
     running.read_until(r"(waiting for|connecting).*node3")

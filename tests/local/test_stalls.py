@@ -44,6 +44,8 @@ def make(project: Project, deed: str, floor: str) -> tuple[str, ...]:
 def test_launch_status_and_top_name_a_stall_and_its_end(project: Project, *, detached: bool) -> None:
     words = make(project, "wait", "3")
     launched = None if detached else project.start(*words)
+    if launched:
+        assert f"s: {CAUSE}" in read_until(launched, "note: no step for", 1)[-1]
     where = (project.detach(*words), "--hosts", "hosts.txt") if detached else ()
     hosts = where[1:]
 
@@ -57,7 +59,7 @@ def test_launch_status_and_top_name_a_stall_and_its_end(project: Project, *, det
     assert "! no step for" in project.muster("top", "--once", *where).stdout
     (project.path / "go").write_text("")
     if launched:
-        assert f"s: {CAUSE}" in launched.communicate(timeout=PATIENCE)[0]
+        launched.communicate(timeout=PATIENCE)
     printed = project.muster("logs", *where, "--follow").stdout
     assert "note: no step for" in printed
     assert "again after" in printed

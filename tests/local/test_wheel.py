@@ -184,10 +184,9 @@ def test_without_ansible_setup_says_how_to_get_it(installed: Installed, place: P
     assert "pip install 'ansible-core>=2.19'" in done.stderr
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-@pytest.mark.parametrize("program", ["muster", "fab"])
+@pytest.mark.parametrize(("program", "launcher"), [("muster", "torchrun"), ("fab", "mpirun")])
 def test_names_of_the_project_are_its_own(
-    installed: Installed, place: Path, launcher: str, program: str
+    installed: Installed, place: Path, program: str, launcher: str
 ) -> None:
     make_hostile(place)
     assert installed.muster("init", cwd=place).returncode == 0
