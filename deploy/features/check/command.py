@@ -417,7 +417,7 @@ def examined(
 ) -> Checkup:
     """Measure the hosts and judge them. `rule`: of `--slots`; `site`: findings about their Slurm site."""
     hosts = inventory.hosts
-    place_ranks(hosts, LaunchSpec(job="", launcher=launcher, allocation=inventory.allocation))
+    place_ranks(hosts, LaunchSpec(job="", launcher=launcher))
     with contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster:
         measurements = ask_hosts(cluster)
     uncounted: list[Finding] = []
