@@ -309,6 +309,15 @@ def test_a_rotation_waits_as_long_as_sshd_lets_a_login_take(
     assert render_value("ssh_trust", "ssh_trust_wait", said, ssh_trust_login_seconds=asked) == seconds
 
 
+def test_verify_logs_in_to_no_host_that_is_away() -> None:
+    inventory: dict[str, dict[str, object]] = {"away": {}, "there": {}, "here": {}}
+    answers = {"ansible_play_hosts": ["there", "here"]}
+    assert render_value("ssh_trust", "ssh_trust_next", inventory) == "away"
+    assert render_value("ssh_trust", "ssh_trust_next", inventory, **answers) == "there"
+    alone = {"ansible_play_hosts": ["here"]}
+    assert render_value("ssh_trust", "ssh_trust_next", inventory, **alone) == "here"
+
+
 def test_a_host_stays_in_the_record_of_setup_until_it_is_cleaned() -> None:
     known = {"node1": {"user": "muster", "clock_mode": "head"}}
     earlier = {"node1": {"user": "old"}, "node2": {"user": "ml", "ssh_port": 2200}, "node3": {"user": "ml"}}
