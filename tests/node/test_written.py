@@ -95,3 +95,6 @@ def test_a_search_ends_at_its_limits_and_says_so(
     found = outputs(job)["out"]
     assert found["more"]
     assert found["files"] < 3
+    # To get or to keep files, all are found.
+    assert listed(job) == ["out/a", "out/b", "out/c/d/e/f"]
+    assert listed(job, "c/d") == ["out/c/d/e/f"]

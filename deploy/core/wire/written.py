@@ -1,7 +1,8 @@
 """The files that the program of a job wrote into the job's folder: beside the code, and into $MUSTER_OUT.
 
 They are found by comparison with what was sent: by names, and by the times of the last change (ctime), which
-a program cannot set. The search has limits in files, depth and time: a program may have written anything.
+a program cannot set. For a verdict the search has limits in files, depth and time: a program may have written
+anything.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import stat
 import time
@@ -34,6 +36,7 @@ COMPILED = (".pyc", ".pyo")
 RECORDS = {"metrics.jsonl", "steps.jsonl", "returned"}
 """The entries of $MUSTER_OUT that the driver fetches into the run's folder (features/metrics/driver.py)."""
 MOST_FILES, MOST_ENTRIES, MOST_DEPTH, MOST_SECONDS = 10_000, 250_000, 32, 1.5
+NO_LIMITS = (math.inf, math.inf, math.inf)
 
 
 class WrittenFile(NamedTuple):
@@ -44,12 +47,16 @@ class WrittenFile(NamedTuple):
 
 
 class Search:
-    """Finds the files of a job's folder. `is_cut`: it stopped at a limit, so there may be more."""
+    """Finds the files of a job's folder, at or below a path `inner` of the program.
 
-    def __init__(self, folder: str, seconds: float | None = None) -> None:
-        """`seconds`: MOST_SECONDS without a number."""
-        self._end = time.monotonic() + (MOST_SECONDS if seconds is None else seconds)
-        self._paths, self._seen = JobPaths(folder), 0
+    `is_cut`: with limits, it stopped at one, so there may be more.
+    """
+
+    def __init__(self, folder: str, inner: str = "", *, has_limits: bool = False) -> None:
+        self._limits = (
+            (MOST_ENTRIES, MOST_DEPTH, time.monotonic() + MOST_SECONDS) if has_limits else NO_LIMITS
+        )
+        self._paths, self._inner, self._seen = JobPaths(folder), inner and f"{inner}/", 0
         self.is_cut = False
 
     def beside_code(self) -> Iterator[WrittenFile]:
@@ -85,11 +92,14 @@ class Search:
                     status = entry.stat(follow_symlinks=False)
                 except OSError:  # it is gone
                     continue
-                if is_folder and depth == MOST_DEPTH:
+                inner = f"{path.partition('/')[2]}/"
+                is_wanted = inner.startswith(self._inner)
+                if is_folder and depth == self._limits[1]:
                     self.is_cut = True
                 elif is_folder and entry.name not in CACHES:
-                    waiting.append((path, depth + 1))
-                elif stat.S_ISREG(status.st_mode) and not entry.name.endswith(COMPILED):
+                    if is_wanted or self._inner.startswith(inner):
+                        waiting.append((path, depth + 1))
+                elif is_wanted and stat.S_ISREG(status.st_mode) and not entry.name.endswith(COMPILED):
                     yield path, status
 
     def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
@@ -97,7 +107,7 @@ class Search:
         with contextlib.suppress(OSError), os.scandir(os.path.join(self._paths.folder, folder)) as entries:
             for entry in entries:
                 self._seen += 1
-                if self._seen > MOST_ENTRIES or time.monotonic() > self._end:
+                if self._seen > self._limits[0] or time.monotonic() > self._limits[2]:
                     self.is_cut = True
                     return
                 yield entry

@@ -20,7 +20,7 @@ class Outputs(JobHandler):
         `folder` is equal on hosts that share the job's folder.
         """
         folder = self.job.job["folder"]
-        beside, out = Search(folder), Search(folder)
+        beside, out = Search(folder, has_limits=True), Search(folder, has_limits=True)
         return {
             "beside": counted(beside.beside_code(), beside),
             "out": counted(out.out(), out),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 import time
@@ -84,12 +83,10 @@ def _remove(folder: Path, before: float, gone: Path, with_results: bool) -> _End
     """
     with contextlib.suppress(OSError), every_lock_held(folder):
         if _newest(folder) <= before:
-            search = Search(str(folder), math.inf)
+            search = Search(str(folder))
             found = [] if with_results else [*search.beside_code(), *filter(_is_result, search.out())]
-            if found or search.is_cut:
-                results = counted(found, search)
-                freed = 0 if search.is_cut else _strip(folder, {file.path for file in found})
-                return _End(freed, results)
+            if found:
+                return _End(_strip(folder, {file.path for file in found}), counted(found, search))
             size = _size(folder)
             _rename_into(gone, folder)
             shutil.rmtree(gone / folder.name, ignore_errors=True)
