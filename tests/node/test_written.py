@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from muster.deploy.core.wire import written
 from muster.deploy.core.wire.files import Files
 from muster.deploy.core.wire.frames import Frame
 from muster.deploy.core.wire.store import Store
+from muster.deploy.features.written_files import on_host
 from muster.deploy.features.written_files.on_host import Outputs
 from tests.agents import job_in
 
@@ -81,6 +83,17 @@ def test_new_and_changed_files_are_found(job: Path) -> None:
 def test_hosts_that_share_the_folder_give_the_same_mark(job: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     assert outputs(job)["folder"] == outputs(job)["folder"] != outputs(tmp_path / "other")["folder"]
+
+
+def test_a_full_disk_hides_no_files(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(job / "out/model.pt")
+
+    def fail(path: Path) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(on_host, "identity_of_folder", fail)
+    found = outputs(job)
+    assert (found["out"]["files"], found["folder"]) == (1, None)
 
 
 @pytest.mark.parametrize(

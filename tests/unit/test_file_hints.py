@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.connect.requests.attempt import WrittenFiles
+from muster.deploy.core.errors import MusterError
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
@@ -356,11 +357,19 @@ def test_a_verdict_says_what_lies_beside_the_code(
     assert [row["host"] for row in result.as_json()["written"]] == [*beside]
 
 
+def answering(answer: Written | MusterError, *, ended: bool = False) -> SimpleNamespace:
+    """The channel of a host that answers so."""
+    future = Future[Written]()
+    if isinstance(answer, MusterError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+    return SimpleNamespace(ended=ended, post=lambda request: future, wait=lambda *_: future.result())
+
+
 def test_hosts_that_left_the_job_are_searched_while_they_answer_and_named_else(tmp_path: Path) -> None:
     def host(files: WrittenFiles, *, ended: bool = False) -> SimpleNamespace:
-        answer = Future[Written]()
-        answer.set_result(Written(files, NONE, files.largest * 32))
-        return SimpleNamespace(ended=ended, post=lambda request: answer, wait=lambda *_: answer.result())
+        return answering(Written(files, NONE, files.largest * 32), ended=ended)
 
     first = WrittenFiles(1, 2048, more=False, largest="a")
     channels = {
@@ -379,4 +388,15 @@ def test_hosts_that_left_the_job_are_searched_while_they_answer_and_named_else(t
     result = feature.over(dataclasses.replace(result, left_out={"node2": "failed twice", "node3": "gone"}))
     said = verdict(result, RunFolder(tmp_path, PLAN.spec.job))
     assert "written beside the code: a, 2 KiB on node2; muster get" in said
-    assert "; the next launch starts without it; not searched: node3\n" in said
+    assert "        not searched for files: node3: it did not answer any more\n" in said
+
+
+def test_a_host_that_was_not_searched_is_named_though_no_file_was_found(tmp_path: Path) -> None:
+    feature = WrittenFilesOfHosts()
+    channels: Any = {"node1": answering(Written(NONE, WrittenFiles(1, 9, more=False), None))}
+    channels["node2"] = answering(Written(NONE, WrittenFiles(1, 9, more=False), None))
+    channels["node3"] = answering(MusterError("no space is left", host="node3"))
+    cluster: Any = SimpleNamespace(channels=channels, silent={})
+    said = verdict(feature.ended(attempt_of(PLAN, cluster), DONE), RunFolder(tmp_path, PLAN.spec.job))
+    assert f"out: 1 file, 9 B in ~/.muster/jobs/{PLAN.spec.job}/out on node[1-2]\n" in said
+    assert "        not searched for files: node3: no space is left\n" in said

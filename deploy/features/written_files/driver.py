@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...core.connect.fanout import ask_every
@@ -11,6 +11,7 @@ from ...core.connect.requests.attempt import WrittenFiles
 from ...core.connect.requests.request import Request
 from ...core.content.messages import FolderMark
 from ...core.decode import lazy_dataclass
+from ...core.errors import MusterError, lines_of
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
 from ...core.text.fold import fold, fold_names
@@ -22,18 +23,16 @@ from ...core.wire.paths import JobPaths
 class Written:
     """The files that the program of a job has written on a host: beside the code, and into $MUSTER_OUT.
 
-    `folder` is equal on hosts that share the job's folder.
+    `folder` is equal on hosts that share the job's folder; None if a host cannot tell.
     """
 
     beside: WrittenFiles
     out: WrittenFiles
-    folder: FolderMark
+    folder: FolderMark | None
 
 
 OUTPUTS = Request("outputs", Written)
-
-
-ASK_SECONDS = 5.0
+ASK_SECONDS, GONE = 5.0, "it did not answer any more"
 MOST_GROUPS = 4
 """Groups of hosts whose files beside the code are named."""
 
@@ -43,12 +42,13 @@ class WrittenFinding(Finding):
     """The files that its program wrote into the job's folder, by host."""
 
     written: Mapping[str, Written]
-    unsearched: tuple[str, ...] = ()
-    """The hosts on which there may be more of them: they did not answer, or left the job before."""
+    unsearched: Mapping[str, str | MusterError] = field(default_factory=dict)
+    """The hosts on which there may be more of them, each with the reason."""
 
     def lines(self, result: LaunchResult) -> Iterator[str]:
         yield from self._outputs(result)
         yield from self._beside(result)
+        yield from (f"not searched for files: {line}" for line in lines_of(self.unsearched.items()))
 
     def _outputs(self, result: LaunchResult) -> Iterator[str]:
         """`3 files, 12 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, one line for hosts with equal outputs."""
@@ -70,9 +70,7 @@ class WrittenFinding(Finding):
         if wrote:
             it = "it" if [files.files for _, files in wrote] == [1] else "them"
             get = f"muster get {result.plan.spec.job} fetches {it}"
-            rest = f"{get}; the next launch starts without {it}"
-            more = f"; not searched: {fold_names(self.unsearched)}" if self.unsearched else ""
-            yield f"written beside the code: {', '.join(listed)}; {rest}{more}"
+            yield f"written beside the code: {', '.join(listed)}; {get}; the next launch starts without {it}"
 
     def as_json(self) -> Mapping[str, Any]:
         files = self.written.items()
@@ -88,24 +86,24 @@ class WrittenFilesOfHosts(Feature):
 
     def __init__(self) -> None:
         self._answers: dict[str, Written] = {}
+        self._errors: dict[str, MusterError] = {}
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Ask the hosts that still answer and that the next attempt does not use."""
         leaving = {
             name: channel for name, channel in attempt.answering.items() if name not in attempt.next_hosts
         }
-        self._answers |= ask_every(leaving, OUTPUTS, ASK_SECONDS).results
-        return self._with_files(result) if attempt.is_last else result.having(WrittenFinding({}))
+        outcomes = ask_every(leaving, OUTPUTS, ASK_SECONDS)
+        self._answers |= outcomes.results
+        self._errors |= outcomes.errors
+        return self.over(result) if attempt.is_last else result.having(WrittenFinding({}))
 
     def over(self, result: LaunchResult) -> LaunchResult:
-        """Add what hosts had that left the job before its last attempt, and the hosts that were not asked."""
-        return self._with_files(result)
-
-    def _with_files(self, result: LaunchResult) -> LaunchResult:
-        by_folder: dict[str, tuple[str, Written]] = {}
+        """Add what the hosts had, also those that left the job before, and the hosts that did not tell."""
+        by_folder: dict[str, tuple[str, Written]] = {}  # without a mark, each host counts
         for name, answer in self._answers.items():
             if any(files.files or files.more for files in (answer.beside, answer.out)):
-                by_folder.setdefault(answer.folder, (name, answer))
+                by_folder.setdefault(answer.folder or name, (name, answer))
         hosts = dict.fromkeys([*result.left_out, *(host.host.name for host in result.plan.hosts)])
-        unsearched = tuple(host for host in hosts if host not in self._answers)
+        unsearched = {host: self._errors.get(host, GONE) for host in hosts if host not in self._answers}
         return result.having(WrittenFinding(dict(by_folder.values()), unsearched))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from ...core.agent.supervisor import JobHandler
@@ -15,14 +16,13 @@ class Outputs(JobHandler):
     """Answers how many files there are, and which is the largest."""
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
-        """Those beside the code, and those in $MUSTER_OUT.
-
-        `folder` is equal on hosts that share the job's folder.
-        """
-        folder = self.job.job["folder"]
+        """Those beside the code, those in $MUSTER_OUT, and the mark of the job's folder (`Written`)."""
+        folder, mark = self.job.job["folder"], None
         beside, out = Search(folder, has_limits=True), Search(folder, has_limits=True)
+        with contextlib.suppress(OSError):  # a full disk, perhaps filled by these files
+            mark = identity_of_folder(Path(JobPaths(folder).identity))
         return {
             "beside": counted(beside.beside_code(), beside),
             "out": counted(out.out(), out),
-            "folder": identity_of_folder(Path(JobPaths(folder).identity)),
+            "folder": mark,
         }
