@@ -26,7 +26,13 @@ class Completion(Command):
 
     def run(self) -> None:
         """Print it."""
-        from .dispatch import COMPLETE, Commands  # which imports this module
+        sys.stdout.write(script_for(self.shell))
 
-        script = SHELLS[self.shell](Commands(), {}, "muster", COMPLETE)
-        sys.stdout.write(script.source())
+
+def script_for(shell: str) -> str:
+    """The script of a shell."""
+    from .dispatch import COMPLETE, Commands  # which imports this module
+
+    script = SHELLS[shell](Commands(), {}, "muster", COMPLETE).source()
+    # That for bash would run the command as it is typed, perhaps ./muster in a cloned repository.
+    return script.replace("=bash_complete $1)", "=bash_complete muster)")

@@ -189,7 +189,7 @@ def _project(path: Path, *, is_here: bool) -> Project | None:
 
     try:
         document = toml(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path}: not valid TOML: {error}") from None
     table = document if path.name == NAMES[0] else document.get("tool", {}).get("muster")
     return None if table is None else Project(path, text, table)

@@ -155,6 +155,12 @@ def test_only_a_rank_that_failed_in_a_collective_has_its_record_read() -> None:
     assert needed(failed(GLOO), recorded)
     assert needed(failed(LATE), recorded)
     assert not needed(failed(OWN), recorded)
+    worker = (
+        *SERVICE[4:6],
+        "    data = self._try_get_data(timeout=timeout)\n",
+        "RuntimeError: worker killed\n",
+    )
+    assert not needed(dataclasses.replace(failed(""), tail=worker), recorded)
     assert not needed(failed(GLOO), PLAN.spec.having(WhyOptions(no_record=True)))
 
 

@@ -162,6 +162,7 @@ def test_packages_and_wheels_are_not_refused(
             "a @ ./x: nothing is built on this machine",
         ),
         ("[project", "this is no TOML"),
+        pytest.param("x = " + "[" * 5000, "this is no TOML", id="deep"),
         ("tool=1\nproject=2", r"there is no \[project\]"),
     ],
 )

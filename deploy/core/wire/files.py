@@ -102,7 +102,7 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
 def digest(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file."""
     sha256 = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while part := file.read(CHUNK_BYTES):
             sha256.update(part)
     return sha256.hexdigest()

@@ -80,7 +80,10 @@ def toml(text: str) -> Mapping[str, Any]:
         import tomllib  # 3.10 has none
     else:
         import tomli as tomllib
-    document: Mapping[str, Any] = tomllib.loads(text)
+    try:
+        document: Mapping[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
     return document
 
 

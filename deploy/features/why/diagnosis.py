@@ -20,7 +20,7 @@ from ...core.connect.fanout import ask_every
 from ...core.connect.requests.hosts import LOAD, OPEN_PORT, REACH, Reached
 from ...core.errors import lines_of
 from ...core.hosts.rendezvous import Rendezvous, peers
-from ...core.job.cause import ended_with, in_collective
+from ...core.job.cause import ended_with, in_collective, last_traceback
 from ...core.job.events import LONGEST_TEXT, JobEvent, Stage, of_failure
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure, Finding, LaunchResult, RankExit
@@ -104,6 +104,7 @@ STUCK = frozenset({"start", "stall"})
 MOST_PAIRS = 3
 # Messages of Gloo, NCCL and Muster's MPI backend about a collective that took too long.
 _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+_OF_FRAME = re.compile(r"(\[rank\d+\]:)? {2}")  # its source line may have a parameter `timeout`
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def needed(failure: Failure, spec: LaunchSpec) -> bool:
 
 
 def _timed_out(failure: Failure) -> bool:
-    return any(map(_TIMED_OUT.search, failure.tail))
+    return any(_TIMED_OUT.search(line) for line in last_traceback(failure.tail) if not _OF_FRAME.match(line))
 
 
 @dataclass(frozen=True)
