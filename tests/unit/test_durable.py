@@ -86,11 +86,11 @@ def test_what_another_host_has_put_there_meanwhile_is_not_removed(
     path = tmp_path / "content"
     path.write_bytes(b"")
 
-    def heal(path: Path, digest: str) -> bool:
+    def heal(path: Path) -> str:
         write_atomically(path, CONTENT)
-        return False
+        return "the digest of the file that was there before"
 
-    monkeypatch.setattr(durable, "matches", heal)
+    monkeypatch.setattr(durable, "digest_of", heal)
     assert not keep_if_intact(path, DIGEST)
     assert path.read_bytes() == CONTENT
 
