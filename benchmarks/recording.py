@@ -124,7 +124,7 @@ class World:
 def recording(folder: str) -> dict[str, str]:
     """The environment of a rank that records into a folder."""
     path = os.pathsep.join([*map(str, IN_RANK), os.environ.get("PYTHONPATH", "")])
-    return {"MUSTER_RECORD": "1", "MUSTER_AGENT": folder, "PYTHONPATH": path}
+    return {"MUSTER_START": "muster_start", "MUSTER_AGENT": folder, "PYTHONPATH": path}
 
 
 def measure(words: list[str], ranks: int, pairs: int) -> list[tuple[Block, Block]]:
@@ -151,7 +151,7 @@ def starts(pairs: int) -> list[tuple[float, float]]:
 
     def once(folder: str, record: str) -> float:
         began = resource.getrusage(resource.RUSAGE_CHILDREN)
-        env = {**os.environ, **recording(folder), "RANK": "0", "MUSTER_RECORD": record}
+        env = {**os.environ, **recording(folder), "RANK": "0", "MUSTER_START": "muster_start" * int(record)}
         subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         return ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime

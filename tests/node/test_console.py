@@ -85,7 +85,7 @@ def running(home: Path, program: str = PROGRAM, python: str = sys.executable) ->
     for name, text in PROGRAMS.items():
         (job / "bin" / "in_rank" / name).write_text(text)
     (job / "code" / "train.py").write_text(program)
-    env = {**os.environ, "RANK": "1", "MUSTER_AGENT": str(private), "MUSTER_RECORD": "1"}
+    env = {**os.environ, "RANK": "1", "MUSTER_AGENT": str(private), "MUSTER_START": "muster_start"}
     env["PYTHONPATH"] = str(job / "bin" / "in_rank")
     agent = Consoles(home / ".muster")
     with subprocess.Popen(
@@ -264,7 +264,7 @@ def test_the_program_sees_no_further_thread_and_a_later_python_of_the_rank_has_t
     again = "import os, sys, threading\nassert threading.active_count() == 1\n"
     again += "if 'AGAIN' not in os.environ:\n"
     again += "    path = os.path.dirname(os.environ['MUSTER_AGENT']) + '/.muster/jobs/j/bin/in_rank'\n"
-    again += "    os.environ.update(AGAIN='1', MUSTER_RECORD='1', PYTHONPATH=path)\n"
+    again += "    os.environ.update(AGAIN='1', MUSTER_START='muster_start', PYTHONPATH=path)\n"
     again += "    os.execv(sys.executable, [sys.executable, 'train.py'])\n"
     with running(tmp_path, again + PROGRAM) as rank:
         assert rank.eval("scale")["1"]["value"] == "2"

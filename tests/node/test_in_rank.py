@@ -206,6 +206,7 @@ def test_imports_are_kept_ready_only_if_ranks_can_be_forked_from_them(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = os.pathsep.join([str(folder / "in_rank"), str(packages)])
     env = {**os.environ, "PYTHONPATH": path, "MUSTER_PRELOAD_FD": str(theirs.fileno())}
+    env["MUSTER_START"] = "muster_preload"
     with subprocess.Popen([sys.executable, "-c", ""], env=env, pass_fds=[theirs.fileno()]) as process, ours:
         theirs.close()
         ours.send(json.dumps({"modules": str(folder / "modules"), "names": ["one"]}).encode())

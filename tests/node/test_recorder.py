@@ -71,16 +71,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, program: str, *, record: str = "1") -> subprocess.Popen[str]:
+def start(folder: Path, program: str, *, record: str = "muster_start") -> subprocess.Popen[str]:
     (folder / "train.py").write_text(PROGRAM + program)
     path = os.pathsep.join([str(folder / "in_rank"), str(folder)])
-    env = {"RANK": "1", "MUSTER_AGENT": str(folder), "PYTHONPATH": path, "MUSTER_RECORD": record}
+    env = {"RANK": "1", "MUSTER_AGENT": str(folder), "PYTHONPATH": path, "MUSTER_START": record}
     return subprocess.Popen(
         [sys.executable, "train.py"], cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True
     )
 
 
-def run(folder: Path, program: str, *, record: str = "1") -> str:
+def run(folder: Path, program: str, *, record: str = "muster_start") -> str:
     with start(folder, program, record=record) as rank:
         return rank.communicate(timeout=100)[0]
 

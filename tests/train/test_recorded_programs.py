@@ -54,7 +54,7 @@ dist.destroy_process_group()
 def run(folder: Path, record: str) -> str:
     # Port 0: torch takes a free one.
     world = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    recording = {"MUSTER_AGENT": str(folder), "MUSTER_RECORD": record, "PYTHONPATH": IN_RANK}
+    recording = {"MUSTER_AGENT": str(folder), "MUSTER_START": record, "PYTHONPATH": IN_RANK}
     return subprocess.run(
         [sys.executable, "program.py"],
         cwd=folder,
@@ -68,5 +68,5 @@ def run(folder: Path, record: str) -> str:
 @pytest.mark.slow
 def test_a_program_does_the_same_when_it_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    assert run(tmp_path, "1") == run(tmp_path, "0")
+    assert run(tmp_path, "muster_start") == run(tmp_path, "")
     assert read_ring(str(tmp_path / "ring-0"))["entries"][-1]["op"] == "all_reduce"

@@ -25,11 +25,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from queue import Empty, SimpleQueue
-from typing import Any, BinaryIO, NoReturn, Union
+from typing import Any, BinaryIO, NoReturn, Protocol
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
 LAST_SECONDS = 10.0  # at the end, to pass on the rest of the output; children may print forever
-RELEASE_SECONDS = 5.0  # a process that is to fork answers at once
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 HELD = (signal.SIGUSR1, signal.SIGUSR2)  # until the program has a handler: their default action ends it
 HELD_SECONDS = 0.1  # between two looks for the handler
@@ -277,37 +276,16 @@ class Launcher:
         self.report(status)
 
 
-class Released:
-    """The program of this rank, whose imports were done before (in_rank/muster_preload.py).
+class Program(Protocol):
+    """The process of the program of this rank: a `Popen`, or one that runs already."""
 
-    This process became its parent before it became a wrapper.
-    """
+    pid: int
+    stdout: Any
+    stderr: Any
 
-    def __init__(self, pid: int, out: int, err: int) -> None:
-        self.pid, self._over = pid, False
-        for descriptor in (out, err):
-            os.set_inheritable(descriptor, False)
-        self.stdout, self.stderr = os.fdopen(out, "rb"), os.fdopen(err, "rb")
-
-    def send_signal(self, number: int) -> None:
-        """Send the program a signal, unless it has ended."""
-        if not self._over:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """End the program."""
-        self.send_signal(signal.SIGKILL)
-
-    def wait(self) -> int:
-        """Wait for its end; returns the exit code, negative for a signal."""
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self._over = True  # from the next call on, another process may have its number
-        status = os.waitpid(self.pid, 0)[1]
-        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-Program = Union["subprocess.Popen[bytes]", Released]
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> int: ...
 
 
 class Signals:
@@ -357,24 +335,6 @@ class Signals:
         return False
 
 
-def run_released(argv: list[str]) -> None:
-    """Let a process that has done the imports run the program; returns only if there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.settimeout(RELEASE_SECONDS)
-            connection.connect(os.path.join(os.environ["MUSTER_AGENT"], "agent"))
-            hello = {"hello": "preload", "argv": argv, "env": dict(os.environ)}
-            connection.sendall(json.dumps(hello).encode() + b"\n")
-            stream = connection.makefile("rb")
-            wrapper: int = json.loads(stream.readline() or b"{}").get("wrapper", 0)
-        except (OSError, ValueError):
-            return
-        if wrapper:
-            connection.settimeout(None)
-            connection.sendall(b"\n")
-            stand_in(wrapper, stream)
-
-
 def stand_in(wrapper: int, stream: BinaryIO) -> NoReturn:
     """Be the process of the launcher for a rank whose wrapper is another process, and end with its status.
 
@@ -407,8 +367,11 @@ def start(argv: list[str], agent: AgentConnection, ranks: Mapping[str, int]) -> 
     )
 
 
-def run(argv: list[str], launcher: Launcher, released: Released | None = None) -> None:
-    """Run Python with these arguments to its end, and report its status to the launcher's process."""
+def run(argv: list[str], launcher: Launcher, program: Program | None = None) -> None:
+    """Run Python with these arguments to its end, and report its status to the launcher's process.
+
+    `program`: its process, if it runs already.
+    """
     ranks = position_of(os.environ)
     agent = AgentConnection({"hello": "rank", "pid": os.getpid(), "stand_in": launcher.pid, **ranks})
     label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", agent.job["log"])
@@ -417,7 +380,7 @@ def run(argv: list[str], launcher: Launcher, released: Released | None = None) -
         "err": collections.deque(maxlen=TAIL_LINES),
     }
     try:
-        child = released or start(argv, agent, ranks)
+        child = program or start(argv, agent, ranks)
     except OSError as error:
         agent.send({"event": "output", "stream": "err", "text": f"{error}\n"})
         finish(agent, label, 127, [f"{error}\n"])
@@ -517,13 +480,6 @@ def end_with_agent(agent: AgentConnection, child: Program, gone: threading.Event
 
 def main(argv: list[str]) -> NoReturn:
     """Run the program, in a wrapper that is not the process of the launcher."""
-    if numbers := os.environ.pop("MUSTER_RELEASED", ""):
-        pid, connection, out, err = map(int, numbers.split())
-        os.set_inheritable(connection, False)
-        run(argv, Launcher(socket.socket(fileno=connection)), Released(pid, out, err))
-        os._exit(0)
-    if os.environ.get("MUSTER_PRELOAD") == "1":
-        run_released(argv)
     ours, theirs = socket.socketpair()
     if wrapper := os.fork():
         theirs.close()

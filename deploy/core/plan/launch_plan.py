@@ -48,6 +48,8 @@ class Contribution:
     """Files in the job's folder. Each replaces one of the plan with the same path."""
     in_rank: Mapping[str, str] = field(default_factory=dict)
     """Programs for the folder in_rank/ of its ranks, each text by its name."""
+    at_start: tuple[str, ...] = ()
+    """The modules of these programs that each rank imports at its start, to call `begin` of each."""
     own_files: bool = False
     """Whether its ranks see other files than its agent, which then checks no links out of the code."""
     about: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class Contribution:
             path=(*self.path, *more.path),
             files=(*self.files, *more.files),
             in_rank={**self.in_rank, **more.in_rank},
+            at_start=(*self.at_start, *more.at_start),
             own_files=more.own_files or self.own_files,
             about=(*self.about, *more.about),
             about_host=(*self.about_host, *more.about_host),

@@ -91,7 +91,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: RankPrograms, adde
         folder=paths.folder,
         cwd=str(PurePosixPath(paths.code, spec.tree.within)),
         path=path,
-        env={**added.env, **_environment(host.name, layout, paths), **_own_path(spec, path)},
+        env={**added.env, **_environment(host.name, layout, paths, added), **_own_path(spec, path)},
         files=tuple({file.path: file for file in files}.values()),
         command=launcher.command(host.name, layout),
         kept=tuple((f"{paths.code}/{folder}", f"{kept}/{folder}") for folder in keep.keep),
@@ -99,7 +99,7 @@ def _plan_host(host: Host, layout: Layout, slots: str, tools: RankPrograms, adde
     )
 
 
-def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
+def _environment(host: str, layout: Layout, paths: JobPaths, added: Contribution) -> dict[str, str]:
     """The environment of every rank of a host. The user's variables come last and override the others."""
     spec = layout.spec
     env = {
@@ -115,6 +115,8 @@ def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
         # Lines appear at once, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
     }
+    if added.at_start:
+        env["MUSTER_START"] = " ".join(added.at_start)
     if interface := layout.rendezvous.interfaces.get(host):
         # Of Gloo, of NCCL, and of torch.distributed.rpc.
         env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), interface)

@@ -18,11 +18,12 @@ from ...core.errors import MusterError
 from ...core.hosts.bounds import Bytes, Count, Text
 from ...core.job.events import LONGEST_TEXT, JobEvent, Said
 from ...core.job.feature import Attempt, Feature, Start
-from ...core.job.planning import rank_programs
-from ...core.plan.launch_plan import Contribution
+from ...core.job.planning import rank_programs, tools
+from ...core.plan.launch_plan import Contribution, RemoteFile
 from ...core.text.fold import fold, fold_names
 from ...core.text.text import size
 from ...core.wire.clock import now
+from ...core.wire.paths import JobPaths
 
 
 @lazy_dataclass(frozen=True)
@@ -56,9 +57,17 @@ class Preload(Feature):
         self._news: list[tuple[str, str]] = []  # hosts, each with its answer, to print together
 
     def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
-        """Let the ranks say which modules they import."""
-        added = Contribution(env={"MUSTER_PRELOAD": "1"}, in_rank=rank_programs(Path(__file__).parent))
-        return dict.fromkeys(cluster.channels, added)
+        """Let each rank start from the imports that its host has ready (on_host/rank_start.py)."""
+        here, facts = Path(__file__).parent, cluster.facts
+        texts = {"rank.py": (here / "on_host" / "rank_start.py").read_text(), "wrapper.py": tools().rank}
+        folders = {host: JobPaths.of(facts[host].home, start.spec.job).programs for host in cluster.channels}
+        return {
+            host: Contribution(
+                in_rank=rank_programs(here),
+                files=tuple(RemoteFile(f"{folder}/{name}", 0o600, text) for name, text in texts.items()),
+            )
+            for host, folder in folders.items()
+        }
 
     def begins(self, attempt: Attempt) -> None:
         """Its hosts may have preloaded imports for this attempt, and will for the next one."""

@@ -16,5 +16,5 @@ class Recorder(Feature):
 
     def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
         """No host is asked for it."""
-        added = Contribution(env={"MUSTER_RECORD": "1"}, in_rank=rank_programs(Path(__file__).parent))
+        added = Contribution(at_start=("muster_start",), in_rank=rank_programs(Path(__file__).parent))
         return dict.fromkeys(cluster.channels, added)

@@ -1,7 +1,6 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts at the rank's end.
 
-It imports muster_program_end.py, and muster_start.py for the recorder and the console, while this folder is
-on the path.
+It imports muster_program_end.py, and the modules that features add (START), while this folder is on the path.
 
 Three kinds of failure look like success, or like no end, from outside:
 
@@ -28,6 +27,8 @@ from importlib.util import module_from_spec
 from types import TracebackType
 from typing import Any
 
+START = "MUSTER_START"
+"""The variable with the names of modules beside this one, in each of which `begin` is called."""
 ALONE = "world-of-one"  # the file of rank 3: world-of-one-3 (core/agent/rank.py)
 RUNNERS = ("<frozen runpy>", "/runpy.py", "/mpi4py/__main__.py", "/mpi4py/run.py")
 STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # variables of MPI launchers
@@ -182,11 +183,10 @@ def _run_next() -> None:
 if __name__ == "sitecustomize":
     if os.environ.get("USE_LIBUV") == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         sys.meta_path.insert(0, _WithoutLibuv())
-    if "MUSTER_PRELOAD_FD" in os.environ:
-        import_module("muster_preload").wait()  # returns in a rank of the next attempt
-    with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
-        if os.environ.pop("MUSTER_RECORD", "") == "1":  # no --no-record
-            import_module("muster_start").begin()
+    for module_name in os.environ.get(START, "").split():
+        with contextlib.suppress(Exception):  # what a feature adds must not cost the rank
+            import_module(module_name).begin()
+    os.environ.pop(START, None)
     the_over = import_module("muster_program_end").ProgramEnd(dict(os.environ))
     _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
     the_end = _End(dict(os.environ), the_over)

@@ -1,7 +1,7 @@
 """Waits, with the imports of the ranks done, until the next attempt of the job needs them (`--preload`).
 
 The agent starts one such process on its host, by the command line and with the environment of a rank
-(features/preload/on_host/preload.py). `sitecustomize.py` calls `wait` before Python runs the program, and so
+(features/preload/on_host/preload.py). `sitecustomize.py` calls `begin` before Python runs the program, and so
 nothing of the program has run. For each rank of the next attempt a fork returns from there: Python then
 begins the program with its own `__main__`, arguments and flags.
 
@@ -48,7 +48,7 @@ class Unfit(Exception):  # a reason, not an error
     """Why this process cannot stand in for new ranks."""
 
 
-def wait() -> None:
+def begin() -> None:
     """Import the modules, and wait; returns in a rank only."""
     control = socket.socket(fileno=int(os.environ.pop(CONTROL)))
     try:
@@ -102,8 +102,8 @@ def _prepare(request: dict[str, Any]) -> int:
     with open(request["modules"], encoding="utf-8") as file:
         origins: dict[str, str] = json.load(file)
     _refuse_customizations()
-    if os.environ.get("MUSTER_RECORD") == "1":
-        import_module("muster_start")  # the recorder wraps torch's functions when torch is imported
+    for name in os.environ["MUSTER_START"].split():
+        import_module(name)  # the recorder wraps torch's functions when torch is imported
     opened, errors = _descriptors(), list[str]()
     # Python has not ended the import of `site`, so another thread would wait for it.
     for name in ("site", "sitecustomize"):

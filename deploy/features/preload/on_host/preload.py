@@ -145,12 +145,13 @@ class Preload(JobHandler):
         path = private / "preload.json"
         path.write_text(json.dumps(self._seen))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        modules = f"muster_preload {self._env.get('MUSTER_START', '')}"
         with theirs:
             process = reaper.start(
                 self._argv,
                 self._ended,
                 cwd=self.job.job["cwd"],
-                env={**self._env, "MUSTER_PRELOAD_FD": str(theirs.fileno())},
+                env={**self._env, "MUSTER_PRELOAD_FD": str(theirs.fileno()), "MUSTER_START": modules},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

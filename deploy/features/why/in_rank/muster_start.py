@@ -1,6 +1,6 @@
 """Loads the recorder when the program imports torch.distributed, and the console at its first connection.
 
-`sitecustomize.py` loads this into every rank, also of a program that needs neither, so it must start fast:
+`sitecustomize.py` imports this in every rank, also of a program that needs neither, so it must start fast:
 it imports no module that takes more than 0.3 ms. The thread of the console is none of `threading`, where
 programs count and join threads.
 

@@ -84,7 +84,7 @@ class EvidenceOfJob(JobHandler):
         """Send the evidence of the ranks of this host."""
         job = self.job
         paths, more = JobPaths(job.job["folder"]), {"gpus": job.shared.get("gpus", dict)()}
-        recorded = job.job["env"].get("MUSTER_RECORD") == "1"
+        recorded = "muster_start" in job.job["env"].get("MUSTER_START", "").split()
         folder, tool = str(job.private), hello["tool"]
         evidence = collect(tool, job.ranks, folder, paths.code, recorded=recorded, **more)
         write_frame(stream, {"ranks": evidence})
