@@ -20,6 +20,14 @@ class RunFlags(TypedDict, total=False):
     exclude: str
     python: str
     slurm: str | Literal[True]
+    np: int
+    backend: Literal["auto", "gloo", "nccl", "mpi", "hccl"]
+    network: str
+    max_restarts: int
+    spares: int
+    grace: int
+    start_timeout: int
+    max_log: str
     notify: str
     stall_timeout: int
     no_record: bool
@@ -34,22 +42,14 @@ class RunFlags(TypedDict, total=False):
     python_version: str
     system_torch: bool
     torch_backend: str
-    np: int
     per_host: int
     env: Mapping[str, str] | Sequence[str]
     detach: bool
-    max_restarts: int
     profile: str
-    backend: Literal["auto", "gloo", "nccl", "mpi", "hccl"]
-    network: str
     runs: Path
     slots: str | int
     min_hosts: int
-    spares: int
-    grace: int
-    start_timeout: int
     rank: str | int
-    max_log: str
     timings: bool
     launcher: Literal["mpirun", "torchrun"]
 

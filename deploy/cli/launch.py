@@ -20,7 +20,7 @@ from ..core.plan.kept_folders import KeepOptions, project_key, with_kept
 from ..core.plan.launcher import place_ranks
 from ..core.plan.placement import Placement
 from ..core.plan.source_tree import of_package, scan, with_files
-from ..core.plan.spec import DEFAULT_LAUNCHER, START_SECONDS, LaunchSpec
+from ..core.plan.spec import DEFAULT_LAUNCHER, LaunchSpec, RequestFlags
 from ..core.text.progress import OnStage, Progress
 from ..core.text.screen import Screen
 from ..core.timings import Timings
@@ -171,19 +171,12 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         command=("muster", "launch", *Declaration(LaunchOptions).arguments_of(options)),
         sources=_sources(options),
         launcher=options.launcher or DEFAULT_LAUNCHER,
-        np=options.np or None,
         python=options.python,
-        network=options.network,
-        backend=options.backend,
         env=(*env, *(variable for part in parts for variable in part.variables)),
         hidden=_hidden(options),
         columns=None if options.detach else columns,
-        start_timeout=float(options.start_timeout or START_SECONDS),
-        grace=float(options.grace),
         may_restart=options.max_restarts > 0,
-        max_restarts=options.max_restarts,
-        spares=options.spares,
-        max_log=options.max_log,
+        **{each.field: getattr(options, each.field) for each in flags_of(RequestFlags)},
     ).having(*parts)
 
 

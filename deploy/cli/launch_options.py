@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Literal
 
 from ..core.hosts.slots import SlotRule, slot_rule
 from ..core.plan.flags import flag
-from ..core.plan.spec import LAUNCHERS, MAX_LOG, LauncherName
+from ..core.plan.spec import LAUNCHERS, LauncherName, RequestFlags
 from ..features.all_options import FeatureOptions
-from .option_values import BACKENDS, network, ranks, size
+from .option_values import ranks
 from .shared import (
     EXCLUDE,
     HOSTS,
@@ -27,7 +26,7 @@ from .shared import (
 
 
 @dataclass(frozen=True)
-class LaunchOptions(FeatureOptions, SlurmOptions):
+class LaunchOptions(FeatureOptions, RequestFlags, SlurmOptions):
     """The flags of a launch."""
 
     groups: ClassVar = dict.fromkeys(
@@ -40,14 +39,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
 
     hosts: str = flag(
         "", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), replaces=("slurm",), group="Most used"
-    )
-    np: int = flag(
-        0,
-        "number of ranks (default: all slots)",
-        "N",
-        least=1,
-        also=("-n", "--ntasks", "--num-processes"),
-        group="Most used",
     )
     per_host: int = flag(
         0,
@@ -68,13 +59,6 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         False,
         "let the job continue without this command: Muster's driver, which watches it, runs on the first "
         "host; with --slurm, in a batch job",
-        group="Most used",
-    )
-    max_restarts: int = flag(
-        0,
-        "how often to start again after a failure, on the hosts that still work (default: 0)",
-        "N",
-        least=0,
         group="Most used",
     )
     dry_run: bool = flag(
@@ -111,25 +95,9 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         blank="no arguments",
         group="What runs",
     )
-    backend: str = flag(
-        "auto",
-        "backend of torch.distributed: auto (default), gloo, nccl, mpi or hccl; the program gets it as "
-        "MUSTER_BACKEND",
-        "NAME",
-        choices=BACKENDS,
-        group="What runs",
-    )
 
     include: str = flag("", INCLUDE, "HOSTS", group="Where it runs")
     exclude: str = flag("", EXCLUDE, "HOSTS", group="Where it runs")
-    network: str = flag(
-        "",
-        "network of the ranks: a CIDR, or an interface of the first host (default: one that all hosts reach)",
-        "NETWORK",
-        also=("--network-interface",),
-        parse=network,
-        group="Where it runs",
-    )
     python: str = flag("", PYTHON, "PATH", of_project=True, group="Where it runs")
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER", group="Where it runs")
 
@@ -143,40 +111,9 @@ class LaunchOptions(FeatureOptions, SlurmOptions):
         also=("--min-np",),
         group="Survive failures",
     )
-    spares: int = flag(
-        0,
-        "keep this many more hosts than --np needs ready, to replace hosts that fail (default: 0)",
-        "N",
-        least=1,
-        group="Survive failures",
-    )
-    grace: int = flag(
-        30,
-        "seconds from SIGTERM to SIGKILL for ranks that handle SIGTERM, and for processes that a rank leaves "
-        "behind (default: 30)",
-        "SECONDS",
-        least=0,
-        group="Survive failures",
-    )
-    start_timeout: int = flag(
-        0,
-        "seconds until every rank must have started (default: 60); also until Slurm must have given hosts, "
-        "for which there is no limit without this flag",
-        "SECONDS",
-        least=1,
-        group="Survive failures",
-    )
 
     rank: frozenset[int] | None = flag(
         None, "show only these ranks here: 0,4-7; the logs have all", "RANKS", parse=ranks, group="Look at it"
-    )
-    max_log: int = flag(
-        MAX_LOG,
-        "limit for each log of the run here: 200M, 4G (default: 500M; 0: none); a longer log keeps its "
-        "beginning and its last lines, and its host has all of it",
-        "BYTES",
-        parse=partial(size, "--max-log"),
-        group="Look at it",
     )
     timings: bool = flag(False, "at the end, print how long each part of the start took", group="Look at it")
 

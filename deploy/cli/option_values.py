@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import ipaddress
 import os
 import re
 import secrets
@@ -23,14 +22,12 @@ from .shared import require_rank
 
 STDIN = 0  # file descriptor
 UNREAD_INPUT = "note: ranks do not read standard input; put the data in a file of the project"
-BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 _INSTEAD = {
     "rank": "muster logs JOB --rank shows one rank of it",
     "timings": "its runs/JOB/result.json has them, and comes with muster attach",
 }
 _SET_BY = {
     "MUSTER_BACKEND": "; --backend chooses it",
-    "MUSTER_RECORD": "; --no-record unsets it",
     **dict.fromkeys(("RANK", "WORLD_SIZE"), "; --np and slots= set the number of ranks"),
     "MASTER_ADDR": "; --network chooses the network of the ranks",
 }
@@ -127,14 +124,6 @@ def require_ranks(chosen: frozenset[int] | None, count: int) -> None:
         require_rank(max(beyond), count)
 
 
-def size(option: str, text: str, *, least: int = 0) -> int:
-    """A number of bytes: `500M`, `8G`, or a number without a unit."""
-    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", text.upper())
-    if not match or int(match[1]) < least:
-        raise UsageError(f"{option} {text}: write a number of bytes such as 500M or 8G")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
-
-
 def ranks(text: str) -> frozenset[int]:
     """The ranks of a list such as `0,4-7`."""
     chosen: set[int] = set()
@@ -148,15 +137,3 @@ def ranks(text: str) -> frozenset[int]:
             raise UsageError(f"--rank {clip(text)}: more than {MOST_RANKS} ranks")
         chosen |= set(range(first, last + 1))
     return frozenset(chosen)
-
-
-def network(text: str) -> str:
-    """A CIDR as `ipaddress` writes it, or the name of an interface."""
-    if "/" in text:
-        try:
-            return str(ipaddress.ip_network(text, strict=False))
-        except ValueError as error:
-            raise UsageError(f"--network {text}: {error}; write 10.1.0.0/16, or an interface: eth1") from None
-    if text and not re.fullmatch(r"[A-Za-z0-9._:@-]{1,15}", text):
-        raise UsageError(f"--network {text!r}: not a name of an interface; write eth1, or 10.1.0.0/16")
-    return text

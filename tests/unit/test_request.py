@@ -13,6 +13,7 @@ from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts import hostfile
+from muster.deploy.core.plan import spec
 from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
 from muster.deploy.core.wire.variables import OF_RANKS, is_foreign
@@ -103,13 +104,13 @@ def test_a_job_is_recorded_unless_the_user_declines() -> None:
 
 @pytest.mark.parametrize(("text", "meant"), [("10.1.2.3/16", "10.1.0.0/16"), ("eth1", "eth1"), ("", "")])
 def test_a_network_is_read(text: str, meant: str) -> None:
-    assert request.network(text) == meant
+    assert spec.network(text) == meant
 
 
 @pytest.mark.parametrize("text", ["10.1.0.0/33", "eth0,eth1", "a b", "10.1/x", "; reboot"])
 def test_what_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--network"):
-        request.network(text)
+        spec.network(text)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +118,13 @@ def test_what_is_no_network_is_refused(text: str) -> None:
     [("0", 0), ("700", 700), ("2K", 2048), ("500M", 500 << 20), ("8g", 8 << 30), ("1T", 1 << 40)],
 )
 def test_a_size_has_a_letter_for_its_unit(text: str, size: int) -> None:
-    assert request.size("--max-log", text) == size
+    assert spec.size("--max-log", text) == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "1.5G", "8GB", "8 G", "1e9"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--max-log .*: write a number of bytes such as 500M or 8G"):
-        request.size("--max-log", text)
+        spec.size("--max-log", text)
 
 
 @pytest.mark.parametrize("known", OF_RANKS)

@@ -45,7 +45,7 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
         "env": {name: HIDDEN if is_secret(name, spec.hidden) else value for name, value in spec.env},
         "options": {
             "grace": spec.grace,
-            "start-timeout": spec.start_timeout,
+            "start-timeout": spec.start_seconds,
             "max-restarts": spec.max_restarts,
             "min-hosts": spec.min_hosts,
             "network": spec.network,

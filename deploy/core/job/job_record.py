@@ -33,7 +33,7 @@ def grace_of_stop(folder: Path) -> float | None:
 def record_without_hosts(spec: LaunchSpec, folder: Path, head: str, *, detached: bool) -> dict[str, Any]:
     """The content of job.json for a job whose hosts are not known yet."""
     return {
-        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
+        **{"job": spec.job, "user": spec.user, "launcher": spec.launcher, "hosts": [], "ranks": spec.np},
         **{"attempt": 0, "started": time.time(), "detached": detached, "driver": identity()},
         "driver_folder": str(folder),
         "head": head,

@@ -165,7 +165,7 @@ class LaunchLoop:
     def _start(self) -> None:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self.attempt.timings.now()
-        self.state.deadlines.after(self.plan.spec.start_timeout, self._start_is_late)
+        self.state.deadlines.after(self.plan.spec.start_seconds, self._start_is_late)
         # A heartbeat: agents end a job whose driver is silent.
         self.cluster.ping = lambda channel: channel.post(PING)
         self.cluster.ping_all()
@@ -187,7 +187,7 @@ class LaunchLoop:
         self.attempt.timings.note("start of the launcher", began)
 
     def _start_is_late(self) -> None:
-        state, seconds = self.state, self.plan.spec.start_timeout
+        state, seconds = self.state, self.plan.spec.start_seconds
         if not state.all_started and not state.failures:
             reason = f"{state.unstarted} had not started after {seconds:.0f} s"
             state.fail(Failure("start", reason, 3, at=now(), tail=tuple(state.launcher_tail)))

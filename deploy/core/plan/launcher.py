@@ -121,11 +121,11 @@ def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
     `UsageError` for a request that no cluster could run, without asking a host.
     """
     slots = sum(host.slots for host in hosts)
-    if spec.np is not None and not 1 <= spec.np <= slots:
+    if not 0 <= spec.np <= slots:
         raise UsageError(
             f"--np {spec.np}: the hosts have {count(slots, 'slot')}; raise slots= or --slots, or lower --np"
         )
-    left, first = slots if spec.np is None else spec.np, 0
+    left, first = spec.np or slots, 0
     hosts_with_ranks, ranks = [], {}
     for host in hosts:
         if number := min(host.slots, left - first):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from ..decode import from_json
+from ..errors import UsageError
 from ..hosts.hostfile import Host
-from .flags import Options
+from .flags import Options, flag
 from .program import Program
 from .source_tree import Tree
 
@@ -18,7 +22,8 @@ T = TypeVar("T", bound=Options)
 LauncherName = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 DEFAULT_LAUNCHER: LauncherName = "mpirun"
-START_SECONDS, GRACE_SECONDS = 60.0, 30.0
+BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
+START_SECONDS = 60.0
 MAX_LOG = 500 << 20
 """Bytes that each log of a run may take on the driver's disk, unless --max-log gives another number."""
 ALL_GPUS = -1
@@ -29,8 +34,96 @@ NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
 
 
+def size(option: str, text: str, *, least: int = 0) -> int:
+    """A number of bytes: `500M`, `8G`, or a number without a unit."""
+    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", text.upper())
+    if not match or int(match[1]) < least:
+        raise UsageError(f"{option} {text}: write a number of bytes such as 500M or 8G")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
+
+
+def network(text: str) -> str:
+    """A CIDR as `ipaddress` writes it, or the name of an interface."""
+    if "/" in text:
+        try:
+            return str(ipaddress.ip_network(text, strict=False))
+        except ValueError as error:
+            raise UsageError(f"--network {text}: {error}; write 10.1.0.0/16, or an interface: eth1") from None
+    if text and not re.fullmatch(r"[A-Za-z0-9._:@-]{1,15}", text):
+        raise UsageError(f"--network {text!r}: not a name of an interface; write eth1, or 10.1.0.0/16")
+    return text
+
+
+@dataclass(frozen=True)
+class RequestFlags:
+    """The flags of a launch that its request has as they are. A new flag of the core is added here alone."""
+
+    np: int = flag(
+        0,
+        "number of ranks (default: all slots)",
+        "N",
+        least=1,
+        also=("-n", "--ntasks", "--num-processes"),
+        group="Most used",
+    )
+    backend: str = flag(
+        "auto",
+        "backend of torch.distributed: auto (default), gloo, nccl, mpi or hccl; the program gets it as "
+        "MUSTER_BACKEND",
+        "NAME",
+        choices=BACKENDS,
+        group="What runs",
+    )
+    network: str = flag(
+        "",
+        "network of the ranks: a CIDR, or an interface of the first host (default: one that all hosts reach)",
+        "NETWORK",
+        also=("--network-interface",),
+        parse=network,
+        group="Where it runs",
+    )
+    max_restarts: int = flag(
+        0,
+        "how often to start again after a failure, on the hosts that still work (default: 0)",
+        "N",
+        least=0,
+        group="Most used",
+    )
+    spares: int = flag(
+        0,
+        "keep this many more hosts than --np needs ready, to replace hosts that fail (default: 0)",
+        "N",
+        least=1,
+        group="Survive failures",
+    )
+    grace: float = flag(
+        30,
+        "seconds from SIGTERM to SIGKILL for ranks that handle SIGTERM, and for processes that a rank leaves "
+        "behind (default: 30)",
+        "SECONDS",
+        least=0,
+        group="Survive failures",
+    )
+    start_timeout: float = flag(
+        0,
+        "seconds until every rank must have started (default: 60); also until Slurm must have given hosts, "
+        "for which there is no limit without this flag",
+        "SECONDS",
+        least=1,
+        group="Survive failures",
+    )
+    max_log: int = flag(
+        MAX_LOG,
+        "limit for each log of the run here: 200M, 4G (default: 500M; 0: none); a longer log keeps its "
+        "beginning and its last lines, and its host has all of it",
+        "BYTES",
+        parse=partial(size, "--max-log"),
+        group="Look at it",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
-class LaunchSpec:
+class LaunchSpec(RequestFlags):
     """The checked request of the user, complete before any host is asked. A detached job's head gets it."""
 
     job: str
@@ -51,16 +144,12 @@ class LaunchSpec:
     launcher: LauncherName = DEFAULT_LAUNCHER
     allocation: str = ""
     """The scheduler's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
-    np: int | None = None
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)
     """Otherwise, the path of the Python that setup gave a host, by host name. Other hosts use `python3`."""
-    network: str = ""
-    """The data network: a CIDR, or the name of an interface of the head; empty for the first that works."""
 
     # The environment of its ranks
-    backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
     """Names in `env`, and flags, whose values are never shown, even if they do not look like a secret."""
@@ -68,20 +157,17 @@ class LaunchSpec:
     """Width of the driver's terminal; None if its output is not a terminal."""
 
     # How it runs, and when it starts again
-    start_timeout: float = START_SECONDS
-    grace: float = GRACE_SECONDS
-    """Seconds from SIGTERM to SIGKILL for a rank that handles SIGTERM; also for what a rank left behind."""
     attempt: int = 0
     """The number of earlier starts of this job."""
     may_restart: bool = False
-    max_restarts: int = 0
     min_hosts: int = 1
-    spares: int = 0
-    """The number of hosts beyond those with ranks that are made ready for the next attempt."""
-    max_log: int = MAX_LOG
-    """Bytes that each of its logs may take on the disk of its driver; 0 for no limit."""
     features: Mapping[str, Options] = field(default_factory=dict)
     """The options of features, by the names of their classes; see `of`."""
+
+    @property
+    def start_seconds(self) -> float:
+        """The time in which every rank must start."""
+        return self.start_timeout or START_SECONDS
 
     def of(self, kind: type[T]) -> T:
         """The options of a feature."""
@@ -94,9 +180,7 @@ class LaunchSpec:
 
     def for_attempt(self, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
         """The request of an attempt. With fewer hosts there may be fewer ranks than before."""
-        ranks = self.np
-        if ranks and attempt:
-            ranks = min(ranks, sum(host.slots for host in hosts))
+        ranks = min(self.np, sum(host.slots for host in hosts)) if attempt else self.np
         return replace(self, np=ranks, attempt=self.attempt + attempt)
 
     def as_json(self) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from ...cli.command import Exit
-from ...cli.option_values import per_host, size
+from ...cli.option_values import per_host
 from ...cli.shared import require_rank, runs_of, write_json
 from ...core.decode import MALFORMED, AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.job.html_page import render, write_page
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
+from ...core.plan.spec import size
 from ...core.text.terminal import harmless_lines
 from ...core.wire.durable import write_atomically
 from ...core.wire.files import read_regular
@@ -306,7 +307,7 @@ class BenchCollectives(BenchOptions):
         with hosts_for(self) as inventory:
             listed = per_host(inventory.hosts, self.per_host)
             spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
-            spec = replace(spec, np=self.np or None)
+            spec = replace(spec, np=self.np)
             require_rank(self.root, sum(place_ranks(listed, spec).counts.values()), "--root")
             ran = run_benchmark(spec, inventory, runs_of(self.runs), table=not self.json)
         if self.json and ran.printed.get(0):

@@ -15,7 +15,7 @@ from ...cli.command import Exit
 from ...cli.inventory import Inventory, inventory_of, with_source
 from ...cli.launch import parts_of
 from ...cli.launch_options import LaunchOptions
-from ...cli.option_values import BACKENDS, network, new_job
+from ...cli.option_values import new_job
 from ...cli.page_after_job import PAGE, end_with_page
 from ...cli.prepared_launch import job_here
 from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
@@ -31,7 +31,15 @@ from ...core.job.verdict import verdict
 from ...core.plan.flags import flag
 from ...core.plan.program import Program
 from ...core.plan.source_tree import Tree, of_package, with_files
-from ...core.plan.spec import ALL_GPUS, DEFAULT_LAUNCHER, LAUNCHERS, LauncherName, LaunchSpec
+from ...core.plan.spec import (
+    ALL_GPUS,
+    BACKENDS,
+    DEFAULT_LAUNCHER,
+    LAUNCHERS,
+    LauncherName,
+    LaunchSpec,
+    network,
+)
 from ...core.text.progress import Progress
 from ...core.text.screen import Screen
 from ...core.text.terminal import harmless_lines
