@@ -109,8 +109,9 @@ def deliver_here() -> None:
     from muster.deploy.core.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.core.connect.opener import access_beside  # noqa: PLC0415
     from muster.deploy.core.hosts import hostfile  # noqa: PLC0415  # only this process needs them
-    from muster.deploy.core.job.deliver import deliver  # noqa: PLC0415
+    from muster.deploy.core.job.deliver import Contents, deliver  # noqa: PLC0415
     from muster.deploy.core.job.planning import tools  # noqa: PLC0415
+    from muster.deploy.core.job.stages import DeliveryStage  # noqa: PLC0415
     from muster.deploy.core.plan.launcher import place_ranks  # noqa: PLC0415
     from muster.deploy.core.plan.planner import plan  # noqa: PLC0415
     from muster.deploy.core.plan.source_tree import scan  # noqa: PLC0415
@@ -126,7 +127,8 @@ def deliver_here() -> None:
     hosts_file = Path("hosts.txt")
     with Cluster(hostfile.load(hosts_file), access_beside(hosts_file, "").open) as cluster:
         placement = place_ranks(cluster.hosts, spec)
-        deliver(plan(spec, placement, cluster.survey(), {}, tools()), cluster)
+        made = plan(spec, placement, cluster.survey(), {}, tools())
+        deliver(made, cluster, [Contents(spec.tree), Contents(spec.library)], DeliveryStage())
 
 
 def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], rounds: int) -> str:

@@ -21,7 +21,7 @@ from ..core.plan.launcher import place_ranks
 from ..core.plan.placement import Placement
 from ..core.plan.source_tree import of_package, scan, with_files
 from ..core.plan.spec import DEFAULT_LAUNCHER, LaunchSpec, RequestFlags
-from ..core.text.progress import OnStage, Progress
+from ..core.text.progress import Progress
 from ..core.text.screen import Screen
 from ..core.timings import Timings
 from ..core.wire.users import home, own_name
@@ -219,13 +219,13 @@ def _above(folder: Path, options: LaunchOptions) -> Path | None:
     return top if is_project else None
 
 
-def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, on_stage: OnStage) -> LaunchSpec:
+def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings, progress: Progress) -> LaunchSpec:
     """Add the program and the tree, and import the modules of a launch, during the slower logins.
 
     `UsageError` for a program that is wrong on any host.
     """
     folder = Path.cwd()
-    on_stage(f"reading the files of {folder}")
+    progress.stage(f"reading the files of {folder}")
     with clock.part("tree"):
         tree = scan(folder, _above(folder, options))
         program = program_of(tree, folder, script=options.script, module=options.module, args=options.args)
@@ -285,7 +285,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     # Report mistakes before the job waits for Slurm's hosts. Connections to other hosts start meanwhile.
     is_queued = options.slurm not in {"", THIS_ALLOCATION}
     if is_queued:
-        spec = with_code(spec, options, clock, progress.stage)
+        spec = with_code(spec, options, clock, progress)
     progress.stage(partial(waits.line, time.monotonic()))
     began = clock.now()
     inventory = without_hosts() if slurm_options else stack.enter_context(inventory_for(options))
@@ -305,7 +305,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     connected, used = (placement.connected, placement.hosts) if placement else ((), ())
     open_pipe = connect_early(hosts[:1] if options.detach else connected, inventory.open_pipe, clock)
     if not is_queued:
-        spec = with_code(spec, options, clock, progress.stage)
+        spec = with_code(spec, options, clock, progress)
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
     if parse.has_data(parse.STDIN):
         print_note(parse.UNREAD_INPUT)

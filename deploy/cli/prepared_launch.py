@@ -89,7 +89,11 @@ class PreparedLaunch:
         """Print the plan, and change nothing on the hosts."""
         open_pipe, network = self.inventory.open_pipe, self.spec.network
         features = Features((OnProgressLine(self.progress), *changing(self.spec, self._packages())))
-        start = Start(self.spec, placement, features.on_event, self.timings, is_dry_run=True)
+
+        def emit(event: Event) -> None:
+            features.tell(Feature.on_event, event)
+
+        start = Start(self.spec, placement, emit, self.timings, is_dry_run=True)
         self.progress.stage(waits.with_hosts("connecting"))
         with Cluster(placement.connected, open_pipe, timings=self.timings, network=network) as cluster:
             sys.stdout.write(harmless_lines(str(make_plan(start, cluster, features))))
@@ -112,7 +116,7 @@ class PreparedLaunch:
             kept_if_taken(Path(self.options.runs), spec.job, record),
             Cluster(spec.hosts[:1], open_pipe) as cluster,
         ):
-            self.screen.say(harmless(detach(spec, cluster, on_stage=self.progress.stage)))
+            self.screen.say(harmless(detach(spec, cluster, self.progress)))
         Progress.close_all()
         self.screen.say(_detached(spec.job, spec.hosts[0].name))
 

@@ -23,13 +23,14 @@ from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.job.deliver import deliver
+from muster.deploy.core.job.deliver import Contents, deliver
 from muster.deploy.core.job.events import Emit, Event, Output
 from muster.deploy.core.job.feature import Features
 from muster.deploy.core.job.loop import LaunchLoop
 from muster.deploy.core.job.planning import tools
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
+from muster.deploy.core.job.stages import DeliveryStage
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.planner import plan
@@ -63,7 +64,7 @@ def launch(
         made = plan(request, place_ranks(hosts, request), cluster.survey(), {}, tools())
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
-        deliver(made, cluster)
+        deliver(made, cluster, [Contents(request.tree), Contents(request.library)], DeliveryStage())
 
         def emit(event: Event) -> None:
             folder.on_event(event)

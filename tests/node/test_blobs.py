@@ -55,7 +55,8 @@ def pull(
     who: Identity = IDENTITIES["c"],
 ) -> None:
     """What a host does that wants a file."""
-    peers.pull(blobs, who, wanted, sources, tell)
+    for have in peers.pull(blobs, who, wanted, sources):
+        tell(have)
 
 
 def test_a_file_passes_through_a_host_that_is_still_getting_it(host: Make) -> None:

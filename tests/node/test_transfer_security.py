@@ -28,10 +28,6 @@ WANTED = WantedFile(DIGEST, len(CONTENT))
 PUSH, OTHER_PUSH = identities(["node1", "node2"]), identities(["node1", "node2"])
 
 
-def silent(have: int) -> None:
-    """Not shown."""
-
-
 @pytest.fixture
 def node1(tmp_path: Path) -> Peer:
     """A host that has the file, and serves it."""
@@ -71,7 +67,7 @@ class Tap:
 
 def test_who_reads_the_network_finds_neither_content_nor_names(node1: Peer, here: Blobs) -> None:
     tap = Tap(node1)
-    peers.pull(here, identity(PUSH["node2"]), WANTED, [node1._replace(port=tap.port)], silent)
+    [*peers.pull(here, identity(PUSH["node2"]), WANTED, [node1._replace(port=tap.port)])]
     assert here.path(DIGEST).read_bytes() == CONTENT
     seen = b"".join(tap.seen)
     assert len(seen) > len(CONTENT), "it all went this way"
@@ -109,13 +105,13 @@ def test_a_host_with_another_certificate_feeds_no_host_and_is_named(here: Blobs,
     wrong.append(DIGEST, 0, CONTENT)
     port = Server(wrong, identity(OTHER_PUSH["node1"]), [HERE]).port
     with pytest.raises(OSError, match=rf"node1 at {HERE} port {port}: another machine answers there: "):
-        peers.pull(here, identity(PUSH["node2"]), WANTED, [Peer("node1", HERE, port)], silent)
+        [*peers.pull(here, identity(PUSH["node2"]), WANTED, [Peer("node1", HERE, port)])]
     assert here.size(DIGEST) == 0
 
 
 def test_a_host_that_answers_in_place_of_another_is_refused(node1: Peer, here: Blobs) -> None:
     with pytest.raises(OSError, match=r"node7 at .*: another host of this push answers there"):
-        peers.pull(here, identity(PUSH["node2"]), WANTED, [node1._replace(host="node7")], silent)
+        [*peers.pull(here, identity(PUSH["node2"]), WANTED, [node1._replace(host="node7")])]
     assert here.size(DIGEST) == 0
 
 
@@ -129,7 +125,7 @@ def test_who_answers_without_tls_feeds_no_host_and_is_named(here: Blobs) -> None
         threading.Thread(target=answer, daemon=True).start()
         place = Peer("node1", HERE, listener.getsockname()[1])
         with pytest.raises(OSError, match=r"node1 at .*: no answer in TLS"):
-            peers.pull(here, identity(PUSH["node2"]), WANTED, [place], silent)
+            [*peers.pull(here, identity(PUSH["node2"]), WANTED, [place])]
     assert here.size(DIGEST) == 0
 
 

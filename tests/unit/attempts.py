@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.deploy.core.job.events import Emit, Event, drop
-from muster.deploy.core.job.feature import Attempt, Features
+from muster.deploy.core.job.feature import Attempt, Feature, Features
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.state import LaunchState
 from muster.deploy.core.plan.launch_plan import LaunchPlan
@@ -24,7 +24,7 @@ def attempt_of(
 
     def pass_on(event: Event) -> None:
         if features:
-            features.on_event(event)
+            features.tell(Feature.on_event, event)
         emit(event)
 
     folder = folder or RunFolder(Path("/nowhere"), plan.spec.job)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import random
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
@@ -19,6 +20,7 @@ from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.job import deliver as deliver_module
 from muster.deploy.core.job.deliver import Contents, deliver, preparation_seconds, prepare_for
 from muster.deploy.core.job.stages import DeliveryStage
+from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.core.plan.source_tree import Edits, Tree, scan
 from muster.deploy.core.wire.frames import read_frame, write_frame
 from tests.unit.plans import make_plan
@@ -92,12 +94,17 @@ class Forgetful:
         return self.post(request, payload, **words)
 
 
+def send(plan: LaunchPlan, cluster: object, contents: Sequence[Contents] = ()) -> None:
+    contents = contents or [Contents(plan.spec.tree), Contents(plan.spec.library)]
+    deliver(plan, cast(Any, cluster), contents, DeliveryStage())
+
+
 def delivered(folder: Path, *damaged: tuple[str, ...]) -> Forgetful:
     """Deliver the tree of a folder to a host with these answers."""
     plan = make_plan("node1 slots=2", tree=scan(folder))
     host = Forgetful(*damaged)
     cluster = SimpleNamespace(channels={"node1": host}, close=lambda: None)
-    deliver(plan, cast(Any, cluster))
+    send(plan, cluster)
     return host
 
 
@@ -114,7 +121,7 @@ def test_a_file_that_vanished_before_it_is_sent_is_not_in_the_jobs_folder(tmp_pa
         (tmp_path / name).write_text(name)
     plan, host = make_plan("node1 slots=2", tree=scan(tmp_path)), Empty(())
     (tmp_path / "cache.tmp").unlink()
-    deliver(plan, cast(Any, SimpleNamespace(channels={"node1": host}, close=lambda: None)))
+    send(plan, SimpleNamespace(channels={"node1": host}, close=lambda: None))
     assert [name for name, *_ in host.code] == ["train.py"]
 
 
@@ -147,7 +154,7 @@ def test_hosts_get_a_file_as_it_is_when_it_is_sent(tmp_path: Path) -> None:
     lacks, has = Keeping(), Keeping(b"old", b"1")
     for host, name in ((lacks, "node1"), (has, "node2")):
         one = dataclasses.replace(plan, hosts=tuple(each for each in plan.hosts if each.host.name == name))
-        deliver(one, cast(Any, SimpleNamespace(channels={name: host}, close=lambda: None)), contents)
+        send(one, SimpleNamespace(channels={name: host}, close=lambda: None), contents)
         assert host.code == {"out.txt": b"new", "train.py": b"1"}
     assert [*contents[0].edits.changed] == ["out.txt"]
 
@@ -158,7 +165,7 @@ def test_a_spare_host_gets_the_contents_and_prepares_nothing(tmp_path: Path) -> 
     hosts = {name: Forgetful(()) for name in ("node1", "node2")}
     for name, host in hosts.items():
         host.host = name
-    deliver(plan, cast(Any, SimpleNamespace(channels=hosts, close=lambda: None)))
+    send(plan, SimpleNamespace(channels=hosts, close=lambda: None))
     assert "prepare" in hosts["node1"].asked
     assert {*hosts["node2"].asked} == {"missing"}
 

@@ -23,6 +23,7 @@ from muster.deploy.core.job import events, state
 from muster.deploy.core.job import report_handlers as reports
 from muster.deploy.core.job.cause import first_of
 from muster.deploy.core.job.events import Emit, LauncherOutput, Output, Recorded, drop
+from muster.deploy.core.job.feature import Feature
 from muster.deploy.core.job.loop import STOP_SECONDS, LaunchLoop
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
@@ -119,8 +120,8 @@ class Hosts:
         spec = spec.having(WhyOptions(no_record=True, stall_timeout=stall_timeout))
         features = features_of(spec)
         attempt = attempt_of(dataclasses.replace(self.plan, spec=spec), cluster, emit, features, self.folder)
-        features.begins(attempt)
-        return features.ended(attempt, LaunchLoop(attempt, features).run())
+        features.tell(Feature.begins, attempt)
+        return features.revise(Feature.ended, attempt, LaunchLoop(attempt, features).run())
 
 
 @pytest.fixture

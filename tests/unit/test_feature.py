@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,8 +47,8 @@ class Broken(Feature):
 def test_a_feature_that_raises_is_named_and_the_others_act() -> None:
     broken, kept = Broken(), dict[str, str]()
     features = Features((broken, Noting()))
-    features.on_event(EVENT)
-    features.on_event(EVENT)
+    features.tell(Feature.on_event, EVENT)
+    features.tell(Feature.on_event, EVENT)
     result = features.over(DONE, kept.__setitem__)
     assert broken.calls == 1
     assert result.notes == (
@@ -64,7 +65,7 @@ def test_an_error_that_is_for_the_user_ends_the_job() -> None:
             raise MusterError("not so")
 
     with pytest.raises(MusterError, match="not so"):
-        Features((Refusing(),)).on_event(EVENT)
+        Features((Refusing(),)).tell(Feature.on_event, EVENT)
 
 
 def test_a_feature_that_raises_before_the_start_refuses_the_attempt() -> None:
@@ -76,7 +77,8 @@ def test_a_feature_that_raises_before_the_start_refuses_the_attempt() -> None:
             raise LookupError("no such thing")
 
     features, given = Features((Noting(), Unprepared())), cast(Any, None)
-    for call in (lambda: [*features.prepare(given, given)], lambda: features.delivered(given, given)):
+    delivered = partial(features.require, Feature.delivered, given, given)
+    for call in (lambda: [*features.prepare(given, given)], delivered):
         with pytest.raises(MusterError, match=r"own error in Unprepared: LookupError.*test_feature.py"):
             call()
 

@@ -38,8 +38,8 @@ def test_the_example_writes_the_power_of_each_step(tmp_path: Path) -> None:
         Output(1, "node2", "out", "step 8 loss 0.5\n"),
         Output(0, "node1", "out", "saved\n"),
     ):
-        features.on_event(event)
-    assert features.ended(attempt, DONE) is DONE
+        features.tell(Feature.on_event, event)
+    assert features.revise(Feature.ended, attempt, DONE) is DONE
     lines = (folder.path / "power.jsonl").read_text().splitlines()
     assert list(map(json.loads, lines)) == [{"step": 7, "watts": 400.5}]
 

@@ -15,7 +15,7 @@ from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import restart_policy
-from muster.deploy.core.job.feature import Attempt, Features, Start
+from muster.deploy.core.job.feature import Attempt, Feature, Features, Start
 from muster.deploy.core.job.job import Job
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
@@ -66,7 +66,7 @@ class JobHere:
 
     def turned(self, begun: Attempt, features: Features) -> bool:
         """Make a turn; returns whether node2 has answered."""
-        features.turn(begun)
+        features.tell(Feature.turn, begun)
         return "node2 answers again" in (self.folder.logs / "driver.log").read_text()
 
 

@@ -159,10 +159,13 @@ def name_of(pid: int) -> str:
 
 
 class Reaper:
-    """Starts children, waits for them and for adopted processes, and calls back at the end of each."""
+    """Starts children, waits for them and for adopted processes, and calls back at the end of each.
 
-    def __init__(self, on_adopted_killed: Callable[[str, int], None]) -> None:
-        self._on_adopted_killed = on_adopted_killed
+    `on_end`: gets the name and the exit code of each adopted process that a signal has ended.
+    """
+
+    def __init__(self, on_end: Callable[[str, int], None]) -> None:
+        self._on_end = on_end
         self._changed = threading.Condition()
         self._reaping = threading.Lock()
         self._watched: dict[int, tuple[subprocess.Popen[bytes], Callable[[int], None]]] = {}
@@ -212,5 +215,5 @@ class Reaper:
             process.returncode = code
             on_end(code)
         elif code < 0:
-            self._on_adopted_killed(name, code)
+            self._on_end(name, code)
         return True

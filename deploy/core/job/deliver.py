@@ -21,7 +21,6 @@ from ..connect.requests.request import Nothing
 from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Edits, Tree
-from ..text.progress import OnStage, show_no_stage
 from .stages import DeliveryStage
 
 DELIVERY_SECONDS, MISSING_SECONDS = 600.0, 30.0
@@ -31,18 +30,12 @@ PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 ARCHIVE_BYTES, ARCHIVES_KEPT = 1 << 22, 64
 
 
-def deliver(
-    plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = (), on_stage: OnStage = show_no_stage
-) -> None:
+def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents], stage: DeliveryStage) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed.
 
-    A spare host only gets the contents.
-    `contents`: those of the plan's trees, if `prepare_for` has already asked the hosts.
+    A spare host only gets the contents: those of the plan's trees.
     """
-    contents = contents or (Contents(plan.spec.tree), Contents(plan.spec.library))
     by_name = {host.host.name: host for host in plan.hosts}
-    stage = DeliveryStage()
-    on_stage(stage)
 
     def act(name: str) -> None:
         channel = cluster.channels[name]

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ..errors import MusterError
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # most commands have no job
     from .state import LaunchState
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class AllFeatures:
 
 
 class Features:
-    """The features of a job. Each method calls that of every feature, in order."""
+    """The features of a job. It calls them by their methods: `features.tell(Feature.turn, attempt)`."""
 
     def __init__(self, features: Sequence[Feature] = ()) -> None:
         self._features = [*features]
@@ -172,63 +173,31 @@ class Features:
         """See `Feature.hears`."""
         return frozenset(kind for feature in self._features for kind in feature.hears)
 
-    def greet(self, channel: Channel) -> None:
-        """See `Feature.greet`."""
+    def tell(self, method: Callable[Concatenate[Any, P], None], *args: P.args, **more: P.kwargs) -> None:
+        """Call a method of every feature."""
         for feature in self._features:
-            self._require(feature, partial(feature.greet, channel))
+            self._call(feature, _of(feature, method, *args), None)
+
+    def require(self, method: Callable[Concatenate[Any, P], None], *args: P.args, **more: P.kwargs) -> None:
+        """Call a method of every feature, without which the attempt is refused."""
+        for feature in self._features:
+            self._require(feature, _of(feature, method, *args))
 
     def prepare(self, start: Start, cluster: Cluster) -> Iterator[Mapping[str, Contribution]]:
         """See `Feature.prepare`. The next feature is called when the values of this one are applied."""
         for feature in self._features:
             yield self._require(feature, partial(feature.prepare, start, cluster))
 
-    def delivered(self, plan: LaunchPlan, cluster: Cluster) -> None:
-        """See `Feature.delivered`."""
+    def revise(
+        self,
+        method: Callable[[Any, Attempt, LaunchResult], LaunchResult],
+        attempt: Attempt,
+        result: LaunchResult,
+    ) -> LaunchResult:
+        """Call a method of every feature, each with the result that the one before has returned."""
         for feature in self._features:
-            self._require(feature, partial(feature.delivered, plan, cluster))
-
-    def begins(self, attempt: Attempt) -> None:
-        """See `Feature.begins`."""
-        for feature in self._features:
-            self._call(feature, partial(feature.begins, attempt), None)
-
-    def on_event(self, event: Event) -> None:
-        """See `Feature.on_event`."""
-        for feature in self._features:
-            self._call(feature, partial(feature.on_event, event), None)
-
-    def turn(self, attempt: Attempt) -> None:
-        """See `Feature.turn`."""
-        for feature in self._features:
-            self._call(feature, partial(feature.turn, attempt), None)
-
-    def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
-        """See `Feature.explain`."""
-        for feature in self._features:
-            result = self._call(feature, partial(feature.explain, attempt, result), result)
+            result = self._call(feature, _of(feature, method, attempt, result), result)
         return result
-
-    def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
-        """See `Feature.cause`."""
-        for feature in self._features:
-            result = self._call(feature, partial(feature.cause, attempt, result), result)
-        return result
-
-    def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
-        """See `Feature.ended`."""
-        for feature in self._features:
-            result = self._call(feature, partial(feature.ended, attempt, result), result)
-        return result
-
-    def fetch(self, attempt: Attempt) -> None:
-        """See `Feature.fetch`."""
-        for feature in self._features:
-            self._call(feature, partial(feature.fetch, attempt), None)
-
-    def hand_over(self, kept: KeptConnections) -> None:
-        """See `Feature.hand_over`."""
-        for feature in self._features:
-            self._call(feature, partial(feature.hand_over, kept), None)
 
     def over(self, result: LaunchResult, keep: Callable[[str, str], None]) -> LaunchResult:
         """See `Feature.over`. `keep` writes a file into the folder of the run."""
@@ -268,3 +237,8 @@ class Features:
         except Exception:  # noqa: BLE001  # a bug of a feature must not cost the job
             self._errors[name] = traceback.format_exc()
             return otherwise
+
+
+def _of(feature: Feature, method: Callable[..., T], *args: object) -> Callable[[], T]:
+    """The call of a feature's own method of this name."""
+    return partial(getattr(feature, method.__name__), *args)

@@ -27,12 +27,13 @@ from . import restart_policy as restart
 from .attempt_record import launched
 from .deliver import Contents, deliver, prepare_for
 from .events import Event, FirstLines, JobEvent, JobHistory, Output, Recorded, Said, Stage, Waiting
-from .feature import Attempt, Features, Start
+from .feature import Attempt, Feature, Features, Start
 from .loop import LaunchLoop
 from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .result import Failure, LaunchResult, interruption
 from .run_folder import RunFolder
+from .stages import DeliveryStage
 from .state import LaunchState
 from .verdict import verdict
 
@@ -108,7 +109,7 @@ class Job:
         """Connect to the hosts, and ask each at once for what the next steps need."""
 
         def greet(channel: Channel) -> None:
-            self.features.greet(channel)
+            self.features.require(Feature.greet, channel)
             prepare_for(code, channel)
 
         self._stage(with_hosts("connecting"))
@@ -133,8 +134,9 @@ class Job:
     ) -> None:
         """Make the job's folder on every host, and let the features start there what the ranks need."""
         with timings.part("delivery"):
-            deliver(the_plan, cluster, code, self._stage)
-            self.features.delivered(the_plan, cluster)
+            self._stage(stage := DeliveryStage())
+            deliver(the_plan, cluster, code, stage)
+            self.features.require(Feature.delivered, the_plan, cluster)
         if more := code[0].tree.vanished[len(the_plan.spec.tree.vanished) :]:
             self._say(f"note: {about_vanished(more)}")
         if changed := [*code[0].edits.changed]:
@@ -180,7 +182,7 @@ class Job:
         result = self._results[-1]
         if self.spec.may_restart and result.failure:
             self._kept = cluster.hand_over(result.cleared)
-            self.features.hand_over(self._kept)
+            self.features.tell(Feature.hand_over, self._kept)
 
     def _let_go(self) -> None:
         """Close the connections that no attempt has taken over."""
@@ -202,7 +204,7 @@ class Job:
         try:
             self.folder.begin(the_plan, self._policy.left_out)
             self._record(head, "job.json", self.folder.record, wait=False)
-            self.features.begins(attempt)
+            self.features.tell(Feature.begins, attempt)
         except MusterError:
             self._announced = announced
             raise
@@ -213,16 +215,16 @@ class Job:
         result = LaunchLoop(attempt, self.features).run()
         self._again = False
         self._results.append(result)  # from now on, no error or interrupt may cost the verdict
-        result = self.features.cause(attempt, result)
+        result = self.features.revise(Feature.cause, attempt, result)
         again = restart.after(result, hosts, the_plan.spec.attempt, self._policy, now()).hosts
         if not result.warned:
             attempt = dataclasses.replace(attempt, next_hosts=frozenset(host.name for host in again))
-        result = self.features.ended(attempt, result)
+        result = self.features.revise(Feature.ended, attempt, result)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)
         self._record(head, "result.json", result.as_json(), wait=True)  # first: files may take minutes
-        self.features.fetch(attempt)
+        self.features.tell(Feature.fetch, attempt)
         self._stage("")
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
@@ -297,7 +299,7 @@ class Job:
 
     def _pass_on(self, event: Event) -> None:
         self.folder.on_event(event)
-        self.features.on_event(event)
+        self.features.tell(Feature.on_event, event)
 
     def _wait(self, event: Waiting) -> None:
         """Print why the job waits. A job that starts again is already listed as running."""

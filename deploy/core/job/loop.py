@@ -25,7 +25,7 @@ from ..hosts.stuck_processes import StuckProcesses
 from ..wire.clock import now
 from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
 from .events import Recorded, Stage
-from .feature import Attempt, Features
+from .feature import Attempt, Feature, Features
 from .job_record import grace_of_stop
 from .report_handlers import ReportHandlers
 from .result import Failure, LaunchResult, interruption
@@ -209,7 +209,7 @@ class LaunchLoop:
         """Do the actions that are due, after handling all reports that have arrived."""
         self.suspension.look()
         if not self.state.over:
-            self.features.turn(self.attempt)
+            self.features.tell(Feature.turn, self.attempt)
         self.signals.pass_on()
         if self.state.deadlines.are_due():
             self.handlers.catch_up()
@@ -227,7 +227,7 @@ class LaunchLoop:
     def _explain(self, failure: Failure | None) -> LaunchResult:
         """The result so far, with what features know of it before the job is ended; heartbeats continue."""
         result = self._of(failure)
-        future = in_thread(lambda: self.features.explain(self.attempt, result))
+        future = in_thread(lambda: self.features.revise(Feature.explain, self.attempt, result))
         while not future.done():
             self._judge()
             self._drain(0.01)

@@ -26,12 +26,6 @@ of its time, but no longer silence than this. A log of CI gets 77 lines for ten 
 ELAPSED_SECONDS = 2.0
 """From this time on, the line of a stage has its time."""
 Text = str | Callable[[], str]
-OnStage = Callable[[Text], object]
-"""Gets each stage of a command."""
-
-
-def show_no_stage(what: Text) -> None:
-    """For callers that show no progress."""
 
 
 class Progress:

@@ -11,7 +11,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, NamedTuple
 
@@ -48,7 +47,6 @@ MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
 
 OnProgress = Callable[[int, int], None]
 """Gets the bytes of a transferred part, and the total bytes of all hosts."""
-OnPart = Callable[[int], None]
 
 
 def put(
@@ -112,8 +110,8 @@ def get(
         private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
         try:
             draft = private / target.name
-            on_part = partial(count_bytes, progress, sizes)
-            _receive(channel, source, draft, facts, on_part)
+            for more in _receive(channel, source, draft, facts):
+                progress(more, sum(sizes.values()))
             _rename_with_mode(draft, target, facts.mode & 0o777)
         finally:
             shutil.rmtree(private, ignore_errors=True)
@@ -180,11 +178,6 @@ def _parts_to(source: Path, draft: str, listed: Iterable[Entry], have: int) -> I
         have = max(0, have - entry.length)
 
 
-def count_bytes(progress: OnProgress, sizes: Mapping[str, int], more: int) -> None:
-    """Report the bytes of a part, and the total of all hosts."""
-    progress(more, sum(sizes.values()))
-
-
 def require_room(size: int, folder: Path) -> None:
     """`MusterError` without room for so many bytes here: a host may claim any size."""
     free = shutil.disk_usage(folder).free
@@ -192,25 +185,23 @@ def require_room(size: int, folder: Path) -> None:
         raise MusterError(f"it has {size >> 20} MiB, and {folder} has room for {free >> 20} MiB")
 
 
-def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts, on_part: OnPart) -> None:
-    """Receive a file or a folder completely, or raise an error."""
+def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts) -> Iterator[int]:
+    """Receive a file or a folder completely, or raise an error; yields the bytes of each part."""
     if facts.entries is None:
         draft.touch(0o600, exist_ok=False)
-        fetch_files(channel, draft, [(source, "", facts.length)], on_part)
+        yield from fetch_files(channel, draft, [(source, "", facts.length)])
         if digest(draft) != facts.digest:
             raise MusterError(f"{source} changed or was damaged in transit; try again")
         return
     draft.mkdir(0o700)
     files = [entry for entry in facts.entries if entry.kind == "file"]
     wanted = [(f"{source}/{file.path}", file.path, file.length) for file in files]
-    fetch_files(channel, draft, wanted, on_part)
+    yield from fetch_files(channel, draft, wanted)
     complete(str(draft), [Entry(*entry) for entry in facts.entries])
 
 
-def fetch_files(
-    channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]], on_part: OnPart
-) -> None:
-    """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft."""
+def fetch_files(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]]) -> Iterator[int]:
+    """Fetch files, each `(path on the host, path in the draft, bytes)`, into a draft; yields bytes."""
     parts = (
         _Question(
             *(FILE_PART, {"path": source, "start": start, "most": CHUNK_BYTES}),
@@ -224,7 +215,7 @@ def fetch_files(
         if len(answer.payload) < part.weight:
             raise MusterError(f"{part.arguments['path']} became shorter in transit; try again")
         append(str(draft), part.target, answer.payload[: part.weight])
-        on_part(part.weight)
+        yield part.weight
 
 
 @dataclass(frozen=True)
@@ -345,7 +336,6 @@ def get_files(
     if chosen:
         folder.mkdir(parents=True, exist_ok=True)
         require_room(sum(sizes.values()), folder)
-    on_part = partial(count_bytes, progress, sizes)
 
     def receive(host: str) -> None:
         files = [file for file in missing[host] if file.entry.length]
@@ -353,7 +343,8 @@ def get_files(
         draft = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
         try:
             wanted = [(f"{source}/{each.entry.path}", each.target, each.entry.length) for each in files]
-            fetch_files(channels[host], draft, wanted, on_part)
+            for more in fetch_files(channels[host], draft, wanted):
+                progress(more, sum(sizes.values()))
             complete(str(draft), [each.entry._replace(path=each.target) for each in missing[host]])
             for each in missing[host]:
                 _place(draft / each.target, folder / each.target)

@@ -17,7 +17,7 @@ from ...core.job.deliver import DELIVERY_SECONDS, Contents
 from ...core.job.driver_on_host import own_code
 from ...core.job.stages import DeliveryStage
 from ...core.plan.spec import LaunchSpec
-from ...core.text.progress import OnStage, show_no_stage
+from ...core.text.progress import Progress
 
 
 @lazy_dataclass(frozen=True)
@@ -36,7 +36,7 @@ DETACH = Request("detach", Nothing)
 PYTHON = (3, 10)
 
 
-def detach(spec: LaunchSpec, cluster: Cluster, *, on_stage: OnStage = show_no_stage) -> str:
+def detach(spec: LaunchSpec, cluster: Cluster, progress: Progress) -> str:
     """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
 
     Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
@@ -45,14 +45,13 @@ def detach(spec: LaunchSpec, cluster: Cluster, *, on_stage: OnStage = show_no_st
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
     code = own_code()
-    stage = DeliveryStage()
-    on_stage(stage)
+    progress.stage(stage := DeliveryStage())
     trees = [Contents(tree) for tree in (spec.tree, spec.library, code)]
     for contents in trees:
         contents.ask(cluster.channels[head], verify=True)  # its driver has no other source of them
         contents.send(cluster.channels[head], stage)
     spec = replace(spec, tree=trees[0].tree)
-    on_stage(f"waiting until the driver on {head} has started the job")
+    progress.stage(f"waiting until the driver on {head} has started the job")
     cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json())
     return _await_report(cluster)
 

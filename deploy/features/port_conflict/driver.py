@@ -22,7 +22,7 @@ class PortConflict(Feature):
     there took the port before rank 0 could.
     """
 
-    other_ports = 2
+    _other_ports = 2
     """How often the launch still starts again with another port. These restarts are not counted."""
 
     def cause(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
@@ -42,7 +42,7 @@ class PortConflict(Feature):
         taken = Failure(
             *("port", reason, failure.exit_status, host, None, failure.at, tail),
             event="port.taken",
-            avoided="the launch starts again with another port" if self.other_ports > 0 else "",
+            avoided="the launch starts again with another port" if self._other_ports > 0 else "",
         )
-        self.other_ports -= 1
+        self._other_ports -= 1
         return dataclasses.replace(result, failure=taken)

@@ -233,18 +233,15 @@ class WantedFile(NamedTuple):
     size: int
 
 
-def pull(
-    blobs: Blobs,
-    identity: Identity,
-    wanted: WantedFile,
-    sources: Sequence[Peer],
-    on_progress: Callable[[int], None],
-) -> None:
-    """Read the rest of a file, from one source after the other; OSError if none of them has all."""
+def pull(blobs: Blobs, identity: Identity, wanted: WantedFile, sources: Sequence[Peer]) -> Iterator[int]:
+    """Read the rest of a file, from one source after the other; yields how many of its bytes are here.
+
+    OSError if none of them has all.
+    """
     reasons = []
     for source in [] if blobs.has(wanted.digest) else sources:
         try:
-            _pull_from(source, blobs, identity, wanted, on_progress)
+            yield from _pull_from(source, blobs, identity, wanted)
             reasons.append(f"{source.host}: has only {blobs.size(wanted.digest)} of {wanted.size} bytes")
         except OSError as error:
             reasons.append(f"{source.host} at {source.address} port {source.port}: {explain_tls(error)}")
@@ -255,9 +252,7 @@ def pull(
     blobs.complete(wanted.digest)
 
 
-def _pull_from(
-    source: Peer, blobs: Blobs, identity: Identity, wanted: WantedFile, on_progress: Callable[[int], None]
-) -> None:
+def _pull_from(source: Peer, blobs: Blobs, identity: Identity, wanted: WantedFile) -> Iterator[int]:
     offset, piece = blobs.size(wanted.digest), memoryview(bytearray(CHUNK))
     with (
         _send_at_once(socket.create_connection((source.address, source.port), CONNECT_SECONDS)) as raw,
@@ -271,7 +266,7 @@ def _pull_from(
         while offset < wanted.size and (length := _read(connection, piece[: wanted.size - offset], poll)):
             blobs.append(wanted.digest, offset, piece[:length])
             offset += length
-            on_progress(offset)
+            yield offset
             if offset >= enough:
                 since, enough = time.monotonic(), offset + SLOW_BYTES
             elif time.monotonic() - since > SLOW_SECONDS:
@@ -392,15 +387,11 @@ class HostTransfers:
 
     def _pull(self, request: Frame) -> None:
         digest, reported = request["digest"], time.monotonic()
-
-        def report(have: int) -> None:
-            nonlocal reported
+        sources = [Peer(*source) for source in request["sources"]]
+        for have in pull(*self._served(), WantedFile(digest, request["bytes"]), sources):
             if time.monotonic() - reported > REPORT_SECONDS:
                 reported = time.monotonic()
                 self._send({"event": "file-have", "digest": digest, "have": have})
-
-        sources = [Peer(*source) for source in request["sources"]]
-        pull(*self._served(), WantedFile(digest, request["bytes"]), sources, report)
 
 
 def _work_off(work: SimpleQueue[Callable[[], None]]) -> None:
