@@ -34,30 +34,9 @@ class MusterPaths(NamedTuple):
         """Data sets by their names (features/data/wire/sets.py)."""
         return posixpath.join(self.root, "data")
 
-    @property
-    def tools(self) -> str:
-        """Programs that the driver has sent, by their digest."""
-        return posixpath.join(self.root, "tools")
-
-    @property
-    def environments(self) -> str:
-        """An environment of packages for each lock (features/packages/on_host)."""
-        return posixpath.join(self.root, "envs")
-
-    @property
-    def wheels(self) -> str:
-        """Wheels, and uv's program, by their digest (features/packages/on_host)."""
-        return posixpath.join(self.root, "wheels")
-
-    @property
-    def containers(self) -> str:
-        """The surveys of images (features/containers/on_host)."""
-        return posixpath.join(self.root, "containers")
-
-    @property
-    def container_home(self) -> str:
-        """The home of ranks in containers: caches of programs, kept from one launch to the next."""
-        return posixpath.join(self.root, "home")
+    def of(self, name: str) -> str:
+        """A folder of a feature."""
+        return posixpath.join(self.root, name)
 
     def kept(self, project: str) -> str:
         """The folders of a project that outlive its jobs."""

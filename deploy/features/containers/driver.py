@@ -35,6 +35,8 @@ from .messages import (
 )
 from .options import ContainerOptions, Mount
 
+HOME = "home"
+"""The home of ranks in containers, in ~/.muster: caches of programs, kept from one launch to the next."""
 PRIVATE = "$MUSTER_AGENT"
 """The agent's private folder in the engine's argv: the agent puts in its own (on_host/container.py)."""
 
@@ -71,7 +73,7 @@ def plan_container(spec: LaunchSpec, host: str, facts: Facts, image: HostImage) 
         argv=(image.program, *options, *command),
         remove=() if apptainer else (image.program, "rm", "--force", name),
         launcher_inside=spec.launcher != "mpirun" or bool(image.inside and image.inside.mpirun),
-        environment=(("HOME", muster.container_home), ("USER", image.user), ("LOGNAME", image.user)),
+        environment=(("HOME", muster.of(HOME)), ("USER", image.user), ("LOGNAME", image.user)),
     )
 
 
@@ -90,7 +92,7 @@ def passwd(facts: Facts, image: HostImage) -> str | None:
     if image.engine != "docker" or re.search(rf"(?m)^[^:\n]*:[^:\n]*:{uid}:", users):
         return None  # podman and apptainer write the entry themselves
     others = [line for line in users.splitlines() if line and not line.startswith(f"{image.user}:")]
-    home = MusterPaths.of_home(facts.home).container_home
+    home = MusterPaths.of_home(facts.home).of(HOME)
     entry = f"{image.user}:x:{uid}:{image.gid}::{home}:/bin/sh"
     return "\n".join((*others, entry)) + "\n"
 
@@ -159,7 +161,7 @@ def _mounts(spec: LaunchSpec, facts: Facts) -> tuple[Mount, ...]:
     muster, keep = MusterPaths.of_home(facts.home), spec.of(KeepOptions)
     return (
         Mount(JobPaths.of(facts.home, spec.job).folder),
-        Mount(muster.container_home),
+        Mount(muster.of(HOME)),
         Mount(muster.data, read_only=True),
         Mount(PRIVATE),
         *([Mount(muster.kept(keep.project))] if keep.keep else []),

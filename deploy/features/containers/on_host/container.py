@@ -8,13 +8,12 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import IO, Any
 
 from ....core.agent.processes import below, die_with_agent, end_descendants, process_table
 from ....core.agent.supervisor import JobHandler, JobSupervisor
 from ....core.wire.frames import Frame, read_frame, write_frame
-from ....core.wire.paths import JobPaths, MusterPaths
+from ....core.wire.paths import JobPaths
 from ....core.wire.private_folders import make_private
 from .engines import last_line
 
@@ -53,9 +52,8 @@ class Container(JobHandler):
         job, self._request = self.job, request
         if not job.reaper:
             raise ValueError("prepare comes before container_start")
-        paths = MusterPaths(str(job.muster_root))
-        make_private(Path(paths.container_home))
-        Path(paths.data).mkdir(mode=0o700, exist_ok=True)
+        make_private(job.muster_root / "home")
+        (job.muster_root / "data").mkdir(mode=0o700, exist_ok=True)
         argv = [argument.replace(PRIVATE, str(job.private)) for argument in request["argv"]]
         self._client = job.reaper.start(
             argv,

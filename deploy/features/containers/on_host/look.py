@@ -14,7 +14,6 @@ from pathlib import Path
 
 from ....core.wire.durable import read_sealed, write_sealed
 from ....core.wire.frames import Frame
-from ....core.wire.paths import MusterPaths
 from ....core.wire.private_folders import identity_of_folder, make_private
 from .engines import ContainerEngine, choose, devices, gpus_by
 
@@ -23,7 +22,7 @@ class Containers:
     """Answers the request of `launch --image`, before the plan is made."""
 
     def __init__(self, muster_root: Path) -> None:
-        self._muster_root, self._records = muster_root, Path(MusterPaths(str(muster_root)).containers)
+        self._muster_root, self._records = muster_root, muster_root / "containers"
 
     def do_container(self, request: Frame, payload: bytes) -> Frame:
         """The image and its engine. `pull`: fetch it if it is missing. The payload surveys an image."""

@@ -71,7 +71,7 @@ class RankEvidence:
         installed = shutil.which("py-spy", path=os.pathsep.join(folders))
         if installed or not digest:
             return installed or "py-spy"
-        tools = Path(self._paths.tools, digest)
+        tools = Path(self._paths.root, "tools", digest)
         if not keep_if_intact(tools / "py-spy", digest):
             self._store.check_out([["py-spy", True, digest, None]], tools)
         return str(tools / "py-spy")
