@@ -27,8 +27,7 @@ from ..core.plan.flags import Flag
 from ..core.text.text import nearest
 from ..core.wire.job_folders import is_job_id
 from .command import PROFILE, Declaration, Exit, Source
-from .project import mentioned, with_defaults
-from .project_file import project_of
+from .project import mentioned, project_of, with_defaults
 from .removed import removed_from
 from .shared import RUNS_FOLDER
 

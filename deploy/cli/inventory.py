@@ -20,7 +20,6 @@ from ..core.plan.launcher import launcher_of
 from ..core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
 from ..core.text.text import count
 from ..features.leases.drained import load, usable
-from ..features.leases.free import drained_line
 from ..features.setup.record import Stack, stack
 from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, print_note
 
@@ -86,6 +85,8 @@ def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[
     entries = load(path)
     if not entries:
         return listed
+    from ..features.leases.free import drained_line
+
     kept = hostfile.named(named, listed, "--include") if named else set[str]()
     usable_hosts, entries = usable(listed, tuple(entry for entry in entries if entry.host not in kept))
     lines = [drained_line(entry, time.time()) for entry in entries]

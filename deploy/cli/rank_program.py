@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from ..core.errors import UsageError
 from ..core.plan.flags import Flag
 from ..core.plan.git import git_root
-from ..core.plan.program import Program
 from ..core.plan.source_tree import Tree
+from ..core.plan.spec import Program
 from ..core.plan.walk import KEYS, RUNS
 from ..core.text.text import nearest
 from ..core.wire.users import home

@@ -15,7 +15,7 @@ from ..core.text.terminal import harmless
 from ..core.text.text import fitted
 from ..core.wire.users import home
 from .command import Command, Declaration
-from .project_file import Setting, project_of
+from .project import Setting, project_of
 
 HOSTS_FILE = "hosts.txt"
 """The name of a hosts file without --hosts."""

@@ -10,7 +10,7 @@ import paramiko
 import pytest
 
 from muster.deploy.cli.dispatch import main
-from muster.deploy.cli.project_file import project_of
+from muster.deploy.cli.project import project_of
 from muster.deploy.core.connect.opener import config_beside, pythons_beside
 from muster.deploy.core.connect.requests.jobs import OUTPUT
 from muster.deploy.core.connect.transports.login import is_in_list

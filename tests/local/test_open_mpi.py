@@ -34,9 +34,8 @@ from muster.deploy.core.job.stages import DeliveryStage
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.planner import plan
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from tests.launching import ROOT, Project
 from tests.processes import command_of, trees
 from tests.unit.attempts import attempt_of

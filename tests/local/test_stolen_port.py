@@ -21,9 +21,8 @@ from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import of_package, scan
-from muster.deploy.core.plan.spec import LauncherName, LaunchSpec
+from muster.deploy.core.plan.spec import LauncherName, LaunchSpec, Program
 from muster.deploy.features.all_features import features_of
 from tests.launching import Project
 

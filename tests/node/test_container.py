@@ -23,8 +23,7 @@ from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.job.events import Event, Waiting
 from muster.deploy.core.job.feature import Start
 from muster.deploy.core.plan.launcher import place_ranks
-from muster.deploy.core.plan.program import Program
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.core.timings import Timings
 from muster.deploy.features.containers import driver as containers
 from muster.deploy.features.containers.messages import CONTAINER, CONTAINER_START, HostImage

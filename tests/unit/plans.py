@@ -13,9 +13,8 @@ from muster.deploy.core.hosts.rendezvous import ClusterFacts, Rendezvous
 from muster.deploy.core.plan.launch_plan import Contribution, LaunchPlan
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.planner import RankPrograms, plan
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import Tree, TreeFile
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.features.all_options import OPTIONS
 from muster.deploy.features.containers.driver import contributions
 from muster.deploy.features.containers.messages import HostImage

@@ -33,8 +33,8 @@ from muster.deploy.core.decode import MALFORMED
 from muster.deploy.core.errors import HostError, HostfileError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.run_folder import RunFolder
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.plan.spec import Program
 from muster.deploy.core.text.screen import Screen
 from muster.deploy.core.text.terminal import harmless_lines
 from muster.deploy.core.wire.files import Entry, append, complete

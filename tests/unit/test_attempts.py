@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from docs.scripts.json_fields import DOCUMENTS
+from muster.deploy.core.connect.kept_connections import SpareConnections
 from muster.deploy.core.connect.pipe import SilentError
 from muster.deploy.core.connect.requests.attempt import WrittenFiles
 from muster.deploy.core.connect.requests.hosts import FILE_PART, PORT_THIEF, PortThief
 from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
-from muster.deploy.core.connect.spare_connections import SpareConnections
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.host_facts import Facts
@@ -36,8 +36,7 @@ from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import end_unstarted, verdict
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.core.plan.program import Program
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.core.timings import TimedPart
 from muster.deploy.core.wire.job_folders import RESERVES, JobFolders
 from muster.deploy.features.all_features import features_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.project_file import project_of
+from muster.deploy.cli.project import project_of
 from muster.deploy.cli.shared import RecordOptions, hosts_file_of
 from muster.deploy.core.connect import opener, ownership
 from muster.deploy.core.connect.opener import config_beside, pythons_beside

@@ -25,9 +25,8 @@ from muster.deploy.core.job.feature import Start
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import end_unstarted
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import Tree, TreeFile, scan
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.core.wire.store import Store
 from muster.deploy.features.all_options import OPTIONS
 from muster.deploy.features.detach import detached_main

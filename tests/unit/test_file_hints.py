@@ -17,8 +17,8 @@ from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.core.plan.launch_plan import Contribution
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import Tree, TreeFile
+from muster.deploy.core.plan.spec import Program
 from muster.deploy.core.text.terminal import harmless
 from muster.deploy.features.hints.file_hints import left_behind, missing_module, sent_elsewhere
 from muster.deploy.features.written_files.driver import Written, WrittenFilesOfHosts, WrittenFinding

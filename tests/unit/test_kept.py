@@ -6,13 +6,12 @@ import threading
 
 import pytest
 
-from muster.deploy.core.connect import spare_connections as reserve_module
+from muster.deploy.core.connect import kept_connections as reserve_module
 from muster.deploy.core.connect.cluster import Cluster
 from muster.deploy.core.connect.inbox import Inbox
-from muster.deploy.core.connect.kept_connections import KeptConnections
+from muster.deploy.core.connect.kept_connections import KeptConnections, SpareConnections
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.reports import CommandEnd, Event, Lost, RankOutput, StopAsked
-from muster.deploy.core.connect.spare_connections import SpareConnections
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.job.attempt_record import hidden_values, launched
-from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.spec import Program
 from tests.unit.plans import NODE, make_plan
 
 

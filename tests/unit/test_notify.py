@@ -16,7 +16,7 @@ from muster.deploy.cli.project import with_defaults
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.job.events import JobEvent
 from muster.deploy.core.job.result import Failure, LaunchResult, interruption
-from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.spec import Program
 from muster.deploy.features.notify import driver as notifying
 from muster.deploy.features.notify.driver import Notify
 from muster.deploy.features.notify.options import NotifyOptions

@@ -19,8 +19,7 @@ from muster.deploy.core.hosts.rendezvous import on_network
 from muster.deploy.core.plan import openmpi
 from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.placement import PlacedRank
-from muster.deploy.core.plan.program import Program
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -16,8 +16,7 @@ from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.job_options import Status
 from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
-from muster.deploy.cli.project import with_defaults
-from muster.deploy.cli.project_file import project_of
+from muster.deploy.cli.project import project_of, with_defaults
 from muster.deploy.cli.shared import hosts_file_of
 from muster.deploy.core.connect import ownership
 from muster.deploy.core.errors import UsageError

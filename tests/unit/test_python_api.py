@@ -29,7 +29,7 @@ from muster.deploy.api.functions import (
 )
 from muster.deploy.cli.commands import load
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
-from muster.deploy.core.plan.program import Program
+from muster.deploy.core.plan.spec import Program
 from muster.deploy.features.returned_values.driver import CALL, PYTHON, name_of
 from muster.deploy.features.returned_values.wire import decoded, encoded
 from tests.unit.plans import make_plan

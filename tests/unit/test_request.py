@@ -14,8 +14,8 @@ from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.plan import spec
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.plan.spec import Program
 from muster.deploy.core.wire.variables import OF_RANKS, is_foreign
 from muster.deploy.features.why.options import WhyOptions
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect import spare_connections as reserve
+from muster.deploy.core.connect import kept_connections as reserve
 from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.connect.transports.process import LocalPipe
 from muster.deploy.core.errors import HostError
@@ -20,8 +20,7 @@ from muster.deploy.core.job.job import Job
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.core.plan.program import Program
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.features.all_features import features_of
 from tests.unit.plans import TREE, make_plan
 from tests.waiting import wait_until

@@ -15,8 +15,8 @@ from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.launch import _above
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UsageError
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.plan.spec import Program
 from tests.command_lines import parse
 
 SAYS = "import sys; print('ran', *sys.argv[1:])\n"

@@ -27,9 +27,8 @@ from muster.deploy.core.job import find
 from muster.deploy.core.job.attempt_record import shown_command
 from muster.deploy.core.job.find import LocalRuns, LocatedJob
 from muster.deploy.core.job.result import Failure, LaunchResult, interruption
-from muster.deploy.core.plan.program import Program
 from muster.deploy.core.plan.source_tree import scan
-from muster.deploy.core.plan.spec import LaunchSpec
+from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.core.wire.job_folders import identity
 from muster.deploy.features.slurm import allocation, batch, batch_main, blame, grant
 from muster.deploy.features.slurm.allocation import Allocation

@@ -16,8 +16,8 @@ import pytest
 
 from muster.deploy.cli.shared import TRAIN
 from muster.deploy.core.errors import UsageError
+from muster.deploy.core.plan import source_tree, walk
 from muster.deploy.core.plan import source_tree as tree
-from muster.deploy.core.plan import tree_limits, walk
 from tests.unit.plans import make_plan
 
 
@@ -274,7 +274,7 @@ def test_a_link_out_of_the_tree_is_refused(tmp_path: Path) -> None:
 def test_a_walk_ends_at_its_limit_and_says_where_the_most_files_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree_limits, "MOST_FILES", 50)
+    monkeypatch.setattr(source_tree, "MOST_FILES", 50)
     monkeypatch.setattr(tree, "_read", lambda *words: pytest.fail("a file was read"))
     looked_at: list[str] = []
     lstat = os.lstat
@@ -308,7 +308,7 @@ def test_folders_without_an_end_are_not_walked_to_it(tmp_path: Path, monkeypatch
 
 
 def test_a_tree_too_large_names_its_largest_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_limits, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(source_tree, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(tree, "_read", lambda root, name, link: pytest.fail(f"{name} was read"))
     folders = [f"data{number:02}" for number in range(12)]
     for number, folder in enumerate(folders):
@@ -375,7 +375,7 @@ def test_a_file_that_changed_since_is_named(tmp_path: Path) -> None:
 
 def removing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove a file or link when it has been listed, before it is read."""
-    listed = tree_limits.links_of
+    listed = source_tree.links_of
 
     def then_remove(*arguments: Any) -> dict[str, str]:
         links = listed(*arguments)
@@ -463,7 +463,7 @@ def test_musterignore_holds_at_every_level(in_git: bool, tmp_path: Path) -> None
 def test_without_git_the_advice_for_too_large_a_tree_is_not_gitignore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree_limits, "MAX_BYTES", 5)
+    monkeypatch.setattr(source_tree, "MAX_BYTES", 5)
     (tmp_path / "data.bin").write_text("too much")
     with pytest.raises(UsageError, match=r"in a folder whose name begins with '\.'; after git init, "):
         tree.scan(tmp_path)

@@ -25,12 +25,11 @@ from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
-from .kept_connections import KeptConnections
+from .kept_connections import KeptConnections, SpareConnections
 from .listener import Listener
 from .pipe import OpenPipe
 from .reports import Event, Lost, StopAsked
 from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
-from .spare_connections import SpareConnections
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil the measurement
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0

@@ -9,16 +9,18 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..connect.reports import Report
-from ..hosts.host_sample import HostSample
 from ..plan.launch_plan import LaunchPlan
 from ..text.progress import Text
 from ..timings import Timings
 from ..wire.clock import now
-from .feature_event import FeatureEvent
+from .feature import FeatureEvent
 from .result import Failure, LaunchResult
+
+if TYPE_CHECKING:  # most commands have no samples
+    from ..hosts.host_sample import HostSample
 
 FAILURES: Mapping[str, str] = {
     "rank": "rank.failed",
@@ -138,18 +140,8 @@ class Recorded:
     """A text of a feature; of "saving", the ranks that still handle SIGTERM."""
 
 
-Event: TypeAlias = (
-    JobEvent
-    | Output
-    | LauncherOutput
-    | Said
-    | Stage
-    | Waiting
-    | HostSample
-    | Reported
-    | Recorded
-    | FeatureEvent
-)
+FromHost: TypeAlias = "Output | LauncherOutput | HostSample | Reported"
+Event: TypeAlias = "JobEvent | FromHost | Said | Stage | Waiting | Recorded | FeatureEvent"
 Emit: TypeAlias = Callable[[Event], None]
 
 

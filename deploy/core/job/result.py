@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..hosts.stuck_processes import StuckProcesses
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
 from ..text.text import describe_code, status_of
@@ -15,6 +14,7 @@ from ..wire.job_folders import STOPS, end_state
 
 if TYPE_CHECKING:
     from ..connect.requests.attempt import EndedProcess
+    from ..hosts.stuck_processes import StuckProcesses
 
 
 @dataclass(frozen=True)

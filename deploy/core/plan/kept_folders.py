@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from ..errors import UsageError
 from ..text.text import count
 from .flags import Options, flag
-from .source_tree import Tree
-from .tree_limits import IGNORE_FILE
+from .source_tree import IGNORE_FILE, Tree
 
 PLACEHOLDERS = {".gitkeep", ".gitignore", ".keep"}
 """Files that a tree has in a folder only so that git keeps the folder."""

@@ -29,7 +29,6 @@ from ...core.job.result import LaunchResult
 from ...core.job.run_folder import RunFolder
 from ...core.job.verdict import verdict
 from ...core.plan.flags import flag
-from ...core.plan.program import Program
 from ...core.plan.source_tree import Tree, of_package, with_files
 from ...core.plan.spec import (
     ALL_GPUS,
@@ -38,6 +37,7 @@ from ...core.plan.spec import (
     LAUNCHERS,
     LauncherName,
     LaunchSpec,
+    Program,
     network,
 )
 from ...core.text.progress import Progress

@@ -31,9 +31,8 @@ from ...core.hosts import hostfile
 from ...core.hosts.hostfile import MAX_SLOTS
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
-from ...core.plan.program import Program
 from ...core.plan.source_tree import Tree, of_package, scan
-from ...core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec
+from ...core.plan.spec import DEFAULT_LAUNCHER, LauncherName, LaunchSpec, Program
 from ...core.text.progress import Progress
 from ...core.text.screen import Screen
 from ...core.timings import Timings

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.connect.kept_connections import KeptConnections
-from ...core.connect.spare_connections import SpareConnections
+from ...core.connect.kept_connections import KeptConnections, SpareConnections
 from ...core.job.events import Said
 from ...core.job.feature import Attempt, Feature
 

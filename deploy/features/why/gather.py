@@ -18,7 +18,7 @@ from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.requests.attempt import MISSING, STORE
 from ...core.connect.requests.hosts import SAMPLE
 from ...core.hosts.host_sample import HostSample, of_line
-from ...core.job.feature_event import FeatureEvent
+from ...core.job.feature import FeatureEvent
 from .causes import Surroundings, mean_unsent
 from .late_scores import LateScores, latest
 from .lateness import Pace, paces
