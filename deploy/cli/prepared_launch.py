@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core import interrupts, waits
 from ..core.connect.cluster import Cluster
-from ..core.job.events import Event, JobEvent
+from ..core.job.events import Event, JobEvent, LauncherOutput, Output, Said, Stage
 from ..core.job.feature import Feature, Features, Start
 from ..core.job.planning import make_plan
 from ..core.plan.placement import Placement
@@ -27,7 +27,6 @@ from .command import Exit
 from .inventory import Inventory
 from .launch_options import LaunchOptions
 from .shared import cache_folder, print_note
-from .shown import OnProgressLine, OnScreen
 
 if TYPE_CHECKING:
     from ..core.job.job import Job
@@ -188,3 +187,31 @@ class _Decision(Feature):
         """Note the status of the job."""
         if isinstance(event, JobEvent) and event.type == "job.ended" and event.exit_status is not None:
             interrupts.decide(event.exit_status)
+
+
+class OnScreen(Feature):
+    """Prints the output of the ranks and the lines of the driver."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def on_event(self, event: Event) -> None:
+        """Print it."""
+        if isinstance(event, Output):
+            self._screen.output(event.rank, event.host, event.stream, event.text)
+        elif isinstance(event, LauncherOutput):
+            self._screen.launcher(event.host, event.text, spawned=event.spawned)
+        elif isinstance(event, Said):
+            self._screen.say(event.text)
+
+
+class OnProgressLine(Feature):
+    """Shows the stages of the job on the line of progress."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def on_event(self, event: Event) -> None:
+        """Show it."""
+        if isinstance(event, Stage):
+            self._progress.stage(event.show)

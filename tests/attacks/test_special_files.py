@@ -17,7 +17,7 @@ from muster.deploy.core.connect.transports.login import is_in_list
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.job_record import caller_of_stop
-from muster.deploy.core.plan.ignore import IgnoreFiles
+from muster.deploy.core.plan.walk import IgnoreFiles
 from muster.deploy.core.wire.files import Files
 from muster.deploy.core.wire.job_folders import describe
 from muster.deploy.features.bench import command as kept

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.errors import UsageError
-from muster.deploy.core.plan.ignore import LONGEST_PATTERN, MOST_PATTERNS, Ignored, IgnoreFiles
 from muster.deploy.core.plan.source_tree import scan
+from muster.deploy.core.plan.walk import LONGEST_PATTERN, MOST_PATTERNS, Ignored, IgnoreFiles
 
 # Not in it: `a**/b`, of which git matches more than gitignore(5) says.
 ATOMS = (

@@ -11,7 +11,7 @@ from typing import Annotated
 from ..decode import AtMost, Between, Like, Parsed
 
 MOST_GPUS = 1024  # of a host
-MOST_HOSTS, MOST_RANKS = 4096, 1 << 20  # core/hosts/name_patterns.py
+MOST_HOSTS, MOST_RANKS = 4096, 1 << 20  # core/hosts/hostfile.py
 
 # -- texts --
 Text = Annotated[str, AtMost(1 << 16)]

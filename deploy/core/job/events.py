@@ -16,7 +16,6 @@ from ..plan.launch_plan import LaunchPlan
 from ..text.progress import Text
 from ..timings import Timings
 from ..wire.clock import now
-from .feature import FeatureEvent
 from .result import Failure, LaunchResult
 
 if TYPE_CHECKING:  # most commands have no samples
@@ -138,6 +137,10 @@ class Recorded:
     name: str
     value: Any
     """A text of a feature; of "saving", the ranks that still handle SIGTERM."""
+
+
+class FeatureEvent:
+    """An event that a feature defines, for the features that know it."""
 
 
 FromHost: TypeAlias = "Output | LauncherOutput | HostSample | Reported"

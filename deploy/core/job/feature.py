@@ -36,10 +36,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class FeatureEvent:
-    """An event that a feature defines, for the features that know it."""
-
-
 @dataclass(frozen=True)
 class Start:
     """An attempt before its plan is made."""

@@ -21,8 +21,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from ..errors import UsageError
 from ..text.text import count
 from .git import ContentCheck, GitFiles, Head, git_files, git_root, have_modes, is_stored_as
-from .ignore import IgnoreFiles
-from .walk import JOB, KEYS, RUNS, is_file, walk
+from .walk import JOB, KEYS, RUNS, IgnoreFiles, is_file, walk
 
 IGNORE_FILE = ".musterignore"
 SAMPLE_BYTES, INCOMPRESSIBLE = 1 << 12, 0.9

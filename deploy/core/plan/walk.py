@@ -1,14 +1,247 @@
-"""The files of a folder that git does not describe."""
+"""The files of a folder that git does not describe, and the patterns of a `.gitignore` or a `.musterignore`.
+
+Patterns have the meaning that gitignore(5) gives them. The time for a path is at most proportional to its
+length times that of the patterns: a star matches as few characters as possible and is never tried again,
+which suffices, because the next star can match the rest.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UsageError
-from .ignore import IgnoreFiles
+from ..errors import Problem, UsageError
+
+MOST_PATTERNS, LONGEST_PATTERN = 2000, 1000
+ANY_FOLDERS, STAR = "**", "*"
+_CLASSES = {
+    **{"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z"},
+    **{"space": r"\s", "blank": r" \t", "xdigit": "0-9a-fA-F", "punct": r"!-/:-@\[-`{-~"},
+}
+_Matches = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    names: tuple[_Matches | None, ...]
+    """What the parts of a path must match; None for any number of folders."""
+    negated: bool
+    folders_only: bool
+
+    def matches(self, parts: list[str], *, is_folder: bool) -> bool:
+        """Whether the whole path matches."""
+        if self.folders_only and not is_folder:
+            return False
+        names, star, tried = self.names, -1, 0
+        name = part = 0
+        while part < len(parts):
+            wanted = names[name] if name < len(names) else None
+            if name < len(names) and wanted is None:
+                star, tried, name = name, part, name + 1
+            elif wanted is not None and wanted(parts[part]):
+                name, part = name + 1, part + 1
+            elif star >= 0:
+                tried += 1
+                name, part = star + 1, tried
+            else:
+                return False
+        return name == len(names)
+
+
+class IgnoreFiles:
+    """The files of one name, such as `.gitignore`, in a folder and below it. Each is read at its first use.
+
+    As with git, the nearest file with a pattern for a path decides, and with a folder everything in it is
+    ignored. `follow_links`: also read those that are links, which git does not.
+    """
+
+    def __init__(self, root: Path, name: str, *, follow_links: bool) -> None:
+        self._root, self._name, self._follow_links = root, name, follow_links
+        self._files: dict[str, Ignored | None] = {}
+        self._folders: dict[str, bool] = {}
+
+    def has(self, path: str, *, is_folder: bool = False) -> bool:
+        """Whether a path is ignored, directly or with one of its folders."""
+        files: list[tuple[int, Ignored]] = []  # of the folders so far, each with the start of the path in it
+        folder, start = "", 0
+        while True:
+            if found := self._file(folder):
+                files.append((start, found))
+            end = path.find("/", start)
+            if end < 0:
+                return _is_ignored(files, path, is_folder=is_folder)
+            folder, start = path[:end], end + 1
+            if folder not in self._folders:
+                self._folders[folder] = _is_ignored(files, folder, is_folder=True)
+            if self._folders[folder]:
+                return True
+
+    def _file(self, folder: str) -> Ignored | None:
+        if folder not in self._files:
+            path = self._root / folder / self._name
+            is_read = path.is_file() and (self._follow_links or not path.is_symlink())
+            self._files[folder] = Ignored.of_file(path) if is_read else None
+        return self._files[folder]
+
+
+def _is_ignored(files: list[tuple[int, Ignored]], path: str, *, is_folder: bool) -> bool:
+    decisions = (found.decides(path[start:], is_folder=is_folder) for start, found in reversed(files))
+    return next((decision for decision in decisions if decision is not None), False)
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """The patterns of one file."""
+
+    patterns: list[_Pattern]
+
+    @classmethod
+    def of_file(cls, path: Path) -> Ignored:
+        """The patterns of a file on this machine."""
+        try:
+            return cls.of(path.read_bytes().decode(errors="surrogateescape"), str(path))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def of(cls, text: str, source: str) -> Ignored:
+        """The patterns of a file; `UsageError` for too many or too long ones."""
+        lines = text.removeprefix("\ufeff").split("\n")
+        if len(lines) > MOST_PATTERNS:
+            raise UsageError(f"{source}: more than {MOST_PATTERNS} lines of patterns; name folders instead")
+        for number, line in enumerate(lines, 1):
+            if len(line) > LONGEST_PATTERN:
+                problem = f"a pattern of more than {LONGEST_PATTERN} characters"
+                raise UsageError(str(Problem(source, number, 1, problem)))
+        return cls([pattern for line in lines if (pattern := _pattern(line))])
+
+    def decides(self, path: str, *, is_folder: bool) -> bool | None:
+        """Whether the last pattern that matches a path ignores it; None if no pattern matches it."""
+        parts = path.split("/")
+        for pattern in reversed(self.patterns):
+            if pattern.matches(parts, is_folder=is_folder):
+                return not pattern.negated
+        return None
+
+
+def _pattern(line: str) -> _Pattern | None:
+    """The pattern of a line; None for a comment and for a pattern that matches nothing."""
+    text = re.sub(r"(?<!\\)((?:\\\\)*)[ \t\r]+$", r"\1", line)
+    if not text or text.startswith("#"):
+        return None
+    negated, text = text.startswith("!"), text.removeprefix("!")
+    folders_only, text = text.endswith("/"), text.removesuffix("/")
+    try:
+        names = _split(text)
+    except ValueError:
+        return None
+    if not text or "" in names[1:]:
+        return None
+    if "/" not in text:
+        names = [ANY_FOLDERS, *names]  # at any depth
+    elif not names[0]:
+        names = names[1:]
+    matchers: list[_Matches | None] = []
+    for name in names:
+        if not re.fullmatch(r"\*{2,}", name):
+            matchers.append(_matcher(name))
+        elif matchers[-1:] != [None]:
+            matchers.append(None)
+    if matchers[-1] is None:
+        matchers.append(lambda name: True)  # the content of the folder, not the folder
+    return _Pattern(tuple(matchers), negated, folders_only)
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a pattern between slashes outside of classes; ValueError for what git rejects."""
+    parts, position = [""], 0
+    while position < len(text):
+        end = position + (2 if text[position] == "\\" else 1)
+        if end > len(text):
+            raise ValueError(text)
+        if text[position] == "[":
+            _, end = _class(text, end)
+        if text[position] == "/":
+            parts.append("")
+        else:
+            parts[-1] += text[position:end]
+        position = end
+    return parts
+
+
+def _matcher(name: str) -> _Matches:
+    """The matcher for a part of a path."""
+    pieces = [""]
+    for expression in _expressions(name):
+        if expression == STAR:
+            pieces += [""] if pieces[-1] or len(pieces) == 1 else []
+        else:
+            pieces[-1] += expression
+    if len(pieces) == 1 and not re.search(r"(?<!\\)[*?\[]", name):
+        return re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL).__eq__
+    if len(pieces) == 1:
+        return re.compile(pieces[0], re.DOTALL).fullmatch
+    first, *middle, last = pieces
+    # A lookahead with a back-reference never backtracks into its group.
+    held = "".join(f"(?=(?P<s{number}>.*?{piece}))(?P=s{number})" for number, piece in enumerate(middle))
+    return re.compile(f"{first}{held}.*{last}", re.DOTALL).fullmatch
+
+
+def _expressions(name: str) -> Iterator[str]:
+    """A regular expression for each character or class, and `*`."""
+    position = 0
+    while position < len(name):
+        letter = name[position]
+        position += 1
+        if letter == STAR:
+            yield STAR
+        elif letter == "?":
+            yield "."
+        elif letter == "[":
+            expression, position = _class(name, position)
+            yield expression
+        else:
+            if letter == "\\":
+                letter = name[position]
+                position += 1
+            yield re.escape(letter)
+
+
+def _class(name: str, position: int) -> tuple[str, int]:
+    """The expression of a class that begins at `position`, after its bracket, and the position after it."""
+    negated = name[position : position + 1] in {"!", "^"}
+    position += negated
+    items, begin = "", position
+    while True:
+        if position >= len(name):
+            raise ValueError(name)
+        if name[position] == "]" and position > begin:
+            break
+        if named := re.compile(r"\[:(\w*):\]").match(name, position):
+            if named[1] not in _CLASSES:
+                raise ValueError(name)
+            items, position = items + _CLASSES[named[1]], named.end()
+            continue
+        first, position = _letter(name, position)
+        last = first
+        if name[position : position + 1] == "-" and name[position + 1 : position + 2] not in {"]", ""}:
+            last, position = _letter(name, position + 1)
+        items += re.escape(first) + (f"-{re.escape(last)}" if first <= last else "")
+    if not items:
+        return ("." if negated else "(?!)"), position + 1
+    return f"[{'^' if negated else ''}{items}]", position + 1
+
+
+def _letter(name: str, position: int) -> tuple[str, int]:
+    """A letter of a class, perhaps after a backslash, and the position after it."""
+    position += name[position] == "\\"
+    if position >= len(name):
+        raise ValueError(name)
+    return name[position], position + 1
+
 
 # Names of Muster's own files: run folders, named by job ids (also drafts of them), and keys.
 RUNS, KEYS = "runs", ".muster"

@@ -17,9 +17,8 @@ from ...cli.launch import parts_of
 from ...cli.launch_options import LaunchOptions
 from ...cli.option_values import new_job
 from ...cli.page_after_job import PAGE, end_with_page
-from ...cli.prepared_launch import job_here
+from ...cli.prepared_launch import OnScreen, job_here
 from ...cli.shared import JSON, LAUNCHER, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
-from ...cli.shown import OnScreen
 from ...core.errors import MusterError, UnfitError
 from ...core.hosts.finding import Finding
 from ...core.hosts.hostfile import Host

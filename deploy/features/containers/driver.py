@@ -27,13 +27,12 @@ from .messages import (
     CONTAINER,
     CONTAINER_START,
     SHOWN,
-    EngineName,
     HostImage,
     container_facts,
     push_commands,
     require_same,
 )
-from .options import ContainerOptions, Mount
+from .options import ContainerOptions, EngineName, Mount
 
 HOME = "home"
 """The home of ranks in containers, in ~/.muster: caches of programs, kept from one launch to the next."""

@@ -12,10 +12,8 @@ from ...core.decode import AtMost, Like
 from ...core.errors import UnfitError
 from ...core.hosts.bounds import AbsolutePath, Count, Number, Text
 from ...core.hosts.host_facts import Facts, Interpreter, with_interpreter
+from .options import EngineName
 
-EngineName = Literal["docker", "podman", "apptainer"]
-ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")
-"""In the order in which a host tries them."""
 LEAST_PYTHON = (3, 9)
 SHOWN = 12  # characters of an image's id
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ...core.errors import UsageError
 from ...core.plan.flags import Options, flag
 from ...core.plan.image_name import image_name
-from .messages import ENGINES
 
+EngineName = Literal["docker", "podman", "apptainer"]
+ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")
+"""In the order in which a host tries them."""
 GROUP = "Packages and container"
 APPTAINER = "apptainer starts a file, docker and podman an image by its name: --image /PATH/OF/IMAGE.sif"
 

@@ -18,8 +18,7 @@ from ...core.connect.opener import config_beside
 from ...core.connect.ownership import require_own, within
 from ...core.errors import UsageError
 from ...core.hosts import hostfile
-from ...core.hosts.hostfile import Host
-from ...core.hosts.name_patterns import InvalidValue, all_names
+from ...core.hosts.hostfile import Host, InvalidValue, all_names
 from ...core.plan.flags import flag
 from ...core.text.progress import Progress
 from ...core.text.text import clip

@@ -23,8 +23,7 @@ from ...core.connect.pipe import (
 )
 from ...core.connect.transports.process import ProcessPipe
 from ...core.errors import HostError, UsageError
-from ...core.hosts.hostfile import MAX_SLOTS, Host
-from ...core.hosts.name_patterns import MAX_HOSTS
+from ...core.hosts.hostfile import MAX_HOSTS, MAX_SLOTS, Host
 from ...core.plan.spec import LaunchSpec
 from ...core.text.text import count
 from ...core.wire.protocol import TERM_TO_RANKS

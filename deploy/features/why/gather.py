@@ -18,7 +18,6 @@ from ...core.connect.fanout import ask_every, on_every
 from ...core.connect.requests.attempt import MISSING, STORE
 from ...core.connect.requests.hosts import SAMPLE
 from ...core.hosts.host_sample import HostSample, of_line
-from ...core.job.feature import FeatureEvent
 from .causes import Surroundings, mean_unsent
 from .late_scores import LateScores, latest
 from .lateness import Pace, paces
@@ -26,14 +25,6 @@ from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure, Stragg
 from .positions import Rank
 from .shared_collectives import Arriving, Departure, HostClock, departures
 from .stragglers import stragglers
-
-
-@dataclass(frozen=True)
-class Begun(FeatureEvent):
-    """How many collectives each rank of a recorded job has begun, the newest one at `at` (driver's clock)."""
-
-    collectives: Mapping[int, int]
-    at: float
 
 
 def own_py_spy() -> bytes | None:

@@ -22,10 +22,11 @@ from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Finding, LaunchResult
 from ...core.wire.clock import now
 from .causes import Surroundings, mean_unsent
-from .gather import Begun, GatheredPace, gather, gather_pace
+from .gather import GatheredPace, gather, gather_pace
 from .lateness import Pace
 from .messages import LATE, MOST_LATE, Straggler
 from .positions import Rank
+from .stall_notes import Begun
 from .stragglers import PACE, Summary, lines, pace_line
 
 FIRST_SECONDS, LOOK_SECONDS = 5.0, 10.0

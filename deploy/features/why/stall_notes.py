@@ -6,19 +6,19 @@ import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...core.connect.fanout import in_thread
 from ...core.hosts.host_sample import HostSample
-from ...core.job.events import Event, JobEvent, Recorded, Said, printed_by_program
+from ...core.job.events import Event, FeatureEvent, JobEvent, Recorded, Said, printed_by_program
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure, LaunchResult
 from ...core.text.printed import figures_of
 from ...core.text.text import count, duration, stall_text
 from ...core.wire.clock import now
 from .diagnosis import gather_waits
-from .gather import Begun, gather_begun
+from .gather import gather_begun
 from .messages import STALL
 from .options import WhyOptions
 from .stall import MANY_COLLECTIVES, StallRule
@@ -30,6 +30,14 @@ LOOK_SECONDS = 2.0
 LONGEST_LINE = 500
 UNSEEN_SECONDS = 60.0
 """A program without a record of collectives may have made a step by then."""
+
+
+@dataclass(frozen=True)
+class Begun(FeatureEvent):
+    """How many collectives each rank of a recorded job has begun, the newest one at `at` (driver's clock)."""
+
+    collectives: Mapping[int, int]
+    at: float
 
 
 class StallNotes(Feature):
