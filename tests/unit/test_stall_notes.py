@@ -13,11 +13,12 @@ from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSamp
 from muster.deploy.core.job.events import Event, JobEvent
 from muster.deploy.core.text.text import stall_text
 from muster.deploy.features.why import diagnosis, stall_notes
+from muster.deploy.features.why.gather import begun
 from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall, StackLine
 from muster.deploy.features.why.positions import Positions, Rank
 from muster.deploy.features.why.stall import StallRule, at_work
-from muster.deploy.features.why.stall_notes import Begun, StallNotes, begun
+from muster.deploy.features.why.stall_notes import Begun, StallNotes
 from muster.deploy.features.why.waiting_ranks import waited
 from tests.hangs.capture import RECORDS, records_of
 from tests.unit.attempts import attempt_of
