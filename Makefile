@@ -88,7 +88,7 @@ lint: .venv/installed ## ruff, plain English, mypy --strict, shellcheck, yamllin
 	$(BIN)/mypy
 	$(BIN)/mypy docker/*.py
 	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run '.ci/pu*' docker/slurm/start docker/slurm/muster)
-	$(BIN)/yamllint .
+	$(BIN)/yamllint --config-file .ci/yamllint.yaml .
 	$(BIN)/zizmor --offline --no-progress --quiet .github
 	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile \
 	  docker/slurm/Dockerfile
