@@ -32,6 +32,7 @@ from .command import Exit
 from .job_lookup import locate, look, require_logs
 from .job_options import ALL, AS_LAUNCHED, Attach, Logs, Status, Stop
 from .page_after_job import PAGE, end_with_page
+from .run_files import FILES
 from .shared import print_note, require_rank, write_json
 
 LOST_STATUS = 3
@@ -162,7 +163,7 @@ def _end(located: LocatedJob, runs: Path, screen: Screen) -> None:
     """Fetch the folder of a job that is over, print its verdict, and exit with its status."""
     state: JobState = jobs.state_of(located)
     with Progress(f"copying the folder of {state.job}"):
-        folder = fetch(located, runs)
+        folder = fetch(located, runs, FILES)
     if state.exit_status is None:
         raise Exit(f"LOST    {harmless(state.why)}\n        logs: {folder}/logs", LOST_STATUS)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.cli.run_files import FILES
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
@@ -140,9 +141,9 @@ def test_what_comes_from_the_head_joins_the_record_and_never_replaces_it(tmp_pat
     (runs / JOB / "files" / "last.pt").touch()
     state = only(tmp_path / "there").state
     with pytest.raises(MusterError):
-        fetch(LocatedJob(state, Liar({"files": {"files": [["verdict.txt", 10]]}, "read": {}})), runs)
+        fetch(LocatedJob(state, Liar({"files": {"files": [["verdict.txt", 10]]}, "read": {}})), runs, FILES)
     assert hosts_record.newest_elsewhere(runs) == record
-    folder = fetch(LocatedJob(state, LocalRuns(tmp_path / "there")), runs)
+    folder = fetch(LocatedJob(state, LocalRuns(tmp_path / "there")), runs, FILES)
     assert (folder / "job.json").exists()
     assert (folder / "files" / "last.pt").exists()
     assert hosts_record.find(runs, JOB) == record

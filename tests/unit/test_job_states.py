@@ -20,6 +20,7 @@ from muster.deploy.cli import job_commands
 from muster.deploy.cli.command import Exit, execute
 from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.job_options import Attach, Logs
+from muster.deploy.cli.run_files import FILES, METRICS
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.core import waits
 from muster.deploy.core.connect.requests.request import Answer, Request
@@ -28,8 +29,7 @@ from muster.deploy.core.hosts.host_sample import SAMPLES
 from muster.deploy.core.job import find as jobs
 from muster.deploy.core.job import table as job_table
 from muster.deploy.core.job.events import JobEvent, LauncherOutput, Output
-from muster.deploy.core.job.fetch import fetch, snapshot
-from muster.deploy.core.job.fetch_output import METRICS
+from muster.deploy.core.job.fetch import FeatureFiles, fetch, snapshot
 from muster.deploy.core.job.find import LocalRuns, LocatedJob, LogLine
 from muster.deploy.core.job.result import LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
@@ -406,14 +406,14 @@ PLANTED = (
 
 @pytest.mark.parametrize("bring", [fetch, snapshot])
 def test_a_host_brings_only_files_that_a_run_has(
-    tmp_path: Path, bring: Callable[[LocatedJob, Path], object]
+    tmp_path: Path, bring: Callable[[LocatedJob, Path, FeatureFiles], object]
 ) -> None:
     """With a slurm.json of the host, `muster stop` would end the job of Slurm that the host has chosen."""
     files = [[name, 2] for name in (*PLANTED, "job.json", "logs/rank-0000@node1.out")]
     liar = Liar({"files": {"files": files}, "read": {}}, content=b"{}")
     here = tmp_path / "here"
     here.mkdir()
-    bring(LocatedJob(only(make_run(tmp_path / "there").parent).state, liar), here)
+    bring(LocatedJob(only(make_run(tmp_path / "there").parent).state, liar), here, FILES)
     taken = {path.name for path in tmp_path.rglob("*") if path.is_file() and "there" not in path.parts}
     assert taken - {*METRICS} == {"job.json", "rank-0000@node1.out"}
     assert not any_mark(here)
@@ -425,7 +425,7 @@ def test_a_host_brings_no_more_files_than_a_run_can_have(tmp_path: Path) -> None
     located = LocatedJob(only(make_run(tmp_path / "there").parent).state, liar)
     for bring in (fetch, snapshot):
         with pytest.raises(MusterError, match=r"node1: the run has 150000 files in .*; the limit is 131072"):
-            bring(located, tmp_path / "runs")
+            bring(located, tmp_path / "runs", FILES)
 
 
 def test_every_file_that_a_driver_writes_into_a_run_is_brought(tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_every_file_that_a_driver_writes_into_a_run_is_brought(tmp_path: Path) -
         folder.keep(name, "{}\n")
     folder.finish(result, "DONE")
     (folder.path / "driver.log").write_text("what a detached driver prints\n")
-    fetched = fetch(only(folder.path.parent), tmp_path / "runs")
+    fetched = fetch(only(folder.path.parent), tmp_path / "runs", FILES)
     names = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
     assert {str(path.relative_to(fetched)) for path in fetched.rglob("*") if path.is_file()} == names - {
         "lock.driver"
@@ -476,7 +476,7 @@ def fetch_from(tmp_path: Path, files: object, content: bytes = b"") -> Path:
     liar = Liar({"files": {"files": files}, "read": {}}, content=content)
     known = LocatedJob(only(make_run(tmp_path / "there").parent).state, liar)
     try:
-        return fetch(known, tmp_path / "runs")
+        return fetch(known, tmp_path / "runs", FILES)
     finally:
         assert not [path for path in (tmp_path / "runs").iterdir() if path.name.startswith(".")]
 
@@ -554,7 +554,7 @@ def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
 
         def do_once(self) -> None:
             self.do_once = lambda: None  # type: ignore[method-assign]
-            assert (fetch(one, runs) / "logs" / "order").read_bytes() == b"whole"
+            assert (fetch(one, runs, FILES) / "logs" / "order").read_bytes() == b"whole"
 
         def ask(
             self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
@@ -563,7 +563,7 @@ def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
                 self.do_once()
             return super().ask(request, payload, seconds=seconds, **words)
 
-    fetched = fetch(LocatedJob(one.state, Slow(run.parent)), runs)
+    fetched = fetch(LocatedJob(one.state, Slow(run.parent)), runs, FILES)
     assert (fetched / "logs" / "order").read_bytes() == b"whole"
     assert [path.name for path in runs.iterdir()] == [RECORD["job"]]
 

@@ -6,16 +6,15 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
 from ..wire.durable import sync_file_system
 from ..wire.job_folders import FILES_FOLDER
 from ..wire.rank_logs import RankLog
-from .fetch_output import METRICS
 from .find import LocatedJob
 from .hosts_record import NAME as HOSTS
 
@@ -24,22 +23,28 @@ MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill 
 SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 1 GiB where that is less
 BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
 MOST_FILES = 1 << 17  # two logs for each of 65,536 ranks
-_NAME = re.compile(
-    r"(job|result)\.json|verdict\.txt|driver\.log|(events|pace|metrics|samples|steps)\.jsonl"
-    r"|(plan|stacks)(\.restart-\d{1,9})?\.txt|launch(\.restart-\d{1,9})?\.json"
+_NAMES = (
+    r"(job|result)\.json|verdict\.txt|driver\.log|events\.jsonl"
+    r"|plan(\.restart-\d{1,9})?\.txt|launch(\.restart-\d{1,9})?\.json"
     r"|logs/(order|driver\.log|(launcher|spawned)@[^/\0]+\.log|rank-\d{4,9}@[^/\0]+\.(out|err))"
-    r"|returned/rank-\d{1,7}\.json"
 )
-"""The files of a run that come from its host. Any other could be a file that a program here runs or obeys:
-`.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine writes what its commands act on
-or a browser opens: stop.json, hosts.json (logins, the SSH configuration), the number of a scheduler's job,
-which `muster stop` ends, and report.html."""
+"""The files of a run that come from its host, beside those of features. Any other could be a file that a
+program here runs or obeys: `.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine
+writes what its commands act on or a browser opens: stop.json, hosts.json (logins, the SSH configuration), the
+number of a scheduler's job, which `muster stop` ends, and report.html."""
 END_OF_LOG = 1 << 14
 MOST_RECORD = 1 << 29
 """Bytes of a file of a run that still runs."""
 
 
-def fetch(located: LocatedJob, runs: Path) -> Path:
+class FeatureFiles(NamedTuple):
+    """The files of features. `names`: a pattern of those in the folder of a run; `in_out`: of $MUSTER_OUT."""
+
+    names: str
+    in_out: Sequence[str]
+
+
+def fetch(located: LocatedJob, runs: Path, more: FeatureFiles) -> Path:
     """Fetch the folder of a run, completely or not at all. A local run stays as it is.
 
     The local record of its hosts, from its launch, stays in the folder.
@@ -52,7 +57,7 @@ def fetch(located: LocatedJob, runs: Path) -> Path:
         # Each call has its own draft: two users may attach to the same job at once.
         draft = Path(tempfile.mkdtemp(prefix=f".{located.state.job}.", suffix=".new", dir=runs))
         try:
-            files = listed(located)
+            files = listed(located, more)
             _require_room(located, (size for _, size in files), _room(runs))
             for name, size in files:
                 if _fetch_file(located, str(name), draft / name, 0, size, mode="xb") < size:
@@ -69,10 +74,11 @@ def fetch(located: LocatedJob, runs: Path) -> Path:
     return target
 
 
-def listed(located: LocatedJob) -> list[tuple[PurePosixPath, int]]:
+def listed(located: LocatedJob, more: FeatureFiles) -> list[tuple[PurePosixPath, int]]:
     """The files of a run with their sizes, as its host lists them; `MusterError` for too many."""
     files = located.records.ask(FILES, job=located.state.job).files
-    known = [(PurePosixPath(name), size) for name, size in files if _NAME.fullmatch(name)]
+    ours = re.compile(f"{_NAMES}|{more.names}")
+    known = [(PurePosixPath(name), size) for name, size in files if ours.fullmatch(name)]
     if len(known) > MOST_FILES:
         raise MusterError(
             f"{located.records.host}: the run has {len(known)} files in {located.state.folder}; the limit is "
@@ -114,10 +120,10 @@ def _room(folder: Path) -> int:
     return max(0, disk.free - min(disk.total // SPARE_SHARE, MOST_SPARE))
 
 
-def snapshot(located: LocatedJob, folder: Path) -> None:
+def snapshot(located: LocatedJob, folder: Path, more: FeatureFiles) -> None:
     """Write the records of a run that still runs into a folder, with the ends of its logs."""
     parts = dict[PurePosixPath, tuple[int, int]]()
-    for path, size in listed(located):
+    for path, size in listed(located, more):
         is_log = RankLog.of_name(path.name) is not None
         if is_log or (path.parts[0] != "logs" and size <= MOST_RECORD):
             start = max(0, size - END_OF_LOG) if is_log else 0
@@ -125,7 +131,7 @@ def snapshot(located: LocatedJob, folder: Path) -> None:
     _require_room(located, (most for _, most in parts.values()), _room(folder))
     for path, (start, most) in parts.items():
         _fetch_file(located, str(path), folder / path, start, most)
-    for name in METRICS:
+    for name in more.in_out:
         with contextlib.suppress(MusterError):
             _fetch_file(located, f"../out/{name}", folder / name, 0, MOST_RECORD)
 

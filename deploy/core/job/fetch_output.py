@@ -9,8 +9,6 @@ from ..connect.requests.attempt import PING
 from ..connect.requests.hosts import FILE_PART, MOST_PART
 from ..errors import MusterError
 
-METRICS = ("metrics.jsonl", "steps.jsonl")
-"""The files that the folder of a run gets when the job has ended."""
 MOST_BYTES = 1 << 26  # of a file
 # Time limits for one part, and for all parts together. The head's agent ends itself after 12 s without a ping
 # (core/agent/supervisor.py), and the driver sends none while it waits for a part.

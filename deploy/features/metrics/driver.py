@@ -10,11 +10,11 @@ from ...core.errors import MusterError
 from ...core.job.bounded import value_of
 from ...core.job.events import Stage
 from ...core.job.feature import Attempt, Feature
-from ...core.job.fetch_output import ALL_SECONDS, METRICS, MOST_BYTES, fetched
+from ...core.job.fetch_output import ALL_SECONDS, MOST_BYTES, fetched
 from ...core.job.result import LaunchResult
 from ...core.wire.paths import JobPaths
 
-KEYS = dict(zip(METRICS, ("epoch", "step"), strict=True))
+KEYS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
 """The key that numbers the lines of each file."""
 
 
@@ -29,13 +29,13 @@ class Metrics(Feature):
     def begins(self, attempt: Attempt) -> None:
         """An earlier driver of the job may have kept its own."""
         self._folder = attempt.folder
-        self._texts = self._texts or {name: self._folder.kept(name) for name in METRICS}
+        self._texts = self._texts or {name: self._folder.kept(name) for name in KEYS}
 
     def fetch(self, attempt: Attempt) -> None:
         """Fetch the files of an attempt from the job's folder on its head."""
         attempt.emit(Stage("fetching the metrics"))
         head, out = attempt.head, JobPaths(attempt.plan.hosts[0].folder).out
-        lacking = self._unfetched[head.host, out] = [*METRICS]  # an interrupt may come
+        lacking = self._unfetched[head.host, out] = [*KEYS]  # an interrupt may come
         deadline = time.monotonic() + ALL_SECONDS
         for name, key in KEYS.items():
             try:

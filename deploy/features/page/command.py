@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...cli.job_lookup import locate, require_logs
 from ...cli.page_after_job import PAGE
+from ...cli.run_files import FILES
 from ...cli.shared import NewestJobOptions
 from ...core.job.fetch import fetch, snapshot
 from ...core.job.find import LocatedJob
@@ -41,11 +42,11 @@ class Report(NewestJobOptions):
 def _folder(located: LocatedJob, runs: Path) -> Iterator[tuple[Path, Path]]:
     """The folder with the records of a job, and the path of its page."""
     if not located.records.host or not located.state.running:
-        folder = fetch(located, runs) if located.records.host else Path(located.state.folder)
+        folder = fetch(located, runs, FILES) if located.records.host else Path(located.state.folder)
         yield folder, folder / PAGE
         return
     with tempfile.TemporaryDirectory(prefix="muster-report-") as copies:
         folder = Path(copies) / located.state.job
         folder.mkdir()
-        snapshot(located, folder)
+        snapshot(located, folder, FILES)
         yield folder, Path(f"report-{located.state.job}.html")
