@@ -19,8 +19,8 @@ from typing import Any
 from ....core.wire.durable import read_sealed
 from ....core.wire.files import newest_in
 
-ENVIRONMENTS, WHEELS = "envs", "wheels"
-"""The folders in ~/.muster."""
+ENVS = "envs"
+"""Their folder in ~/.muster."""
 RECORD = "muster.json"
 KEY = re.compile(r"[0-9a-f]{20}")
 MOST = 1024
@@ -62,7 +62,7 @@ def lock(root: Path, key: str, kind: int) -> int:
 
 def hold(muster_root: Path, key: str) -> int:
     """Note that a job uses an environment; returns the descriptor that holds its lock."""
-    root = muster_root / ENVIRONMENTS
+    root = muster_root / ENVS
     descriptor = lock(root, key, fcntl.LOCK_SH)
     if record(root / key) is None:
         os.close(descriptor)
@@ -92,12 +92,12 @@ def remove(root: Path, key: str, before: float | None = None) -> int | None:
 
 def clean(muster_root: Path, before: float) -> int:
     """Remove environments not used since then, and their cache and wheels; returns the bytes freed."""
-    root = muster_root / ENVIRONMENTS
+    root = muster_root / ENVS
     if not root.is_dir():
         return 0
     removed = [remove(root, path.name, before) for path in sorted(root.iterdir()) if is_key(path.name)]
     freed = sum(size for size in removed if size is not None)
-    wheels = muster_root / WHEELS
+    wheels = muster_root / "wheels"
     if not any(is_key(path.name) for path in root.iterdir()):
         for folder in (root / "cache", wheels):
             if newest_in(folder) <= before:  # a launch may be bringing wheels just now

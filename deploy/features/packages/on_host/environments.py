@@ -27,18 +27,7 @@ from ....core.wire.durable import sync_file_system, write_sealed
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain
 from ....core.wire.private_folders import identity_of_folder, make_private
-from .environment_folders import (
-    ENVIRONMENTS,
-    RECORD,
-    WHEELS,
-    complete_in,
-    hold,
-    is_key,
-    lock,
-    record,
-    remove,
-    size_of,
-)
+from .environment_folders import ENVS, RECORD, complete_in, hold, is_key, lock, record, remove, size_of
 
 SECONDS = 5.0  # for all addresses: the driver waits 15 s (features/packages/bring.py)
 
@@ -106,7 +95,7 @@ def make_in_thread(muster_root: Path, request: Frame, text: str, send: Callable[
 
 def make(muster_root: Path, request: Frame, text: str) -> dict[str, Any]:
     """Make an environment if it is missing; returns its record. Waits for a launch that makes the same."""
-    root, key = muster_root / ENVIRONMENTS, request["key"]
+    root, key = muster_root / ENVS, request["key"]
     make_private(muster_root, root)
     held = lock(root, key, fcntl.LOCK_EX)
     try:
@@ -115,7 +104,7 @@ def make(muster_root: Path, request: Frame, text: str) -> dict[str, Any]:
             return existing
         shutil.rmtree(folder, ignore_errors=True)  # a half-made one
         try:
-            _build(muster_root / WHEELS, root, folder, request, text)
+            _build(muster_root / "wheels", root, folder, request, text)
             facts = {**_facts_of(folder), "source": request["source"], "bytes": size_of(folder)}
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -230,7 +219,7 @@ def _environment() -> Iterator[tuple[str, str]]:
             yield name, value
     if os.path.exists(CERTIFICATES):  # they may include a site's own; uv itself brings only public ones
         yield "UV_SYSTEM_CERTS", "1"
-    yield "UV_PYTHON_INSTALL_DIR", os.path.expanduser(f"~/.muster/{ENVIRONMENTS}/pythons")
+    yield "UV_PYTHON_INSTALL_DIR", os.path.expanduser(f"~/.muster/{ENVS}/pythons")
 
 
 _DRIVERS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
@@ -241,7 +230,7 @@ class Environments:
 
     def __init__(self, muster_root: Path, send: Callable[[Frame], None]) -> None:
         self._muster_root, self._send = muster_root, send
-        self._root = muster_root / ENVIRONMENTS
+        self._root = muster_root / ENVS
         self._held = set[str]()
 
     def do_envs(self, request: Frame, payload: bytes) -> Frame:
