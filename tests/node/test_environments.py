@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.decode import from_json
-from muster.deploy.core.hosts.host_facts import Environment
 from muster.deploy.core.wire.durable import read_sealed, write_sealed
 from muster.deploy.features.clean.on_host.cleanup import Cleaning
 from muster.deploy.features.packages import uv
-from muster.deploy.features.packages.messages import ENVIRONMENTS
+from muster.deploy.features.packages.messages import ENVIRONMENTS, Environment
 from muster.deploy.features.packages.on_host import environments as build
 from muster.deploy.features.packages.on_host.environment_folders import (
     RECORD,

@@ -17,12 +17,18 @@ from muster.deploy.core.content import tree_transfer
 from muster.deploy.core.content.messages import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.core.errors import UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.host_facts import Environment, HostEnvironments, minor
+from muster.deploy.core.hosts.host_facts import minor
 from muster.deploy.core.plan.launch_plan import Contribution
 from muster.deploy.features.packages import bring
 from muster.deploy.features.packages.bring import PackageDelivery
 from muster.deploy.features.packages.driver import Packages
-from muster.deploy.features.packages.messages import ENVIRONMENT_MAKE, ENVIRONMENTS, EnvironmentMade
+from muster.deploy.features.packages.messages import (
+    ENVIRONMENT_MAKE,
+    ENVIRONMENTS,
+    Environment,
+    EnvironmentMade,
+    HostEnvironments,
+)
 from muster.deploy.features.packages.package_request import Requirements
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE, make_plan

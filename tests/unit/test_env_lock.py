@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
-from muster.deploy.core.hosts.host_facts import Facts, HostEnvironments
+from muster.deploy.core.hosts.host_facts import Facts
 from muster.deploy.features.packages import bring as fetch
 from muster.deploy.features.packages import uv
 from muster.deploy.features.packages.bring import Lock, locked, platform_of
+from muster.deploy.features.packages.messages import HostEnvironments
 from muster.deploy.features.packages.package_request import PackageOptions, Platform, Requirements, wanted
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE

@@ -1,18 +1,13 @@
-"""The facts of hosts before a launch: their software, and their environments. Pure."""
+"""The facts of hosts before a launch: their software. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..decode import AtMost, Between, Like
-from .bounds import AbsolutePath, Address, Bytes, Count, Interface, JobId, Name, Seconds, Text, Version
-
-MOST_ENVIRONMENTS = 1024
-KEY = r"[0-9a-f]{20}"
-Key = Annotated[str, Like(KEY)]
-"""The name of an environment: the beginning of its lock's SHA-256."""
+from .bounds import AbsolutePath, Address, Bytes, Count, Interface, JobId, Name, Text, Version
 
 
 @dataclass(frozen=True)
@@ -88,34 +83,3 @@ def with_interpreter(facts: Facts, own: Interpreter, mpi_error: str | None = Non
     if own.mpirun is None:
         return changed
     return replace(changed, mpirun=own.mpirun, mpi=own.mpi, mpi_error=mpi_error)
-
-
-@dataclass(frozen=True)
-class Environment(Interpreter):
-    """An environment that is complete on a host.
-
-    `bytes`: the size of this environment; shared files count in each environment.
-    """
-
-    source: Name
-    """The user's name of the file of requirements."""
-    packages: Count
-    bytes: Bytes
-    used: Seconds
-    """When a launch last used it."""
-
-
-@dataclass(frozen=True)
-class HostEnvironments:
-    """The environments of a host, and the properties that decide which wheels run on it."""
-
-    home: Annotated[str, Like(r"[0-9a-f]{32}")]
-    """Equal on hosts that share a home folder."""
-    machine: Annotated[str, Like(r"\w{1,32}")]
-    glibc: Annotated[str, Like(r"(\d{1,3}\.\d{1,3})?")]
-    """Empty with another C library."""
-    driver: Annotated[str, Like(r"(\d{1,4}(\.\d{1,5}){0,3})?")]
-    """The version of NVIDIA's driver; empty without one."""
-    environments: Annotated[Mapping[Key, Environment], AtMost(MOST_ENVIRONMENTS)] = field(
-        default_factory=dict
-    )

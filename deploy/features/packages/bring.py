@@ -25,7 +25,7 @@ from ...core.content.transfer_state import LocalFile, serve
 from ...core.content.tree_transfer import OnProgress, Transfers
 from ...core.decode import MALFORMED, from_json
 from ...core.errors import MusterError, UnfitError, UsageError
-from ...core.hosts.host_facts import Environment, Facts, HostEnvironments, minor, with_interpreter
+from ...core.hosts.host_facts import Facts, minor, with_interpreter
 from ...core.text.fold import fold, fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.text import count
@@ -33,7 +33,7 @@ from ...core.wire.durable import keep_if_intact, read_sealed, write_sealed
 from ...core.wire.files import digest as digest_of
 from . import uv
 from .driver import Packages
-from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH, EnvironmentMade
+from .messages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH, Environment, EnvironmentMade, HostEnvironments
 from .package_request import Platform, Requirements, fingerprint
 from .requirements import exported_problems, no_builds, toml
 

@@ -12,12 +12,11 @@ from ...cli.inventory import hosts_or_this_machine, reached_hosts
 from ...cli.shared import JSON, HostOptions, write_json
 from ...core.connect.fanout import ask_every, ask_in_turn
 from ...core.errors import UsageError
-from ...core.hosts.host_facts import KEY, Environment
 from ...core.plan.flags import flag
 from ...core.text.fold import fold, fold_names
 from ...core.text.terminal import harmless
 from ...core.text.text import count, size
-from .messages import ENVIRONMENT_REMOVE, ENVIRONMENTS
+from .messages import ENVIRONMENT_REMOVE, ENVIRONMENTS, KEY, Environment
 
 SECONDS, REMOVE_SECONDS = 30.0, 600.0
 DAY = 86400.0

@@ -10,12 +10,12 @@ from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every
 from ...core.errors import UnfitError
-from ...core.hosts.host_facts import Facts, HostEnvironments, with_interpreter
+from ...core.hosts.host_facts import Facts, with_interpreter
 from ...core.job.events import Stage
 from ...core.job.feature import Feature, Start
 from ...core.plan.launch_plan import Contribution
 from ...core.waits import with_hosts
-from .messages import ENVIRONMENT_HOLD, ENVIRONMENTS
+from .messages import ENVIRONMENT_HOLD, ENVIRONMENTS, HostEnvironments
 
 SECONDS = 30.0
 
