@@ -346,7 +346,7 @@ class PackageDelivery(Packages):
 
     def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
         """The facts of each host inside its environment, which a host without it makes."""
-        held = self.environments(cluster)
+        held = self._environments(cluster)
         facts = {host: cluster.facts[host] for host in held}
         # A restart has the same packages, whichever hosts are left.
         lock = self._lock = self._lock or self._locked(facts, held)

@@ -34,7 +34,7 @@ class Packages(Feature):
         """Ask a host for its environments while other hosts are still connecting."""
         self._asked[channel.host] = channel.post(ENVIRONMENTS)
 
-    def environments(self, cluster: Cluster) -> dict[str, HostEnvironments]:
+    def _environments(self, cluster: Cluster) -> dict[str, HostEnvironments]:
         """The environments of each host."""
         for host in cluster.channels.keys() - self._asked.keys():
             self.greet(cluster.channels[host])
@@ -44,7 +44,7 @@ class Packages(Feature):
 
     def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
         """The facts of each host inside its environment; `UnfitError` for hosts without it."""
-        held = self.environments(cluster)
+        held = self._environments(cluster)
         if lacking := [host for host, answer in held.items() if self.key not in answer.environments]:
             raise UnfitError(
                 (host, f"its environment {self.key} is gone; launch again to make it") for host in lacking
