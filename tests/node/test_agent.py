@@ -139,7 +139,9 @@ def test_a_process_lives_until_its_last_thread_has_ended() -> None:
     with subprocess.Popen([sys.executable, "-c", FIRST_THREAD_ENDS]) as process:
         try:
             wait_until(lambda: state() == "Z", "the end of the first thread")
-            assert processes.process_table()[process.pid].state == "S"
+            wait_until(
+                lambda: processes.process_table()[process.pid].state == "S", "the other thread to sleep"
+            )
             assert Ending(lambda: trees([process.pid]), Ranks(), 60.0).finish() == []
             assert state() == "Z"  # it is not waited for, but nothing of it lives
             assert process.pid not in processes.process_table()

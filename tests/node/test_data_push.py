@@ -72,7 +72,9 @@ def push(
         return DataTransfer(cluster, wanted, silent, shard=shard, unreached=errors).push(content)
 
 
-def test_every_host_has_the_folder_and_one_copy_left_this_machine(hosts: HostsHere, folder: Path) -> None:
+def test_every_host_has_the_folder_one_copy_left_this_machine_and_nothing_is_sent_again(
+    hosts: HostsHere, folder: Path
+) -> None:
     pushed = push(hosts, str(folder))
     assert [outcome.error for outcome in pushed.hosts.values()] == ["", "", ""]
     distinct = 2 * CHUNK + 1000 + CHUNK + sum(len(f"file {one}\n") for one in range(300)) + 10 + 3
@@ -85,10 +87,6 @@ def test_every_host_has_the_folder_and_one_copy_left_this_machine(hosts: HostsHe
         assert (data / "digits" / "large.bin").stat().st_mode & 0o777 == 0o444
         assert (data / "digits" / "sparse").stat().st_blocks * 512 < CHUNK, "a hole stays a hole"
         assert list((data / ".chunks").iterdir()) == [], "nothing is kept twice"
-
-
-def test_what_a_host_has_is_not_sent_again(hosts: HostsHere, folder: Path) -> None:
-    first = push(hosts, str(folder))
     again = push(hosts, str(folder))
     assert [outcome.received for outcome in again.hosts.values()] == [0, 0, 0]
     assert again.sent < 40_000, "the manifest alone"
@@ -97,7 +95,7 @@ def test_what_a_host_has_is_not_sent_again(hosts: HostsHere, folder: Path) -> No
         file.write(b"more")
     grown = push(hosts, str(folder))
     assert {outcome.received for outcome in grown.hosts.values()} == {3 + 1004}
-    assert grown.sent < first.sent / 100
+    assert grown.sent < pushed.sent / 100
     assert contents(hosts.data("node3") / "digits") == contents(folder)
     assert len(list((hosts.data("node3") / ".sets").iterdir())) == 2, "the old version is removed"
 
@@ -243,8 +241,18 @@ def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Pa
     assert not (hosts.data("node1") / "digits").exists()
 
 
-def test_a_set_is_removed_but_not_while_a_job_runs(hosts: HostsHere, folder: Path) -> None:
+def test_a_push_sweeps_what_old_ones_left_and_a_set_is_removed_but_not_while_a_job_runs(
+    hosts: HostsHere, folder: Path
+) -> None:
+    drafts = hosts.data("node1") / ".drafts"
+    left = [drafts / "old@1", drafts / "digits@1"]
+    for path in left:
+        path.mkdir(parents=True)
+        (path / "file").touch()
+        for old in (path / "file", path):
+            os.utime(old, (0, 0))
     push(hosts, str(folder))
+    assert [path.exists() for path in left] == [False] * 2
     lock = hosts.home("node1") / ".muster" / "jobs" / "20261121-120000-abcd" / "lock.node1"
     lock.parent.mkdir(parents=True)
     with lock.open("w") as held, hosts.cluster() as cluster:
@@ -254,15 +262,3 @@ def test_a_set_is_removed_but_not_while_a_job_runs(hosts: HostsHere, folder: Pat
     assert "the job 20261121-120000-abcd runs on this host" in asked.errors["node1"].reason
     assert [(hosts.data(host) / "digits").exists() for host in ("node1", "node2")] == [True, False]
     assert list((hosts.data("node2") / ".sets").iterdir()) == []
-
-
-def test_what_pushes_of_long_ago_have_left_goes(hosts: HostsHere, folder: Path) -> None:
-    data = hosts.data("node1")
-    left = [data / ".drafts" / "old@1", data / ".drafts" / "digits@1"]
-    for path in left:
-        path.mkdir(parents=True)
-        (path / "file").touch()
-        for old in (path / "file", path):
-            os.utime(old, (0, 0))
-    push(hosts, str(folder))
-    assert [path.exists() for path in left] == [False] * 2

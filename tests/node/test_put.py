@@ -17,6 +17,7 @@ from muster.deploy.features.adhoc.on_host.receive import KEPT_FROM, _sweep
 from muster.deploy.features.adhoc.put_get import get, put
 from tests.hosts_here import HostsHere, contents
 
+pytestmark = pytest.mark.slow  # several processes a test
 SIZE = 3 * KEPT_FROM
 
 

@@ -78,10 +78,11 @@ def under_cursor(app: TopApp) -> list[str]:
 
 def test_300_hosts_are_scrolled_by_keys_and_the_columns_keep_their_names() -> None:
     async def session(pilot: Any, app: TopApp) -> None:
-        assert drawn(app)[2].startswith("host ") and drawn(app)[3].startswith("node0 ")
+        await until(pilot, lambda: drawn(app)[2].startswith("host ") and drawn(app)[3].startswith("node0 "))
         await pilot.press("end")
-        await until(pilot, lambda: under_cursor(app)[0].startswith("node299 "))
-        assert drawn(app)[2].startswith("host ")
+        await until(
+            pilot, lambda: under_cursor(app)[0].startswith("node299 ") and drawn(app)[2].startswith("host ")
+        )
         await pilot.press("pageup", "up")
         await until(pilot, lambda: under_cursor(app)[0].startswith("node28"))
         await pilot.press("home")
@@ -104,7 +105,7 @@ def test_the_screen_is_drawn_again_in_another_size() -> None:
 def test_keys_lead_from_hosts_to_ranks_to_a_rank_in_full_and_back() -> None:
     async def session(pilot: Any, app: TopApp) -> None:
         await pilot.press("tab", "down", "down")
-        assert app.view.cursor == "rank 1"
+        await until(pilot, lambda: app.view.cursor == "rank 1")
         await pilot.press("enter")
         await until(pilot, lambda: "rank 1 on node0" in drawn(app))
         assert "rank 1 has had 109 batches" in drawn(app)
