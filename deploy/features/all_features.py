@@ -77,16 +77,12 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     from .samples.driver import Sampling
     from .samples.starting import Starting
     from .why.diagnosis import Diagnosis
-    from .why.stall_notes import StallNotes
+    from .why.stall_watch import StallWatch
     from .written_files.driver import WrittenFilesOfHosts
 
     yield Sampling()
     yield Starting()
-    if spec.of(WhyOptions).stall_timeout:
-        from .why.stall_timeout import StallTimeout
-
-        yield StallTimeout()
-    yield StallNotes()
+    yield StallWatch()
     if spec.of(WhyOptions).record:
         from .why.pace_watch import PaceWatch
 

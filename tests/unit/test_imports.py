@@ -39,7 +39,7 @@ GATHERERS = {
     *("core.plan.source_tree", "core.plan.git", "features.why.gather"),
     *("core.text.screen", "core.text.progress", "core.text.live_line"),
     *("features.top.app", "features.top.sources", "features.why.diagnosis"),
-    *(f"features.why.{name}" for name in ("pace_watch", "stall_notes", "stall_timeout")),
+    *(f"features.why.{name}" for name in ("pace_watch", "stall_watch")),
 }
 FEATURE_IMPORTS_FEATURE: Mapping[str, str] = {
     "check bench": "check --bench measures links and hosts, and shows the slow ones as findings",

@@ -307,9 +307,9 @@ def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path
         "from muster.deploy.cli.dispatch import run\n"
         "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
         "import muster.deploy.core.job.job\n"
-        "from muster.deploy.features.why import diagnosis, pace_watch, stall_notes\n"
+        "from muster.deploy.features.why import diagnosis, pace_watch, stall_watch\n"
         "of = 'muster.deploy.features.'\n"
-        "late = (f'{of}why.verdict', f'{of}why.waits', f'{of}page', f'{of}top')\n"
+        "late = (f'{of}why.hang_verdict', f'{of}why.waiting_ranks', f'{of}page', f'{of}top')\n"
         "sys.stderr.write(repr([name for name in sys.modules if name.startswith(late)]))\n"
     )
     done = run(Path(sys.executable), "-c", script, cwd=tmp_path)

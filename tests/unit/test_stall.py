@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from muster.deploy.core.connect.reports import ProgramOver
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample
-from muster.deploy.core.job.events import JobEvent, Output
+from muster.deploy.core.job.events import Output
 from muster.deploy.core.job.result import Failure, RankExit
 from muster.deploy.core.job.state import EndedButAlive
-from muster.deploy.features.why.stall_timeout import StallTimeout
+from muster.deploy.features.why.hang_verdict import explain
+from muster.deploy.features.why.stall_watch import StallWatch
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import make_plan
 
@@ -21,11 +24,11 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("muster.deploy.features.why.stall_timeout.time.monotonic", lambda: self.now)
-        attempt = attempt_of(make_plan("node[1-2] slots=2", stall_timeout=10.0))
+        monkeypatch.setattr("muster.deploy.features.why.stall_watch.now", lambda: self.now)
+        attempt = attempt_of(make_plan("node[1-2] slots=2", stall_timeout=10.0, stall_note=5.0))
         self.state = attempt.state
         self.state.started = {0, 1, 2, 3}
-        self.stall = StallTimeout()
+        self.stall = StallWatch()
         self.stall.begins(attempt)
 
     def pass_time(self, seconds: float, *, busy: float = 0.0, states: str = "SSSS") -> None:
@@ -67,7 +70,7 @@ def test_threads_that_only_look_after_others_are_no_work(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "busy", "stalled"),
-    [((1,), 0.9, False), ((1,), 0.01, True), ((0,), 0.9, True), ((), 0.9, True), (None, 0.9, True)],
+    [((1,), 0.9, False), ((1,), 0.01, True), ((0,), 0.9, True), ((), 0.9, True), (None, 0.9, False)],
 )
 def test_a_gpu_that_a_rank_uses_and_that_computes_is_work(
     job: Job, gpus: tuple[int, ...] | None, busy: float, *, stalled: bool
@@ -76,7 +79,7 @@ def test_a_gpu_that_a_rank_uses_and_that_computes_is_work(
     for _ in range(7):
         job.pass_time(2)
         ranks = (RankSample(2, 0.0, state="S"), RankSample(3, 0.0, state="S", gpus=gpus))
-        job.stall.on_event(HostSample(1.0, "node2", gpus=on_host, ranks=ranks))
+        job.stall.on_event(HostSample(job.now, "node2", gpus=on_host, ranks=ranks))
     assert bool(job.failure) is stalled
 
 
@@ -128,18 +131,19 @@ def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -
     assert alive in job.failure.reason
 
 
-def test_a_stall_that_was_noted_counts_though_a_rank_computes(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("muster.deploy.features.why.stall_timeout.now", lambda: job.now)
-    why = "rank 3 on node2 has not come to all_reduce #4 of group 0: it computes, in solve (train.py:9)"
-    noted = JobEvent(at=12.0, type="steps.stopped", job="j", attempt=0, since=6.0, text=why)
-    job.stall.on_event(noted)
-    job.pass_time(14, busy=1.0)
-    job.stall.on_event(replace(noted, type="steps.resumed", text="steps again after 8 s"))
-    job.pass_time(20, busy=1.0)
+@pytest.mark.parametrize("steps_again", [False, True])
+def test_a_stall_that_was_noted_counts_though_a_rank_computes(job: Job, *, steps_again: bool) -> None:
+    """Ranks 0 to 2 wait for rank 3 in a collective."""
+    verdict = replace(explain([], stalled=True), waiting=(0, 1, 2), summary="rank 3 has not come")
+    answer = Future[Any]()
+    answer.set_result((dict.fromkeys(range(4), 60.0), verdict))
+    job.stall.on_event(Output(0, "node1", "out", "step 1 loss 0.3\n"))
+    job.pass_time(6, busy=1.0)
+    job.stall._judge(answer, job.now)
+    job.pass_time(4, busy=1.0)
     assert job.failure is None
-    job.stall.on_event(replace(noted, since=job.now))
-    job.pass_time(12, busy=1.0)
-    assert job.failure
-    assert job.failure.reason == f"no step for 12 s: {why}"
+    if steps_again:
+        job.stall.on_event(Output(0, "node1", "out", "step 2 loss 0.2\n"))
+    job.pass_time(2, busy=1.0)
+    said = job.failure.reason if job.failure else ""
+    assert said == ("" if steps_again else "no step for 12 s: rank 3 has not come")

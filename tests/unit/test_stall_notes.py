@@ -12,13 +12,13 @@ import pytest
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.core.job.events import Event, JobEvent
 from muster.deploy.core.text.text import stall_text
-from muster.deploy.features.why import diagnosis, stall_notes
+from muster.deploy.features.why import diagnosis, stall_watch
 from muster.deploy.features.why.gather import begun
 from muster.deploy.features.why.hang_verdict import explain
 from muster.deploy.features.why.messages import SETUP, Arrivals, GroupArrivals, RecordedCall, StackLine
 from muster.deploy.features.why.positions import Positions, Rank
 from muster.deploy.features.why.stall import StallRule, at_work
-from muster.deploy.features.why.stall_notes import Begun, StallNotes
+from muster.deploy.features.why.stall_watch import Begun, StallWatch
 from muster.deploy.features.why.waiting_ranks import waited
 from tests.hangs.capture import RECORDS, records_of
 from tests.unit.attempts import attempt_of
@@ -176,10 +176,10 @@ def test_a_step_in_steps_jsonl_is_progress() -> None:
 
 def test_collectives_from_before_a_stall_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of a long job are asked rarely: the last numbers may be much older than the stall."""
-    events, watch = list[Event](), StallNotes()
+    events, watch = list[Event](), StallWatch()
     watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR), emit=events.append))
     clock = {"now": time.time()}
-    monkeypatch.setattr(stall_notes, "now", lambda: clock["now"])
+    monkeypatch.setattr(stall_watch, "now", lambda: clock["now"])
 
     def after(seconds: float, collectives: int, age: float = 0.0) -> list[str]:
         """The notes, once each rank has slept for so long; its last collective began `age` seconds ago."""
@@ -201,8 +201,8 @@ def test_collectives_from_before_a_stall_do_not_end_it(monkeypatch: pytest.Monke
 
 def test_an_answer_that_comes_late_is_no_break(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collectives of steps that ended long ago: the stall is noted as soon as without the answer."""
-    clock, watch = 1000.0, StallNotes()
-    monkeypatch.setattr(stall_notes, "now", lambda: clock)
+    clock, watch = 1000.0, StallWatch()
+    monkeypatch.setattr(stall_watch, "now", lambda: clock)
     watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR)))
     watch.on_event(_sample(1000, TRAINS))
     watch._rule.progressed(clock, step=True)
@@ -215,8 +215,8 @@ def test_an_answer_that_comes_late_is_no_break(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_a_rank_reads_to_answer_a_look_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank imports a module for the answer."""
-    monkeypatch.setattr(stall_notes, "now", lambda: 1000.0)
-    watch = StallNotes()
+    monkeypatch.setattr(stall_watch, "now", lambda: 1000.0)
+    watch = StallWatch()
     watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR)))
     watch._rule.progressed(1000.0, step=True)
     for at in range(1002, 1062, 2):
@@ -230,7 +230,7 @@ def test_what_a_rank_reads_to_answer_a_look_is_no_work(monkeypatch: pytest.Monke
 
 
 def test_a_stall_time_out_below_the_time_of_a_note_is_the_time_of_the_note() -> None:
-    watch = StallNotes()
+    watch = StallWatch()
     watch.begins(attempt_of(make_plan("node1 slots=3", stall_note=FLOOR, stall_timeout=15)))
     assert watch._floor == 15.0
 

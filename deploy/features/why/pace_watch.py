@@ -26,7 +26,7 @@ from .gather import GatheredPace, gather, gather_pace
 from .lateness import Pace
 from .messages import LATE, MOST_LATE, Straggler
 from .positions import Rank
-from .stall_notes import Begun
+from .stall_watch import Begun
 from .stragglers import PACE, Summary, lines, pace_line
 
 FIRST_SECONDS, LOOK_SECONDS = 5.0, 10.0

@@ -34,9 +34,11 @@ class StallRule:
         self._floor = floor
         self._progress = at
         self._worked: dict[int, float] = {}
-        self._seen: dict[int, RankSample] = {}
+        self.seen: dict[int, RankSample] = {}
         self._seen_at: dict[int, float] = {}
         """The newest sample of each rank, and its time."""
+        self._state_since: dict[int, float] = {}
+        """Since when each rank is in the state of its newest sample."""
         self.makes_steps = False
         """Whether the job has made steps, as its output or its collectives show."""
         self._idle_break = self._silent_break = 0.0
@@ -55,7 +57,7 @@ class StallRule:
         if step or not self._waits:
             self._end(at, step=step)
         if self.makes_steps:
-            self._idle_break = max(self._idle_break, at - self._active)
+            self._idle_break = max(self._idle_break, at - self.active)
             self._silent_break = max(self._silent_break, at - self._progress)
         self.makes_steps |= step
         self._progress = max(self._progress, at)
@@ -68,15 +70,17 @@ class StallRule:
         """
         for measured in sample.ranks:
             entry = replace(measured, read=None, written=None) if looked else measured
-            before = self._seen.get(entry.rank)
+            before = self.seen.get(entry.rank)
             starved = before is not None and before.state == entry.state == "R"  # others use its processor
             if before is None or starved or at_work(entry, sample, likely[entry.rank]):
                 if self.makes_steps:
-                    self._idle_break = max(self._idle_break, sample.at - self._active)
+                    self._idle_break = max(self._idle_break, sample.at - self.active)
                 self._worked[entry.rank] = sample.at
                 if not self._waits:
                     self._end(sample.at, step=False)
-            self._seen[entry.rank], self._seen_at[entry.rank] = entry, sample.at
+            if before is None or before.state != entry.state:
+                self._state_since[entry.rank] = sample.at
+            self.seen[entry.rank], self._seen_at[entry.rank] = entry, sample.at
         if sample.training and sample.training.step != self._step:
             self._step = sample.training.step
             self.progressed(sample.at, step=True)
@@ -112,8 +116,14 @@ class StallRule:
             self.ended_by_step = step
             self.since, self.ended, self._waits = None, at, False
 
+    def ranks_in(self, state: str, ranks: Collection[int], since: float) -> list[int]:
+        """Those of the ranks that have been in a state, as in proc(5), since before this time."""
+        return sorted(
+            rank for rank in ranks if self.seen[rank].state == state and self._state_since[rank] < since
+        )
+
     @property
-    def _active(self) -> float:
+    def active(self) -> float:
         """The time of the last sign of life."""
         return max([self._progress, *self._worked.values()])
 

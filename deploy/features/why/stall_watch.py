@@ -1,4 +1,10 @@
-"""Notes that a job stalls, by the rule of features/why/stall.py, and that it continues."""
+"""Notes that a job stalls, by the rule of features/why/stall.py, and ends it after `--stall-timeout`.
+
+It is ended if a rank is stopped (SIGSTOP) or stuck in the kernel (a file system that does not answer) for
+that long, if no rank prints or is at work, or if a stall that was noted lasts. A rank that computes in
+silence is at work. One that polls while it waits, as under MPI and CUDA, looks busy; so does one in an
+endless loop: only the note of a job whose collectives are recorded finds these.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 2.0
 LONGEST_LINE = 500
+_STUCK = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
 UNSEEN_SECONDS = 60.0
 """A program without a record of collectives may have made a step by then."""
 
@@ -40,8 +47,8 @@ class Begun(FeatureEvent):
     at: float
 
 
-class StallNotes(Feature):
-    """Notes that the job stalls, with the cause, and that it continues. It never ends the job.
+class StallWatch(Feature):
+    """Notes that the job stalls, with the cause, and that it continues; ends it if the user wants that.
 
     It also knows whether the program has made a step: a job that fails before its first one may fail again.
     """
@@ -49,7 +56,7 @@ class StallNotes(Feature):
     def begins(self, attempt: Attempt) -> None:
         """An attempt stalls on its own."""
         options = attempt.plan.spec.of(WhyOptions)
-        self._recorded = options.record
+        self._recorded, self._limit = options.record, options.stall_timeout
         # A stall that ends the job is noted first.
         state, floor = attempt.state, min(options.stall_note, options.stall_timeout or options.stall_note)
         self._attempt, self._state, self._floor = attempt, state, floor
@@ -76,6 +83,8 @@ class StallNotes(Feature):
             looked = self._answer is not None or event.at < self._answered + LOOK_SECONDS
             self._rule.sampled(event, self._gpus, looked=looked)
             self._note_end()
+            if self._limit and self._state.all_started and not self._state.failures:
+                self._end_if_over(now(), self._limit)
         elif isinstance(event, Begun):
             self._take_begun(event)
 
@@ -84,6 +93,33 @@ class StallNotes(Feature):
         if self._floor and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + min(LOOK_SECONDS, self._floor / 2)
             self._look()
+
+    def _end_if_over(self, at: float, limit: float) -> None:
+        state, rule = self._state, self._rule
+        running = [rank for rank in rule.seen if rank not in state.ends]
+        for kind, name in _STUCK.items():
+            if odd := rule.ranks_in(kind, running, at - limit):
+                self._fail(f"{name} for {limit:.0f} s", odd)
+                return
+        if running and at - rule.active > limit:
+            nothing = f"no rank has printed anything or used its processor for {limit:.0f} s"
+            for kind, name in _STUCK.items():
+                if odd := rule.ranks_in(kind, running, at):
+                    self._fail(f"{name}, and {nothing}", odd)
+                    return
+            if odd := sorted(rank for rank in running if rank in state.ended_but_alive):
+                self._fail(f"{state.ended_but_alive[odd[0]].reason}, and {nothing}", odd)
+                return
+            self._fail(nothing, [])
+        elif self._since is not None and at - self._since > limit:
+            self._fail(stall_text(at - self._since, self._why), [])
+
+    def _fail(self, reason: str, odd: list[int]) -> None:
+        if len(odd) > 1:
+            reason = f"{self._state.name(odd)}: {reason}"
+        placed = self._state.placed[odd[0]] if len(odd) == 1 else None
+        host, rank = (placed.host, placed.rank) if placed else (None, None)
+        self._attempt.fail(Failure("stall", reason, 3, host, rank, now(), event="job.stalled", waits=True))
 
     def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Say whether the program may have made a step, for the decision about a restart."""
