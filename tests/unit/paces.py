@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from muster.deploy.features.why.late_scores import LateScores, latest
+from muster.deploy.features.why.lateness import Pace, paces
 from muster.deploy.features.why.messages import Arrivals, CallSite, GroupArrivals, Pressure
-from muster.deploy.features.why.shared_collectives import Arriving
+from muster.deploy.features.why.shared_collectives import Arriving, HostClock
 
 BEGAN = 1_000_000.0
 LOSS = CallSite("all_reduce", "train.py:90", 4, waits=True)
@@ -68,3 +70,8 @@ class Run:
             tuple(place % len(self.sites) for place in places),
         )
         return Arriving(rank, host, Arrivals(tuple(self.sites), (track,), pressure))
+
+
+def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | None:
+    """The pace of the latest group by one look; None where nothing can be compared."""
+    return latest(LateScores().add(paces(ranks, clocks)))

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.lateness import Pace
 from muster.deploy.features.why.messages import CallSite
 from muster.deploy.features.why.shared_collectives import Arriving, HostClock, departures
-from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run
+from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run, pace
 
 SEEDS = range(6)
 NO_CLOCKS: dict[str, HostClock] = {}

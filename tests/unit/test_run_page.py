@@ -27,9 +27,8 @@ from muster.deploy.features.page.render import TEMPLATE, run_page, write_report
 from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.page.timeline import MOST_TEXT
 from muster.deploy.features.why.causes import Surroundings
-from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.stragglers import lines, pace_line, stragglers
-from tests.unit.paces import Run
+from tests.unit.paces import Run, pace
 from tests.unit.records import job
 from tests.unit.runs import BEGAN, JOB, write_run
 

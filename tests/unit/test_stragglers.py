@@ -15,7 +15,6 @@ from muster.deploy.core.agent.processes import peek
 from muster.deploy.core.decode import from_json
 from muster.deploy.core.hosts.host_sample import GpuSample, HostSample, RankSample
 from muster.deploy.features.why.causes import Surroundings, mean_unsent
-from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.lateness import Pace, paces
 from muster.deploy.features.why.messages import Arrivals, Evidence, Pressure, StackLine
 from muster.deploy.features.why.on_host.arrivals import summary as summary_of_rank
@@ -23,7 +22,7 @@ from muster.deploy.features.why.on_host.pressure import connections, counters, u
 from muster.deploy.features.why.positions import Rank
 from muster.deploy.features.why.shared_collectives import Arriving
 from muster.deploy.features.why.stragglers import MOST_RANKS, Summary, lines, pace_line, stragglers
-from tests.unit.paces import BEGAN, Run
+from tests.unit.paces import BEGAN, Run, pace
 
 QUIET = Pressure(busy=0.3, queued=0.01, throttled=0.0)
 READS = (

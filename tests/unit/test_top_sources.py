@@ -22,7 +22,6 @@ from muster.deploy.features.top import sources
 from muster.deploy.features.top.notes import Judge
 from muster.deploy.features.top.sources import GrowingFile, HostSource, JobSource, look_of
 from muster.deploy.features.top.top_history import PrintedText, TopHistory, Unreached
-from muster.deploy.features.why.late_scores import pace
 from muster.deploy.features.why.stragglers import PACE, PaceLook, pace_line
 from tests.unit import paces
 from tests.unit.records import host_sample
@@ -191,7 +190,7 @@ def test_a_host_that_cannot_be_connected_to_again_is_left_after_a_minute(
 
 def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    found = pace(paces.Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2)).arriving(), {})
+    found = paces.pace(paces.Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2)).arriving(), {})
     assert found
     look = pace_line(1.0, 0, found, [])
     path = run.folder / PACE

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from .lateness import STEPS, Pace, RankPace, Step, paces
-from .shared_collectives import Arriving, HostClock
+from .lateness import STEPS, Pace, RankPace, Step
 
 FALSE_ALARMS = 0.001
 SHARES = (0.1, 0.25, 0.5, 0.95)
@@ -112,11 +111,6 @@ class _Group:
             return rank
         late = max(0.0, sums.excess / sums.steps)
         return replace(rank, is_late=True, since=sums.since, since_at=sums.since_at, late=late)
-
-
-def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | None:
-    """The pace of the latest group by one look; None where nothing can be compared."""
-    return latest(LateScores().add(paces(ranks, clocks)))
 
 
 def latest(measured: Sequence[Pace]) -> Pace | None:
