@@ -21,7 +21,7 @@ from ...core.hosts.host_sample import HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .late_scores import LateScores, latest
 from .lateness import Pace, paces
-from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, Pressure, Straggler
+from .messages import ARRIVALS, SETUP, WHY, Arrivals, Evidence, HostArrivals, Pressure, Straggler
 from .positions import Rank
 from .shared_collectives import Arriving, Departure, HostClock, departures
 from .stragglers import stragglers
@@ -114,17 +114,11 @@ class GatheredPace:
         return latest(LateScores().add(self.paces))
 
 
-@dataclass(frozen=True)
-class _HostArrivals:
-    ranks: Mapping[str, Arrivals]
-    clock: HostClock
-    unsent: float
-    cost: float
-
-
 def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
     """Ask all hosts at once. A host that does not answer is left out."""
-    answers = on_every(channels, lambda host: _ask_arrivals(job, channels[host])).results
+    asked = on_every(channels, lambda host: _ask_arrivals(job, channels[host])).results
+    answers = {host: answer for host, (answer, _) in asked.items()}
+    clocks = {host: clock for host, (_, clock) in asked.items()}
     arriving = [
         Arriving(int(number), host, arrivals)
         for host, answer in answers.items()
@@ -132,15 +126,15 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
     ]
     arriving.sort(key=lambda rank: rank.number)
     tracks = [(rank.host, track) for rank in arriving for track in rank.arrivals.tracks if track.at]
-    newest = [track.at[-1] - answers[host].clock.ahead for host, track in tracks if track.group != SETUP]
+    newest = [track.at[-1] - clocks[host].ahead for host, track in tracks if track.group != SETUP]
     return GatheredPace(
-        paces(arriving, {host: answer.clock for host, answer in answers.items()}),
+        paces(arriving, clocks),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
         {host: answer.unsent for host, answer in answers.items()},
         max((answer.cost for answer in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
         max(newest, default=0.0),
-        {rank.number: times for rank in arriving if (times := _set_up(rank, answers[rank.host].clock))},
+        {rank.number: times for rank in arriving if (times := _set_up(rank, clocks[rank.host]))},
         departures(arriving),
     )
 
@@ -170,10 +164,9 @@ def begun(arrivals: Arrivals) -> int:
     return sum(by_group.values())
 
 
-def _ask_arrivals(job: str, channel: Channel) -> _HostArrivals:
+def _ask_arrivals(job: str, channel: Channel) -> tuple[HostArrivals, HostClock]:
     answer = channel.ask(ARRIVALS, job=job, host=channel.host, seconds=ARRIVALS_SECONDS)
-    ahead, uncertainty = channel.measure_clock() if answer.ranks else (0.0, 0.0)
-    return _HostArrivals(answer.ranks, HostClock(ahead, uncertainty), answer.unsent, answer.cost)
+    return answer, HostClock(*channel.measure_clock()) if answer.ranks else HostClock()
 
 
 def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggler]:
