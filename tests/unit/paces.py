@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.deploy.features.why.late_scores import LateScores, latest
 from muster.deploy.features.why.lateness import Pace, paces
@@ -12,6 +12,7 @@ from muster.deploy.features.why.messages import Arrivals, CallSite, GroupArrival
 from muster.deploy.features.why.shared_collectives import Arriving, HostClock
 
 BEGAN = 1_000_000.0
+NO_CLOCKS: dict[str, HostClock] = {}
 LOSS = CallSite("all_reduce", "train.py:90", 4, waits=True)
 GRADIENTS = CallSite("all_reduce", "train.py:88", 4000, waits=True)
 BUCKETS = tuple(CallSite("all_reduce", "", 25_000_000 + number, waits=False) for number in range(6))
@@ -72,6 +73,7 @@ class Run:
         return Arriving(rank, host, Arrivals(tuple(self.sites), (track,), pressure))
 
 
-def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | None:
+def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock] = NO_CLOCKS) -> Pace | None:
     """The pace of the latest group by one look; None where nothing can be compared."""
-    return latest(LateScores().add(paces(ranks, clocks)))
+    with_clocks = [replace(rank, clock=clocks.get(rank.host, HostClock())) for rank in ranks]
+    return latest(LateScores().add(paces(with_clocks)))

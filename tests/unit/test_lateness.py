@@ -133,10 +133,10 @@ def test_another_part_of_the_program_before_changes_nothing() -> None:
     for seed in SEEDS:
         earlier = Run(3, 40, lambda rank, _, part: 0.04 * (rank == 1), (GRADIENTS, LOSS) * 2, seed=seed)
         later = Run(3, 30, lambda rank, _, part: 0.04 * (rank == 2 and part == 0), BUCKETS[:2], seed=seed)
-        found = pace(follow(earlier, later), {})
+        found = pace(follow(earlier, later))
         assert found
         assert [rank.rank for rank in found.late] == [2], seed
-        balanced = pace(follow(earlier, replace(later, slower=lambda rank, step, part: 0.0)), {})
+        balanced = pace(follow(earlier, replace(later, slower=lambda rank, step, part: 0.0)))
         assert balanced
         assert not balanced.late
 
@@ -178,21 +178,19 @@ def test_only_collectives_that_every_rank_has_come_to_count() -> None:
     (track,) = ranks[0].arrivals.tracks
     shorter = replace(track, seqs=track.seqs[:-5], at=track.at[:-5], sites=track.sites[:-5])
     ranks[0] = replace(ranks[0], arrivals=replace(ranks[0].arrivals, tracks=(shorter,)))
-    found = pace(ranks, {})
+    found = pace(ranks)
     assert found
     assert [rank.rank for rank in found.late] == [2]
 
 
 def test_where_ranks_have_nothing_in_common_there_is_no_pace() -> None:
-    assert pace([], {}) is None
-    assert pace(Run(1).arriving(), {}) is None
-    assert pace(Run(3, 5).arriving(), {}) is None
+    assert pace([]) is None
+    assert pace(Run(1).arriving()) is None
+    assert pace(Run(3, 5).arriving()) is None
     apart = Run(2, 300, most=50).arriving()
     (track,) = apart[0].arrivals.tracks
     early = replace(track, seqs=tuple(seq - 200 for seq in track.seqs))
-    assert (
-        pace([replace(apart[0], arrivals=replace(apart[0].arrivals, tracks=(early,))), apart[1]], {}) is None
-    )
+    assert pace([replace(apart[0], arrivals=replace(apart[0].arrivals, tracks=(early,))), apart[1]]) is None
 
 
 def test_the_count_of_the_backend_is_compared_where_it_has_more_than_the_calls() -> None:
@@ -205,7 +203,7 @@ def test_the_count_of_the_backend_is_compared_where_it_has_more_than_the_calls()
         )
         for rank, call in zip(ranks, calls, strict=True)
     ]
-    found = pace(both, {})
+    found = pace(both)
     assert found
     assert [rank.rank for rank in found.late] == [1]
 
@@ -219,7 +217,7 @@ def test_groups_of_one_name_but_other_ranks_do_not_wait_for_each_other() -> None
         at = tuple(time + later * second for time in track.at)
         own = replace(track, ranks="2-3" if second else "0-1", at=at)
         ranks.append(replace(rank, arrivals=replace(rank.arrivals, tracks=(own,))))
-    found = pace(ranks, {})
+    found = pace(ranks)
     assert found
     assert not found.late
     assert {rank.rank for rank in found.ranks} in ({0, 1}, {2, 3})
@@ -231,7 +229,7 @@ def test_lists_of_different_lengths_from_a_host_are_no_error() -> None:
     bad = replace(track, at=track.at[:30], sites=(9999,) * 40)
     ranks[0], ranks[1] = ranks[1], ranks[0]
     ranks[0] = replace(ranks[0], arrivals=replace(ranks[0].arrivals, tracks=(bad,)))
-    found = pace(ranks, {})
+    found = pace(ranks)
     assert found
     assert not found.late
 

@@ -258,7 +258,7 @@ def test_slow_ranks_are_named() -> None:
 
 def _write_pace(folder: Path) -> None:
     """The pace of a recorded run of four ranks, of which rank 2 is late; its verdict names that rank too."""
-    found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2), per_host=2).arriving(), {})
+    found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2), per_host=2).arriving())
     assert found
     late = stragglers(found, Surroundings({}, {}))
     (folder / "pace.jsonl").write_text(pace_line(BEGAN, 0, found, late) * 3)

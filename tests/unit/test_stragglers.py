@@ -39,7 +39,7 @@ WAITS = (
 
 
 def run(slow: Sequence[int] = (2,)) -> Pace:
-    found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank in slow), per_host=2).arriving(), {})
+    found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank in slow), per_host=2).arriving())
     assert found is not None
     return found
 
@@ -277,7 +277,7 @@ def looks_at(slow: Sequence[tuple[int, ...]], steps: int = 30) -> list[list[Pace
     found = []
     for number in range(1, len(slow) + 1):
         upto = [upto_step(one, number * steps) for one in arriving]
-        found.append(paces(upto, {}))
+        found.append(paces(upto))
     return found
 
 
@@ -347,7 +347,7 @@ def test_stacks_are_read_until_the_cause_is_known_but_not_for_ever() -> None:
 
 
 def test_a_line_of_the_pace_has_the_slowest_of_very_many_ranks() -> None:
-    found = pace(Run(300, 10, lambda rank, step, part: 0.05 * (rank == 299)).arriving(), {})
+    found = pace(Run(300, 10, lambda rank, step, part: 0.05 * (rank == 299)).arriving())
     assert found
     line = pace_line(BEGAN, 0, found, [])
     assert '"rank":299,"host":"node300"' in line

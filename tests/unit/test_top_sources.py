@@ -190,7 +190,7 @@ def test_a_host_that_cannot_be_connected_to_again_is_left_after_a_minute(
 
 def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    found = paces.pace(paces.Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2)).arriving(), {})
+    found = paces.pace(paces.Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2)).arriving())
     assert found
     look = pace_line(1.0, 0, found, [])
     path = run.folder / PACE

@@ -116,33 +116,31 @@ class GatheredPace:
 
 def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
     """Ask all hosts at once. A host that does not answer is left out."""
-    asked = on_every(channels, lambda host: _ask_arrivals(job, channels[host])).results
-    answers = {host: answer for host, (answer, _) in asked.items()}
-    clocks = {host: clock for host, (_, clock) in asked.items()}
+    answers = on_every(channels, lambda host: _ask_arrivals(job, channels[host])).results
     arriving = [
-        Arriving(int(number), host, arrivals)
-        for host, answer in answers.items()
+        Arriving(int(number), host, arrivals, clock)
+        for host, (answer, clock) in answers.items()
         for number, arrivals in answer.ranks.items()
     ]
     arriving.sort(key=lambda rank: rank.number)
-    tracks = [(rank.host, track) for rank in arriving for track in rank.arrivals.tracks if track.at]
-    newest = [track.at[-1] - clocks[host].ahead for host, track in tracks if track.group != SETUP]
+    tracks = [(rank.clock, track) for rank in arriving for track in rank.arrivals.tracks if track.at]
+    newest = [track.at[-1] - clock.ahead for clock, track in tracks if track.group != SETUP]
     return GatheredPace(
-        paces(arriving, clocks),
+        paces(arriving),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
-        {host: answer.unsent for host, answer in answers.items()},
-        max((answer.cost for answer in answers.values()), default=0.0),
+        {host: answer.unsent for host, (answer, _) in answers.items()},
+        max((answer.cost for answer, _ in answers.values()), default=0.0),
         {rank.number: begun(rank.arrivals) for rank in arriving},
         max(newest, default=0.0),
-        {rank.number: times for rank in arriving if (times := _set_up(rank, clocks[rank.host]))},
+        {rank.number: times for rank in arriving if (times := _set_up(rank))},
         departures(arriving),
     )
 
 
-def _set_up(rank: Arriving, clock: HostClock) -> tuple[float, float] | None:
+def _set_up(rank: Arriving) -> tuple[float, float] | None:
     """The begin and end of a rank's set-up on the driver's clock."""
-    times = rank.arrivals.set_up
-    return (times[0] - clock.ahead, times[1] - clock.ahead) if times else None
+    times, ahead = rank.arrivals.set_up, rank.clock.ahead
+    return (times[0] - ahead, times[1] - ahead) if times else None
 
 
 def gather_begun(job: str, channels: Mapping[str, Channel]) -> dict[int, int]:

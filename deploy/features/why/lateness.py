@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from .messages import CallSite
-from .shared_collectives import Arriving, HostClock, SharedCollectives, groups, join, with_distinct_groups
+from .shared_collectives import Arriving, SharedCollectives, groups, join, with_distinct_groups
 
 STEPS = 30
 """The number of the last steps that are judged."""
@@ -85,7 +85,7 @@ class Pace:
         return sorted((rank for rank in self.ranks if rank.is_late), key=lambda rank: -rank.late)
 
 
-def paces(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> list[Pace]:
+def paces(ranks: Sequence[Arriving]) -> list[Pace]:
     """The pace of each group, by the steps that the program repeats, and perhaps by equal parts.
 
     Equal parts count if the program repeats nothing, or if a step seems to be one collective: it may be more.
@@ -93,7 +93,7 @@ def paces(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> list[Pa
     ranks = with_distinct_groups(ranks)
     measured = []
     for group in groups(ranks):
-        if meetings := join(group, ranks, clocks):
+        if meetings := join(group, ranks):
             period, total = _period(meetings.sites), len(meetings.seqs)
             part = total // _BLOCKS
             new = _new_lateness(meetings)

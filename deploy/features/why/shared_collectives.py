@@ -6,7 +6,7 @@ wrong data. The line of a call proves nothing: ranks may call the same collectiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -32,11 +32,12 @@ class HostClock:
 
 @dataclass(frozen=True)
 class Arriving:
-    """A rank with its host and its arrivals."""
+    """A rank with its host, the clock of that, and its arrivals."""
 
     number: int
     host: str
     arrivals: Arrivals
+    clock: HostClock = HostClock()
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def groups(ranks: Sequence[Arriving]) -> list[str]:
     )
 
 
-def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> SharedCollectives | None:
+def join(group: str, ranks: Sequence[Arriving]) -> SharedCollectives | None:
     """The collectives that all ranks of a group have in common; None for fewer than two ranks."""
     tracks = _tracks(group, ranks)
     if len(tracks) < 2:
@@ -133,10 +134,11 @@ def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock])
     first, of_first = tracks[0]
     site_of = dict(zip(of_first.seqs, of_first.sites, strict=False))
     sites = tuple(_site(first, site_of.get(seq, -1)) for seq in seqs)
-    ahead = [clocks.get(rank.host, HostClock()).ahead for rank, _ in tracks]
-    at = tuple(tuple(row[seq] - ahead[index] for seq in seqs) for index, row in enumerate(rows))
     members = tuple(rank for rank, _ in tracks)
-    return SharedCollectives(group, members, tuple(seqs), sites, at, _guards(members, clocks))
+    at = tuple(
+        tuple(row[seq] - rank.clock.ahead for seq in seqs) for rank, row in zip(members, rows, strict=True)
+    )
+    return SharedCollectives(group, members, tuple(seqs), sites, at, _guards(members))
 
 
 def _tracks(group: str, ranks: Sequence[Arriving]) -> list[tuple[Arriving, GroupArrivals]]:
@@ -156,11 +158,10 @@ def _site(rank: Arriving, index: int) -> CallSite:
     return sites[index] if 0 <= index < len(sites) else CallSite("", "", 0, True)
 
 
-def _guards(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> tuple[float, ...]:
+def _guards(ranks: Sequence[Arriving]) -> tuple[float, ...]:
     """Ranks of one host have the same clock; between hosts, both clocks may be wrong."""
-    hosts = {rank.host for rank in ranks}
-    wrong = {host: clocks.get(host, HostClock()).uncertainty for host in hosts}
-    if len(hosts) == 1:
+    wrong = {rank.host: rank.clock.uncertainty for rank in ranks}
+    if len(wrong) == 1:
         return tuple(LEAST_SECONDS for _ in ranks)
-    usual = {host: median(wrong[other] for other in hosts - {host}) for host in hosts}
+    usual = {host: median(wrong[other] for other in wrong.keys() - {host}) for host in wrong}
     return tuple(max(LEAST_SECONDS, UNCERTAINTIES * (wrong[rank.host] + usual[rank.host])) for rank in ranks)
