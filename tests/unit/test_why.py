@@ -85,7 +85,6 @@ def rank(number: int, *, came: bool = True, waited: float = 41.0, pause: float =
         entries.append(entry(9, begun, "i", end=0.0))
     evidence = Evidence(
         now=NOW,
-        torch="2.13.0",
         groups=(GroupCount("0", "call", "0-3", len(entries)),),
         entries=tuple(entries),
         process=ProcessState(7, "S", resident=10**9, threads=4),

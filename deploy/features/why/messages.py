@@ -151,7 +151,6 @@ class Evidence:
     """A host's evidence about a rank. `missing`: why it has no record."""
 
     now: Seconds
-    torch: Name = ""
     missing: Text = ""
     groups: Annotated[tuple[GroupCount, ...], AtMost(64)] = ()
     entries: Annotated[tuple[RecordedCall, ...], AtMost(512)] = ()

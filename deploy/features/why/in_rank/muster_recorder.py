@@ -379,7 +379,7 @@ class Recorder:
         """Begin the record, when the program is about to bring its ranks together."""
         self._ring = Ring(os.path.join(self._folder, f"ring-{self._rank}"))
         torch = sys.modules["torch"]
-        self._ring.head({"torch": str(torch.__version__)[:64], "pid": os.getpid()})
+        self._ring.head({"pid": os.getpid()})
         os.register_at_fork(after_in_child=self._forget)
         with contextlib.suppress(AttributeError):
             if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):  # its recorder supports only NCCL

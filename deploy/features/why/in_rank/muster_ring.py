@@ -50,7 +50,7 @@ class Ring:
         self.groups: dict[tuple[str, str], Group] = {}
 
     def head(self, text: dict[str, Any]) -> None:
-        """Write the process that records, and its torch."""
+        """Write the process that records."""
         self._put(0, json.dumps(text).encode() + b"\n")
 
     def group(self, kind: str, name: str, ranks: Sequence[int]) -> Group:

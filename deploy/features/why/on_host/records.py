@@ -39,8 +39,7 @@ def read_ring(path: str, most: int = MOST_ENTRIES) -> Frame:
     slots = (_noted(content[at : at + SLOT]) for at in range(SLOT * FIRST, len(content), SLOT))
     entries = sorted((slot for slot in slots if slot), key=lambda slot: slot["number"])
     head = _slot(content[:SLOT]) or {}
-    who = {"torch": head.get("torch", ""), "pid": head.get("pid", 0)}
-    return {**who, "groups": groups, "entries": _latest(entries, most)}
+    return {"pid": head.get("pid", 0), "groups": groups, "entries": _latest(entries, most)}
 
 
 def _latest(entries: list[Frame], most: int) -> list[Frame]:
