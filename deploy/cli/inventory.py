@@ -25,6 +25,7 @@ from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions, prin
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..core.connect.cluster import Cluster
+    from ..core.hosts.finding import Finding
     from ..core.job.feature import Feature
     from ..core.job.hosts_record import HostsRecord
 
@@ -228,33 +229,33 @@ def with_source(options: T) -> T:
     return replace(options, slurm=THIS_ALLOCATION)
 
 
-@contextlib.contextmanager
+def site_findings(slurm: str) -> tuple[Finding, ...]:
+    """Findings about the Slurm site of this machine, for these options of salloc."""
+    from ..features.slurm import options, programs, site
+
+    partition = "" if slurm == THIS_ALLOCATION else options.partition_of(options.options_of(slurm))
+    return site.judge_site(programs.site(partition))
+
+
 def inventory_of(
     options: SlurmOptions, seconds: float | None = None, drained: OnDrained = "leave out unless named"
-) -> Iterator[Inventory]:
+) -> contextlib.AbstractContextManager[Inventory]:
     """The hosts that Slurm gives for `--slurm`, within these seconds; without it, those of the hosts file."""
-    if options.slurm:
-        with allocated(options, seconds) as inventory:
-            yield inventory
-    else:
-        yield of_file(options, drained)
+    return allocated(options, seconds) if options.slurm else contextlib.nullcontext(of_file(options, drained))
 
 
-@contextlib.contextmanager
 def inventory_or_this_machine(
     options: SlurmOptions,
     launcher: str,
     rule: SlotRule | None,
     seconds: float | None = None,
     drained: OnDrained = "leave out unless named",
-) -> Iterator[Inventory]:
+) -> contextlib.AbstractContextManager[Inventory]:
     """The same; if the user names no hosts and no hosts file exists, this machine.
 
     `launcher`: the user's choice; `rule`: of the slots of this machine.
     """
     names_hosts = options.slurm or options.hosts or options.include or options.exclude
     if names_hosts or os.path.lexists(options.hosts_file):
-        with inventory_of(options, seconds, drained) as inventory:
-            yield inventory
-    else:
-        yield _of_this_machine(options.python, launcher, rule)
+        return inventory_of(options, seconds, drained)
+    return contextlib.nullcontext(_of_this_machine(options.python, launcher, rule))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from ...cli.command import Exit
+from ...cli.inventory import inventory_of, with_source
 from ...cli.option_values import per_host
 from ...cli.shared import require_rank, runs_of, write_json
 from ...core.decode import MALFORMED, AtMost, Between
@@ -33,7 +34,6 @@ from .command_job import (
     BenchmarkRun,
     BenchOptions,
     KeptOptions,
-    hosts_for,
     made,
     one_rank_each,
     require_done,
@@ -190,7 +190,7 @@ class BenchLinks(KeptOptions):
     def run(self) -> None:
         """Measure them, and print the slow ones."""
         _require_baseline(self.baseline, Links)
-        with hosts_for(self) as inventory:
+        with inventory_of(with_source(self)) as inventory:
             hosts = one_rank_each(inventory.hosts)
             if len(hosts) < 2:
                 source = "--slurm" if inventory.allocation else self.hosts_file
@@ -232,7 +232,7 @@ class BenchHosts(KeptOptions):
     def run(self) -> None:
         """Measure them, and print the slow ones."""
         _require_baseline(self.baseline, by_host.Speeds)
-        with hosts_for(self) as inventory:
+        with inventory_of(with_source(self)) as inventory:
             args = _short_or_in_turn(self, HOSTS) + ([f"--folder={self.folder}"] if self.folder else [])
             spec = spec_of(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
             ran = run_benchmark(spec, inventory, runs_of(self.runs), out=not self.json)
@@ -304,7 +304,7 @@ class BenchCollectives(BenchOptions):
     def run(self) -> None:
         """Time them; rank 0 prints the table."""
         args = [f"--{name}={value}" for name, value in self._arguments().items()]
-        with hosts_for(self) as inventory:
+        with inventory_of(with_source(self)) as inventory:
             listed = per_host(inventory.hosts, self.per_host)
             spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
             spec = replace(spec, np=self.np)

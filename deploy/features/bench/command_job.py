@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from ...cli.command import Exit
-from ...cli.inventory import Inventory, inventory_of, with_source
+from ...cli.inventory import Inventory
 from ...cli.launch import parts_of
 from ...cli.launch_options import LaunchOptions
 from ...cli.option_values import new_job
@@ -179,13 +179,6 @@ class BenchmarkRun:
 def one_rank_each(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """The hosts with one slot each."""
     return tuple(replace(host, slots=1, slots_by_default=False) for host in hosts)
-
-
-@contextlib.contextmanager
-def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
-    """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
-    with inventory_of(with_source(options)) as inventory:
-        yield inventory
 
 
 def spec_of(

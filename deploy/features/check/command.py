@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...cli.command import Exit
-from ...cli.inventory import Inventory, inventory_or_this_machine, with_source
+from ...cli.inventory import Inventory, inventory_or_this_machine, site_findings, with_source
 from ...cli.shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, runs_of, write_json
 from ...core.connect.cluster import Cluster
 from ...core.errors import UnfitError, UsageError
@@ -28,8 +27,6 @@ from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.terminal import harmless
 from ...core.text.text import count, fitted, size, table
 from ..image.image_versions import load
-from ..slurm.options import options_of
-from ..slurm.site import judge_site
 from .host_reports import HostReport, HostReports
 from .judge import judge, unfit
 from .judge import unfit as unfit_of
@@ -364,7 +361,7 @@ class Check(SlurmOptions):
             raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
         rule = slot_rule(self.slots) if self.slots else None
         launcher, options = self.launcher or DEFAULT_LAUNCHER, with_source(self)
-        site = _judge_site(options.slurm) if options.slurm else ()
+        site = site_findings(options.slurm) if options.slurm else ()
         if options.slurm and (unfit_of(site) or not _has_hosts(options.slurm)):
             checkup = Checkup(launcher, site)
         else:
@@ -437,24 +434,6 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
     return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
 
 
-def _judge_site(slurm: str) -> tuple[Finding, ...]:
-    """Findings about the Slurm site of this machine, for these options of salloc."""
-    from ..slurm.programs import site
-
-    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else options_of(slurm))))
-
-
 def _has_hosts(slurm: str) -> bool:
     """Whether Slurm can give hosts: for options of salloc, or from the allocation of this process."""
     return slurm != THIS_ALLOCATION or "SLURM_JOB_ID" in os.environ
-
-
-def _partition(options: Sequence[str]) -> str:
-    """The partition that options of salloc name; empty for the default one, or several."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("-p", "--partition", default="")
-    try:
-        named: str = parser.parse_known_args(options)[0].partition
-    except argparse.ArgumentError:  # salloc reports it
-        return ""
-    return "" if "," in named else named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from typing import Literal
@@ -26,7 +27,6 @@ _REFUSED = {
     },
 }
 _SIGNAL = re.compile(r"(?:(?P<to>[RB]+):)?(?P<name>\w+)(?:@\d+)?", re.IGNORECASE)
-_FOR_RANKS = {"USR1", "USR2", "10", "12"}
 
 
 def options_of(slurm: str, program: Program = "salloc") -> list[str]:
@@ -55,6 +55,16 @@ def options_of(slurm: str, program: Program = "salloc") -> list[str]:
     return words
 
 
+def partition_of(options: list[str]) -> str:
+    """The partition that options of salloc name; empty for the default one, or several."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-p", "--partition", default="", type=lambda name: "" if "," in name else name)
+    try:
+        return str(parser.parse_known_args(options)[0].partition)
+    except argparse.ArgumentError:  # salloc reports it
+        return ""
+
+
 def _why_not_signal(value: str, program: Program) -> str:
     """Why a launch cannot work with this `--signal`; empty if it can.
 
@@ -69,6 +79,6 @@ def _why_not_signal(value: str, program: Program) -> str:
         return "" if to_batch else f"{why}; write --signal=B:{value}"
     if to_batch:
         return "only a batch job has a script that gets the signal; leave out B:"
-    if signal["name"].upper().removeprefix("SIG") in _FOR_RANKS:
+    if signal["name"].upper().removeprefix("SIG") in {"USR1", "USR2", "10", "12"}:
         return ""
     return "Slurm would signal all processes of the launch, which only USR1 and USR2 do not end; use these"

@@ -143,8 +143,7 @@ def _config() -> dict[str, str]:
 def site(partition: str = "") -> SlurmSite:
     """The site of this login node; `error` if Slurm does not answer."""
     try:
-        config = parse_config(ask("scontrol", "show", "config"))
-        groups = parse_groups(ask("sinfo", "--noheader", "--format=%R|%a|%D|%T|%E"))
+        config, groups = ask("scontrol", "show", "config"), ask("sinfo", "-h", "--format=%R|%a|%D|%T|%E")
+        return SlurmSite("", parse_config(config), parse_groups(groups), partition)
     except MusterError as error:
-        return SlurmSite(error=error.reason)
-    return SlurmSite(config=config, groups=groups, partition=partition)
+        return SlurmSite(error.reason)
