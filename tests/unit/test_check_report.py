@@ -8,11 +8,8 @@ import pytest
 
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.hosts.finding import Finding
-from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.text.fold import fold_names
-from muster.deploy.features.check import command as check_report
-from muster.deploy.features.check.host_reports import HostReports
+from muster.deploy.features.check.command import Checkup
 from muster.deploy.features.check.judge import judge
 from tests.unit.test_check import THREE, examine
 
@@ -35,7 +32,7 @@ WARNING node[1-2]: 256 open files allowed; 6 ranks may need 1024  [nofile.low]
 """
 
 
-def examined() -> tuple[tuple[Host, ...], HostReports, list[Finding]]:
+def examined() -> Checkup:
     hosts = hostfile.parse(THREE)
     examination = examine(
         THREE,
@@ -43,22 +40,15 @@ def examined() -> tuple[tuple[Host, ...], HostReports, list[Finding]]:
         health={"*": {"nofile": 256}},
         errors={"node3": HostError("ssh.unreachable", "no answer\x1b[2J", "is it up?")},
     )
-    return hosts, examination, list(judge(hosts, examination, "mpirun"))
-
-
-def report(as_json: bool) -> str:
-    hosts, examination, findings = examined()
-    if as_json:
-        return json.dumps(check_report.as_json(hosts, examination, findings, "mpirun"))
-    return check_report.as_text(hosts, examination, findings)
+    return Checkup("mpirun", judge(hosts, examination, "mpirun"), hosts, examination)
 
 
 def test_the_table_has_a_line_a_host_and_each_cause_with_its_remedy_once() -> None:
-    assert report(as_json=False) == TEXT
+    assert examined().as_text() == TEXT
 
 
 def test_the_table_fits_a_terminal_of_80_columns() -> None:
-    narrow = check_report.as_text(*examined(), width=80).splitlines()
+    narrow = examined().as_text(80).splitlines()
     table, wide = narrow[: narrow.index("")], TEXT.splitlines()
     assert max(map(len, table)) <= 80 < max(map(len, wide[: wide.index("")]))
     assert table[0].split()[:4] == ["host", "slots", "cores", "GPUs"]
@@ -66,7 +56,7 @@ def test_the_table_fits_a_terminal_of_80_columns() -> None:
 
 
 def test_json_has_every_finding_of_every_host() -> None:
-    said = json.loads(report(as_json=True))
+    said = json.loads(json.dumps(examined().as_json()))
     assert (said["fit"], said["launcher"]) == (False, "mpirun")
     assert [(host["name"], host["fit"]) for host in said["hosts"]] == [
         ("node1", True),

@@ -28,7 +28,7 @@ from ...core.text.terminal import harmless
 from ...core.text.text import count, fitted, size, table
 from ..image.image_versions import load
 from .host_reports import HostReport, HostReports
-from .judge import judge, unfit
+from .judge import judge
 from .judge import unfit as unfit_of
 
 if TYPE_CHECKING:
@@ -209,35 +209,6 @@ OPTIONAL = ("/dev/shm", "clock", "disk", "Python")  # noqa: S108  # findings nam
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108
 
 
-def as_text(
-    hosts: Sequence[Host], measurements: HostReports, findings: Sequence[Finding], width: int | None = None
-) -> str:
-    """A line for each host, then each finding with its remedy. Equal findings of several hosts are one.
-
-    `width`: the columns of the terminal, if the text is for one; columns that do not fit are left out.
-    """
-    rows = _table(hosts, measurements, findings, width or sys.maxsize) if hosts else []
-    lines = [*rows, *_explained(findings), "", summary(hosts, findings)]
-    return "\n".join(harmless(line) for line in lines) + "\n"
-
-
-def as_json(
-    hosts: Sequence[Host], measurements: HostReports, findings: Sequence[Finding], launcher: str
-) -> dict[str, Any]:
-    """The same for programs, with every single finding, not folded."""
-    bad = unfit(findings)
-    return {
-        "fit": not bad,
-        "launcher": launcher,
-        "hosts": [
-            {"name": host.name, "slots": host.slots, "fit": host.name not in bad}
-            | _host_json(measurements.hosts.get(host.name))
-            for host in hosts
-        ],
-        "findings": [asdict(finding) for finding in findings],
-    }
-
-
 def _host_json(measured: HostReport | None) -> dict[str, Any]:
     if measured is None:
         return {"facts": None, "health": None, "clock": None, "reached": None}
@@ -315,7 +286,7 @@ def folded(findings: Sequence[Finding]) -> list[Finding]:
 
 def summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
     """`2 of 3 hosts are fit, 1 warning`."""
-    bad = {host.name for host in hosts} & unfit(findings)
+    bad = {host.name for host in hosts} & unfit_of(findings)
     warnings = sum(finding.severity == "warning" for finding in findings)
     if not hosts:
         errors = sum(finding.severity == "error" for finding in findings)
@@ -398,15 +369,31 @@ class Checkup:
         """The other hosts."""
         return [host for host in self.hosts if host.name not in self.unfit]
 
-    def as_text(self, width: int | None) -> str:
-        """The findings as text for people. `width`: the columns of the terminal, if it is for one."""
-        text = as_text(self.hosts, self.measurements, self.findings, width)
+    def as_text(self, width: int | None = None) -> str:
+        """A line for each host, then each finding with its remedy. Equal findings of several hosts are one.
+
+        `width`: the columns of the terminal, if the text is for one; columns that do not fit are left out.
+        """
+        rows = (
+            _table(self.hosts, self.measurements, self.findings, width or sys.maxsize) if self.hosts else []
+        )
+        lines = [*rows, *_explained(self.findings), "", summary(self.hosts, self.findings)]
+        text = "".join(f"{harmless(line)}\n" for line in lines)
         return f"{self.measured.text}\n{text}" if self.measured else text
 
     def as_json(self) -> dict[str, Any]:
-        """HostReports and findings for programs."""
-        checked = as_json(self.hosts, self.measurements, self.findings, self.launcher)
-        return {**checked, **(self.measured.as_json if self.measured else {})}
+        """The same for programs, with every single finding, not folded."""
+        return {
+            "fit": not self.unfit,
+            "launcher": self.launcher,
+            "hosts": [
+                {"name": host.name, "slots": host.slots, "fit": host.name not in self.unfit}
+                | _host_json(self.measurements.hosts.get(host.name))
+                for host in self.hosts
+            ],
+            "findings": [asdict(finding) for finding in self.findings],
+            **(self.measured.as_json if self.measured else {}),
+        }
 
 
 def examined(
