@@ -76,9 +76,8 @@ def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:
         )
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
-    access = access_beside(path, options.python)
-    recorded = None if options.python else stack(path.parent / ".muster")
-    return Inventory(listed, access.open, access, stack=recorded)
+    access, recorded = access_beside(path, options.python), stack(path.parent / ".muster")
+    return Inventory(listed, access.open, access, stack=None if options.python else recorded)
 
 
 def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[Host, ...]:
@@ -233,8 +232,8 @@ def site_findings(slurm: str) -> tuple[Finding, ...]:
     """Findings about the Slurm site of this machine, for these options of salloc."""
     from ..features.slurm import options, programs, site
 
-    partition = "" if slurm == THIS_ALLOCATION else options.partition_of(options.options_of(slurm))
-    return site.judge_site(programs.site(partition))
+    words = [] if slurm == THIS_ALLOCATION else options.options_of(slurm)
+    return site.judge_site(programs.site(options.partition_of(words)))
 
 
 def inventory_of(
