@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # most commands launch nothing
     from ..core.connect.cluster import Cluster
     from ..core.hosts.finding import Finding
     from ..core.job.feature import Feature
-    from ..core.job.hosts_record import HostsRecord
+    from .hosts_record import HostsRecord
 
 T = TypeVar("T", bound=SlurmOptions)
 OnDrained = Literal["keep", "leave out", "leave out unless named"]
@@ -61,7 +61,7 @@ class Inventory:
 
     def record(self, spec: LaunchSpec, *, detached: bool = False) -> HostsRecord | None:
         """What later commands need to reach the hosts of a job."""
-        from ..core.job.hosts_record import HostsRecord
+        from .hosts_record import HostsRecord
 
         return HostsRecord(tuple(spec.hosts), self.access, detached) if self.access else None
 

@@ -14,7 +14,6 @@ from ..core import interrupts
 from ..core.connect.requests.jobs import JobState
 from ..core.errors import UnfitError, UsageError
 from ..core.job import find as jobs
-from ..core.job import table as job_table
 from ..core.job.bounded import TooLargeError, content_of
 from ..core.job.fetch import fetch
 from ..core.job.find import LocatedJob, LogLine
@@ -28,6 +27,7 @@ from ..core.waits import waiting
 from ..core.wire.rank_logs import host_of_spawned
 from ..core.wire.users import own_name
 from ..features.why.messages import late_of, stall_of
+from . import job_table
 from .command import Exit
 from .job_lookup import locate, look, require_logs
 from .job_options import ALL, AS_LAUNCHED, Attach, Logs, Status, Stop

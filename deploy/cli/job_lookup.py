@@ -1,6 +1,6 @@
 """Finds a job by its id: its records, its hosts, and how to reach them.
 
-The record of a launch from here (core/job/hosts_record.py) lists the hosts of a job. Without it, the
+The record of a launch from here (cli/hosts_record.py) lists the hosts of a job. Without it, the
 command asks the hosts of `--hosts`, or of hosts.txt, and prints a line about that.
 """
 
@@ -21,14 +21,14 @@ from ..core.errors import MusterError, UnfitError, UsageError, lines_of
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
 from ..core.job import find as jobs
-from ..core.job import hosts_record
 from ..core.job.find import Dispute, JobRecords, LocalRuns, LocatedJob
-from ..core.job.hosts_record import HostsRecord
 from ..core.text.fold import fold_names
 from ..core.text.terminal import harmless
 from ..core.wire.job_folders import is_job_id
 from ..core.wire.users import own_name
 from ..features.slurm.mark import any_mark
+from . import hosts_record
+from .hosts_record import HostsRecord
 from .shared import RecordOptions, print_note
 
 LOOKED = "here or on the hosts"

@@ -99,8 +99,8 @@ class PreparedLaunch:
 
     def _detach(self, placement: Placement) -> None:
         """Start its driver on its head, after this driver has delivered the packages."""
-        from ..core.job.hosts_record import kept_if_taken
         from ..features.detach.driver import detach
+        from .hosts_record import kept_if_taken
 
         self.progress.stage(waits.with_hosts("connecting"))
         spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
@@ -166,9 +166,9 @@ def job_here(
     timings: Timings | None = None,
 ) -> Job:
     """A job of this process: with all features, after those in `own`, and the record of its hosts."""
-    from ..core.job.hosts_record import HostsRecording
     from ..core.job.job import Job
     from ..core.job.run_folder import RunFolder
+    from .hosts_record import HostsRecording
 
     folder = RunFolder(runs, spec.job, max_log=spec.max_log)
     before = (*own, HostsRecording(inventory.record(spec)), *inventory.features)

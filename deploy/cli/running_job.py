@@ -12,12 +12,12 @@ from ..core.connect.requests.jobs import JobState
 from ..core.errors import MusterError, UnfitError, lines_of
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
-from ..core.job.table import outcome
 from ..core.text.fold import fold_names
 from ..core.text.terminal import harmless
 from ..features.slurm.mark import mark_of
 from .command import Exit
 from .job_lookup import JobSearch, look, print_which, route_to
+from .job_table import outcome
 from .shared import JobOptions, RecordOptions
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.cli import hosts_record
 from muster.deploy.cli.dispatch import main
+from muster.deploy.cli.hosts_record import HostsRecord
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.job import hosts_record
-from muster.deploy.core.job.hosts_record import HostsRecord
 from tests.hosts_here import HostsHere
 from tests.unit.test_job_states import RECORD, hold, make_run
 

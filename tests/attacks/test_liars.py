@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli import hosts_record
 from muster.deploy.cli.dispatch import main
+from muster.deploy.cli.hosts_record import HostsRecord
 from muster.deploy.core.connect.cluster import Cluster, expect_ranks
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.pipe import Pipe
@@ -27,9 +29,7 @@ from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
 from muster.deploy.core.job import find as jobs
-from muster.deploy.core.job import hosts_record
 from muster.deploy.core.job.find import LocalRuns
-from muster.deploy.core.job.hosts_record import HostsRecord
 from muster.deploy.features.adhoc import command as fanout
 from muster.deploy.features.adhoc import put_get as transfer
 from muster.deploy.features.check.command import ask_hosts

@@ -87,12 +87,13 @@ def test_the_plan_has_what_features_add_and_each_sees_the_facts_of_those_before_
     class Python(Feature):
         def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
             facts = dataclasses.replace(cluster.facts["node1"], executable="/opt/python3")
-            return {"node1": Contribution(facts=facts, env={"A": "1", "B": "1"})}
+            return {"node1": Contribution(facts=facts, env={"A": "1", "B": "1"}, at_start=("first",))}
 
     class Variable(Feature):
         def prepare(self, start: Start, cluster: Cluster) -> Mapping[str, Contribution]:
             found = cluster.facts["node1"].executable
-            return {"node1": Contribution(env={"B": found, "PYTHONUNBUFFERED": "0"}, about=("about: B",))}
+            env = {"B": found, "PYTHONUNBUFFERED": "0"}
+            return {"node1": Contribution(env=env, about=("about: B",), at_start=("second",))}
 
     hosts, spec = hostfile.parse("node1"), DONE.plan.spec
     facts = {"node1": NODE}
@@ -103,6 +104,7 @@ def test_the_plan_has_what_features_add_and_each_sees_the_facts_of_those_before_
     plan = make_plan(start, cluster, Features((Python(), Variable())))
     assert {name: plan.hosts[0].env[name] for name in ("A", "B")} == {"A": "1", "B": "/opt/python3"}
     assert plan.hosts[0].env["PYTHONUNBUFFERED"] == "1", "the plan's own variables win"
+    assert plan.hosts[0].env["MUSTER_START"] == "first second"
     assert "\nabout: B\n" in str(plan)
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.cli import hosts_record
+from muster.deploy.cli.hosts_record import HostsRecord
 from muster.deploy.cli.run_files import FILES
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.pipe import LostError
 from muster.deploy.core.errors import MusterError, UnfitError, UsageError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.core.job import hosts_record
 from muster.deploy.core.job.fetch import fetch
 from muster.deploy.core.job.find import LocalRuns, LocatedJob
-from muster.deploy.core.job.hosts_record import HostsRecord
 from tests.unit.test_job_states import RECORD, Liar, make_run, only
 
 JOB = RECORD["job"]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.deploy.cli import job_commands
+from muster.deploy.cli import job_commands, job_table
 from muster.deploy.cli.command import Exit, execute
 from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.job_options import Attach, Logs
@@ -27,7 +27,6 @@ from muster.deploy.core.connect.requests.request import Answer, Request
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts.host_sample import SAMPLES
 from muster.deploy.core.job import find as jobs
-from muster.deploy.core.job import table as job_table
 from muster.deploy.core.job.events import JobEvent, LauncherOutput, Output
 from muster.deploy.core.job.fetch import FeatureFiles, fetch, snapshot
 from muster.deploy.core.job.find import LocalRuns, LocatedJob, LogLine

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli import hosts_record
 from muster.deploy.cli.commands import MODULES, load
 from muster.deploy.cli.dispatch import run
+from muster.deploy.cli.hosts_record import HostsRecord
 from muster.deploy.cli.job_lookup import locate
 from muster.deploy.cli.running_job import running
 from muster.deploy.cli.shared import JobOptions
@@ -18,8 +20,6 @@ from muster.deploy.core.connect.pipe import Pipe
 from muster.deploy.core.errors import HostError, MusterError, UnfitError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.hosts.hostfile import Host
-from muster.deploy.core.job import hosts_record
-from muster.deploy.core.job.hosts_record import HostsRecord
 from muster.deploy.core.wire.users import own_name
 from muster.deploy.features.slurm.mark import write_mark
 from tests.hosts_here import HostsHere

@@ -61,7 +61,7 @@ class JobEvent:
     state: str | None = None
     """`done`, `failed` or `stopped`: of an attempt or job that has ended."""
     since: float | None = None
-    """The time of the last progress before a stall."""
+    """The time of the last progress, if there has been none since."""
 
     def line(self) -> str:
         return json.dumps(asdict(self)) + "\n"

@@ -13,10 +13,9 @@ from typing import Literal, NamedTuple
 from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
 from ..wire.durable import sync_file_system
-from ..wire.job_folders import FILES_FOLDER
+from ..wire.job_folders import FILES_FOLDER, HOSTS_RECORD
 from ..wire.rank_logs import RankLog
 from .find import LocatedJob
-from .hosts_record import NAME as HOSTS
 
 CHUNK = 1 << 20
 MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill this machine's disk
@@ -89,7 +88,7 @@ def listed(located: LocatedJob, more: FeatureFiles) -> list[tuple[PurePosixPath,
 
 def _put_into_place(draft: Path, target: Path) -> None:
     """Rename the draft of a run to its folder, with what this machine has in there already."""
-    own = (HOSTS, FILES_FOLDER)
+    own = (HOSTS_RECORD, FILES_FOLDER)
     _move(own, target, draft)
     try:
         draft.rename(target)  # it may replace an empty folder

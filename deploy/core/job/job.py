@@ -177,7 +177,7 @@ class Job:
     def _keep(self, cluster: Cluster) -> None:
         """Let the next attempt, if there is one, take over the hosts where nothing of this one is left.
 
-        Their agents hold the leases meanwhile.
+        Their agents keep meanwhile what they hold for the job.
         """
         result = self._results[-1]
         if self.spec.may_restart and result.failure:

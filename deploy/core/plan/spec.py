@@ -81,6 +81,13 @@ def network(text: str) -> str:
     return text
 
 
+def image_name(image: str, other: str = "") -> str:
+    """The image; `UsageError` for an invalid name. `other`: another form that is valid."""
+    if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
+        raise UsageError(f"--image {image!r}: write NAME:TAG or NAME@sha256:...{other and f', {other}'}")
+    return image
+
+
 @dataclass(frozen=True)
 class RequestFlags:
     """The flags of a launch that its request has as they are. A new flag of the core is added here alone."""

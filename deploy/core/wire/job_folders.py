@@ -91,6 +91,8 @@ DRIVER: dict[str, Any] = {"host": str, "boot": str, "pid": int}
 RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
 STOPS = frozenset({"interrupted", "stopped"})
 """Kinds of the first failure of a job that a user ended: by a signal, `muster stop` or `scancel`."""
+HOSTS_RECORD = "hosts.json"
+"""The file in the folder of a run that says how this machine reaches the hosts (cli/hosts_record.py)."""
 FILES_FOLDER = "files"
 """The folder in that of a run for the files of `muster get JOB`."""
 _JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")

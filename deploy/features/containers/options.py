@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ...core.errors import UsageError
 from ...core.plan.flags import Options, flag
-from ...core.plan.image_name import image_name
+from ...core.plan.spec import image_name
 
 EngineName = Literal["docker", "podman", "apptainer"]
 ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")

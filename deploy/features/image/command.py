@@ -20,7 +20,7 @@ from ...core.decode import MALFORMED, from_json
 from ...core.errors import UnfitError, UsageError
 from ...core.hosts import hostfile
 from ...core.plan.flags import flag
-from ...core.plan.image_name import image_name
+from ...core.plan.spec import image_name
 from ...core.text.progress import MB, Progress
 from ...core.text.text import table
 from ...core.waits import waiting

@@ -15,22 +15,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..connect.opener import Access, require_usable
-from ..connect.ownership import require_own
-from ..connect.pipe import LostError
-from ..connect.requests.jobs import JobState
-from ..decode import MALFORMED, AtMost, Between, from_json
-from ..errors import MusterError, UsageError
-from ..hosts import hostfile
-from ..hosts.bounds import MOST_HOSTS, Text
-from ..hosts.hostfile import Host
-from ..wire.durable import write_atomically
-from ..wire.job_folders import is_job_id
-from ..wire.os_errors import explain
-from .bounded import content_of
-from .feature import Attempt, Feature
+from ..core.connect.opener import Access, require_usable
+from ..core.connect.ownership import require_own
+from ..core.connect.pipe import LostError
+from ..core.connect.requests.jobs import JobState
+from ..core.decode import MALFORMED, AtMost, Between, from_json
+from ..core.errors import MusterError, UsageError
+from ..core.hosts import hostfile
+from ..core.hosts.bounds import MOST_HOSTS, Text
+from ..core.hosts.hostfile import Host
+from ..core.job.bounded import content_of
+from ..core.job.feature import Attempt, Feature
+from ..core.wire.durable import write_atomically
+from ..core.wire.job_folders import HOSTS_RECORD as NAME
+from ..core.wire.job_folders import is_job_id
+from ..core.wire.os_errors import explain
 
-NAME = "hosts.json"
 VERSION = 1
 MOST_BYTES = 1 << 22
 

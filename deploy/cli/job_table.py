@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from ..connect.requests.jobs import JobState
-from ..text import text
-from ..text.columns import cut
-from ..text.fold import fold, fold_names
-from ..text.printed import figures_of, seconds_left
-from ..text.terminal import harmless
-from ..wire.users import home
+from ..core.connect.requests.jobs import JobState
+from ..core.text import text
+from ..core.text.columns import cut
+from ..core.text.fold import fold, fold_names
+from ..core.text.printed import figures_of, seconds_left
+from ..core.text.terminal import harmless
+from ..core.wire.users import home
 
 COLUMNS = ("job", "state", "user", "ranks", "hosts", "duration", "last line")
 
