@@ -135,13 +135,7 @@ class Tree:
                     replaced.add(file.digest)
         if edits is not None:
             edits.vanished |= wanted - contents.keys() - replaced
-        buffer = io.BytesIO()
-        with _archive_in(buffer, contents.values()) as tar:
-            for digest, content in contents.items():
-                member = tarfile.TarInfo(digest)
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-        return buffer.getvalue()
+        return archive_of(contents)
 
     def _content(self, file: TreeFile) -> bytes:
         path = self.source(file)
@@ -173,6 +167,17 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return _VanishedError(f"{path}: was removed while the tree was read; start the launch again")
     return UsageError(f"{path}: cannot be read: {error.strerror}")
+
+
+def archive_of(contents: Mapping[str, bytes]) -> bytes:
+    """A tar archive of contents, by their digest."""
+    buffer = io.BytesIO()
+    with _archive_in(buffer, contents.values()) as tar:
+        for digest, content in contents.items():
+            member = tarfile.TarInfo(digest)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def _archive_in(buffer: io.BytesIO, contents: Iterable[bytes]) -> tarfile.TarFile:

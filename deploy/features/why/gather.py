@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import shutil
 import sys
-import tarfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,17 +35,10 @@ def send_py_spy(channel: Channel, tool: bytes | None, seconds: float) -> str | N
     """Send py-spy to a host that lacks it; returns its digest. A host with py-spy uses its own."""
     digest = hashlib.sha256(tool).hexdigest() if tool else None
     if digest and tool and channel.ask(MISSING, digests=[digest], verify=True, seconds=seconds).missing:
-        channel.ask(STORE, _archive(digest, tool), seconds=seconds)
+        from ...core.plan.source_tree import archive_of  # once for a host: `why` needs it for nothing else
+
+        channel.ask(STORE, archive_of({digest: tool}), seconds=seconds)
     return digest
-
-
-def _archive(digest: str, content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
-        member = tarfile.TarInfo(digest)
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 # An agent gives each py-spy 8 s, and torch's server 4 s.
