@@ -181,7 +181,7 @@ def test_an_environment_that_a_job_uses_is_not_removed(home: Path) -> None:
     folder = complete(home, age=3600.0)
     held = hold(home, KEY)
     assert remove(home / "envs", KEY) is None
-    assert Environments(home, unsent).do_env_remove({"keys": [KEY], "before": None}, b"")["kept"] == [KEY]
+    assert Environments(home, unsent).do_env_remove({"keys": [KEY]}, b"")["kept"] == [KEY]
     os.close(held)
     assert record(folder) is not None
     assert remove(home / "envs", KEY) is not None
@@ -201,7 +201,7 @@ def test_an_agent_holds_the_environment_of_its_ranks_until_it_ends(home: Path) -
 def test_what_is_no_environment_is_neither_removed_nor_told(home: Path) -> None:
     complete(home)
     (home / "envs" / "cache").mkdir()
-    asked = {"keys": ["cache", "..", KEY[::-1]], "before": None}
+    asked = {"keys": ["cache", "..", KEY[::-1]]}
     assert Environments(home, unsent).do_env_remove(asked, b"") == {"removed": [], "kept": [], "freed": 0}
     assert (home / "envs" / "cache").is_dir()
 

@@ -96,7 +96,12 @@ class BundleSource:
                 return self._from_host(channel, made, replace(bundle, sources=tuple(sources)))
             except MusterError as error:
                 self._transfers.lose(source, error.reason)
-        return _from_here(self._read(bundle, self._reader), bundle) if self._reader else None
+        if self._reader is None:
+            return None
+        try:
+            return _from_here(b"".join(map(self._reader.read, bundle.chunks)), bundle)
+        except OSError as error:
+            raise MusterError(explain(error)) from None
 
     def _from_host(self, source: Channel, made: DataBundle, bundle: Bundle) -> Transfer:
         return replace(
@@ -106,13 +111,6 @@ class BundleSource:
             is_right=lambda: self._checked(source, made, bundle) is not None,
             replacement=partial(self._replacement, source, made, bundle),
         )
-
-    @staticmethod
-    def _read(bundle: Bundle, reader: Reader) -> bytes:
-        try:
-            return b"".join(map(reader.read, bundle.chunks))
-        except OSError as error:
-            raise MusterError(explain(error)) from None
 
     def _replacement(self, source: Channel, made: DataBundle, bundle: Bundle, host: str) -> Transfer | None:
         """The transfer of a bundle for a host that could not get it from its source."""

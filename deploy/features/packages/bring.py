@@ -140,16 +140,8 @@ def _resolve(wanted: Requirements, platform: Platform) -> str:
 
 def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
     """The packages of a uv.lock as requirements, and uv's options for their indexes."""
-    flags = [
-        "--no-build",
-        "--quiet",
-        "--frozen",
-        "--no-emit-project",
-        "--no-header",
-        "--no-annotate",
-        "--no-dev",
-    ]
-    arguments = ["export", *flags, *_ANY_PYTHON]
+    arguments = ["export", "--no-build", "--quiet", "--frozen", "--no-emit-project", "--no-header"]
+    arguments += ["--no-annotate", "--no-dev", *_ANY_PYTHON]
     text = uv.run(arguments, f"{source}: cannot be read", environment, source.parent)
     if problems := exported_problems(source, text):
         raise UsageError("\n".join(problems))
@@ -445,23 +437,36 @@ class PackageDelivery(Packages):
             self._write(note)
         if transfers.lost:
             raise UnfitError(transfers.lost.items())
+        from_index, from_wheels = self._request(lock, tool, None), self._request(lock, tool, wheels)
+        requests = {host: from_index if host in online else from_wheels for host in makers}
+        made = self._build(transfers, requests)
+        return {host: made[first[held[host].home]] for host in lacking}
+
+    def _request(
+        self, lock: Lock, tool: LocalFile, wheels: list[LocalFile] | None
+    ) -> tuple[bytes, dict[str, Any]]:
+        """The request to make the environment, from the index without wheels."""
         pins = "".join(f"{package.name}=={package.version}\n" for package in lock.packages)
+        return (lock.text if wheels is None else pins).encode(), {
+            "key": lock.key,
+            "source": lock.source,
+            "python": self._wanted.python,
+            "system": self._wanted.system_torch,
+            "uv": tool.digest,
+            "index": wheels is None,
+            "wheels": [[wheel.digest, wheel.path.name] for wheel in wheels or ()],
+        }
+
+    def _build(
+        self, transfers: Transfers, requests: Mapping[str, tuple[bytes, dict[str, Any]]]
+    ) -> dict[str, Environment]:
+        """Have the hosts make the environment, and wait for all of them."""
+        made: dict[str, Environment] = {}
 
         def begin(host: str) -> None:
+            text, fields = requests[host]
             transfers.working[host] = MAKE_SECONDS
-            cluster.channels[host].ask(
-                ENVIRONMENT_MAKE,
-                (lock.text if host in online else pins).encode(),
-                key=lock.key,
-                source=lock.source,
-                python=self._wanted.python,
-                system=self._wanted.system_torch,
-                uv=tool.digest,
-                index=host in online,
-                wheels=[] if host in online else [[wheel.digest, wheel.path.name] for wheel in wheels],
-            )
-
-        made: dict[str, Environment] = {}
+            transfers.cluster.channels[host].ask(ENVIRONMENT_MAKE, text, **fields)
 
         def take(host: str, report: Report) -> bool:
             if not isinstance(report, EnvironmentMade) or transfers.working.pop(host, None) is None:
@@ -475,13 +480,13 @@ class PackageDelivery(Packages):
             return True
 
         transfers.take_other = take
-        on_every(makers, begin).require_all()
+        on_every(requests, begin).require_all()
         transfers.bring([])
         if lost := transfers.lost:
             raise UnfitError(
-                (host, f"cannot make the environment: {lost[host]}") for host in makers if host in lost
+                (host, f"cannot make the environment: {lost[host]}") for host in requests if host in lost
             )
-        return {host: made[first[held[host].home]] for host in lacking}
+        return made
 
     def _wheels(self, lock: Lock) -> list[LocalFile]:
         with Progress("wheels for the hosts", unit="packages") as progress:

@@ -57,7 +57,7 @@ class EnvRemove(HostOptions):
         name = self.environment
         _require_name(name)
         with reached_hosts(self, hosts_or_this_machine) as (cluster, errors):
-            fields = {"keys": [name] if name else [], "before": None}
+            fields = {"keys": [name] if name else []}
             answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS)
             homes = {host: answer.home for host, answer in answers.results.items()}
             answering = {host: cluster.channels[host] for host in homes}

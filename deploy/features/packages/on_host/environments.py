@@ -34,7 +34,7 @@ SECONDS = 5.0  # for all addresses: the driver waits 15 s (features/packages/bri
 
 def refusal(urls: list[str]) -> str:
     """Why one of the addresses does not answer; empty if all do. A name server may take long to answer."""
-    reasons: dict[str, str] = {}
+    reasons = dict.fromkeys(urls, f"no answer within {SECONDS:.0f} s")
 
     def attempt(url: str) -> None:
         # http or https: features/packages/bring.py takes no others.
@@ -43,7 +43,7 @@ def refusal(urls: list[str]) -> str:
             with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310
                 reasons[url] = ""
         except (OSError, ValueError, http.client.HTTPException) as error:
-            reasons[url] = f"{url}: {error}"
+            reasons[url] = str(error)
 
     threads = [threading.Thread(target=attempt, args=(url,), daemon=True) for url in urls]
     for thread in threads:
@@ -51,8 +51,7 @@ def refusal(urls: list[str]) -> str:
     deadline = time.monotonic() + SECONDS
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    silent = f"no answer within {SECONDS:.0f} s"
-    return next((reason for url in urls if (reason := reasons.get(url, f"{url}: {silent}"))), "")
+    return next((f"{url}: {reason}" for url, reason in reasons.items() if reason), "")
 
 
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -73,7 +72,7 @@ print(json.dumps({
 """
 
 
-class BuildError(Exception):
+class BuildError(OSError):
     """The reason why an environment cannot be made."""
 
 
@@ -82,13 +81,13 @@ def make_in_thread(muster_root: Path, request: Frame, text: str, send: Callable[
 
     def work() -> None:
         began = time.monotonic()
+        made, reason = None, ""
         try:
             made = make(muster_root, request, text)
-        except (BuildError, OSError, ValueError, KeyError, TypeError) as error:
-            reason = str(error) if isinstance(error, BuildError) else explain(error)
-            send({"event": "env-made", "error": reason, "seconds": time.monotonic() - began})
-        else:
-            send({"event": "env-made", "environment": made, "seconds": time.monotonic() - began})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = explain(error)
+        seconds = time.monotonic() - began
+        send({"event": "env-made", "environment": made, "error": reason, "seconds": seconds})
 
     threading.Thread(target=work, daemon=True).start()
 
@@ -261,10 +260,9 @@ class Environments:
         return {}
 
     def do_env_remove(self, request: Frame, payload: bytes) -> Frame:
-        """Remove environments that no job uses; `before`: only those last used before that time, or null."""
-        before = request["before"]
+        """Remove environments that no job uses: those with these keys, or all."""
         keys = request["keys"] or [path.name for path in sorted(self._root.glob("*")) if is_key(path.name)]
-        sizes = {key: remove(self._root, key, before) for key in keys if is_key(key)}
+        sizes = {key: remove(self._root, key) for key in keys if is_key(key)}
         removed = {key: size for key, size in sizes.items() if size is not None}
         kept = [key for key in sizes if key not in removed and (self._root / key).is_dir()]
         return {"removed": list(removed), "kept": kept, "freed": sum(removed.values())}
