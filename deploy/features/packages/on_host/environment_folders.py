@@ -26,9 +26,9 @@ KEY = re.compile(r"[0-9a-f]{20}")
 MOST = 1024
 
 
-def is_key(name: str) -> bool:
-    """Whether this can be the name of an environment."""
-    return KEY.fullmatch(name) is not None
+def folders_in(root: Path) -> list[Path]:
+    """The folders of all environments, also of those that are not complete."""
+    return sorted(path for path in root.glob("*") if KEY.fullmatch(path.name))
 
 
 def record(folder: Path) -> dict[str, Any] | None:
@@ -43,8 +43,7 @@ def record(folder: Path) -> dict[str, Any] | None:
 
 def complete_in(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The newest of the complete environments, with their records."""
-    folders = [path for path in root.iterdir() if is_key(path.name)]
-    for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)[:MOST]:
+    for folder in sorted(folders_in(root), key=lambda path: path.stat().st_mtime, reverse=True)[:MOST]:
         if kept := record(folder):
             yield folder.name, kept
 
@@ -92,13 +91,9 @@ def remove(root: Path, key: str, before: float | None = None) -> int | None:
 
 def clean(muster_root: Path, before: float) -> int:
     """Remove environments not used since then, and their cache and wheels; returns the bytes freed."""
-    root = muster_root / ENVS
-    if not root.is_dir():
-        return 0
-    removed = [remove(root, path.name, before) for path in sorted(root.iterdir()) if is_key(path.name)]
-    freed = sum(size for size in removed if size is not None)
-    wheels = muster_root / "wheels"
-    if not any(is_key(path.name) for path in root.iterdir()):
+    root, wheels = muster_root / ENVS, muster_root / "wheels"
+    freed = sum(remove(root, path.name, before) or 0 for path in folders_in(root))
+    if not folders_in(root):
         for folder in (root / "cache", wheels):
             if newest_in(folder) <= before:  # a launch may be bringing wheels just now
                 freed += size_of(folder)
