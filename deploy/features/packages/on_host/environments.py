@@ -27,18 +27,7 @@ from ....core.wire.durable import sync_file_system, write_sealed
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain
 from ....core.wire.private_folders import identity_of_folder, make_private
-from .environment_folders import (
-    ENVS,
-    KEY,
-    RECORD,
-    complete_in,
-    folders_in,
-    hold,
-    lock,
-    record,
-    remove,
-    size_of,
-)
+from .environment_folders import ENVS, RECORD, complete_in, folders_in, hold, lock, record, remove, size_of
 
 SECONDS = 5.0  # for all addresses: the driver waits 15 s (features/packages/bring.py)
 
@@ -272,8 +261,8 @@ class Environments:
 
     def do_env_remove(self, request: Frame, payload: bytes) -> Frame:
         """Remove environments that no job uses: those with these keys, or all."""
-        keys = request["keys"] or [path.name for path in folders_in(self._root)]
-        sizes = {key: remove(self._root, key) for key in keys if KEY.fullmatch(key)}
+        asked, there = request["keys"], [path.name for path in folders_in(self._root)]
+        sizes = {key: remove(self._root, key) for key in there if not asked or key in asked}
         removed = {key: size for key, size in sizes.items() if size is not None}
         kept = [key for key in sizes if key not in removed and (self._root / key).is_dir()]
         return {"removed": list(removed), "kept": kept, "freed": sum(removed.values())}
