@@ -202,11 +202,11 @@ COMMAND_LINE = "command line"
 
 
 def with_defaults(
-    command: Declaration, values: Mapping[str, Any], folder: Path = Path()
+    command: Declaration, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[Source, ...]]:
     """The values of flags with those of the project, and the source of each if the project has given any."""
     shared = [flag for flag in command.flags.values() if flag.of_project]
-    project = project_of(folder) if shared else None
+    project = project_of() if shared else None
     profile = values.get(PROFILE, "")
     if profile and project is None:
         raise UsageError(

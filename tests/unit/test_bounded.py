@@ -35,8 +35,11 @@ HUGE = 8 * LONGEST_LINE
         ([b"9\n123456789"], [b"9", b""]),
     ],
 )
-def test_a_line_that_is_too_long_is_an_empty_one(pieces: list[bytes], lines: list[bytes]) -> None:
-    assert list(bounded.lines_of(pieces, 8)) == lines
+def test_a_line_that_is_too_long_is_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], lines: list[bytes]
+) -> None:
+    monkeypatch.setattr(bounded, "LONGEST_LINE", 8)
+    assert list(bounded.lines_of(pieces)) == lines
 
 
 def test_the_memory_of_values_is_known_before_they_are_made() -> None:

@@ -68,15 +68,15 @@ def pieces_of(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def lines_of(pieces: Iterable[bytes], longest: int = LONGEST_LINE) -> Iterator[bytes]:
-    """The lines of a file without their newlines. A line longer than `longest` becomes b""."""
+def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file without their newlines. A line longer than LONGEST_LINE becomes b""."""
     rest, is_longer = b"", False
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
-            yield b"" if is_longer or len(line) > longest else line
+            yield b"" if is_longer or len(line) > LONGEST_LINE else line
             is_longer = False
-        if len(rest) > longest:
+        if len(rest) > LONGEST_LINE:
             rest, is_longer = b"", True
     if rest or is_longer:
         yield b"" if is_longer else rest

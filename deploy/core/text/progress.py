@@ -92,9 +92,9 @@ class Progress:
         with self._adding:
             self._done, self._total = self._done + more, total
 
-    def show(self, done: int, total: int, what: str = "") -> None:
-        """Show how much of a total is done. `what`: the new title, if any."""
-        self._done, self._total, self._what = done, total, what or self._what
+    def show(self, done: int, total: int) -> None:
+        """Show how much of a total is done."""
+        self._done, self._total = done, total
 
     def text(self) -> str:
         """The line as it is now."""
