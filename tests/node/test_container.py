@@ -26,7 +26,7 @@ from muster.deploy.core.plan.launcher import place_ranks
 from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.core.timings import Timings
 from muster.deploy.features.containers import driver as containers
-from muster.deploy.features.containers.messages import CONTAINER, CONTAINER_START, HostImage
+from muster.deploy.features.containers.driver import CONTAINER, CONTAINER_START, HostImage
 from muster.deploy.features.containers.on_host.engines import last_line
 from muster.deploy.features.containers.on_host.look import Containers
 from muster.deploy.features.containers.options import ContainerOptions

@@ -16,8 +16,7 @@ from muster.deploy.core.plan.planner import RankPrograms, plan
 from muster.deploy.core.plan.source_tree import Tree, TreeFile
 from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.features.all_options import OPTIONS
-from muster.deploy.features.containers.driver import contributions
-from muster.deploy.features.containers.messages import HostImage
+from muster.deploy.features.containers.driver import HostImage, contributions
 from muster.deploy.features.leases.messages import Lease
 from muster.deploy.features.leases.plan import contribution
 

@@ -24,7 +24,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/bench": 2_503,
     "deploy/features/check": 1_660,
     "deploy/features/clean": 400,
-    "deploy/features/containers": 1_270,
+    "deploy/features/containers": 1_240,
     "deploy/features/data": 2_050,
     "deploy/features/detach": 280,
     "deploy/features/eval": 260,

@@ -12,8 +12,13 @@ from muster.deploy.cli.dispatch import run
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UnfitError
 from muster.deploy.core.plan.launch_plan import HostPlan, LaunchPlan
-from muster.deploy.features.containers.driver import ContainerPlan, plan_container
-from muster.deploy.features.containers.messages import HostImage, ImageContents, require_same
+from muster.deploy.features.containers.driver import (
+    ContainerPlan,
+    HostImage,
+    ImageContents,
+    plan_container,
+    require_same,
+)
 from muster.deploy.features.containers.options import EngineName, Mount
 from tests.unit.plans import NODE, make_plan
 

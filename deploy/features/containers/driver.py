@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 from ...core.connect.channel import Channel
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import on_every
 from ...core.connect.pipe import LostError
+from ...core.connect.requests.request import Nothing, Request
+from ...core.decode import AtMost, Like
 from ...core.errors import HostError, MusterError, UnfitError
-from ...core.hosts.host_facts import Facts
+from ...core.hosts.bounds import AbsolutePath, Count, Number, Text
+from ...core.hosts.host_facts import Facts, Interpreter, with_interpreter
 from ...core.job.events import Emit, Stage, Waiting
 from ...core.job.feature import Feature, Start
 from ...core.plan.kept_folders import KeepOptions
@@ -23,16 +27,103 @@ from ...core.plan.spec import LaunchSpec
 from ...core.text.terminal import harmless
 from ...core.waits import with_hosts
 from ...core.wire.paths import JobPaths, MusterPaths
-from .messages import (
-    CONTAINER,
-    CONTAINER_START,
-    SHOWN,
-    HostImage,
-    container_facts,
-    push_commands,
-    require_same,
-)
 from .options import ContainerOptions, EngineName, Mount
+
+LEAST_PYTHON = (3, 9)
+SHOWN = 12  # characters of an image's id
+
+
+@dataclass(frozen=True)
+class ImageContents(Interpreter):
+    """The software in the image."""
+
+    mpi_error: Text | None
+    passwd: Annotated[str, AtMost(1 << 16)]
+    """Its /etc/passwd."""
+
+
+@dataclass(frozen=True)
+class HostImage:
+    """The image on a host, and how its engine starts a container of it."""
+
+    engine: EngineName
+    program: AbsolutePath
+    """The engine's command."""
+    rootless: bool
+    """Whether the engine itself runs as the user: then the user is root, or the user, inside."""
+    remapped: bool
+    """Whether the engine gives containers other numbers of users, unless an option turns that off."""
+    raises_limits: bool
+    """Whether the engine may give a container more locked memory than the user has."""
+    id: Annotated[str, Like(r"([0-9a-f]{64})?")]
+    """The SHA-256 that names the image; empty where the host does not have it."""
+    digests: Annotated[tuple[Annotated[str, Like(r"[0-9a-f]{64}")], ...], AtMost(64)]
+    """The digests of the image in registries."""
+    inside: ImageContents | None
+    user: Annotated[str, Like(r"[^\s:]{1,64}")]
+    gid: Count
+    groups: Annotated[tuple[Count, ...], AtMost(1 << 10)]
+    """The user's other groups."""
+    open_files: Number
+    """The most open files that the user may have; -1 for no limit."""
+    gpus: Literal["", "toolkit", "cdi"]
+    """How a container gets NVIDIA's GPUs here: by the container toolkit, by CDI, or not at all."""
+    devices: Annotated[tuple[AbsolutePath, ...], AtMost(16)]
+    """Devices of the host that ranks need: RDMA, and GPUs of AMD."""
+    home: Annotated[str, Like(r"[0-9a-f]{32}")]
+    """Equal on hosts that share a home folder: containers with it may be swept."""
+
+
+CONTAINER = Request("container", HostImage)
+CONTAINER_START = Request("container_start", Nothing)
+
+
+def container_facts(facts: Facts, image: HostImage) -> Facts:
+    """The facts for ranks in the image. An image without Open MPI gets the host's.
+
+    The image's mpi4py, if any, has no library that fits to the host's Open MPI, so ranks start without it.
+    """
+    contents, own = image.inside, replace(facts, uid=_user(facts, image)[0])
+    if contents is None:
+        return own
+    usable = contents if contents.mpirun else replace(contents, mpi4py=None)
+    return with_interpreter(own, usable, contents.mpi_error)
+
+
+def require_same(image: str, images: Mapping[str, HostImage]) -> None:
+    """`UnfitError` for hosts whose image differs from that of the first host, or has too old a Python."""
+    first, model = next(iter(images.items()))
+    of_first = f"{model.id[:SHOWN]} on {first}"
+    reasons = [
+        (host, f"{image} is {held.id[:SHOWN]} here, but {of_first}; {_remedy(image, held)}")
+        for host, held in images.items()
+        if held.id != model.id and not {*held.digests} & {*model.digests}
+    ]
+    reasons += [
+        (host, f"{image} has Python {contents.python}; ranks need 3.9 or newer in it")
+        for host, held in images.items()
+        if (contents := held.inside) and tuple(map(int, contents.python.split(".")[:2])) < LEAST_PYTHON
+    ]
+    if reasons:
+        raise UnfitError(reasons)
+
+
+def push_commands(image: str, engine: EngineName) -> str:
+    """The commands that bring an image from here. `image.push` loads it through docker's API."""
+    image = shlex.quote(image)
+    if engine == "podman":
+        return (
+            f"docker save -o image.tar {image}; muster put image.tar; muster run -- podman load -i image.tar"
+        )
+    return "muster put" if engine == "apptainer" else f"muster image.push --image {image}"
+
+
+def _remedy(image: str, held: HostImage) -> str:
+    bring = push_commands(image, held.engine)
+    if held.engine == "apptainer":
+        return f"copy one file to all hosts: {bring}"
+    return f"pull it on both hosts ({held.engine}), name it by its digest, or bring it from here: {bring}"
+
 
 HOME = "home"
 """The home of ranks in containers, in ~/.muster: caches of programs, kept from one launch to the next."""
@@ -40,7 +131,7 @@ PRIVATE = "$MUSTER_AGENT"
 """The agent's private folder in the engine's argv: the agent puts in its own (on_host/container.py)."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ContainerPlan:
     """The container of a host."""
 
@@ -139,11 +230,6 @@ def _user(facts: Facts, image: HostImage) -> tuple[int, int]:
     return (0, 0) if image.engine == "docker" and image.rootless else (facts.uid, image.gid)
 
 
-def inner_uid(facts: Facts, image: HostImage) -> int:
-    """The user's number as programs in the container see it."""
-    return _user(facts, image)[0]
-
-
 def _apptainer(spec: LaunchSpec, facts: Facts, image: HostImage) -> tuple[str, ...]:
     """The options of `apptainer exec`, which uses the host's network, processes and devices."""
     binds = (f"{mount.source}:{mount.target}{':ro' * mount.read_only}" for mount in _mounts(spec, facts))
@@ -201,12 +287,7 @@ def found_inside(
     spec: LaunchSpec, host_facts: Mapping[str, Facts], images: Mapping[str, HostImage]
 ) -> Mapping[str, Facts]:
     """The facts of each host inside of its container; `UnfitError` without a launcher."""
-    facts_inside = {
-        name: dataclasses.replace(
-            container_facts(host_facts[name], image), uid=inner_uid(host_facts[name], image)
-        )
-        for name, image in images.items()
-    }
+    facts_inside = {name: container_facts(host_facts[name], image) for name, image in images.items()}
     name_of_image = spec.of(ContainerOptions).image
     if spec.launcher == "torchrun":
         lacking = [name for name, facts in facts_inside.items() if facts.torch is None]
