@@ -244,6 +244,13 @@ def test_what_no_agent_sends_ends_the_connection_with_its_reason(said: bytes, wh
         talk.ask(TIME, seconds=60)
 
 
+def test_an_error_of_a_host_is_one_line() -> None:
+    error = "no room\n        why: rank 0 on node2 is slow\r\n\n\x1b[31mFAILED\u2028x"
+    with pytest.raises(MusterError) as caught:
+        Channel("node1", Pipe(line(reply=0, error=error)), Inbox()).ask(TIME, seconds=60)
+    assert str(caught.value) == "node1: no room; why: rank 0 on node2 is slow; FAILED; x"
+
+
 def test_an_error_of_a_host_is_said_once_with_its_name() -> None:
     with pytest.raises(MusterError) as caught:
         Channel("node1", Pipe(line(reply=0, error="no room")), Inbox()).ask(TIME, seconds=60)

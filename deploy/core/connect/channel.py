@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..decode import MALFORMED
 from ..errors import MusterError
+from ..text.terminal import harmless
 from ..waits import waiting
 from ..wire.clock import now
 from ..wire.frames import Frame, Readable, read_frame, write_frame
@@ -304,7 +305,8 @@ class Channel:
             if not isinstance(text, str) or len(text) > MOST_ERROR:
                 raise ValueError("an error that is not text")
             del self._waiting[number]
-            pending.future.set_exception(MusterError(text, host=self.host))
+            line = "; ".join(filter(None, map(str.strip, text.splitlines())))  # more could pass for ours
+            pending.future.set_exception(MusterError(harmless(line), host=self.host))
         else:
             answer = pending.request.read(frame, payload)
             pending.request.require_own(answer, self.planned)
