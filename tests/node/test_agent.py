@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
@@ -274,8 +275,17 @@ def test_the_folder_of_a_job_is_closed_to_other_users(host: Host) -> None:
 def test_who_may_ask_this_host_can_have_the_driver_told_to_stop(host: Host) -> None:
     run = host.folder / "run"
     run.mkdir()
-    (run / "job.json").write_text('{"driver": {"pid": 1, "start": 0}}')
+    driver = {"host": "laptop", "boot": "", "pid": 1}
+    record = {"job": "20261121-120000-abcd", "launcher": "mpirun", "driver_folder": "/", "ranks": 1}
+    record |= {"attempt": 0, "detached": False, "started": 1.0, "driver": driver, "hosts": ["other", "here"]}
     jobs = JobFolders(host.folder.parent)
+    for text in ('{"driver": {}}', "7", json.dumps(record)):  # no record, and that of another head's agent
+        (run / "job.json").write_text(text)
+        assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": False}
+    with (run / "lock.driver").open("w") as lock:  # a driver lives, but its start is not in the record
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": False}
+    (run / "job.json").write_text(json.dumps({**record, "hosts": ["here"]}))
     assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": True}
     assert host.next_event(StopAsked).by == "somebody"
     host.channel.close()

@@ -300,7 +300,17 @@ def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:
     assert result.failure is not None
     assert (result.failure.kind, result.exit_status) == ("stopped", 143)
     assert result.failure.reason.startswith("muster stop, ada on ")
+    assert result.failure.reason.endswith("laptop, through node1")
     assert "\x1b" not in result.failure.reason
+
+
+def test_only_the_head_passes_a_stop_on(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.tell("node2", "stop-asked", by="ada")
+    failure = hosts.run().failure
+    assert failure is not None
+    assert (failure.kind, failure.host) == ("host", "node2")
+    assert "it says that somebody stops the job, which only the head can know" in failure.reason
 
 
 def test_fewer_hosts_than_planned_is_a_failure(hosts: Hosts) -> None:

@@ -205,9 +205,14 @@ class ReportHandlers:
             self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def _stop_asked(self, host: str, report: StopAsked) -> None:
-        """`fab stop` was run on another machine than the driver's: the job ends like after a SIGTERM here."""
+        """`fab stop` was run on another machine than the driver's: the job ends like after a SIGTERM here.
+
+        It reached the agent of the head, which has the job's record.
+        """
+        if host != self.state.plan.hosts[0].host.name:
+            raise ImpossibleReport("it says that somebody stops the job, which only the head can know")
         if not self.state.over:
-            by = harmless(report.by)
+            by = f"{harmless(report.by)}, through {host}"
             self.state.asked_grace = report.grace
             self.state.failures = [stopped(by, TERMINATED, now())]
             self.state.finish()

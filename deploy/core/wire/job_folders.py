@@ -25,6 +25,7 @@ from typing import Any, Literal
 from .durable import write_atomically
 from .files import open_regular
 from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
+from .paths import JobPaths
 from .private_folders import make_private
 from .rank_logs import RankLog
 from .users import name_of
@@ -151,8 +152,10 @@ class JobFolders:
     def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
         """Ask the driver of a job to stop the job; answers whether the driver was reached."""
         run, by, grace = self.run(request["job"]), request["by"], request.get("grace")
-        reached = end_driver(run, by, grace, force=request.get("force", False))
-        reached = reached or stop_by_agent(run.parent, by, grace)
+        if not _is_record(record := _load(run / "job.json")):
+            return {"told": False}
+        reached = end_driver(run, record["driver"], by, grace, force=request.get("force", False))
+        reached = reached or stop_by_agent(run.parent, record["hosts"], by, grace)
         return {"told": reached}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
@@ -272,13 +275,14 @@ def start_of(pid: int) -> int | None:
     return None
 
 
-def end_driver(run: Path, by: str, grace: float | None = None, *, force: bool = False) -> bool:
+def end_driver(run: Path, driver: Frame, by: str, grace: float | None, *, force: bool) -> bool:
     """Ask the driver of a run to stop its job, if it lives and is on this machine; else False.
 
     `grace`: in place of that of the launch.
     """
-    driver = _load(run / "job.json")["driver"]
-    if not (run / "lock.driver").exists() or not is_held(run) or start_of(driver["pid"]) != driver["start"]:
+    if not (run / "lock.driver").exists() or not is_held(run):
+        return False
+    if start_of(driver["pid"]) != driver.get("start", -1):
         return False
     write_atomically(run / "stop.json", stop_record(by, grace), 0o600)
     os.kill(driver["pid"], signal.SIGKILL if force else signal.SIGTERM)
@@ -290,10 +294,11 @@ def stop_record(by: str, grace: float | None) -> bytes:
     return json.dumps({"by": by, "time": time.time(), "grace": grace}).encode()
 
 
-def stop_by_agent(folder: Path, by: str, grace: float | None = None) -> bool:
-    """Ask the driver of a job, which is elsewhere, to stop the job, through the job's agent on this host."""
-    for record in folder.glob("agent.*"):
-        # On a home that hosts share, the files of other hosts' agents name sockets that are not here.
+def stop_by_agent(folder: Path, hosts: list[str], by: str, grace: float | None) -> bool:
+    """Ask the driver of a job, which is elsewhere, to stop the job, through the head's agent on this host."""
+    for head in hosts[:1]:
+        record = Path(JobPaths(str(folder)).agent(head))
+        # On a home that hosts share, it may name a socket that is not here.
         with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_SECONDS)
             connection.connect(os.path.join(record.read_text(), "agent"))
