@@ -14,7 +14,6 @@ from typing import BinaryIO, NamedTuple
 
 from .frames import Frame
 from .os_errors import naming
-from .written import Search
 
 CHUNK_BYTES = 1 << 20
 # Entries of a folder in one answer, and the characters of their paths: a driver takes lines of 8 MiB.
@@ -133,6 +132,8 @@ def entries(folder: str) -> Iterator[Entry]:
 
 def _written(job: str, inner: str) -> Iterator[Entry]:
     """The files that the program of a job wrote, at or below a path; all without one."""
+    from .written import Search
+
     search = Search(job, inner)
     for path, _ in itertools.chain(search.beside_code(), search.out()):
         with contextlib.suppress(FileNotFoundError):  # the job runs, and has removed it
