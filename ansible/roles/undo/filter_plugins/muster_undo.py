@@ -21,24 +21,19 @@ def table(names: Iterable[str], hostvars: Hosts, previews: bool = False) -> str:
 
     `previews`: with --check there is nothing to undo.
     """
+    from muster.deploy.core.text.text import table as aligned
+
     rows = [HEADS]
     messages = []
     for name in names:
         host = hostvars[name]
         cause = host.get("undo_cause", {"task": "not reached any more"})
         task = str(cause.get("task", "-"))
-        rows.append(
-            (
-                name,
-                f"{task} (of all hosts)" if cause.get("is_of_all") else task,
-                _undone(name, host, previews),
-            )
-        )
+        of_all = " (of all hosts)" if cause.get("is_of_all") else ""
+        rows.append((name, f"{task}{of_all}", _undone(name, host, previews)))
         if "result" in cause:
             messages.append(f"{name}: {_message(cause['result']).removeprefix(f'{name}: ')}")
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    lines = [f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" for row in rows]
-    return "\n".join([*lines, *messages])
+    return "\n".join([*aligned(rows), *messages])
 
 
 def _undone(name: str, host: Mapping[str, Any], previews: bool) -> str:
