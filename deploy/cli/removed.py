@@ -38,44 +38,45 @@ REMOVED: Mapping[str, str] = {
 """`launch --gate` or `compare`, and one sentence that names what to use instead."""
 
 
-def _names(of: str, answer: str) -> Mapping[str, str]:
-    return dict.fromkeys(of.split(), answer)
+def answers(names: str, answer: str) -> Mapping[str, str]:
+    """The same answer for each of the names."""
+    return dict.fromkeys(names.split(), answer)
 
 
 OTHER_NAMES: Mapping[str, str] = {
-    **_names(
+    **answers(
         "ls list ps jobs queue squeue history sacct", "status` lists the jobs, `muster top` shows one live"
     ),
-    **_names("watch monitor dashboard ui htop", "top` shows every host and rank, live"),
-    **_names("show info describe inspect", "status JOB` shows a job, `muster report JOB` writes its page"),
-    **_names("kill cancel scancel abort terminate rm delete remove", "stop JOB` ends a job on every host"),
-    **_names("tail log output cat", "logs JOB -f` follows what the ranks print"),
-    **_names("trace dump backtrace py-spy", "stacks JOB` shows where every rank is in its program"),
-    **_names(
+    **answers("watch monitor dashboard ui htop", "top` shows every host and rank, live"),
+    **answers("show info describe inspect", "status JOB` shows a job, `muster report JOB` writes its page"),
+    **answers("kill cancel scancel abort terminate rm delete remove", "stop JOB` ends a job on every host"),
+    **answers("tail log output cat", "logs JOB -f` follows what the ranks print"),
+    **answers("trace dump backtrace py-spy", "stacks JOB` shows where every rank is in its program"),
+    **answers(
         "ssh login connect", "shell HOST` logs in to a host, `muster run -- COMMAND` runs a command on all"
     ),
-    **_names("exec pdsh sh bash", "run -- COMMAND` runs a command on every host"),
-    **_names(
+    **answers("exec pdsh sh bash", "run -- COMMAND` runs a command on every host"),
+    **answers(
         "nodes sinfo machines doctor test ping", "check` tests every host, and shows its cores and GPUs"
     ),
-    **_names(
+    **answers(
         "gpus gpu nvidia-smi", "free` shows the GPUs that are free, `muster run -- nvidia-smi` all of them"
     ),
-    **_names(
+    **answers(
         "cp scp rsync copy sync push upload pull fetch download",
         "put PATH TO` copies to every host, `muster get PATH` from them",
     ),
-    **_names(
+    **answers(
         "submit sbatch start train srun torchrun mpirun mpiexec python python3 accelerate deepspeed",
         "launch SCRIPT` runs a program on every host",
     ),
-    **_names("restart resume rerun retry", "launch --max-restarts N` starts a job again after a failure"),
-    **_names("prune cleanup gc", "clean` removes the folders of old jobs on the hosts"),
-    **_names(
+    **answers("restart resume rerun retry", "launch --max-restarts N` starts a job again after a failure"),
+    **answers("prune cleanup gc", "clean` removes the folders of old jobs on the hosts"),
+    **answers(
         "tensorboard jupyter tunnel", "forward JOB PORT` connects a port of this machine to a rank's host"
     ),
-    **_names("new create config", "init` writes a hosts file into this folder"),
-    **_names("install provision bootstrap", "setup` installs on the hosts what they lack"),
+    **answers("new create config", "init` writes a hosts file into this folder"),
+    **answers("install provision bootstrap", "setup` installs on the hosts what they lack"),
     "version": "--version` prints the versions",
 }
 """Names that other programs have for a command: after `muster `, what to type, and what it does."""

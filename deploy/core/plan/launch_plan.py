@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -64,21 +64,15 @@ class Contribution:
     """The advice for a rank that lacks the module {name}."""
 
     def __add__(self, more: Contribution) -> Contribution:
-        return Contribution(
-            facts=more.facts or self.facts,
-            gpus=more.gpus or self.gpus,
-            env={**self.env, **more.env},
-            path=(*self.path, *more.path),
-            files=(*self.files, *more.files),
-            in_rank={**self.in_rank, **more.in_rank},
-            at_start=(*self.at_start, *more.at_start),
-            own_files=more.own_files or self.own_files,
-            about=(*self.about, *more.about),
-            about_host=(*self.about_host, *more.about_host),
-            launcher_runs=more.launcher_runs or self.launcher_runs,
-            record={**self.record, **more.record},
-            if_module_is_missing=more.if_module_is_missing or self.if_module_is_missing,
-        )
+        pairs = {each.name: (getattr(self, each.name), getattr(more, each.name)) for each in fields(self)}
+        return Contribution(**{name: _joined(*pair) for name, pair in pairs.items()})
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """All items of both, or the second value if there is one."""
+    if isinstance(first, tuple):
+        return (*first, *second)
+    return {**first, **second} if isinstance(first, Mapping) else second or first
 
 
 @dataclass(frozen=True)

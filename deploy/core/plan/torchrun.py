@@ -19,7 +19,6 @@ runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
 """torchrun for a torch without libuv, which its store asks for whatever USE_LIBUV is."""
 IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 """With this variable, torchrun assumes that every host has as many ranks as its own. A site may set it."""
-"""With this variable, every process of a rank expects that torchrun has opened the store of its ranks."""
 
 
 def unfit_for_torch(facts: Facts) -> HostError | None:
