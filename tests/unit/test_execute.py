@@ -31,6 +31,7 @@ from muster.deploy.core.job.verdict import verdict
 from muster.deploy.core.plan.launch_plan import LaunchPlan
 from muster.deploy.core.plan.openmpi import SpawnedLines
 from muster.deploy.features.all_features import features_of
+from muster.deploy.features.samples import driver  # noqa: F401  # it names the report of a sample
 from muster.deploy.features.why import diagnosis
 from muster.deploy.features.why.diagnosis import Explanation, RankStacks
 from muster.deploy.features.why.hang_verdict import explain
