@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from tests.cluster.striking import clean_at
 from tests.launching import Project
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ PROGRAM = """
 import sys
 import library
 from muster import MusterError, RankError, launch, run
-FLAGS = {"hosts": "hosts.txt", "per_host": 1, "start_timeout": 300, "launcher": "torchrun"}
+FLAGS = {"hosts": "hosts.txt", "per_host": 1, "start_timeout": 300}
 for detach in (False, True):
     values = run(library.where, "x", detach=detach, **FLAGS)
     ranks, names, addresses = zip(*(value["x"] for value in values))
@@ -57,4 +58,4 @@ def test_functions_and_detached_jobs_run_on_three_hosts(project: Project, cluste
     assert done.returncode == 0, done.stdout + done.stderr
     ended, ranks = done.stdout.splitlines()[-1].split()
     assert (ended, int(ranks) >= 3) == ("stopped", True), done.stdout
-    assert [process for node in cluster.nodes for process in cluster.processes(node)] == []
+    clean_at(cluster, cluster.nodes)
