@@ -134,6 +134,28 @@ def test_what_a_program_wrote_stays_without_code_and_logs_until_it_is_given_up(t
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("out/.cache/run1/model.pt", ""), ("code/last.pt", "epoch1.pt"), ("out/last", "best")],
+)
+def test_caches_in_the_folder_for_results_and_links_in_the_job_stay(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    folder = make_job(tmp_path, "old", b"code")
+    path = folder / name
+    path.parent.mkdir(parents=True)
+    if target:
+        path.symlink_to(target)
+        (path.parent / "data").symlink_to("/etc")  # names no result
+    else:
+        path.write_bytes(b"w")
+    for each in (folder, *folder.rglob("*")):
+        os.utime(each, (LONG_AGO, LONG_AGO), follow_symlinks=False)
+    found = clean(tmp_path)
+    assert [(left["job"], left["files"]["files"]) for left in found["results"]] == [("old", 1)]
+    assert path.is_symlink() or path.exists()
+
+
 @pytest.mark.parametrize("name", ["steps.jsonl", "metrics.jsonl", "returned/rank-0.json"])
 def test_what_the_driver_has_fetched_keeps_no_job(name: str, tmp_path: Path) -> None:
     path = make_job(tmp_path, "old", b"code") / "out" / name

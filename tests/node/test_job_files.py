@@ -57,6 +57,37 @@ def test_files_keep_their_paths_and_differing_ones_get_their_host(hosts: HostsHe
     assert got(hosts, here, "nothing") == {}
 
 
+def test_links_of_a_job_stay_links_and_those_out_of_it_are_named(hosts: HostsHere, tmp_path: Path) -> None:
+    write(hosts, "node1", code__ck__epoch1="one", out__best="best")
+    job, here = hosts.home("node1") / ".muster" / "jobs" / JOB, tmp_path / "here"
+    (job / "code" / "ck" / "newest").symlink_to("epoch1")
+    (job / "code" / "last").symlink_to("ck/newest")
+    (job / "code" / "absolute").symlink_to(job / "out" / "best")
+    (job / "out" / "home").symlink_to("/etc")
+    for _ in range(2):
+        with hosts.cluster() as cluster:
+            fetched = get_files(cluster.channels, JOB, "", here)
+        assert (fetched.errors, fetched.left_out) == ({}, ["node1: left out: out/home, a link to /etc"])
+        links = {
+            str(path.relative_to(here)): str(path.readlink()) for path in here.rglob("*") if path.is_symlink()
+        }
+        assert links == {"ck/newest": "epoch1", "last": "ck/epoch1", "absolute": "MUSTER_OUT/best"}
+    assert got(hosts, here, "MUSTER_OUT") == {"MUSTER_OUT/best": "best"}
+    assert got(hosts, here, "MUSTER_OUT/best") == {"MUSTER_OUT/best": "best"}
+
+
+def test_what_is_in_the_way_here_is_named(hosts: HostsHere, tmp_path: Path) -> None:
+    write(hosts, "node1", code__a="1", code__b__c="2")
+    here = tmp_path / "here"
+    (here / "a").mkdir(parents=True)
+    with hosts.cluster() as cluster:
+        assert f"here: {here / 'a'} is in the way" in str(get_files(cluster.channels, JOB, "a", here).errors)
+        (tmp_path / "other").mkdir()
+        (here / "b").symlink_to("../other")
+        assert f"here: {here / 'b'} is in the way" in str(get_files(cluster.channels, JOB, "b", here).errors)
+    assert not [*(tmp_path / "other").iterdir()]
+
+
 def test_a_shared_home_gives_each_file_once(hosts: HostsHere, tmp_path: Path) -> None:
     hosts.shares["node2"] = "node1"
     write(hosts, "node1", code__last="one")

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,20 @@ def listed(folder: Path, inner: str = "") -> list[str]:
 def test_what_was_sent_and_caches_are_no_results(job: Path) -> None:
     for name in ("__pycache__/train.cpython-312.pyc", "sub/.pytest_cache/v", "old.pyc", ".git/config"):
         write(job / "code" / name)
-    (job / "code" / "checkpoints").symlink_to("/tmp")
+    (job / "code" / "checkpoints").symlink_to("/tmp")  # as --keep does, before the list of the code
+    os.utime(job / "code.json", (time.time() + 60, time.time() + 60))
     os.mkfifo(job / "code" / "pipe")
     found = outputs(job)
     assert (found["beside"], found["out"]) == (NONE, NONE)
     assert listed(job) == []
+
+
+def test_a_cache_in_the_folder_for_results_or_that_was_sent_is_a_result(job: Path) -> None:
+    for name in ("out/.cache/run1/model.pt", "code/.cache/new"):
+        write(job / name)
+    assert listed(job) == ["out/.cache/run1/model.pt"]
+    (job / "code.json").write_text(json.dumps([[".cache/sent", False, "ab" * 32, None]]))
+    assert listed(job, ".cache/new") == ["code/.cache/new"]
 
 
 def test_new_and_changed_files_are_found(job: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_program_finds_the_files_of_the_last_launch(tmp_path: Path) -> None:
             link_kept([(str(code / "a" / "ckpt"), str(kept))])
         assert [path.name for path in (code / "a" / "ckpt").iterdir()] == ["last.pt"] * number
         (code / "a" / "ckpt" / "last.pt").touch()
+        (code.parent / "code.json").write_text("[]")  # `prepare` writes it after these links
         assert [*Search(str(code.parent)).beside_code()] == []
 
 

@@ -135,7 +135,10 @@ def _written(job: str, inner: str) -> Iterator[Entry]:
     from .written import Search
 
     search = Search(job, inner)
-    for path, _ in itertools.chain(search.beside_code(), search.out()):
+    for path, _, target in itertools.chain(search.beside_code(), search.out()):
+        if target:
+            yield Entry(path, "link", link=target)
+            continue
         with contextlib.suppress(FileNotFoundError):  # the job runs, and has removed it
             whole = os.path.join(job, path)
             status = os.stat(whole)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from .frames import Frame
 from .paths import JobPaths
 
-# Folders and files that Python and tools make by themselves, and that are no results.
+# Folders and files beside the code that Python and tools make by themselves, and that are no results.
 CACHES = {
     "__pycache__",
     ".cache",
@@ -40,10 +40,12 @@ NO_LIMITS = (math.inf, math.inf, math.inf)
 
 
 class WrittenFile(NamedTuple):
-    """A file, by its path in the job's folder: `code/checkpoints/last.pt`, `out/model.pt`."""
+    """A file or link, by its path in the job's folder: `code/checkpoints/last.pt`, `out/model.pt`."""
 
     path: str
     size: int
+    target: str = ""
+    """Of a link: a path in the job's folder, or an absolute one if the link leaves it."""
 
 
 class Search:
@@ -60,15 +62,17 @@ class Search:
         self.is_cut = False
 
     def beside_code(self) -> Iterator[WrittenFile]:
-        """The files in the copy of the code that were not sent, or were written to since."""
+        """The files and links in the copy of the code that were not sent, or were written to since."""
         sent, since = self._sent()
-        for path, status in self._files(self._paths.code):
-            if status.st_ctime_ns > since or path.partition("/")[2] not in sent:
-                yield WrittenFile(path, status.st_size)
+        caches = CACHES - {name for path in sent for name in path.split("/")}
+        for file, status in self._files(self._paths.code, caches):
+            is_new = file.path.partition("/")[2] not in sent and not file.target  # --keep makes links too
+            if (status.st_ctime_ns > since or is_new) and not file.path.endswith(COMPILED):
+                yield file
 
     def out(self) -> Iterator[WrittenFile]:
-        """The files in $MUSTER_OUT."""
-        return (WrittenFile(path, status.st_size) for path, status in self._files(self._paths.out))
+        """The files and links in $MUSTER_OUT."""
+        return (file for file, _ in self._files(self._paths.out, {".git"}))
 
     def _sent(self) -> tuple[set[str], int]:
         """The files that were sent, and when they were in place.
@@ -80,8 +84,8 @@ class Search:
             return {name for name, *_ in listed}, os.stat(self._paths.code_list).st_mtime_ns
         return set(), 0
 
-    def _files(self, top: str) -> Iterator[tuple[str, os.stat_result]]:
-        """The regular files below a folder, the upper ones first, by their path in the job's folder."""
+    def _files(self, top: str, caches: set[str]) -> Iterator[tuple[WrittenFile, os.stat_result]]:
+        """The regular files and links below a folder, the upper ones first, but not in `caches`."""
         waiting = deque([] if os.path.islink(top) else [(os.path.basename(top), 0)])
         while waiting:
             folder, depth = waiting.popleft()
@@ -96,11 +100,16 @@ class Search:
                 is_wanted = inner.startswith(self._inner)
                 if is_folder and depth == self._limits[1]:
                     self.is_cut = True
-                elif is_folder and entry.name not in CACHES:
+                elif is_folder and entry.name not in caches:
                     if is_wanted or self._inner.startswith(inner):
                         waiting.append((path, depth + 1))
-                elif is_wanted and stat.S_ISREG(status.st_mode) and not entry.name.endswith(COMPILED):
-                    yield path, status
+                elif is_wanted and stat.S_ISREG(status.st_mode):
+                    yield WrittenFile(path, status.st_size), status
+                elif is_wanted and stat.S_ISLNK(status.st_mode):
+                    target = os.path.realpath(os.path.join(self._paths.folder, path))
+                    within = os.path.relpath(target, os.path.realpath(self._paths.folder))
+                    is_inside = within.startswith(("code/", "out/"))
+                    yield WrittenFile(path, 0, within if is_inside else target), status
 
     def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
         """The entries of a folder, until a limit is reached."""
@@ -115,7 +124,8 @@ class Search:
 
 def counted(files: Iterable[WrittenFile], search: Search) -> Frame:
     """The number and the bytes of files, the largest of them, and whether there may be more."""
-    found = [*itertools.islice(files, MOST_FILES + 1)]
+    inside = (file for file in files if not os.path.isabs(file.target))
+    found = [*itertools.islice(inside, MOST_FILES + 1)]
     search.is_cut |= len(found) > MOST_FILES
     found = found[:MOST_FILES]
     largest = max(found, key=lambda file: (file.size, file.path), default=WrittenFile("", 0))

@@ -43,7 +43,6 @@ from ...core.waits import waiting
 from ...core.wire.job_folders import FILES_FOLDER
 from . import put_get as transfer
 from .messages import RUN, CommandRan
-from .put_get import get_files
 
 HEAR_SECONDS = 2.0
 TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
@@ -207,13 +206,16 @@ class Get(HostOptions):
         with running(options, (self.include, self.exclude)) as job:
             folder = options.runs_folder / job.state.job / FILES_FOLDER
             with Progress(f"files of {job.state.job}", unit=MB) as progress:
-                paths, errors = get_files(job.channels, job.state.job, inner, folder, progress.add)
+                paths, errors, left_out = transfer.get_files(
+                    job.channels, job.state.job, inner, folder, progress.add
+                )
             hosts, silent = [*job.channels.keys() - errors.keys()], job.silent
         shown = paths if len(paths) <= MOST_PATHS else paths[: MOST_PATHS - 1]
         sys.stdout.writelines(f"{harmless(str(path))}\n" for path in shown)
         if len(shown) < len(paths):
             sys.stdout.write(f"{len(paths) - len(shown)} more in {folder}\n")
-        for line in lines_of([*silent.items(), *((host, error.reason) for host, error in errors.items())]):
+        failed = [*silent.items(), *((host, error.reason) for host, error in errors.items())]
+        for line in [*lines_of(failed), *left_out[:MOST_PATHS]]:
             print_note(line)
         if silent or errors:
             raise Exit(code=UnfitError.exit_status)

@@ -286,7 +286,7 @@ OUT = "MUSTER_OUT"
 
 
 class _File(NamedTuple):
-    """A file of a host: its entry there, whose path begins in the job's folder, and its path here."""
+    """A file or link of a host, whose path there begins in the job's folder, and its path here."""
 
     entry: Entry
     target: str
@@ -295,18 +295,21 @@ class _File(NamedTuple):
 def _file(entry: Entry, host: str) -> _File:
     """`MusterError` for an entry that the search for files of a job cannot have found."""
     top, _, inner = entry.path.partition("/")
-    if entry.kind != "file" or top not in {"code", "out"} or str(inner_path(inner, host)) != inner:
-        raise MusterError(
-            f"{entry.path!r:.200} is not a file that the program of a job can have written", host=host
-        )
-    return _File(entry, inner if top == "code" else f"{OUT}/{inner}")
+    if entry.kind == "folder" or top not in {"code", "out"} or str(inner_path(inner, host)) != inner:
+        raise MusterError(f"{entry.path!r:.200} is not a file that a program of a job can write", host=host)
+    target = inner if top == "code" else f"{OUT}/{inner}"
+    if entry.kind == "link":
+        reached = _file(Entry(entry.link, "file"), host).target
+        entry = entry._replace(link=os.path.relpath(reached, PurePosixPath(target).parent))
+    return _File(entry, target)
 
 
 class Fetched(NamedTuple):
-    """The files here, and the error of each host whose files could not be fetched."""
+    """The files here, the error of each host whose files could not be fetched, and what was left out."""
 
     paths: list[Path]
     errors: dict[str, MusterError]
+    left_out: list[str]
 
 
 def get_files(
@@ -320,11 +323,15 @@ def get_files(
 
     A file that is not the same on all hosts that have it becomes `NAME@HOST.SUFFIX` of each of them.
     """
-    source = JobPaths.of("~", job).folder
+    source, left_out = JobPaths.of("~", job).folder, list[str]()
 
     def look(host: str) -> list[_File]:
-        facts = facts_of(channels[host], source, TRANSFER_SECONDS, written=inner)
-        return [_file(Entry(*entry), host) for entry in facts.entries or ()]
+        within = inner.removeprefix(OUT).lstrip("/") if f"{inner}/".startswith(f"{OUT}/") else inner
+        listed = facts_of(channels[host], source, TRANSFER_SECONDS, written=within).entries or ()
+        left = (entry for entry in listed if entry.link.startswith("/"))
+        left_out.extend(f"{host}: left out: {each.path}, a link to {each.link}" for each in left)
+        files = [_file(Entry(*entry), host) for entry in listed if not entry.link.startswith("/")]
+        return [file for file in files if within == inner or f"{file.target}/".startswith(f"{inner}/")]
 
     looked = on_every(channels, look)
     chosen = _chosen(looked.results)
@@ -347,13 +354,13 @@ def get_files(
                 progress(more, sum(sizes.values()))
             complete(str(draft), [each.entry._replace(path=each.target) for each in missing[host]])
             for each in missing[host]:
-                _place(draft / each.target, folder / each.target)
+                _place(draft, folder, each.target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
     received = on_every([host for host in missing if missing[host]], receive)
     paths = (folder / file.target for host in chosen.keys() - received.errors.keys() for file in chosen[host])
-    return Fetched(sorted(paths), looked.errors | received.errors)
+    return Fetched(sorted(paths), looked.errors | received.errors, left_out)
 
 
 def _chosen(found: Mapping[str, list[_File]]) -> dict[str, list[_File]]:
@@ -361,16 +368,13 @@ def _chosen(found: Mapping[str, list[_File]]) -> dict[str, list[_File]]:
     holders: dict[str, dict[str, dict[str, _File]]] = defaultdict(lambda: defaultdict(dict))
     for host, files in found.items():
         for file in files:
-            holders[file.target][file.entry.digest][host] = file
+            holders[file.target][file.entry.digest or file.entry.link][host] = file
     chosen: dict[str, list[_File]] = defaultdict(list)
     for target, by_digest in holders.items():
+        differ = len(by_digest) > 1
         for by_host in by_digest.values():
-            if len(by_digest) == 1:
-                host, file = next(iter(by_host.items()))
-                chosen[host].append(file)
-                continue
-            for host, file in by_host.items():
-                chosen[host].append(file._replace(target=_of_host(target, host)))
+            for host, file in [*by_host.items()][: None if differ else 1]:
+                chosen[host].append(file._replace(target=_of_host(target, host)) if differ else file)
     return chosen
 
 
@@ -381,11 +385,18 @@ def _of_host(target: str, host: str) -> str:
 
 def _is_here(path: Path, entry: Entry) -> bool:
     try:
+        if entry.kind == "link":
+            return str(path.readlink()) == entry.link
         return path.lstat().st_size == entry.length and digest(path) == entry.digest
     except OSError:
         return False
 
 
-def _place(draft: Path, target: Path) -> None:
+def _place(draft: Path, folder: Path, inner: str) -> None:
+    """Move a file of a draft into the folder, but through no link, and into no folder of the same name."""
+    target = folder / inner
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft.replace(target)
+    is_behind_link = target.parent.resolve() != folder.resolve() / PurePosixPath(inner).parent
+    if is_behind_link or (target.is_dir() and not target.is_symlink()):
+        raise MusterError(f"here: {target.parent if is_behind_link else target} is in the way; move it")
+    (draft / inner).replace(target)

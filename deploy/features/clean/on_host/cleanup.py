@@ -84,7 +84,8 @@ def _remove(folder: Path, before: float, gone: Path, with_results: bool) -> _End
     with contextlib.suppress(OSError), every_lock_held(folder):
         if _newest(folder) <= before:
             search = Search(str(folder))
-            found = [] if with_results else [*search.beside_code(), *filter(_is_result, search.out())]
+            written = () if with_results else (*search.beside_code(), *search.out())
+            found = [*filter(_is_result, written)]
             if found:
                 return _End(_strip(folder, {file.path for file in found}), counted(found, search))
             size = _size(folder)
@@ -95,7 +96,8 @@ def _remove(folder: Path, before: float, gone: Path, with_results: bool) -> _End
 
 
 def _is_result(file: WrittenFile) -> bool:
-    return file.path.split("/")[1] not in RECORDS
+    is_record = file.path.startswith("out/") and file.path.split("/")[1] in RECORDS
+    return not is_record and not os.path.isabs(file.target)
 
 
 def _strip(folder: Path, results: set[str]) -> int:
