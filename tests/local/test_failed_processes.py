@@ -19,5 +19,5 @@ def test_a_process_that_fails_unnoticed_by_its_rank_is_noted(project: Project) -
     (project.path / "program.py").write_text(FAILS)
     done = project.launch("--script", "program.py")
     assert done.status == 0, done.output
-    note = "ended with status 0, but processes that they started failed: ValueError: boom"
+    note = "ended with status 0, although a process failed: ValueError: boom"
     assert f"note: ranks 0-1 {note}" in done.output

@@ -14,7 +14,7 @@ from muster.deploy.core.job.result import Failure, LaunchResult, RankExit
 from muster.deploy.core.plan.placement import PlacedRank
 from muster.deploy.core.plan.source_tree import Tree
 from muster.deploy.core.plan.spec import Program
-from muster.deploy.features.hints.driver import Hints, failed_children, hint
+from muster.deploy.features.hints.driver import Hints, failed_beside, hint
 from tests.unit.attempts import attempt_of
 from tests.unit.plans import NODE, make_plan
 
@@ -171,12 +171,28 @@ def ended(*ranks: tuple[int, int, Sequence[str]]) -> LaunchResult:
 
 def test_a_child_that_failed_while_its_rank_ended_well_is_noted() -> None:
     error = "DistNetworkError: The server socket has failed to listen: EADDRINUSE"
-    assert failed_children(ended((0, 0, CHILD), (1, 0, ["done\n"]))) == (
-        f"rank 0 ended with status 0, but a process that it started failed: {error}",
+    assert failed_beside(ended((0, 0, CHILD), (1, 0, ["done\n"]))) == (
+        f"rank 0 ended with status 0, although a process failed: {error}",
     )
-    assert failed_children(
-        ended((0, 0, CHILD), (1, 0, CHILD), (2, 0, [*CHILD, "done\n"]), (3, 1, CHILD))
-    ) == (f"ranks 0-2 ended with status 0, but processes that they started failed: {error}",)
+    assert failed_beside(ended((0, 0, CHILD), (1, 0, CHILD), (2, 0, [*CHILD, "done\n"]), (3, 1, CHILD))) == (
+        f"ranks 0-2 ended with status 0, although a process failed: {error}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("Exception in thread Thread-1 (save):", "a thread"),
+        ("Exception ignored in atexit callback: <function save at 0x7f>", "an exit function"),
+        ("Exception ignored in atexit callback <function save at 0x7f>:", "an exit function"),  # Python 3.14
+        ("Error in atexit._run_exitfuncs:", "an exit function"),
+    ],
+)
+def test_a_thread_or_exit_function_that_failed_is_noted_too(line: str, what: str) -> None:
+    (note,) = failed_beside(ended((0, 0, [f"{line}\n", *CHILD[1:]])))
+    assert note.startswith(
+        f"rank 0 ended with status 0, although {what} failed: DistNetworkError: The server"
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +204,7 @@ def test_a_child_that_failed_while_its_rank_ended_well_is_noted() -> None:
     ],
 )
 def test_other_lines_of_a_rank_are_no_failure_of_a_child(tail: list[str]) -> None:
-    assert failed_children(ended((0, 0, tail))) == ()
+    assert failed_beside(ended((0, 0, tail))) == ()
 
 
 # ---- full disks -------------------------------------------------------------------------------------------

@@ -244,12 +244,16 @@ _NO_GPU = re.compile(r"ProcessGroupNCCL is only supported with GPUs")
 _NO_KEY = re.compile(r"KeyError: '([A-Z][A-Z0-9_]*)'\s*$")
 _NONE = re.compile(r"^TypeError: .*'?NoneType'?")
 _GET = re.compile(r"(?:environ\.get|getenv)\(\s*[\"']([A-Z][A-Z0-9_]*)[\"']")
-_CHILD = re.compile(r"Process \w[\w.:-]*:\s*$")
-"""The line of multiprocessing above the traceback of a process that failed."""
+_BESIDE = {
+    re.compile(r"Process \w[\w.:-]*:\s*$"): "a process",
+    re.compile(r"Exception in thread "): "a thread",
+    re.compile(r"(?:Exception ignored|Error) in atexit"): "an exit function",
+}
+"""The lines of Python above the traceback of what failed beside the program."""
 
 
 class Hints(Feature):
-    """Adds a hint about the failure, and one about processes that failed without failing their rank."""
+    """Adds a hint about the failure, and one about what failed beside its program."""
 
     def __init__(self) -> None:
         self.shared: dict[str, SharedMemory] = {}
@@ -271,7 +275,7 @@ class Hints(Feature):
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Add them to the notes."""
-        notes = [*result.notes, *([openmpi.FULL] if self._lacks_slots else []), *failed_children(result)]
+        notes = [*result.notes, *([openmpi.FULL] if self._lacks_slots else []), *failed_beside(result)]
         is_here = not attempt.folder.detached
         if result.failure and (text := hint(result, attempt.cluster.facts, self.shared, here=is_here)):
             notes.append(text)
@@ -446,29 +450,24 @@ def _missed(lines: Sequence[str]) -> Iterator[str]:
             yield from _GET.findall(line)
 
 
-# -- processes that a rank started --
+# -- what failed beside the program of a rank --
 
 
-def failed_children(result: LaunchResult) -> tuple[str, ...]:
-    """Notes about ranks that ended with status 0 although a process that they started failed."""
-    errors = (
-        (rank, error)
-        for rank, end in sorted(result.ends.items())
-        if end.code == 0 and (error := _error_of_child(end.tail))
-    )
-    return tuple(
-        f"{span(ranks)} ended with status 0, but "
-        f"{'a process that it' if len(ranks) == 1 else 'processes that they'} started failed: {error}"
-        for ranks, error in fold(errors)
-    )
+def failed_beside(result: LaunchResult) -> tuple[str, ...]:
+    """Notes about ranks that ended with status 0 although a process, thread or exit function failed."""
+    ends = sorted(result.ends.items())
+    errors = ((rank, error) for rank, end in ends if end.code == 0 and (error := _error_beside(end.tail)))
+    return tuple(f"{span(ranks)} ended with status 0, although {error}" for ranks, error in fold(errors))
 
 
-def _error_of_child(tail: Sequence[str]) -> str:
-    """The exception of the first process that failed, without the name of its module; empty for none."""
+def _error_beside(tail: Sequence[str]) -> str:
+    """`a thread failed: OSError: full`, of the first that failed; without the name of a module."""
     lines = iter(line[:MOST_ERROR] for line in tail)
     for line in lines:
-        if _CHILD.match(line) and next(lines, "").startswith("Traceback ("):
+        what = next((what for sign, what in _BESIDE.items() if sign.match(line)), "")
+        if what and next(lines, "").startswith("Traceback ("):
             error = next((line for line in lines if line.strip() and not line[0].isspace()), "")
             kind, colon, text = error.partition(":")
-            return clip(harmless(f"{kind.rpartition('.')[2]}{colon}{text}".strip()), MOST_ERROR)
+            error = harmless(f"{kind.rpartition('.')[2]}{colon}{text}".strip())
+            return f"{what} failed: {clip(error, MOST_ERROR)}"
     return ""
