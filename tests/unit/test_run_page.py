@@ -212,7 +212,7 @@ def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: s
         page_of(read(folder))
 
 
-@pytest.mark.parametrize("wrong", [None, "x", [], {}, -1, 1e30, 1e308, [None]])
+@pytest.mark.parametrize("wrong", [None, "x", [], {}, -1, 1e30, 1e308, -(10**400), [None]])
 def test_no_value_of_a_wrong_type_keeps_a_run_from_its_page(tmp_path: Path, wrong: object) -> None:
     folder = write_run(tmp_path, hosts=1, seconds=20, fails=True)
     _write_pace(folder)
@@ -225,7 +225,18 @@ def test_no_value_of_a_wrong_type_keeps_a_run_from_its_page(tmp_path: Path, wron
         for key in whole:
             (folder / name).write_text(json.dumps({**whole, key: wrong}))
             page_of(read(folder))
+        for key in whole.get("first_failure", ()):
+            first = {**whole["first_failure"], key: wrong}
+            (folder / name).write_text(json.dumps({**whole, "first_failure": first}))
+            page_of(read(folder))
         (folder / name).write_text(json.dumps(whole))
+
+
+def test_a_start_that_is_no_time_makes_job_json_no_record(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    record = json.loads((folder / "job.json").read_text())
+    (folder / "job.json").write_text(json.dumps({**record, "started": -(10**400)}))
+    assert "job.json is not the record of a job" in read(folder).notes
 
 
 @pytest.mark.parametrize("name", ["plan.txt", "verdict.txt", "result.json", "events.jsonl"])

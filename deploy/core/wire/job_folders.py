@@ -155,8 +155,7 @@ class JobFolders:
         if not _is_record(record := _load(run / "job.json")):
             return {"told": False}
         reached = end_driver(run, record["driver"], by, grace, force=request.get("force", False))
-        reached = reached or stop_by_agent(run.parent, record["hosts"], by, grace)
-        return {"told": reached}
+        return {"told": reached or stop_by_agent(run.parent, record["hosts"], by, grace)}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         run = self.run(request["job"])
@@ -191,7 +190,7 @@ def describe(run: Path) -> Frame:
     recorded = record.pop("recorded", {})
     unfinished = "waiting" if waits else "running"
     failure = result.get("first_failure") or {}
-    ended = end_state(result["exit_status"], failure.get("kind")) if result else ""
+    ended = end_state(result["exit_status"], str(failure.get("kind"))) if result else ""
     state = ended or (unfinished if alive else "lost")
     why = waits if state == "waiting" else _why_lost(run, record) if state == "lost" else _why_failed(failure)
     user = record.get("user") or name_of((run / "job.json").stat().st_uid)
@@ -233,6 +232,7 @@ def _is_record(record: dict[str, Any]) -> bool:
         _has(record, RECORD)
         and _has(record["driver"], DRIVER)
         and all(isinstance(host, str) for host in record["hosts"])
+        and 0 <= record["started"] < 1e12
         and is_job_id(record["job"])
     )
 
@@ -347,7 +347,7 @@ def _why_failed(failure: dict[str, Any]) -> str:
     where = [f"rank {failure['rank']}"] if failure.get("rank") is not None else []
     where += [f"on {failure['host']}" if where else failure["host"]] if failure.get("host") else []
     reason = failure.get("reason", "")
-    if failure.get("kind") in STOPS:
+    if str(failure.get("kind")) in STOPS:
         reason = reason.removeprefix("stopped by ")  # of an older version
     return ": ".join(part for part in (" ".join(where), reason) if part)
 

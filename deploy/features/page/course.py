@@ -146,7 +146,7 @@ def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:
     """The failure that the result names; of a running attempt, the first one that was reported."""
     if isinstance(first, Mapping) and number_of(first.get("time")) is not None:
         text = str(first.get("reason") or "").removeprefix("stopped by ")
-        return _failure_of(first, _time(first["time"]), text, is_stop=first.get("kind") in STOPS)
+        return _failure_of(first, _time(first["time"]), text, is_stop=str(first.get("kind")) in STOPS)
     reported = [
         event
         for event in events

@@ -131,8 +131,9 @@ def _state(folder: Path, notes: list[str]) -> RunRecord:
     except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         notes.append(f"job.json cannot be read: {error}")
         return {}
-    if not state:
-        _object(folder / "job.json", Room(MOST_MEMORY), notes)  # adds a note if it is damaged or too large
+    # This adds a note if the file is damaged or too large.
+    if not state and _object(folder / "job.json", Room(MOST_MEMORY), notes):
+        notes.append("job.json is not the record of a job")
     return state
 
 
