@@ -56,7 +56,7 @@ class Commands(click.Group):
             if instead := replacement(gone):
                 raise UsageError(f"{called.split()[0]} {instead}")
         if self._before:
-            hint = nearest(f"{self._before[:-1]} {name}", self._full_names()) or self._choice()
+            hint = nearest(name, self.list_commands(ctx)) or self._choice()
             raise UsageError(f"{called} has no command {name}{hint}")
         if name in OTHER_NAMES:
             raise UsageError(f"{called} has no command {name}: `{called} {OTHER_NAMES[name]}")

@@ -19,6 +19,7 @@ from ..core.plan.spec import LaunchSpec
 from ..core.text.progress import Progress
 from ..core.text.screen import Screen
 from ..core.text.terminal import harmless, harmless_lines
+from ..core.text.text import fitted
 from ..core.timings import Timings, table
 from ..core.wire.os_errors import explain
 from ..features.all_features import changing, features_of
@@ -95,7 +96,8 @@ class PreparedLaunch:
         start = Start(self.spec, placement, emit, self.timings, is_dry_run=True)
         self.progress.stage(waits.with_hosts("connecting"))
         with Cluster(placement.connected, open_pipe, timings=self.timings, network=network) as cluster:
-            sys.stdout.write(harmless_lines(str(make_plan(start, cluster, features))))
+            title, _, lines = harmless_lines(str(make_plan(start, cluster, features))).partition("\n")
+            sys.stdout.write(f"{fitted(title, sys.stdout)}\n{lines}")
 
     def _detach(self, placement: Placement) -> None:
         """Start its driver on its head, after this driver has delivered the packages."""

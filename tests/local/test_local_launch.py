@@ -344,6 +344,18 @@ def test_on_a_terminal_a_progress_bar_stays_in_place_until_a_line_follows(projec
     assert re.match(r"\r\x1b\[K.*was seen", shown[bar.end() :], re.DOTALL), shown
 
 
+def test_the_title_of_a_plan_fits_its_terminal(project: Project) -> None:
+    (project.path / "train.py").touch()
+    command = [str(MUSTER), "launch", "--dry-run", "--script", "train.py"]
+    process, screen = on_a_terminal(command, project)
+    shown = shown_on(screen).splitlines()
+    assert process.wait(PATIENCE) == 0
+    os.close(screen)
+    title = next(number for number, line in enumerate(shown) if "job 20" in line)
+    assert "rendezvous at" in "".join(shown[title : title + 3])
+    assert max(map(len, shown[title : title + 2])) <= 100
+
+
 def on_a_terminal(command: list[str], project: Project) -> tuple[subprocess.Popen[bytes], int]:
     """Start a command whose output is a terminal of 100 columns; return it, and what reads the terminal."""
     ours, theirs = pty.openpty()
