@@ -31,6 +31,6 @@ def test_the_program_gets_its_own_modules_and_the_launcher_none_of_them(
 @mostly_mpirun
 def test_our_own_program_does_not_get_the_projects(project: Project, launcher: str) -> None:
     make_hostile(project.path)
-    done = project.launch("--launcher", launcher, "--", "--epochs", "1", "--limit", "64")
+    done = project.launch("--launcher", launcher, "--np", "1", "--", "--epochs", "1", "--limit", "64")
     assert done.status == 0, done.output
     assert "accuracy=" in done.output

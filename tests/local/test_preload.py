@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -202,26 +203,32 @@ def arguments(pid: int) -> str:
         return ""
 
 
-def test_torchruns_of_restarts_have_done_their_imports(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_torchruns_of_restarts_have_done_their_imports(
+    project: Project, tmp_path: Path, restarts: int
+) -> None:
     (project.path / "waits.py").write_text(WAITS)
-    words = ("--np", "2", "--env", f"SEEN={tmp_path}", "--max-restarts", "2", "--preload")
+    words = ("--np", "2", "--env", f"SEEN={tmp_path}", "--max-restarts", str(restarts), "--preload")
+    seen: list[int] = []
+
+    def next_waits(attempt: int) -> bool:
+        """Before an attempt has started, a fork of its torchrun may be taken for the next one."""
+        return len(preloaded(project)) == attempt + 1 and len(waiting_torchruns(tmp_path)) == min(
+            2, attempt + 1
+        )
+
     with project.start(*words, "--launcher", "torchrun", "--script", "waits.py") as driver:
-        wait_until(lambda: preloaded(project), "the imports to be ready")
-        (second,) = waiting_torchruns(tmp_path)
-        (tmp_path / "end-0").write_text("7")
-        wait_until(lambda: len(waiting_torchruns(tmp_path)) == 2, "the torchrun of a third attempt")
-        # Before the third attempt is ready, a fork of the second torchrun may be taken for it.
-        wait_until(lambda: len(preloaded(project)) == 2, "the imports to be ready again")
-        (third,) = {*waiting_torchruns(tmp_path)} - {second}
-        (tmp_path / "end-1").write_text("8")
-        wait_until_gone(second)
-        wait_until(lambda: len(preloaded(project)) == 3, "the start of the third attempt")
-        assert waiting_torchruns(tmp_path) == [third]
-        (tmp_path / "end-2").write_text("9")
+        for attempt in range(restarts):
+            wait_until(functools.partial(next_waits, attempt), "the torchrun of the next attempt")
+            (waiting,) = {*waiting_torchruns(tmp_path)} - {*seen}
+            seen.append(waiting)
+            (tmp_path / f"end-{attempt}").write_text(str(7 + attempt))
+        wait_until(lambda: len(preloaded(project)) == restarts + 1, "the start of the last attempt")
+        assert waiting_torchruns(tmp_path) == [seen[-1]]
+        (tmp_path / f"end-{restarts}").write_text("9")
         output, _ = driver.communicate(timeout=120)
     assert driver.returncode == 9, output
     assert "exit status 9" in output
     assert "RuntimeWarning" not in output
-    assert preloaded(project)[1:] == ["ranks started with their imports done"] * 2
+    assert preloaded(project)[1:] == ["ranks started with their imports done"] * restarts
     assert waiting_torchruns(tmp_path) == []
-    assert not is_alive(third)

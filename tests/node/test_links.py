@@ -17,13 +17,14 @@ def test_the_links_without_a_target_are_named(tmp_path: Path) -> None:
         require_targets([("data", str(tmp_path)), *absent])
 
 
+@pytest.mark.slow
 def test_a_launch_follows_an_absolute_link_and_names_the_host_that_lacks_its_target(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     shared = tmp_path / "shared"
     (project.path / "data").symlink_to(shared)
     (project.path / "read.py").write_text("print(open('data/x').read())\n")
     (project.path / "one.txt").write_text("localhost slots=1\n")
-    words = ("--hosts", "one.txt", "--launcher", "torchrun", "read.py")
+    words = ("--hosts", "one.txt", "read.py")
     refused = project.launch(*words)
     assert refused.status != 0
     assert (
