@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +35,7 @@ from muster.deploy.features.packages.on_host.environment_folders import (
 from muster.deploy.features.packages.on_host.environments import Environments
 from tests.damage import DAMAGE
 from tests.packages import make_wheel
+from tests.waiting import PATIENCE
 
 KEY = "0123456789abcdef0123"
 
@@ -261,3 +264,15 @@ def test_the_lock_of_one_environment_keeps_no_other_waiting(home: Path) -> None:
     for descriptor in (held, other):
         os.close(descriptor)
     assert size_of(home / "nothing") == 0
+
+
+def test_an_address_that_does_not_answer_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "SECONDS", PATIENCE)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        slow, gone = (f"http://127.0.0.1:{each.getsockname()[1]}/" for each in (silent, closed))
+        assert build.refusal([]) == ""
+        assert re.fullmatch(f"{gone}: .*Connection refused.*", build.refusal([gone]))
+        monkeypatch.setattr(build, "SECONDS", 0.2)
+        said = build.refusal([slow, gone])
+        assert re.fullmatch(f"{slow}: (no answer within 0 s|.*timed out.*)", said)

@@ -13,7 +13,6 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ....core.wire.files import Entry, append, complete, digest, entries, listing_digest, path_of
@@ -172,19 +171,12 @@ def _new(prefix: str, beside: str, *, folder: bool) -> str:
     return draft
 
 
-def _files(path: str) -> Iterator[os.stat_result]:
-    if not os.path.isdir(path):
-        yield os.lstat(path)
-    for folder, _, names in os.walk(path):
-        for name in names:
-            status = os.lstat(os.path.join(folder, name))
-            if stat.S_ISREG(status.st_mode):
-                yield status
-
-
 def _size(path: str) -> int:
     """The bytes of a file, or of all files in a folder; of a draft, those received so far."""
-    return sum(status.st_size for status in _files(path))
+    if not os.path.isdir(path):
+        return os.lstat(path).st_size
+    found = (os.lstat(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+    return sum(status.st_size for status in found if stat.S_ISREG(status.st_mode))
 
 
 def _sweep(folder: str, name: str) -> None:
