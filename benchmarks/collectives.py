@@ -36,7 +36,7 @@ from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import rendezvous_store
 from muster.train.mpi_backend.direct import MPI
 
-SIZES = [4 * 4**power for power in range(13)]  # 4 B to 64 MiB
+SIZES = [4, 2**10, 2**16, 2**20, 2**22, 2**24, 2**26]  # 4 B to 64 MiB
 OPERATIONS = (
     "all_reduce",
     "reduce_scatter",
@@ -151,18 +151,24 @@ def timed(call: Callable[[], object], times: int) -> float:
     return float(MPI.COMM_WORLD.allreduce(median, MPI.MAX))
 
 
-def table(operation: str, taken: Mapping[tuple[str, int], Sequence[float]]) -> list[str]:
-    """Medians in microseconds, and the median ratio of our time to each other's."""
-    names = list(dict.fromkeys(name for name, _ in taken))
-    others = [name for name in names if name != "ours"]
-    head = [*(f"{name}, us" for name in names), *(f"ours / {name}" for name in others)]
-    lines = [f"| {operation}, bytes | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
-    for size in dict.fromkeys(size for _, size in taken):
-        ours = taken["ours", size]
-        cells = [f"{statistics.median(taken[name, size]) * 1e6:.1f}" for name in names]
-        cells += [f"{ratio(ours, taken[name, size]):.2f}" for name in others]
-        lines.append(f"| {size} | {' | '.join(cells)} |")
-    return [*lines, ""]
+def tables(taken: Mapping[str, Mapping[tuple[str, int], Sequence[float]]]) -> list[str]:
+    """The median calls by operation and size: ours in microseconds, and as multiples of each other's."""
+    pairs = list(dict.fromkeys(pair for of_operation in taken.values() for pair in of_operation))
+    sizes = list(dict.fromkeys(size for _, size in pairs))
+    lines = []
+    for name in dict.fromkeys(name for name, _ in pairs):
+        title = "ours, us" if name == "ours" else f"ours / {name}"
+        lines += [f"| {title} | {' | '.join(map(str, sizes))} |", "|---" * (len(sizes) + 1) + "|"]
+        for operation, times in taken.items():
+            cells = [
+                f"{statistics.median(times[name, size]) * 1e6:.1f}"
+                if name == "ours"
+                else f"{ratio(times['ours', size], times[name, size]):.2f}"
+                for size in sizes
+            ]
+            lines.append(f"| {operation} | {' | '.join(cells)} |")
+        lines.append("")
+    return lines
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -248,9 +254,10 @@ def main() -> None:
                 lines = ddp_table(measure_ddp(options.rounds))
             else:
                 sizes = [size for size in SIZES if options.smallest <= size <= options.largest]
-                groups, lines = process_groups(), []
-                for name in options.operations:
-                    lines += table(name, measure(name, groups, sizes, options.rounds))
+                groups = process_groups()
+                lines = tables(
+                    {name: measure(name, groups, sizes, options.rounds) for name in options.operations}
+                )
         if ranks.rank == 0:
             beside = f", {options.busy} busy loops beside" if options.busy else ""
             sys.stdout.write("\n".join([about(options.rounds, ranks) + beside, "", *lines]) + "\n")

@@ -1,7 +1,8 @@
 """What it costs to compare the order of collectives: small ones with and without (docs/mpi-backend.md).
 
-    mpirun -np 2 --bind-to none python benchmarks/order_comparison.py [ROUNDS]
+    mpirun -np 2 --bind-to none python benchmarks/order_comparison.py [SECONDS]
 
+It measures for two minutes, unless SECONDS says otherwise.
 Rounds of all_reduce of 4 bytes, in turn without the comparison, with it, and with it; the medians of the
 ratios within the rounds. That of the two alike is what the noise is. Where other programs use the cores, the
 noise is larger than the cost: then the medians of the note and of the comparison alone say more.
@@ -57,10 +58,14 @@ def main() -> None:
             dist.all_reduce(tensor)
         return (time.perf_counter() - began) / CALLS
 
-    rounds = [
-        (seconds(without), seconds(compared), seconds(compared))
-        for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 51)
-    ][1:]
+    until = time.monotonic() + (float(sys.argv[1]) if len(sys.argv) > 1 else 120.0)
+    rounds: list[tuple[float, float, float]] = []
+    left = torch.ones(1)
+    while left.item() > 0 or len(rounds) < 2:
+        rounds.append((seconds(without), seconds(compared), seconds(compared)))
+        left.fill_(until - time.monotonic())
+        dist.all_reduce(left, dist.ReduceOp.MIN)  # the same on every rank
+    del rounds[0]  # which warmed up
     if ranks.rank == 0:
         base, first, second = (statistics.median(times) for times in zip(*rounds, strict=True))
         ratios = statistics.median((b + c) / 2 / a for a, b, c in rounds)
