@@ -7,10 +7,8 @@ program uses torch alone, as any program would.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -37,46 +35,21 @@ def destroys() -> None:
     time.sleep(100)
 
 
-def dies() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def dawdles() -> None:
     time.sleep(100)
 
 
-def differs() -> None:
-    dist.all_reduce(torch.ones(5 if dist.get_rank() == 1 else 4))
-
-
-def _steps(count: int, unlike: Callable[[], object], *, at: int) -> None:
-    """Make `count` steps of a broadcast and a sum; in step `at`, from 0, rank 1 does something else."""
-    for step in range(count):
-        if dist.get_rank() == 1 and step == at:
-            unlike()
-        else:
+def misses(steps: int = 10) -> None:
+    """It leaves one broadcast out, and goes on with the values of the step before."""
+    for step in range(steps):
+        if dist.get_rank() == 0 or step != 2:
             dist.broadcast(torch.full((4,), float(step)), src=0)
         dist.all_reduce(torch.ones(1))
 
 
-def misses() -> None:
-    """It leaves one broadcast out, and goes on with the values of the step before."""
-    _steps(10, lambda: None, at=2)
-
-
 def misses_early() -> None:
     """The job is found out long before it ends."""
-    _steps(10**9, lambda: None, at=2)
-
-
-def another_root() -> None:
-    """Two ranks broadcast, each from itself."""
-    _steps(10, lambda: dist.broadcast(torch.ones(4), src=1), at=2)
-
-
-def another_reduction() -> None:
-    _steps(10, lambda: dist.broadcast(torch.ones(4), src=0), at=2)
-    dist.all_reduce(torch.ones(1), dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM)
+    misses(10**9)
 
 
 def unlike_and_gone() -> None:
@@ -86,15 +59,13 @@ def unlike_and_gone() -> None:
     sys.exit(0)
 
 
-TOGETHER = (differs, misses, misses_early, another_root, another_reduction, unlike_and_gone)
+TOGETHER = (misses, misses_early, unlike_and_gone)
 """The ways in which every rank takes part."""
 
 
 def main() -> None:
     way = globals()[sys.argv[1]]
     ranks = Ranks.from_env(os.environ)
-    if way is differs:
-        dist.set_debug_level(dist.DebugLevel.DETAIL)
     with rendezvous_store("auto", ranks, TIMEOUT, os.environ) as store:
         dist.init_process_group(
             register(), timeout=TIMEOUT, store=store, rank=ranks.rank, world_size=ranks.world_size

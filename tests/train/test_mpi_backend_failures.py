@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 ABORTED = {1, -signal.SIGSEGV}
 
 
-def fail(launch: Launch, way: str, ranks: int = 2) -> tuple[Job, float]:
+def fail(launch: Launch, way: str) -> tuple[Job, float]:
     """Return the job, and how long it went on after rank 1 had failed."""
-    job = launch("mpirun", ranks, "-m", "tests.train.failing_rank", way)
+    job = launch("mpirun", 2, "-m", "tests.train.failing_rank", way)
     assert f"time-out is {TIMEOUT.total_seconds():.0f} s" not in job.stderr  # nobody waited for that
     failed = re.search(r"fails at ([\d.]+)", job.stderr)
     assert failed, job.stderr
@@ -38,10 +38,10 @@ def test_an_exception_that_nobody_catches_ends_the_job(launch: Launch) -> None:
 
 @pytest.mark.timed
 def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -> None:
-    job, seconds = fail(launch, "leaves", ranks=3)
+    job, seconds = fail(launch, "leaves")
     assert job.status in ABORTED
     assert re.search(
-        r"error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the group",
+        r"error: rank 0 has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the group",
         job.stderr,
     )
     hold("mpi backend: a rank that leaves", seconds, 4.0)
@@ -52,13 +52,6 @@ def test_a_rank_that_destroys_its_group_early_is_named_before_the_time_out(launc
     assert job.status in ABORTED
     assert re.search(r"error: rank 0 has waited .* number 2 of group 0: rank 1 left the group", job.stderr)
     assert "time-out" not in job.stderr
-
-
-@pytest.mark.timed
-def test_a_rank_that_is_killed_ends_the_job(launch: Launch) -> None:
-    job, seconds = fail(launch, "dies")
-    assert job.status == 128 + 9
-    hold("mpi backend: a rank that is killed", seconds, 2.0)
 
 
 @pytest.mark.timed
@@ -73,39 +66,17 @@ def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
     hold("mpi backend: a rank that does not come, with a time-out of 5 s", seconds, 8.0)
 
 
-def test_in_debug_mode_ranks_that_differ_are_told_how(launch: Launch) -> None:
-    job, _ = fail(launch, "differs")
-    assert job.status in ABORTED
-    assert re.search(r"the ranks differ: rank 0: all_reduce SUM .*\[4\].*; rank 1: .*\[5\]", job.stderr)
-
-
-@pytest.mark.parametrize(
-    ("way", "says"),
-    [
-        (
-            "misses",
-            "number 6: it called all_reduce SUM float32 of 4 bytes, and rank 0 broadcast from rank 0 of 16",
-        ),
-        (
-            "misses_early",
-            "number 6: it called all_reduce SUM float32 of 4 bytes, and rank 0 broadcast from rank 0",
-        ),
-        (
-            "another_root",
-            "number 6: it called broadcast from rank 1 of 16 bytes, and rank 0 broadcast from rank 0",
-        ),
-        (
-            "another_reduction",
-            "number 22: it called all_reduce MAX float32 of 4 bytes, and rank 0 all_reduce SUM",
-        ),
-    ],
-)
+@pytest.mark.parametrize("way", ["misses", "misses_early"])
 def test_ranks_that_call_unlike_collectives_are_told_how_though_mpi_joins_them(
-    launch: Launch, way: str, says: str
+    launch: Launch, way: str
 ) -> None:
+    """At the end of a short job, and during a long one; test_mpi_backend_watchdog.py has other calls."""
     job = launch("mpirun", 2, "-m", "tests.train.failing_rank", way)
     assert job.status in ABORTED
-    assert f"error: group 0: rank 1 left the order of the others at {says}" in job.stderr
+    assert (
+        "error: group 0: rank 1 left the order of the others at number 6: it called all_reduce SUM float32 "
+        "of 4 bytes, and rank 0 broadcast from rank 0 of 16 bytes"
+    ) in job.stderr
 
 
 def test_unlike_collectives_are_told_where_a_rank_has_left_since(launch: Launch) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from typing import Any
+from unittest.mock import Mock
+from zlib import crc32
 
 import pytest
+import torch
 
+from muster.train.mpi_backend.order import Order, note
+from muster.train.mpi_backend.reduction import plain
 from muster.train.mpi_backend.watchdog import LOOK, PATIENCE, VISITS, Presence, Watched
-from muster.train.mpi_backend.work_queue import Running
+from muster.train.mpi_backend.work_queue import EVERY, Running
 
 TIMEOUT = 600.0  # seconds
 
@@ -174,3 +180,54 @@ def test_entries_of_a_group_of_the_same_name_before_it_mean_nothing() -> None:
     before.leave(0)
     job.run(60)
     assert job.verdicts() == []
+
+
+SUM, MAX = (note("all_reduce", 4, reduction=plain(name, torch.float32).number) for name in ("SUM", "MAX"))
+BROADCAST, FROM_1 = (note("broadcast", 16, root) for root in (0, 1))
+
+
+class Others:
+    """A communicator on which the other rank has called `theirs`."""
+
+    size = 2
+
+    def __init__(self, theirs: list[int]) -> None:
+        self.theirs = array("Q", theirs)
+
+    def Iallgather(self, sent: list[Any], received: list[Any]) -> Mock:  # noqa: N802 - mpi4py's name
+        mine = sent[0]
+        if mine.typecode == "q":  # a checksum
+            theirs = array("q", (mine[0], crc32(self.theirs), mine[2]))
+        else:
+            theirs = array("Q", self.theirs.tobytes().ljust(8 * EVERY, b"\xff"))
+        received[0][:] = mine + theirs
+        return Mock(Test=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [
+        ([BROADCAST, SUM, BROADCAST, SUM], ""),
+        (
+            [BROADCAST, SUM, SUM, BROADCAST],
+            "number 3: it called all_reduce SUM float32 of 4 bytes, and rank 0 broadcast from rank 0",
+        ),
+        (
+            [BROADCAST, SUM, FROM_1, SUM],
+            "number 3: it called broadcast from rank 1 of 16 bytes, and rank 0 broadcast from rank 0",
+        ),
+        (
+            [BROADCAST, MAX, BROADCAST, SUM],
+            "number 2: it called all_reduce MAX float32 of 4 bytes, and rank 0 all_reduce SUM",
+        ),
+        ([BROADCAST, SUM], "number 3: it called nothing more, and rank 0 broadcast from rank 0"),
+    ],
+)
+def test_unlike_calls_are_told_with_the_first_number(theirs: list[int], says: str) -> None:
+    others: Any = Others(theirs)
+    order = Order(others)
+    order.notes.extend([BROADCAST, SUM, BROADCAST, SUM])
+    order.compare()
+    order.settled()
+    assert order.verdict.startswith(f"rank 1 left the order of the others at {says}" if says else "")
+    assert bool(order.verdict) == bool(says)

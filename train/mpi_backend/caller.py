@@ -24,9 +24,8 @@ _C10D = vars(c10d)
 def blocks(opts: Any) -> bool:
     """Return `not opts.asyncOp`; in torch 2.6, whose options lack it, look at the calling frame's `async_op`.
 
-    torch 2.6 gives a backend no other way to know: there the calling frame is the function of
-    torch.distributed that the program called. A call from C++, such as DDP's, has no such frame, and does not
-    block.
+    That frame is the function of torch.distributed that the program called. A call from C++, such as DDP's,
+    has none, and does not block.
     """
     asynchronous: bool | None = getattr(opts, "asyncOp", None)
     if asynchronous is not None:

@@ -3,14 +3,8 @@
 The ranks agree on the number of elements, so each makes the same number of calls. Only gather, scatter and
 all_to_all are messages between pairs of ranks, except equal parts of one tensor: each pair knows the sizes of
 its own messages. So they may differ, need not fit into a C int, and every tensor is sent from and received
-into its own memory. MPI's own calls do the same for large messages; for a few bytes one call of MPI takes a
-third of the time.
-
-Reductions of large tensors on one host are messages too, so that a rank that waits for another sleeps. MPI's
-own reduction is many small exchanges, and MPI polls in each. Where other programs use the cores, every
-exchange costs a turn of the scheduler. Here there are two: each rank adds up its part of the tensor from all
-ranks, then sends it to all; reduce_scatter is the first of them. Between hosts MPI knows the network, and
-keeps its way.
+into its own memory. Reductions of large tensors on one host are messages too, so that a rank that waits for
+another sleeps (docs/mpi-backend.md).
 """
 
 from __future__ import annotations
@@ -70,29 +64,17 @@ def reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction, root
 def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.Tensor) -> None:
     """Fill `output` with every rank's `tensor`, in rank order; it has world size times its elements."""
     whole, part = stage_in(output, filled=False), stage_in(tensor)
-    wait_for_all_ranks(comm, whole.nbytes)
-    if part.numel() <= buffers.LIMIT:
-        _all_gather(comm, whole, part)
-    else:
-        _all_gather_in_pieces(comm, whole, part)
-    stage_out(output, whole)
-
-
-def _all_gather_in_pieces(comm: MPI.Intracomm, whole: torch.Tensor, part: torch.Tensor) -> None:
-    rows = whole.view(comm.size, -1)
-    for columns, piece in zip(rows.split(buffers.LIMIT, dim=1), pieces(part), strict=True):
-        gathered = torch.empty_like(columns, memory_format=torch.contiguous_format)
-        _all_gather(comm, gathered.view(-1), piece)
-        columns.copy_(gathered)
-
-
-def _all_gather(comm: MPI.Intracomm, whole: torch.Tensor, part: torch.Tensor) -> None:
     count = part.numel()
-    memory, _, datatype = message(whole)
-    # MPI forbids overlapping buffers, but allows that the part is already at its place in the whole. FSDP
-    # calls it so.
-    in_place = part.data_ptr() == whole[comm.rank * count :].data_ptr()
-    comm.Allgather(MPI.IN_PLACE if in_place else message(part), [memory, count, datatype])
+    wait_for_all_ranks(comm, whole.nbytes)
+    if count > buffers.LIMIT:
+        exchange(comm, [part] * comm.size, whole.view(comm.size, -1).unbind())
+    else:
+        memory, _, datatype = message(whole)
+        # MPI forbids overlapping buffers, but allows that the part is already at its place in the whole. FSDP
+        # calls it so.
+        in_place = part.data_ptr() == whole[comm.rank * count :].data_ptr()
+        comm.Allgather(MPI.IN_PLACE if in_place else message(part), [memory, count, datatype])
+    stage_out(output, whole)
 
 
 def all_gather(comm: MPI.Intracomm, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
@@ -186,7 +168,6 @@ def exchange(comm: MPI.Intracomm, sends: Tensors, receives: Tensors) -> None:
 
 
 def _messages(tensors: Tensors, me: int) -> list[tuple[int, torch.Tensor]]:
-    """Return each message as the other rank and a flat tensor."""
     others = [(rank, flat) for rank, flat in enumerate(tensors) if flat is not None and rank != me]
     return [(rank, piece) for rank, flat in others for piece in pieces(flat)]
 
@@ -305,7 +286,6 @@ def _add_up(comm: MPI.Intracomm, parts: Sequence[torch.Tensor], reduction: Reduc
 
 
 def _spread(comm: MPI.Intracomm, parts: Sequence[torch.Tensor]) -> None:
-    """Send this rank's part to every other, and receive theirs."""
     mine, others = parts[comm.rank], _others(comm)
     arriving = [comm.Irecv(message(parts[rank]), rank, TAG) for rank in others]
     _complete(arriving + [comm.Isend(message(mine), rank, TAG) for rank in others])

@@ -9,7 +9,7 @@ import torch
 
 from . import arguments, collectives
 from .library import MPI
-from .reduction import Reduction
+from .reduction import plain
 
 __all__ = ["MPI", "all_reduce_sum", "broadcast"]
 
@@ -21,7 +21,7 @@ def all_reduce_sum(comm: MPI.Intracomm, tensor: torch.Tensor) -> None:
     Raises ValueError, before anything is sent, for a tensor that cannot be sent or added.
     """
     arguments.written(tensor)
-    collectives.all_reduce(comm, tensor, Reduction.plain("SUM", tensor.dtype))
+    collectives.all_reduce(comm, tensor, plain("SUM", tensor.dtype))
 
 
 def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int = 0) -> None:

@@ -22,10 +22,5 @@ def with_name(name: str, error: BaseException) -> BaseException:
 
 
 def breaks_group(error: BaseException) -> bool:
-    """Return whether the group is unusable after `error`.
-
-    arguments.py finds mistakes before a collective begins. A MismatchError is raised after its last call of
-    MPI. After any other error some ranks may still be inside MPI, so the next collective could meet the wrong
-    one.
-    """
+    """Return whether the group is unusable: after all but a MismatchError some ranks may still be in MPI."""
     return not isinstance(error, MismatchError)

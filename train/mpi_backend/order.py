@@ -122,7 +122,6 @@ def _text(call: int) -> str:
 
 
 _DIGEST = 16  # bytes
-_WIDTH = 4  # bytes that have the size of a description
 _LONGEST = 1 << 16  # bytes of a description that travel
 _SHOWN = 300  # characters of a description in the error
 
@@ -134,24 +133,14 @@ def check_agreement(comm: MPI.Intracomm, description: str) -> None:
     comm.Allgather(digest, digests)
     if digests == digest * comm.size:
         return
-    descriptions = _exchanged(comm, description)
+    texts = bytearray(_LONGEST * comm.size)  # as bytes: mpi4py's `allgather` would unpickle them
+    comm.Allgather(description.encode()[:_LONGEST].ljust(_LONGEST), texts)
+    rows = (texts[at : at + _LONGEST] for at in range(0, len(texts), _LONGEST))
+    descriptions = [row.decode(errors="replace").rstrip() for row in rows]
     places = (at for at, letters in enumerate(zip_longest(*descriptions)) if len(set(letters)) > 1)
     same = next(places, len(descriptions[0]))  # the difference may lie behind what travels
     each = (f"rank {rank}: {_excerpt(text, same)}" for rank, text in enumerate(descriptions))
     raise MismatchError("the ranks differ: " + "; ".join(each))
-
-
-def _exchanged(comm: MPI.Intracomm, description: str) -> list[str]:
-    """Return every rank's description, up to a length. As bytes: mpi4py's `allgather` would unpickle them."""
-    text = description.encode()[:_LONGEST]
-    sizes = bytearray(_WIDTH * comm.size)
-    comm.Allgather(len(text).to_bytes(_WIDTH, "big"), sizes)
-    each = [int.from_bytes(sizes[at : at + _WIDTH], "big") for at in range(0, len(sizes), _WIDTH)]
-    longest = min(max(each), _LONGEST)
-    texts = bytearray(longest * comm.size)
-    comm.Allgather(text.ljust(longest), texts)
-    rows = (texts[at : at + longest] for at in range(0, len(texts), longest))
-    return [row[:size].decode(errors="replace") for row, size in zip(rows, each, strict=True)]
 
 
 def _excerpt(text: str, same: int) -> str:

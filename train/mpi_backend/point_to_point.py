@@ -80,7 +80,6 @@ class MessageWork(Work):
         return [self.tensor]
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of the list of the tensor, without waiting for the message."""
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -103,12 +102,7 @@ class MessageWork(Work):
         else:
             self._future.set_result([self.tensor])
 
-    def time_out(self) -> None:
-        """Resolve the future with a TimedOutError; the message stays under way."""
-        self.resolve(TimedOutError(f"{self.what} has Timed out after {self.seconds:g} s"))
-
     def _progress(self) -> bool:
-        """Test what is under way; returns whether all of it is complete."""
         while self._requests:
             if not self._requests[0].Test():
                 return False
@@ -170,7 +164,6 @@ class Receiving(MessageWork):
         return True
 
     def _cancel(self) -> None:
-        """Give up the parts that are still to come: their memory belongs to the caller again."""
         for request in self._requests:
             if request != MPI.REQUEST_NULL:
                 request.Cancel()
@@ -207,10 +200,6 @@ class Messages:
         """Start to receive into `tensor` from rank `source`; None: from whichever rank sends first."""
         name = "recv" if source is not None else "recvAnySource"
         return self._keep(Receiving(self, tensor, source, tag, seconds), name)
-
-    def free(self) -> None:
-        """Free the communicator, when nothing is under way on it."""
-        self.comm.Free()
 
     def finish(self) -> None:
         """Complete what is under way; raises TimedOutError.
@@ -252,7 +241,8 @@ class Messages:
                 if work.poll():
                     work.resolve()
                 elif time.monotonic() > work.deadline:
-                    work.time_out()
+                    # The message stays under way.
+                    work.resolve(TimedOutError(f"{work.what} has Timed out after {work.seconds:g} s"))
                 else:
                     continue
                 with self._lock:

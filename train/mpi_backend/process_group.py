@@ -22,7 +22,6 @@ from .buffers import stream_event
 from .caller import uncompiled
 from .exceptions import MpiBackendError
 from .library import MPI, complete
-from .plain import Ranks
 from .point_to_point import Messages, MessageWork
 from .reduction import Reduction
 from .watchdog import MonitoredBarrier, Presence, Watched, watchdog
@@ -46,7 +45,6 @@ class BaseGroup(ProcessGroup):
         self._comm = comm
         self.set_timeout(timeout)
         self._rank, self._size = comm.rank, comm.size  # torch's own methods take a microsecond
-        self._ranks = Ranks(comm, comm.rank, comm.size)
         self._name, self._description = name, ""
         self._messages = Messages(comm.Dup())
         self._queue = WorkQueue(name)
@@ -119,7 +117,7 @@ class BaseGroup(ProcessGroup):
         if closed and self._queue.broken is None:
             self._messages.finish()
             if all_leave:  # else the comparison that shows it is still under way
-                self._messages.free()
+                self._messages.comm.Free()
                 self._comm.Free()
 
     _shutdown = shutdown
@@ -140,7 +138,7 @@ class BaseGroup(ProcessGroup):
         """
         if self._coalescing is not None or self._checks_agreement or not caller.blocks(opts):
             return False
-        if recording.enabled() or (made := call(self._ranks, *arguments)) is None:
+        if recording.enabled() or (made := call(self._comm, *arguments)) is None:
             return False
         if notes := recording.recorder():
             made = (made[0], recording.run_recorded, notes, self, name, inputs, *made[1:])
@@ -293,8 +291,6 @@ class MpiProcessGroup(BaseGroup):
         )
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
-        if self._ran("reduce", tensors, opts, plain.reduce, tensors, opts.reduceOp, opts.rootRank):
-            return self._finished
         arguments.in_place(tensors)
         arguments.root(opts.rootRank, self._size)
         reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
@@ -336,8 +332,6 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather_into_tensor", run, tensors, list(outputs), opts, same_size=tensors)
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Work:
-        if self._ran("gather", tensors, opts, plain.gather, outputs, tensors, opts.rootRank):
-            return self._finished
         arguments.root(opts.rootRank, self._size)
         mine = list(outputs[0]) if outputs and self._rank == opts.rootRank else []
         if self._rank == opts.rootRank:
@@ -355,8 +349,6 @@ class MpiProcessGroup(BaseGroup):
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         parts = list(inputs[0]) if inputs and self._rank == opts.rootRank else []
-        if self._ran("scatter", parts, opts, plain.scatter, outputs, [parts], opts.rootRank):
-            return self._finished
         arguments.root(opts.rootRank, self._size)
         if self._rank == opts.rootRank:
             arguments.scattered(parts, outputs[0], self._size)

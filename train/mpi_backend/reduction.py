@@ -100,24 +100,15 @@ _NAMES = {
 FIRST_BIT = 44
 _ALL_NAMES = sorted(_NAMES.values())
 _ALL_TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, torch.dtype)})
+# Of numbers, and of booleans, for which only the logical operations are defined (MPI 4.1, section 6.9.2).
 _OPERATIONS = {
-    "SUM": MPI.SUM,
-    "PRODUCT": MPI.PROD,
-    "MIN": MPI.MIN,
-    "MAX": MPI.MAX,
-    "BAND": MPI.BAND,
-    "BOR": MPI.BOR,
-    "BXOR": MPI.BXOR,
-}
-# MPI 4.1, section 6.9.2: of booleans, only the logical operations are defined.
-_OF_BOOLEANS = {
-    "SUM": MPI.LOR,
-    "PRODUCT": MPI.LAND,
-    "MIN": MPI.LAND,
-    "MAX": MPI.LOR,
-    "BAND": MPI.LAND,
-    "BOR": MPI.LOR,
-    "BXOR": MPI.LXOR,
+    "SUM": (MPI.SUM, MPI.LOR),
+    "PRODUCT": (MPI.PROD, MPI.LAND),
+    "MIN": (MPI.MIN, MPI.LAND),
+    "MAX": (MPI.MAX, MPI.LOR),
+    "BAND": (MPI.BAND, MPI.LAND),
+    "BOR": (MPI.BOR, MPI.LOR),
+    "BXOR": (MPI.BXOR, MPI.LXOR),
 }
 _BY_CALLBACK = {1: MPI.BYTE, 2: MPI.INT16_T}
 
@@ -147,12 +138,7 @@ class Reduction:
             return _average(dtype)
         if name == "PREMUL_SUM":
             return _multiplied(op.__getstate__()[1], dtype)  # torch shows the factor in no other way
-        return _plain(name, dtype)
-
-    @classmethod
-    def plain(cls, name: str, dtype: torch.dtype) -> Reduction:
-        """Return SUM, PRODUCT, MIN, MAX, BAND, BOR or BXOR; raises ValueError if `dtype` does not have it."""
-        return _plain(name, dtype)
+        return plain(name, dtype)
 
     def prepare(self, flat: torch.Tensor, *, may_overwrite: bool) -> torch.Tensor:
         """Return this rank's elements as MPI adds them; changes `flat` only if it `may_overwrite` it."""
@@ -179,7 +165,7 @@ def done_by_mpi(operation: int, dtype: torch.dtype) -> Reduction | None:
     """Return the reduction for a value of torch's RedOpType, if MPI needs no work of torch's for it."""
     name = _NAMES[operation]
     try:
-        reduction = _plain(name, dtype) if name in _OPERATIONS else None
+        reduction = plain(name, dtype) if name in _OPERATIONS else None
     except ValueError:
         return None
     return None if reduction is None or reduction.on_host else reduction
@@ -190,10 +176,10 @@ def _average(dtype: torch.dtype) -> Reduction:
     if dtype == torch.bool:
         raise ValueError(f"reduce operation AVG is not defined for {dtype}")
     wide = _sum_type(dtype)
-    plain = _plain("SUM", wide or dtype)
-    on_host = plain.on_host or wide is not None
+    total = plain("SUM", wide or dtype)
+    on_host = total.on_host or wide is not None
     number = _number("AVG", dtype)
-    average = replace(plain, name="AVG", average=True, accumulate=wide, on_host=on_host, number=number)
+    average = replace(total, name="AVG", average=True, accumulate=wide, on_host=on_host, number=number)
     return _tried(average, dtype)
 
 
@@ -205,10 +191,10 @@ def _multiplied(factor: Any, dtype: torch.dtype) -> Reduction:
             raise ValueError(f"the factor of PREMUL_SUM must be one number, not {factor.numel()}")
         factor = factor.item()
     wide = torch.float32 if dtype.itemsize == 1 else None  # torch has no arithmetic for 8-bit floats
-    plain = _plain("SUM", wide or dtype)
+    total = plain("SUM", wide or dtype)
     number = _number("PREMUL_SUM", dtype)
     multiplied = replace(
-        plain, name="PREMUL_SUM", factor=factor, accumulate=wide, on_host=True, number=number
+        total, name="PREMUL_SUM", factor=factor, accumulate=wide, on_host=True, number=number
     )
     return _tried(multiplied, dtype)
 
@@ -237,16 +223,17 @@ def _sum_type(dtype: torch.dtype) -> torch.dtype | None:
 
 
 @cache
-def _plain(name: str, dtype: torch.dtype) -> Reduction:
+def plain(name: str, dtype: torch.dtype) -> Reduction:
+    """Return SUM, PRODUCT, MIN, MAX, BAND, BOR or BXOR; raises ValueError if `dtype` does not have it."""
     bits = name in {"BAND", "BOR", "BXOR"}
     order = name in {"MIN", "MAX"}
     number = _number(name, dtype)
     if (bits and (dtype.is_floating_point or dtype.is_complex)) or (order and dtype.is_complex):
         raise ValueError(f"reduce operation {name} is not defined for {dtype}")
     if dtype == torch.bool:
-        return Reduction(name, _OF_BOOLEANS[name], MPI.C_BOOL, number=number)
+        return Reduction(name, _OPERATIONS[name][1], MPI.C_BOOL, number=number)
     if dtype in _DATATYPES:
-        return Reduction(name, _OPERATIONS[name], _DATATYPES[dtype], number=number)
+        return Reduction(name, _OPERATIONS[name][0], _DATATYPES[dtype], number=number)
     kind = _BY_CALLBACK[dtype.itemsize]
     return Reduction(name, callback(name, dtype), kind, on_host=True, number=number)
 

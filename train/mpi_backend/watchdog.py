@@ -46,11 +46,9 @@ class Presence:
         return cls(store, prefix, rank, size)
 
     def wait_in(self, number: int) -> None:
-        """Write that this rank waits in collective `number`."""
         self._store.set(self._waiting(number, self.rank), "")
 
     def stop_waiting_in(self, number: int) -> None:
-        """Delete what `wait_in` wrote."""
         self._store.delete_key(self._waiting(number, self.rank))
 
     def absent(self, number: int) -> list[int]:
@@ -222,7 +220,7 @@ class Watched:
     def verdict(self, now: float) -> str | None:
         """Return why the job must end: unlike collectives, or one that will never end; None if it may."""
         if self.order is not None and (self.order.settled(), self.order.verdict)[1]:
-            return self.out_of_order()
+            return f"group {self.queue.name}: {self.order.verdict}."
         running = _waiting(self.queue.look(), now)
         if running is None:
             return None
@@ -240,10 +238,6 @@ class Watched:
             f"number {running.number} of group {self.queue.name}: {reason}. "
             "MPI cannot leave a collective, so the job ends."
         )
-
-    def out_of_order(self) -> str:
-        """Return the verdict of the order, with the group."""
-        return f"group {self.queue.name}: {self.order.verdict}."
 
     def _absent(self, running: Running) -> str:
         """Name the absent ranks, if the store answers and every rank has had its turn to write."""
@@ -289,7 +283,6 @@ class Watchdog:
         self._failed = False
 
     def watch(self, watched: Watched) -> None:
-        """Watch the collectives of a group until `forget`."""
         with self._lock:
             self._watched[watched.queue] = watched
             if self._thread is None:
@@ -359,7 +352,7 @@ def _leave(watched: Watched, is_leaving: bool) -> bool:
     """
     all_leave = is_leaving and _all_left(watched, _TOGETHER)
     if all_leave and watched.order.verdict:
-        _end(watched.out_of_order())
+        _end(f"group {watched.queue.name}: {watched.order.verdict}.")
     watched.leave(all_leave=all_leave)
     return all_leave
 

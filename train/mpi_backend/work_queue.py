@@ -65,12 +65,11 @@ class CollectiveWork(Work):
             if not isinstance(error, Exception):  # Ctrl-C belongs to the thread that got it
                 raise
         finally:
-            self._run = _nothing  # releases the inputs
+            self._run = lambda: None  # releases the inputs
             if self._when_done is not None:
                 self._when_done()
 
     def fail(self, error: BaseException) -> None:
-        """End the work with `error`."""
         self._error = with_name(self.name, error)
         self._error.__cause__ = error
 
@@ -110,7 +109,6 @@ class CollectiveWork(Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of the list of tensors."""
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -128,10 +126,6 @@ class CollectiveWork(Work):
             future.set_exception(self._error)
         else:
             future.set_result(self._result)
-
-
-def _nothing() -> None:
-    pass
 
 
 class Finished(Work):
@@ -214,11 +208,7 @@ class WorkQueue:
             if self._holder is not None or self._queue or self.broken is not None or self._closed:
                 return False
             self._holder = _this_thread()
-            self.begun += 1
-            self.notes.append(note)
-            if not self.begun % EVERY:
-                self.compare()
-            self._running = name, seconds, _now(), self.begun
+            self._begin(name, seconds, note)
         failed: BaseException | None = None
         try:
             run(*arguments)
@@ -298,17 +288,6 @@ class WorkQueue:
         finally:
             self._waiting -= 1
 
-    def _ended(self) -> None:
-        """Wake the threads that wait until something has ended."""
-        if self._waiting:
-            self._changed.notify_all()
-
-    def _release(self) -> None:
-        """Let another thread take the first of the queue."""
-        self._holder = None
-        if self._waiting or self._queue:
-            self._wake_all()
-
     def _wake_all(self) -> None:
         self._changed.notify_all()
         self._added.notify()
@@ -327,7 +306,9 @@ class WorkQueue:
             self._perform(work)
         finally:
             with self._lock:
-                self._release()
+                self._holder = None
+                if self._waiting or self._queue:
+                    self._wake_all()
 
     def _perform(self, work: CollectiveWork) -> None:
         with self._lock:
@@ -338,7 +319,7 @@ class WorkQueue:
             with self._lock:
                 self._running, work.done = None, True
                 self._note(work.exception())
-                self._ended()
+                self._changed.notify_all()
             work.publish()
 
     def _begin(self, name: str, seconds: float, note: int) -> None:
@@ -346,10 +327,9 @@ class WorkQueue:
         self.notes.append(note)
         if not self.begun % EVERY:
             self.compare()
-        self._running = name, seconds, time.monotonic(), self.begun
+        self._running = name, seconds, _now(), self.begun
 
     def _note(self, error: BaseException | None) -> None:
-        """Mark the group as unusable after an error inside MPI."""
         if error is not None and breaks_group(error):
             self.broken = error
             self._drop()
@@ -370,7 +350,6 @@ class WorkQueue:
             self._run(head)
 
     def _drop(self) -> None:
-        """Fail every queued collective."""
         while self._queue:
             work = self._queue.popleft()
             work.fail(MpiBackendError(f"not started: this group is unusable after: {self.broken}"))
@@ -382,7 +361,7 @@ class WorkQueue:
         with self._lock:
             self.broken = self.broken or reason
             self._drop()
-            self._ended()
+            self._changed.notify_all()
 
     def close(self, seconds: float) -> bool:
         """Finish what is queued and end the thread; returns whether that was possible within `seconds`."""
@@ -393,7 +372,7 @@ class WorkQueue:
                 self._wait(left)
             self._closed = True
             idle = not self._queue and self._holder is None
-            self._ended()
+            self._changed.notify_all()
             self._added.notify()
         if self._thread is not None and idle:
             self._thread.join()

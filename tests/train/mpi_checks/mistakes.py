@@ -241,7 +241,7 @@ def check_an_exception_in_a_callback_of_mpi_ends_its_collective_and_not_the_job(
         return add(*tensors, **options)
 
     reduction.callback.cache_clear()
-    reduction._plain.cache_clear()
+    reduction.plain.cache_clear()
     tensor = torch.ones(4, dtype=torch.bfloat16)
     with patch.dict(reduction._COMBINE, SUM=interrupted):
         try:
@@ -250,7 +250,7 @@ def check_an_exception_in_a_callback_of_mpi_ends_its_collective_and_not_the_job(
             assert me() == 1
             fails(lambda: dist.all_reduce(tensor, group=group), MpiBackendError, "unusable")
     reduction.callback.cache_clear()
-    reduction._plain.cache_clear()
+    reduction.plain.cache_clear()
     # The rank that raised has no result, unless MPI worked in the memory of the tensor, as it does on a CPU.
     # Of two ranks the other one adds up for itself.
     assert me() == 1 or world() == 2 or tensor.isnan().any(), tensor
