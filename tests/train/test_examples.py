@@ -49,7 +49,7 @@ def test_the_minimal_example_fits_on_a_screen() -> None:
     assert len(Path(MINIMAL).read_text().splitlines()) <= 30
 
 
-@pytest.mark.parametrize("argument", ["--local-rank=0", "--local_rank=0"])
+@pytest.mark.parametrize("argument", [pytest.param("--local-rank=0", marks=soak), "--local_rank=0"])
 def test_an_example_ignores_the_argument_that_torch_distributed_launch_adds(
     tmp_path: Path, argument: str
 ) -> None:
@@ -80,7 +80,8 @@ def test_sums_that_travel_while_a_rank_computes_are_right(launch: Launch, launch
     ]
 
 
-@on("spawn", "mpirun")
+@soak
+@pytest.mark.parametrize("launcher", ["spawn", "mpirun"])
 def test_messages_go_round_a_ring_and_through_a_pipeline(launch: Launch, launcher: str) -> None:
     printed = run(launch, launcher, 2, "point_to_point.py")
     assert "ring: [1.0, 3.0, 5.0, 7.0], all_reduce: [1.0, 3.0, 5.0, 7.0]" in printed
@@ -93,7 +94,10 @@ def test_a_ring_of_three_ranks_passes_on_what_arrives(tmp_path: Path) -> None:
     assert "pipeline: [8.0, 16.0, 24.0, 32.0]" in printed[2]
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("mpirun", 2), ("mpirun", 3)])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [pytest.param("single", 1, marks=soak), pytest.param("mpirun", 2, marks=soak), ("mpirun", 3)],
+)
 def test_gradients_that_mpi4py_adds_are_those_of_ddp(launch: Launch, launcher: str, ranks: int) -> None:
     """At any number of ranks: 96 samples of a batch divide among them. mpi_checks/ has the harder cases."""
     printed = run(launch, launcher, ranks, "mpi4py_allreduce.py")

@@ -122,9 +122,9 @@ def test_the_record_is_what_torchrun_reads(tmp_path: Path, monkeypatch: pytest.M
 
 def test_torchrun_shows_the_words_of_a_mistake_and_no_traceback(launch: Launch) -> None:
     # Found before ranks meet, so one shows it.
-    job = launch("torchrun", 1, "-m", "muster.train", "--amp", "--dtype", "float64")
+    job = launch("torchrun", 1, "-m", "muster.train", "--epochs", "0")
     assert job.status == 1
-    assert "traceback : error: --amp needs --dtype float32" in job.stderr  # the word is torchrun's
+    assert "traceback : error: --epochs must be at least 1" in job.stderr  # the word is torchrun's
     assert 'File "' not in job.stderr.partition("Root Cause")[2]
 
 
@@ -147,24 +147,12 @@ def test_a_victim_lets_the_first_failure_speak(
     assert words in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        ({"PMIX_RANK": "1"}, "PMIX_RANK=1: a launcher started this process, but did not say of how many"),
-        ({"RANK": "0"}, "RANK set without WORLD_SIZE"),
-        (
-            {"MUSTER_RESTART": "x"},
-            "MUSTER_RESTART or TORCHELASTIC_RESTART_COUNT must be a whole number, got x",
-        ),
-    ],
-)
-def test_a_mistake_that_a_program_does_not_catch_is_shown_without_a_traceback(
-    environment: dict[str, str], said: str
-) -> None:
+def test_a_mistake_that_a_program_does_not_catch_is_shown_without_a_traceback() -> None:
+    said = "PMIX_RANK=1: a launcher started this process, but did not say of how many"
     program = "from muster.train import run\nrun(print)"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, **environment},
+        env={**os.environ, "PMIX_RANK": "1"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -172,22 +160,3 @@ def test_a_mistake_that_a_program_does_not_catch_is_shown_without_a_traceback(
     )
     assert done.stderr.startswith(f"error: {said}"), done.stderr
     assert ("Traceback" in done.stderr, done.returncode) == (False, 2)
-
-
-def test_an_exception_in_a_single_process_goes_to_the_caller_and_the_next_group_works() -> None:
-    """As in a notebook: there is no other rank to end."""
-    script = """
-from muster.train.job.group import process_group
-from muster.train.job.ranks import Ranks
-for attempt in range(2):
-    try:
-        with process_group(Ranks(0, 1, 0, 1, "single"), backend="gloo") as group:
-            print(group.all_reduce_sum(attempt))
-            raise ValueError("no paper")
-    except ValueError as error:
-        print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "[0.0]\nno paper\n[1.0]\nno paper\n"), done.stderr

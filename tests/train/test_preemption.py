@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
 
 import pytest
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from muster.train.demo.config import TrainConfig
+from muster.train.demo.loop import log
 from muster.train.demo.main import train
 from muster.train.job.preemption import PREEMPTED, Preemption
 from tests.train.forked import on_hosts
@@ -29,11 +32,12 @@ CONFIG = TrainConfig(epochs=2, limit=256, log_every=1)  # 4 steps in each epoch
 def _interrupted(config: TrainConfig, batch: int, group: Job) -> int:
     """Train, and get a signal on rank 1 in this batch of the first epoch; returns the exit status."""
 
-    def signalled(loop: TrainingLoop, *_: object) -> None:
+    def signalled(loop: TrainingLoop, *figures: Any) -> None:
+        log(loop, *figures)
         if group.rank == 1 and loop.epoch == 0 and loop.position.batch == batch:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with patch("muster.train.demo.loop.show", signalled), pytest.raises(SystemExit) as ended:
+    with patch("muster.train.demo.loop.log", signalled), pytest.raises(SystemExit) as ended:
         train(config, group)
     return int(str(ended.value.code))
 
@@ -51,12 +55,30 @@ def test_a_signal_to_a_rank_ends_all_and_the_restart_has_the_curve_of_one_run(
     config = replace(CONFIG, out=tmp_path / "interrupted")
     assert on_hosts(tmp_path, 2, partial(_interrupted, config, batch)) == [PREEMPTED] * 2
     assert {path.name for path in (config.out / "checkpoints").iterdir()} == {f"step-{saved:08d}"}
-    on_hosts(tmp_path, 2, partial(train, replace(config, restart=1)))
+    on_hosts(tmp_path, 2, lambda job: train(config, replace(job, restart=1)))
     whole = replace(CONFIG, out=tmp_path / "whole")
     on_hosts(tmp_path, 2, partial(train, whole))
     assert _losses(config.out) == _losses(whole.out)
     assert len(_losses(whole.out)) == 8
     assert _losses(config.out, "metrics.jsonl") == _losses(whole.out, "metrics.jsonl")
+
+
+def test_no_rank_leaves_while_another_saves(tmp_path: Path) -> None:
+    """At the end of the first, launchers end the others, as this one does."""
+
+    def run(job: Job) -> None:
+        with Preemption(job) as preemption:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not preemption.asked():
+                pass
+            if job.rank == 0:
+                time.sleep(2)  # longer than the other rank takes to end, and than it is then waited for
+                (tmp_path / "saved").touch()
+            preemption.leave("saved")
+
+    with pytest.raises(ProcessExitedException) as ended:
+        on_hosts(tmp_path, 2, run)
+    assert (ended.value.exit_code, (tmp_path / "saved").exists()) == (PREEMPTED, True)
 
 
 def _handlers(group: Job) -> list[bool]:

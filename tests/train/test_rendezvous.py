@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from muster.train.job.failure import TrainError
 from muster.train.job.group import process_group
 from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import rendezvous_store
-from tests.train.conftest import TIME_LIMIT, environment, free_port
+from tests.train.conftest import TIME_LIMIT, free_port
 
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 MEETING_PLACES = str(Path(__file__).with_name("meeting_places.py"))
 # In one job, as each rank of it spends seconds to import torch.
 ANY_WORLD_SIZE = sorted(str(path) for path in Path(__file__).parent.glob("test_*any_world_size.py"))
-ANY_WORLD_SIZE.append(str(Path(__file__).with_name("test_trainer.py")))
 FIRST, SECOND = Ranks(0, 2, 0, 2, "env"), Ranks(1, 2, 1, 2, "env")
 SHORT = timedelta(seconds=0.5)
 
@@ -92,17 +90,23 @@ def test_a_name_and_an_address_of_another_host_are_left_to_torch(host: str) -> N
     assert rendezvous._listen_at(host, free_port()) is None
 
 
-def test_two_processes_that_are_the_same_rank_both_say_so() -> None:
+def test_two_processes_that_are_the_same_rank_both_say_so(capfd: pytest.CaptureFixture[str]) -> None:
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)
-    bare = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-    env = environment(**bare, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
-    command = [sys.executable, MEETING_PLACES, "auto"]
-    processes = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in processes:
-        _, stderr = process.communicate(timeout=TIME_LIMIT)
-        assert process.returncode == 2, stderr
-        assert stderr.startswith("error: rank 1 exists more than once:\n")
-        assert "Traceback" not in stderr
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+
+    def join(_: int) -> None:
+        torch.set_num_threads(1)
+        told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", **place}
+        with suppress(TrainError), process_group(backend="gloo", environ=told):
+            pass
+
+    ends = start_processes(join, nprocs=2, start_method="fork", join=False)  # type: ignore[no-untyped-call]
+    for process in ends.processes:
+        process.join(TIME_LIMIT)
+        assert process.exitcode == 2
+    said = capfd.readouterr().err
+    assert said.count("error: rank 1 exists more than once:\n") == 2
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -126,15 +130,16 @@ def test_a_place_that_is_none_is_a_clear_error(init: str, environ: dict[str, str
 @pytest.mark.parametrize("init", ["env://", "tcp://127.0.0.1:{port}"])
 def test_a_rank_that_finds_nobody_says_so_in_two_lines(init: str) -> None:
     port = free_port()
-    bare = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-    env = environment(**bare, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    command = [sys.executable, "-m", "muster.train", "--timeout", "1", "--init", init.format(port=port)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "error: rank 1 of 2, local rank 1 of 2: nothing listens at 127.0.0.1 "
-        f"port {port}, tried for 1 s: Connection refused",
-        "error: was rank 0 started, and is this its address?",
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with (
+        pytest.raises(TrainError) as error,
+        rendezvous_store(init.format(port=port), SECOND, timedelta(seconds=1), environ),
+    ):
+        pass
+    assert str(error.value).splitlines() == [
+        f"rank 1 of 2, local rank 1 of 2: nothing listens at 127.0.0.1 port {port}, tried for 1 s: "
+        "Connection refused",
+        "was rank 0 started, and is this its address?",
     ]
 
 
