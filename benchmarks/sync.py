@@ -24,18 +24,19 @@ import torch.distributed as dist
 from tools.architectures import Architecture, architecture  # type: ignore[import-not-found]
 from torch.nn.functional import cross_entropy
 
-from muster.train.job.group import Group, process_group
+from muster.train.job.group import Job, process_group
 from muster.train.job.ranks import Ranks
-from muster.train.replicas import CHOICES, placed
+from muster.train.replicas import synchronise
 
+CHOICES = ("ddp", "none")
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round
 
 
-def build(sync: str, name: str, group: Group) -> tuple[torch.nn.Module, torch.optim.Optimizer, Architecture]:
+def build(sync: str, name: str, group: Job) -> tuple[torch.nn.Module, torch.optim.Optimizer, Architecture]:
     """Build a copy of the network `name`, trained as one of CHOICES says."""
     torch.manual_seed(0)
     built = architecture(name)
-    model = placed(built.network, group, sync)
+    model = synchronise(built.network, group) if sync == "ddp" else built.network
     return model, torch.optim.SGD(model.parameters(), lr=0.01), built
 
 
@@ -48,7 +49,7 @@ def step(
     optimizer.step()
 
 
-def measure(name: str, titles: Sequence[str], rounds: int, group: Group) -> dict[str, list[float]]:
+def measure(name: str, titles: Sequence[str], rounds: int, group: Job) -> dict[str, list[float]]:
     """Return, for each strategy, the milliseconds per step of each round."""
     batch, steps = STEPS[name]
     built_of = {title: build(title, name, group) for title in titles}

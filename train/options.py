@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-from .job.backend import BACKENDS, check_name
+from .job.backend import BACKENDS
 from .job.failure import TrainError
 from .job.ranks import LAUNCHERS
 from .job.rendezvous import FORMS
@@ -17,10 +17,9 @@ T = TypeVar("T")
 
 LEARNING = "learning", "these decide the result, which is the same at any number of ranks"
 RANKS = "ranks", "how the ranks find each other; under a launcher the defaults are enough"
-SYNC = "strategy", "how the ranks train one model together"
 OUTPUT = "output", "output files"
 CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum"
-SECTIONS = (LEARNING, RANKS, SYNC, OUTPUT, CHECKPOINTS)
+SECTIONS = (LEARNING, RANKS, OUTPUT, CHECKPOINTS)
 
 
 def option(section: tuple[str, str], default: T, text: str, **argument: Any) -> T:
@@ -32,12 +31,6 @@ def option(section: tuple[str, str], default: T, text: str, **argument: Any) -> 
 def broken(rules: Iterable[tuple[str, object, bool, str]]) -> list[str]:
     """Return one error line per violated rule; a rule is (option, value, whether it holds, what it asks)."""
     return [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
-
-
-def refuse(wrong: list[str]) -> None:
-    """Raise a TrainError with all of these lines, if there are any."""
-    if wrong:
-        raise TrainError("\n".join(wrong))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,20 +51,19 @@ class RankOptions:
     timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks, to join and in each collective")
 
     def __post_init__(self) -> None:
-        refuse(self.wrong())
+        if wrong := self.wrong():
+            raise TrainError("\n".join(wrong))
 
     def wrong(self) -> list[str]:
-        """Return one error line per option that cannot be used."""
         rules = (
             ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
             ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0 and below 1e8"),
+            ("--backend", self.backend, self.backend in BACKENDS, f"one of {' '.join(BACKENDS)}"),
         )
-        reason = check_name(self.backend)
-        return [*broken(rules), *([reason] if reason else [])]
+        return broken(rules)
 
     @property
     def patience(self) -> timedelta:
-        """How long a rank waits for the others."""
         return timedelta(seconds=self.timeout)
 
 

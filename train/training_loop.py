@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sized
+from collections.abc import Iterable, Iterator, MutableMapping, Sized
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import nn
@@ -20,15 +20,16 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset
 
 from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.core import BaseCheckpoints
 from .checkpoint.of_each_rank import OfEachRank
 from .checkpoint.random_numbers import RandomStreams, random_state, set_random_state
 from .data.on_device import OnDevice
 from .data.sampler import GlobalBatchSampler
 from .job.departure import Departure
 from .job.failure import TrainError
-from .job.group import Job
+from .job.group import Job, add_up
 from .job.preemption import Preemption
-from .job.sums import Purpose, add_up
+from .job.sums import Purpose
 from .replicas import share_buffers
 from .reporting.outputs import profile_steps
 from .reporting.steps import StepLog, StepMetrics
@@ -52,29 +53,14 @@ class Position:
     order: dict[str, int | bool] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at the position of a checkpoint."""
         numbers = [state[name] for name in ("step", "epoch", "batch")]
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError(f"a position has whole numbers, got {numbers}")
         self.step, self.epoch, self.batch = numbers
         self.order = state["order"]
-
-
-class Saves(Protocol):
-    """Checkpoints or ShardedCheckpoints."""
-
-    say: Callable[[str], None]
-
-    def save(self, step: int, states: MutableMapping[str, Any]) -> None: ...
-    def load(
-        self, states: MutableMapping[str, Any], path: Path | None = None, *, required: bool = False
-    ) -> int | None: ...
-    def begin(self) -> None: ...
-    def finish(self) -> None: ...
 
 
 class TrainingLoop:
@@ -109,7 +95,7 @@ class TrainingLoop:
         states: MutableMapping[str, Any],
         *,
         resume: bool | Path | Literal["if-any"] | None = None,
-        checkpoints: Saves | None = None,
+        checkpoints: BaseCheckpoints | None = None,
         save_every: int = 0,
         log_every: int = 10,
         collect_every: int = 50,
@@ -154,7 +140,6 @@ class TrainingLoop:
 
     @property
     def due(self) -> bool:
-        """Whether this step is logged."""
         return self._is_due(self.step)
 
     def batches(
@@ -289,7 +274,7 @@ class TrainingLoop:
     def _parts(self) -> dict[str, Any]:
         """Return everything that a checkpoint keeps; of what differs between the ranks, that of all."""
         each = {
-            name: OfEachRank(self.job, cast(Any, part), other=partial(_load_first, part))
+            name: OfEachRank(self.job, part, other=partial(_load_first, part))
             for name, part in self.states.items()
             if isinstance(part, DataLoader)  # its workers' random numbers are seeded on each rank
         }
@@ -407,5 +392,4 @@ def _emptied(batch: Any) -> Any:
 
 
 def _number(figure: torch.Tensor | float) -> float:
-    """Return a figure as a number; waits for the device."""
     return float(figure.detach() if isinstance(figure, torch.Tensor) else figure)

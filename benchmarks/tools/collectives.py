@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from muster.deploy.features.bench.programs import outcomes
 from muster.deploy.features.bench.programs.tool import ToolConfig, run
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.reporting.terminal import headline
 
 from . import measure
@@ -38,7 +38,7 @@ def main() -> None:
     run("python -m benchmarks.tools.collectives", ToolConfig, show)
 
 
-def show(group: Group, config: ToolConfig) -> int:
+def show(group: Job, config: ToolConfig) -> int:
     """Run all operations, and show them on rank 0; returns the exit status."""
     rows = []
     for operation in OPERATIONS:
@@ -53,7 +53,7 @@ def show(group: Group, config: ToolConfig) -> int:
     return 1 if any(row.outcome in {outcomes.WRONG, outcomes.BROKEN} for row in rows) else 0
 
 
-def as_table(group: Group, rows: list[Row]) -> str:
+def as_table(group: Job, rows: list[Row]) -> str:
     """Return the rows for people: a line each, then the number of each outcome."""
     width = max(len(row.operation.name) for row in rows)
     lines = [headline(group), ""]
@@ -66,7 +66,7 @@ def as_table(group: Group, rows: list[Row]) -> str:
     return "\n".join([*lines, "", ", ".join(counts)]) + "\n"
 
 
-def as_json(group: Group, rows: list[Row]) -> str:
+def as_json(group: Job, rows: list[Row]) -> str:
     """Return the rows for programs."""
     return (
         json.dumps(

@@ -19,7 +19,7 @@ import sys
 import torch
 
 from muster.deploy.features.bench.programs.tool import ToolConfig, run
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 
 from .probe_cells import all_cells
 from .probe_children import measure_apart
@@ -32,7 +32,7 @@ def main() -> None:
     run("python -m benchmarks.tools.probe", ToolConfig, show)
 
 
-def show(group: Group, config: ToolConfig) -> int:
+def show(group: Job, config: ToolConfig) -> int:
     """Measure everything, and show it on rank 0."""
     tables: Tables = {}
     for backend, devices in to_measure(group, config.backend).items():
@@ -45,7 +45,7 @@ def show(group: Group, config: ToolConfig) -> int:
     return 0
 
 
-def to_measure(group: Group, asked: str) -> dict[str, list[str]]:
+def to_measure(group: Job, asked: str) -> dict[str, list[str]]:
     """Return the backends to measure, each with its devices: the one `asked` for, or all that work here."""
     has_gpu = all(group.all_gather(torch.cuda.is_available(), bool))
     gpu = ["cuda"] if has_gpu else []

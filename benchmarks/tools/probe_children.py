@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from muster.deploy.features.bench.programs.outcomes import BROKEN, together
 from muster.train.job.backend import gpu_number
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import address_of
 from muster.train.job.values import decoded, encoded
@@ -47,7 +47,7 @@ class Child:
 
 
 def measure_apart(
-    group: Group,
+    group: Job,
     backend: str,
     cells: list[Cell],
     *,
@@ -71,7 +71,7 @@ def measure_apart(
     return done
 
 
-def _one_attempt(context: ForkServerContext, group: Group, child: Child, cells: list[Cell]) -> list[Measured]:
+def _one_attempt(context: ForkServerContext, group: Job, child: Child, cells: list[Cell]) -> list[Measured]:
     """Run new children; returns what they measured, and the cell that ended them if one did."""
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=go_through, args=(theirs, child, cells), daemon=True)

@@ -11,14 +11,14 @@ import threading
 
 from muster.deploy.features.bench.programs.outcomes import BROKEN, together
 from muster.train.job.failure import end_job
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 
 from .probe_cells import Cell, Measured, measure
 
 PATIENCE = 20.0  # seconds for a cell; one that works takes milliseconds
 
 
-def measure_inside(group: Group, cells: list[Cell]) -> list[Measured]:
+def measure_inside(group: Job, cells: list[Cell]) -> list[Measured]:
     """Measure `cells` under the group's backend, up to one that leaves the ranks out of step."""
     done: list[Measured] = []
     for cell in cells:
@@ -33,7 +33,7 @@ def measure_inside(group: Group, cells: list[Cell]) -> list[Measured]:
     return done
 
 
-def _give_up(group: Group, cell: Cell) -> None:
+def _give_up(group: Job, cell: Cell) -> None:
     sys.stderr.write(
         f"error: rank {group.rank}: {cell.operation} of {cell.dtype} on {cell.device} hangs under "
         f"{group.backend}, and a rank cannot leave MPI; the cells after it were not measured\n"

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import torch
 
 from muster.deploy.features.bench.programs.outcomes import BROKEN, REFUSED, RIGHT, WRONG
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.reporting.terminal import headline
 
 from .probe_cells import DIES, DTYPES, HANGS, Measured
@@ -18,7 +18,7 @@ SYMBOLS = {RIGHT: "+", REFUSED: "-", WRONG: "WRONG", BROKEN: "broken", HANGS: "h
 Tables = dict[str, list[Measured]]
 
 
-def as_text(group: Group, tables: Tables) -> str:
+def as_text(group: Job, tables: Tables) -> str:
     """Return a table for each backend and device, then the cells that are neither right nor refused."""
     lines = [f"{headline(group)}, torch {torch.__version__}"]
     for backend, measured in tables.items():
@@ -47,7 +47,7 @@ def _table(measured: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def as_json(group: Group, tables: Tables) -> str:
+def as_json(group: Job, tables: Tables) -> str:
     """Return every cell, with the message of the backend."""
     cells = [
         {"backend": backend, **asdict(result.cell), "outcome": result.outcome, "said": result.said}

@@ -2,7 +2,7 @@
 
     mpirun -np 4 python -m benchmarks.tools.scaling --arch resnet26 --batch-size 64
     torchrun --nproc-per-node 8 -m benchmarks.tools.scaling --arch resnet152 --use-syn --amp
-    python -m benchmarks.tools.scaling --spawn 2 --arch mlp --sync ddp
+    python -m benchmarks.tools.scaling --spawn 2 --arch mlp
 
 resnet152 needs torchvision. Images are random numbers, so that no disk is measured. First rank 0 trains
 alone, while the others wait; then all train together. A figure is the mean of some iterations of some
@@ -12,20 +12,19 @@ distributed.
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from muster.deploy.features.bench.programs.tool import run
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.job.long_work import others_wait
-from muster.train.options import LEARNING, OUTPUT, SYNC, RankOptions, broken, option
-from muster.train.replicas import CHOICES, placed
+from muster.train.options import LEARNING, OUTPUT, RankOptions, broken, option
+from muster.train.replicas import synchronise
 from muster.train.reporting.terminal import Terminal, headline
 
 from .architectures import BUILT_IN, Architecture, architecture
@@ -43,7 +42,6 @@ class BenchmarkConfig(RankOptions):
         LEARNING, True, "synthetic images; there are no others, so this changes nothing", also=("--dummy",)
     )
     amp: bool = option(LEARNING, False, "compute in bfloat16 where that is safe (torch.autocast)")
-    sync: str = option(SYNC, "ddp", "as in python -m muster.train", choices=CHOICES)
     warm_up: int = option(OUTPUT, 10, "batches before the first that counts")
     iterations: int = option(OUTPUT, 10, "measurements")
     batches: int = option(OUTPUT, 10, "batches of each measurement")
@@ -82,27 +80,28 @@ def main() -> None:
     run("python -m benchmarks.tools.scaling", BenchmarkConfig, show)
 
 
-def show(group: Group, config: BenchmarkConfig) -> int:
+def show(group: Job, config: BenchmarkConfig) -> int:
     """Measure rank 0 alone, then all ranks, and print the result; returns the exit status."""
-    terminal = Terminal(group.ranks, os.environ)
+    terminal = Terminal(group.ranks)
     built = architecture(config.arch)
-    terminal.line(f"{headline(group)}, --sync {config.sync}")
+    terminal.line(headline(group))
     terminal.line(describe(config, built, group))
     alone = Rate(0, 0)
     with others_wait(group):
         if group.rank == 0:
-            alone = measure(replace(config, sync="none"), group, [0])
+            alone = measure(config, group, [0])
     together = measure(config, group, list(range(group.world_size)))
     for line in report(config, group, alone, together):
         terminal.line(line)
     return 0
 
 
-def measure(config: BenchmarkConfig, group: Group, members: list[int]) -> Rate:
+def measure(config: BenchmarkConfig, group: Job, members: list[int]) -> Rate:
     """Return images per second of the ranks `members` together."""
     torch.manual_seed(0)
     built = architecture(config.arch)
-    model = placed(built.network, group, config.sync)
+    network = built.network.to(group.device)
+    model = synchronise(network, group) if len(members) == group.world_size else network
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images = torch.randn(config.batch_size, *built.shape, device=group.device)
     labels = torch.randint(built.classes, (config.batch_size,), device=group.device)
@@ -134,7 +133,7 @@ def _step(
     optimizer.step()
 
 
-def describe(config: BenchmarkConfig, built: Architecture, group: Group) -> str:
+def describe(config: BenchmarkConfig, built: Architecture, group: Job) -> str:
     """Describe the workload; the batch size is per device."""
     tensors = [each.numel() for each in built.network.parameters()]
     return (
@@ -144,7 +143,7 @@ def describe(config: BenchmarkConfig, built: Architecture, group: Group) -> str:
     )
 
 
-def report(config: BenchmarkConfig, group: Group, alone: Rate, together: Rate) -> list[str]:
+def report(config: BenchmarkConfig, group: Job, alone: Rate, together: Rate) -> list[str]:
     """Return the result as lines for people, and a last line for programs."""
     count = group.world_size
     efficiency = together.mean / (count * alone.mean) if alone.mean else 0.0

@@ -20,19 +20,19 @@ from muster.deploy.features.bench.programs.host_speed import HostConfig
 from muster.deploy.features.bench.programs.links import LinksConfig
 from muster.deploy.features.bench.programs.sweep import SweepConfig, size
 from muster.deploy.features.bench.programs.timed_operations import OPERATIONS, REDUCTIONS, TYPES
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from tests.train.forked import on_hosts
 
 NAMES = [f"host{number}" for number in range(3)]
 
 
-def printed_links(group: Group) -> str:
+def printed_links(group: Job) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as text:
         assert links_tool.show(group, LinksConfig(large=1 << 12, seconds=0.01, trips=3)) == 0
     return text.getvalue()
 
 
-def printed_speeds(group: Group) -> str:
+def printed_speeds(group: Job) -> str:
     config = HostConfig(seconds=0.001, mebibytes=1, matrix=8, in_turn=True)
     with contextlib.redirect_stdout(io.StringIO()) as text:
         assert host_speed.show(group, config) == 0

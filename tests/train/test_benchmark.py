@@ -17,7 +17,7 @@ from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
     from tests.train.conftest import Launch
 
 QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches", "1")
@@ -28,7 +28,7 @@ def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
     job = launch("mpirun", 2, "-m", "benchmarks.tools.scaling", "--dummy", *QUICK)
     assert job.status == 0, job.stderr
     lines = job.stdout.splitlines()
-    assert "launched by mpirun, --sync ddp" in lines[0]
+    assert "launched by mpirun" in lines[0]
     assert "77 tensors, synthetic images 3x32x32, batch 2 per device, 4 in total" in lines[1]
     assert [line.split("  ")[0] for line in lines[2:5]] == ["one device alone", "per device", "total of 2"]
     assert (job.verdict["ranks"], job.verdict["batch_per_device"]) == ("2", "2")
@@ -38,9 +38,9 @@ def test_the_rate_is_images_of_all_ranks_by_the_seconds_of_the_mean_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step takes 0.1 s on the first rank's clock and 0.3 s on the second's."""
-    config = BenchmarkConfig(arch="mlp", batch_size=2, warm_up=1, iterations=3, batches=5, sync="none")
+    config = BenchmarkConfig(arch="mlp", batch_size=2, warm_up=1, iterations=3, batches=5)
 
-    def run(group: Group) -> tuple[float, float]:
+    def run(group: Job) -> tuple[float, float]:
         now = [0.0]
 
         def step(*_: object) -> None:
@@ -58,7 +58,7 @@ def test_the_rate_is_images_of_all_ranks_by_the_seconds_of_the_mean_rank(
 
 
 def test_the_efficiency_is_of_the_total_to_as_many_devices_alone() -> None:
-    group = cast("Group", SimpleNamespace(world_size=4))
+    group = cast("Job", SimpleNamespace(world_size=4))
     lines = report(BenchmarkConfig(), group, Rate(100.0, 1.0), Rate(300.0, 8.0))
     assert lines[1] == "per device          75.0 ± 2.000 img/s"
     assert lines[3] == "scaling efficiency  75.0%, total / (4 x one device alone)"

@@ -29,7 +29,7 @@ def _newest(folder: Path) -> dict[str, Any]:
     for path in files.stored(folder):
         try:
             files.verify(path)
-        except files.Damaged:
+        except files.Unfit:
             continue
         return files.load(path)
     return _state(0)
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, damage: Callable[[Path], 
     path = files.save(tmp_path, 2, _state(2))
     files.verify(path)
     damage(path)
-    with pytest.raises(files.Damaged, match=r"step-00000002/state\.pt"):
+    with pytest.raises(files.Unfit, match=r"step-00000002/state\.pt"):
         files.verify(path)
 
 

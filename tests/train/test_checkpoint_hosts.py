@@ -15,7 +15,7 @@ from muster.train.checkpoint.checkpoints import Checkpoints
 from muster.train.checkpoint.core import Finding, Good
 from muster.train.checkpoint.sharded import ShardedCheckpoints
 from muster.train.job.failure import TrainError
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from tests.train.forked import on_hosts
 
 KEEP = 3
@@ -39,7 +39,7 @@ def _damage(folder: Path, step: int) -> None:
 def _restart(tmp_path: Path, hosts: int, resume: Path | None = None) -> tuple[int | None, str]:
     """Return the step from which all hosts continue, and what rank 0 says; host n has the folder hostn."""
 
-    def run(group: Group) -> tuple[int | None, str]:
+    def run(group: Job) -> tuple[int | None, str]:
         said: list[str] = []
         out = tmp_path / f"host{group.rank}"
         checkpoints = Checkpoints(group, out, keep=KEEP, say=said.append)
@@ -124,7 +124,7 @@ def test_no_complete_checkpoint_where_one_was_asked_for_is_an_error(tmp_path: Pa
     other = _have(tmp_path / "elsewhere", 4)
     _damage(other, 4)
 
-    def run(group: Group) -> str:
+    def run(group: Job) -> str:
         checkpoints = Checkpoints(group, tmp_path / f"host{group.rank}", keep=1, say=lambda _: None)
         with pytest.raises(TrainError) as caught:
             checkpoints.load(_state(0), other)
@@ -139,7 +139,7 @@ def test_a_shared_folder_has_one_writer_and_others_one_each(tmp_path: Path) -> N
     (tmp_path / "host0").mkdir()
     (tmp_path / "host1").symlink_to(tmp_path / "host0")
 
-    def run(group: Group) -> tuple[bool, list[int]]:
+    def run(group: Job) -> tuple[bool, list[int]]:
         checkpoints = Checkpoints(group, tmp_path / f"host{group.rank}", keep=KEEP, say=lambda _: None)
         checkpoints.save(1, _state(1))
         return checkpoints.leads, checkpoints.disks.every
@@ -153,7 +153,7 @@ def test_a_shared_folder_has_one_writer_and_others_one_each(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_made_names_host_and_folder(tmp_path: Path) -> None:
     (tmp_path / "host0").touch()
 
-    def run(group: Group) -> str:
+    def run(group: Job) -> str:
         with pytest.raises(TrainError) as caught:
             Checkpoints(group, tmp_path / "host0", keep=1, say=lambda _: None)
         return str(caught.value)
@@ -177,7 +177,7 @@ WHOLE, SHARDED = "Checkpoints", "ShardedCheckpoints"
 def test_a_rank_that_names_files_that_cannot_be_is_an_error(
     tmp_path: Path, kind: str, step: int, name: str, says: str
 ) -> None:
-    def run(group: Group) -> str:
+    def run(group: Job) -> str:
         checkpoints = {WHOLE: Checkpoints, SHARDED: ShardedCheckpoints}[kind](group, tmp_path / "out")
         finding = Finding([Good(name, "save")] if group.rank else [], [])
         with pytest.raises(TrainError) as caught:

@@ -22,10 +22,10 @@ from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
 
 
-def _silent(group: Group, tmp_path: Path, **options: Any) -> Checkpoints:
+def _silent(group: Job, tmp_path: Path, **options: Any) -> Checkpoints:
     return Checkpoints(group, tmp_path / f"host{group.rank}", say=lambda _: None, **options)
 
 
@@ -45,7 +45,7 @@ def _silent(group: Group, tmp_path: Path, **options: Any) -> Checkpoints:
     ids=lambda value: type(value).__name__,
 )
 def test_what_could_not_be_loaded_is_refused_before_it_is_saved(tmp_path: Path, value: Any) -> None:
-    def refused(group: Group) -> str:
+    def refused(group: Job) -> str:
         checkpoints = _silent(group, tmp_path)
         with pytest.raises(TrainError) as refusal:
             checkpoints.save(1, {"loader": {"place": [1, value]}})
@@ -78,7 +78,7 @@ def test_what_is_accepted_can_be_loaded(tmp_path: Path) -> None:
 def test_a_training_that_has_diverged_never_pushes_out_the_good_checkpoints(
     tmp_path: Path, kind: Any
 ) -> None:
-    def run(group: Group) -> tuple[str, list[str], int | None]:
+    def run(group: Job) -> tuple[str, list[str], int | None]:
         checkpoints = kind(group, tmp_path / f"host{group.rank}", keep=1, say=lambda _: None)
         model = nn.Linear(2, 2)
         checkpoints.save(1, {"model": model})
@@ -137,7 +137,7 @@ STRATEGIES = ("none", "ddp", "zero", "fsdp")
 def test_compiled_and_plain_models_continue_each_other(tmp_path: Path, strategy: str) -> None:
     """Each form saves after a step; each other form, and that of a single process, has the same then."""
 
-    def run(group: Group) -> list[str]:
+    def run(group: Job) -> list[str]:
         wrong = []
         torch.set_num_threads(1)
         for number, form in enumerate(COMPILED):
@@ -175,7 +175,7 @@ def test_every_part_with_a_state_is_loaded_in_place_and_plain_data_is_replaced(t
             "best": {"loss": 9.0, "weights": torch.zeros(2)},
         }
 
-    def run(group: Group) -> tuple[int | None, float, float, float]:
+    def run(group: Job) -> tuple[int | None, float, float, float]:
         first, second = parts(), parts()
         first["optimizer"].step()
         first["scheduler"].step()
@@ -192,7 +192,7 @@ def test_every_part_with_a_state_is_loaded_in_place_and_plain_data_is_replaced(t
 
 
 def test_other_options_are_refused_by_name_with_nothing_changed(tmp_path: Path) -> None:
-    def run(group: Group) -> tuple[str, int | None]:
+    def run(group: Job) -> tuple[str, int | None]:
         _silent(group, tmp_path, same={"seed": 1, "batch_size": 8}).save(1, {"model": nn.Linear(2, 2)})
         model = nn.Linear(2, 2)
         before = model.weight.detach().clone()

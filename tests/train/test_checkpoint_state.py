@@ -19,7 +19,7 @@ from tests.train.forked import on_hosts
 from tests.train.states import consolidated, restore
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
 
 Pair = tuple[nn.Module, torch.optim.Optimizer]
 
@@ -75,7 +75,7 @@ STRATEGIES = {"ddp": _ddp, "zero": _zero, "fsdp": _fsdp}
 def test_what_one_strategy_saved_any_other_continues(tmp_path: Path, strategy: str) -> None:
     """Two steps split among two ranks, one in a single process, and one split again: four alone."""
 
-    def two_steps(_: Group) -> dict[str, Any]:
+    def two_steps(_: Job) -> dict[str, Any]:
         model, optimizer = STRATEGIES[strategy]()
         _step(model, optimizer)
         _step(model, optimizer)
@@ -86,7 +86,7 @@ def test_what_one_strategy_saved_any_other_continues(tmp_path: Path, strategy: s
     for state in states:
         _assert_close(_alone(2, state), _alone(4))
 
-    def one_more(_: Group) -> dict[str, torch.Tensor]:
+    def one_more(_: Job) -> dict[str, torch.Tensor]:
         model, optimizer = STRATEGIES[strategy]()
         restore(model, optimizer, states[0])
         _step(model, optimizer)
@@ -110,7 +110,7 @@ def test_only_writers_collect_the_state(tmp_path: Path, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_checkpoint_before_the_first_step_is_the_beginning(tmp_path: Path, strategy: str) -> None:
-    def saved_and_restored(_: Group) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def saved_and_restored(_: Job) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         state = consolidated(*STRATEGIES[strategy](), writers=(0, 1))
         again = STRATEGIES[strategy]()
         restore(*again, copy.deepcopy(state))

@@ -19,7 +19,7 @@ from muster.deploy.features.bench.programs.tool import ToolConfig
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
     from tests.train.conftest import Launch
 
 NAMES = {operation.name for operation in OPERATIONS}
@@ -60,7 +60,7 @@ def _refuse(world: World) -> Pairs:
 def test_what_all_refuse_is_lacking_and_what_some_refuse_is_broken(
     tmp_path: Path, ranks: int, expected: str
 ) -> None:
-    def run(group: Group) -> tuple[str, str]:
+    def run(group: Job) -> tuple[str, str]:
         world = World(group.rank, group.world_size, group.device, torch.float32)
         return outcomes.together(group.all_gather(measure.run(Operation("odd", "", _refuse), world)))
 
@@ -76,7 +76,7 @@ def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pyte
     now = [1.0]
     monkeypatch.setattr(operations, "time", Mock(sleep=now.append, time=lambda: sum(now)))
 
-    def run(group: Group) -> str:
+    def run(group: Job) -> str:
         return measure.run(barrier, World(group.rank, 2, group.device, torch.float32))[0]
 
     assert on_hosts(tmp_path, 2, run) == [outcomes.WRONG, outcomes.RIGHT]

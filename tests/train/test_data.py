@@ -6,14 +6,13 @@ import gzip
 import hashlib
 import sys
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
-from muster.train.demo.datasets import digits, load
-from muster.train.demo.datasets.samples import Samples
+from muster.train.demo import datasets
+from muster.train.demo.datasets import Samples, load
 from muster.train.demo.image_network import image_network
 from muster.train.job.failure import TrainError
 
@@ -21,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def _load(data: str) -> tuple[Samples, Samples]:
-    return load(data, torch.float32, CPU)
+    return load(data, CPU)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def test_samples_are_the_same_each_time_and_none_is_in_both_parts(
     for part, again in zip((training, test), _load(data), strict=True):
         assert torch.equal(again.images, part.images)
         assert torch.equal(again.labels, part.labels)
-    images, labels = import_module(f"muster.train.demo.datasets.{data}").images()
+    images, labels = getattr(datasets, data)()
     assert _rows(training.images, training.labels) + _rows(test.images, test.labels) == _rows(images, labels)
     assert 0 <= training.images.min() < training.images.max() <= 1
     assert set(training.labels.tolist()) == set(range(10))
@@ -112,5 +111,5 @@ def test_a_folder_without_classes_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_the_digits_are_those_of_scikit_learn() -> None:
     """The accuracy that documents and tests state is that of these images."""
-    digest = hashlib.sha256(gzip.decompress(digits.FILE.read_bytes())).hexdigest()
+    digest = hashlib.sha256(gzip.decompress(datasets.DIGITS.read_bytes())).hexdigest()
     assert digest == "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"

@@ -11,11 +11,11 @@ import torch
 
 from muster.train.job.failure import TrainError
 from muster.train.job.finite import FiniteLosses, all_finite
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from tests.train.forked import on_hosts, train_alone
 
 
-def _refusal(losses: list[float], weight: float, with_gradient: bool, group: Group) -> str:
+def _refusal(losses: list[float], weight: float, with_gradient: bool, group: Job) -> str:
     """Have the last rank compute these losses, one in each step; returns what check_finite says."""
     for loss in losses:
         mine = torch.tensor([loss if group.rank == group.world_size - 1 else 1.0])

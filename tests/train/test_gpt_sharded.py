@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 from muster.train import ShardedCheckpoints, TrainError
 from muster.train.checkpoint.parts import local
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from tests.train.forked import on_hosts, run_script
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_what_cannot_be_sharded_is_refused(
 
 
 def test_what_a_killed_save_left_never_counts_as_a_checkpoint_to_keep(tmp_path: Path) -> None:
-    def saved(group: Group) -> int | None:
+    def saved(group: Job) -> int | None:
         model = torch.nn.Linear(4, 4)
         optimizer = torch.optim.AdamW(model.parameters())
         checkpoints = ShardedCheckpoints(group, tmp_path / "out", keep=1)
@@ -174,7 +174,7 @@ def test_what_a_killed_save_left_never_counts_as_a_checkpoint_to_keep(tmp_path: 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     """What is saved are the weights at the time of the call, whatever happens to them afterwards."""
 
-    def saved(group: Group) -> tuple[int | None, float]:
+    def saved(group: Job) -> tuple[int | None, float]:
         torch.manual_seed(0)
         model = torch.nn.Linear(500, 500)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -196,7 +196,7 @@ def shards(model: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> list[tor
 
 
 def test_the_shards_of_each_rank_are_copied_before_the_training_goes_on(tmp_path: Path) -> None:
-    def saved(group: Group) -> tuple[list[float], list[float]]:
+    def saved(group: Job) -> tuple[list[float], list[float]]:
         torch.manual_seed(0)
         model = torch.nn.Linear(300, 301)
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
@@ -225,7 +225,7 @@ def test_the_shards_of_each_rank_are_copied_before_the_training_goes_on(tmp_path
 
 
 def test_a_folder_that_cannot_be_written_is_named_on_every_rank(tmp_path: Path) -> None:
-    def refused(group: Group) -> str:
+    def refused(group: Job) -> str:
         model = torch.nn.Linear(5, 5)
         optimizer = torch.optim.AdamW(model.parameters())
         checkpoints = ShardedCheckpoints(group, tmp_path / "out")
@@ -247,7 +247,7 @@ def test_a_folder_that_cannot_be_written_is_named_on_every_rank(tmp_path: Path) 
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    def refused(group: Group) -> str:
+    def refused(group: Job) -> str:
         first, second = torch.nn.Linear(5, 5), torch.nn.Linear(6, 6)
         checkpoints = ShardedCheckpoints(group, tmp_path / "out")
         checkpoints.save(1, {"model": first, "optimizer": torch.optim.AdamW(first.parameters())})
@@ -263,7 +263,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 def damaged(folder: Path, damage: Callable[[Path], None]) -> list[tuple[int | None, str]]:
     """Which step each of two ranks resumes from after `damage` to the newer of two, and what it says."""
 
-    def resumed(group: Group) -> tuple[int | None, str]:
+    def resumed(group: Job) -> tuple[int | None, str]:
         said: list[str] = []
         model = torch.nn.Linear(64, 64)
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))

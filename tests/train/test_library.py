@@ -14,28 +14,27 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import muster.train
 from muster.train import GlobalBatchSampler, Job, TrainError, process_group
-from muster.train.job.group import Group
 from muster.train.job.ranks import Ranks
 from tests.train.conftest import environment
 from tests.train.forked import on_hosts
 
 # A change here is a change for users: the changelog names it.
 SIGNATURES = {
-    "ShardedCheckpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3, "
+    "ShardedCheckpoints": "(group: 'Job', out: 'Path', *, keep: 'int' = 3, "
     "say: 'Callable[[str], None] | None' = None, same: 'Mapping[str, Any] | None' = None) -> 'None'",
-    "Checkpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3, "
+    "Checkpoints": "(group: 'Job', out: 'Path', *, keep: 'int' = 3, "
     "say: 'Callable[[str], None] | None' = None, same: 'Mapping[str, Any] | None' = None) -> 'None'",
     "GlobalBatchSampler": "(*, samples: 'int', batch_size: 'int', rank: 'int', world_size: 'int', "
     "seed: 'int' = 0, shuffle: 'bool' = True, drop_last: 'bool' = False) -> 'None'",
-    "Preemption": "(group: 'Group') -> 'None'",
-    "RandomStreams": "(group: 'Group') -> 'None'",
+    "Preemption": "(group: 'Job') -> 'None'",
+    "RandomStreams": "(group: 'Job') -> 'None'",
     "TrainingLoop": "(job: 'Job', states: 'MutableMapping[str, Any]', *, "
-    "resume: \"bool | Path | Literal['if-any'] | None\" = None, checkpoints: 'Saves | None' = None, "
+    "resume: \"bool | Path | Literal['if-any'] | None\" = None, "
+    "checkpoints: 'BaseCheckpoints | None' = None, "
     "save_every: 'int' = 0, "
     "log_every: 'int' = 10, collect_every: 'int' = 50, profile: 'str' = '', tensorboard: 'bool' = False) "
     "-> 'None'",
-    "StepLog": "(group: 'Group', out: 'Path', *, after_step: 'int' = 0, "
-    "tensorboard: 'bool' = False) -> 'None'",
+    "StepLog": "(group: 'Job', out: 'Path', *, after_step: 'int' = 0, tensorboard: 'bool' = False) -> 'None'",
     "StepMetrics": "(step: 'int', loss: 'float', lr: 'float', gradient_norm: 'float | None', "
     "samples_per_second: 'float', tokens_per_second: 'float | None', step_seconds: 'float', "
     "data_seconds: 'float', compute_seconds: 'float', optimizer_seconds: 'float', "
@@ -43,14 +42,14 @@ SIGNATURES = {
     "process_group": "(ranks: 'Ranks | None' = None, *, backend: 'str | None' = None, init: 'str' = 'auto', "
     "timeout: 'timedelta' = datetime.timedelta(seconds=300), environ: 'Mapping[str, str]' = ..., "
     "step_timeout: 'timedelta | None' = None) -> 'Iterator[Job]'",
-    "profile_steps": "(text: 'str', group: 'Group', out: 'Path', *, after_step: 'int' = 0) "
+    "profile_steps": "(text: 'str', group: 'Job', out: 'Path', *, after_step: 'int' = 0) "
     "-> 'Iterator[Callable[[], None]]'",
     "register_mpi": "() -> 'str'",
     "run": "(function: 'Callable[..., T]', *arguments: 'Any', spawn: 'int' = 0, "
     "backend: 'str | None' = None, init: 'str' = 'auto', "
     "timeout: 'timedelta' = datetime.timedelta(seconds=300), "
     "step_timeout: 'timedelta | None' = None) -> 'T | None'",
-    "synchronise": "(model: 'nn.Module', job: 'Group', **options: 'Any') -> 'DistributedDataParallel'",
+    "synchronise": "(model: 'nn.Module', job: 'Job', **options: 'Any') -> 'DistributedDataParallel'",
 }
 MEMBERS_OF_JOB = {
     *("rank", "world_size", "ranks", "hosts", "host_count", "node_rank"),
@@ -116,7 +115,7 @@ def test_the_global_mean_and_its_gradient_weigh_every_sample_alike(tmp_path: Pat
     assert on_hosts(tmp_path, 3, _gradient_of_uneven_shares) == [pytest.approx((3.0, 3.0))] * 3
 
 
-def _accumulated_gradient(micro_batches: list[list[list[float]]], group: Group) -> tuple[float, float]:
+def _accumulated_gradient(micro_batches: list[list[list[float]]], group: Job) -> tuple[float, float]:
     """The mean and its gradient, of this rank's micro-batches, each loss times a weight of 1."""
     weight = torch.ones((), requires_grad=True)
     mine = [torch.tensor(losses) for losses in micro_batches[group.rank]]

@@ -21,13 +21,13 @@ from muster.train.job.long_work import others_wait
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
 
 TIMEOUT = timedelta(seconds=10)
 
 
 def test_nobody_goes_on_before_the_last_has_done_its_work(tmp_path: Path) -> None:
-    def run(group: Group) -> list[bool]:
+    def run(group: Job) -> list[bool]:
         seen = []
         for number in range(3):
             done = tmp_path / f"done-{number}"
@@ -55,7 +55,7 @@ def test_a_checkpoint_is_there_when_save_returns_on_any_rank(
 
     monkeypatch.setattr(files, "save", slowly)
 
-    def run(group: Group) -> bool:
+    def run(group: Job) -> bool:
         checkpoints = Checkpoints(group, tmp_path, keep=1, say=lambda _: None)
         checkpoints.save(7, {"model": torch.ones(3)})
         return files.path_of(checkpoints.folder, 7).exists()
@@ -73,7 +73,7 @@ def test_rank_0_with_the_store_stays_until_the_others_have_asked_it(
         wait(store, name, timeout)
         (tmp_path / "the others have asked").touch()
 
-    def run(group: Group) -> bool:
+    def run(group: Job) -> bool:
         if group.rank == 1:
             monkeypatch.setattr(long_work, "_wait", late)
         with others_wait(group):
@@ -115,7 +115,7 @@ def test_ranks_without_a_sign_of_life_are_not_waited_for(monkeypatch: pytest.Mon
 
 
 def test_a_rank_that_works_shows_that_it_lives(tmp_path: Path) -> None:
-    def run(group: Group) -> int:
+    def run(group: Job) -> int:
         group = replace(group, timeout=timedelta(seconds=1))
         with others_wait(group):
             while group.store.add("muster/long-work/0/alive", 0) < 3:

@@ -22,7 +22,7 @@ from tests.train.forked import on_hosts
 from tests.train.probe_tables import GLOO, OURS, documented, told
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
     from tests.train.conftest import Launch
 
 PATIENCE = timedelta(
@@ -49,7 +49,7 @@ def test_a_cell_that_goes_wrong_costs_only_itself(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(apart, "STARTING", timedelta(seconds=200))
     order = [GOOD, HANGING, GOOD, DYING, ODD, GOOD]
 
-    def run(group: Group) -> tuple[list[tuple[str, str]], str, str]:
+    def run(group: Job) -> tuple[list[tuple[str, str]], str, str]:
         measured = measure_apart(group, "gloo", order, patience=PATIENCE, measure=measure_badly)
         assert [one.cell for one in measured] == order
         tables = {"gloo": measured}

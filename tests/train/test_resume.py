@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +34,13 @@ if TYPE_CHECKING:
 SHORT = ("--limit", "193", "--epochs", "3", "--save-every", "3", "--keep", "100")
 
 
-def _train(
-    folder: Path, ranks: int, *options: str, shared: bool = True, environ: Mapping[str, str] | None = None
-) -> None:
+def _train(folder: Path, ranks: int, *options: str, shared: bool = True, restart: int = 0) -> None:
     """Train on hosts of one rank each, with a folder they share or one each: `folder`/hostn."""
 
     def run(group: Job) -> None:
         out = folder if shared else folder / f"host{group.rank}"
-        train(TrainConfig.from_argv([*SHORT, "--out", str(out), *options], environ or {}), group)
+        config = TrainConfig.from_argv([*SHORT, "--out", str(out), *options], {})
+        train(config, replace(group, restart=restart))
 
     folder.mkdir(parents=True, exist_ok=True)
     on_hosts(folder, ranks, run)
@@ -130,7 +130,7 @@ def test_a_killed_job_that_the_driver_starts_again_continues(
         killed.setattr(Checkpoints, "save", _save_and_kill_rank_1_after_step_4(Checkpoints.save))
         _train(tmp_path, 2)
     assert 4 < files.step_of(files.stored(tmp_path / FOLDER)[0]) < 12
-    _train(tmp_path, 2, environ={"MUSTER_RESTART": "1"})
+    _train(tmp_path, 2, restart=1)
     assert f"resumed from {tmp_path}/checkpoints/step-" in capfd.readouterr().out
     assert _losses(tmp_path) == _losses(whole)
     assert _plain(_last(tmp_path)["model"]) == _plain(_last(whole)["model"])
@@ -215,7 +215,7 @@ def test_a_resume_that_is_refused_changes_nothing(
     shutil.copytree(whole, other)
     before = _files(tmp_path)
     if not options:
-        monkeypatch.setattr("muster.train.demo.main.image_network", lambda *_: torch.nn.Linear(8, 10))
+        monkeypatch.setattr("muster.train.demo.trainer.image_network", lambda *_: torch.nn.Linear(8, 10))
 
     def run(group: Job) -> None:
         chosen = other if group.rank == 1 else tmp_path / "nowhere"

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from muster.train.checkpoint.random_numbers import RandomStreams
-from muster.train.job.group import Group, seed_streams
+from muster.train.job.group import Job, seed_streams
 from muster.train.replicas import synchronise
 from tests.train.forked import on_hosts
 
@@ -28,7 +28,7 @@ class Augmented(Dataset[list[int]]):
         return [random.getrandbits(31), int(np.random.randint(2**31)), int(torch.randint(2**31, ()))]
 
 
-def _drawn(workers: int, group: Group) -> tuple[list[float], list[int]]:
+def _drawn(workers: int, group: Job) -> tuple[list[float], list[int]]:
     """Return the weights of a model, and what dropout and a DataLoader draw."""
     group.seed(7)
     model = synchronise(nn.Linear(2, 2), group)
@@ -48,7 +48,7 @@ def test_the_ranks_share_weights_and_no_other_random_number(tmp_path: Path, rank
 
 
 def test_ranks_of_one_stream_draw_the_same(tmp_path: Path) -> None:
-    def draw(group: Group) -> float:
+    def draw(group: Job) -> float:
         group.seed(7, stream=group.rank // 2)
         return torch.rand(()).item()
 
@@ -70,13 +70,13 @@ def _numbers() -> list[float]:
 
 
 def test_a_resumed_training_draws_on_on_every_rank(tmp_path: Path) -> None:
-    def interrupted(group: Group) -> tuple[dict[str, object], list[float]]:
+    def interrupted(group: Job) -> tuple[dict[str, object], list[float]]:
         group.seed(7)
         _numbers()
         state = RandomStreams(group).state_dict()
         return state, _numbers()
 
-    def resumed(state: dict[str, object], group: Group) -> list[float]:
+    def resumed(state: dict[str, object], group: Job) -> list[float]:
         RandomStreams(group).load_state_dict(state)
         return _numbers()
 

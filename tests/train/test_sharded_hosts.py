@@ -23,7 +23,7 @@ from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
 
 
 def parts(ranks: int, seed: int = 0) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def whole(all_parts: dict[str, Any]) -> list[torch.Tensor]:
 def save(tmp_path: Path, ranks: int, steps: int) -> list[list[torch.Tensor]]:
     """Train that many steps and save after each; returns the whole state after each."""
 
-    def run(group: Group) -> list[list[torch.Tensor]]:
+    def run(group: Job) -> list[list[torch.Tensor]]:
         checkpoints = ShardedCheckpoints(group, tmp_path / f"host{group.rank}", say=lambda _: None)
         mine, states = parts(ranks), []
         for number in range(1, steps + 1):
@@ -74,7 +74,7 @@ def save(tmp_path: Path, ranks: int, steps: int) -> list[list[torch.Tensor]]:
 def load(tmp_path: Path, *hosts: int) -> tuple[int | None, list[torch.Tensor], str]:
     """Resume on these hosts; returns the step, the whole state and what rank 0 says."""
 
-    def run(group: Group) -> tuple[int | None, list[torch.Tensor], str]:
+    def run(group: Job) -> tuple[int | None, list[torch.Tensor], str]:
         said: list[str] = []
         out = tmp_path / f"host{hosts[group.rank]}"
         checkpoints = ShardedCheckpoints(group, out, say=said.append)
@@ -219,7 +219,7 @@ def _flip_a_bit(path: Path) -> None:
 
 
 def test_other_options_are_refused(tmp_path: Path) -> None:
-    def run(group: Group) -> str:
+    def run(group: Job) -> str:
         checkpoints = ShardedCheckpoints(group, tmp_path / f"host{group.rank}", same={"seed": 1})
         mine = parts(2)
         checkpoints.save(1, mine)

@@ -24,7 +24,7 @@ from tests.train.forked import on_hosts
 from tests.train.test_sharded_hosts import equal, load, parts, step, whole
 
 if TYPE_CHECKING:
-    from muster.train.job.group import Group
+    from muster.train.job.group import Job
 
 HOSTS, STEPS = 3, 4
 OPERATIONS = 8  # on files, of a host in a save: three syncs and a rename for each of two ranks
@@ -53,7 +53,7 @@ def _die_before(operation: int, folder: Path) -> None:
 def _killed(tmp_path: Path, victim: int, operation: int) -> int:
     """Train until `victim` is gone; returns the last step after whose save every host had finished."""
 
-    def run(group: Group) -> None:
+    def run(group: Job) -> None:
         checkpoints = ShardedCheckpoints(group, tmp_path / f"host{group.rank}", say=lambda _: None)
         if group.rank == victim:
             _die_before(operation, tmp_path / f"host{victim}")
@@ -74,7 +74,7 @@ def _killed(tmp_path: Path, victim: int, operation: int) -> int:
 def _expected(tmp_path: Path) -> list[list[torch.Tensor]]:
     """Return the whole state after each step of a training that nothing interrupts."""
 
-    def run(_: Group) -> list[list[torch.Tensor]]:
+    def run(_: Job) -> list[list[torch.Tensor]]:
         mine, states = parts(HOSTS), []
         for _step in range(STEPS):
             step(mine)

@@ -1,4 +1,4 @@
-"""Every strategy is the same training, at any number of ranks; run as test_any_world_size.py is."""
+"""The training of the demo is the same at any number of ranks; run as test_any_world_size.py is."""
 
 from __future__ import annotations
 
@@ -9,44 +9,39 @@ from datetime import timedelta
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from muster.train.data.sampler import GlobalBatchSampler
 from muster.train.demo.config import TrainConfig
-from muster.train.demo.datasets import load
-from muster.train.demo.datasets.samples import Samples
+from muster.train.demo.datasets import Samples, load
 from muster.train.demo.image_network import image_network
-from muster.train.demo.loop import learning_rate
-from muster.train.demo.main import image_trainer
+from muster.train.demo.loop import learning_rate, scheduled
+from muster.train.demo.trainer import Trainer
+from muster.train.job.failure import TrainError
 from muster.train.job.group import Job, process_group
 from muster.train.job.ranks import Ranks
-from tests.train.epochs import put_back, run_epoch, whole_state
+from muster.train.replicas import share_buffers, synchronise
 
-RANKS = Ranks.from_env(os.environ)
-STRATEGIES = [
-    "ddp",
-    *(["none"] * (RANKS.world_size == 1)),
-]
 # 65 = 2 * 32 + 1: nothing divides, and of the last batch all ranks but the first have none.
 PLAIN = TrainConfig(epochs=2, limit=65, batch_size=32)
-# Of the 32 a rank may have 11, which 3 parts do not divide; the norm of the gradients is about 1.
-IN_PARTS = dataclasses.replace(PLAIN, accumulate=3, clip=0.5)
+CLIPPED = dataclasses.replace(PLAIN, clip=0.5)  # the norm of the gradients is about 1
 
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Job]:
-    with process_group(RANKS, timeout=timedelta(seconds=180)) as joined:
+    with process_group(Ranks.from_env(os.environ), timeout=timedelta(seconds=180)) as joined:
         yield joined
 
 
 @pytest.fixture(scope="module")
 def digits() -> Samples:
-    return load("digits", torch.float32, torch.device("cpu"))[0].at(slice(PLAIN.limit))
+    return load("digits", torch.device("cpu"))[0].at(slice(PLAIN.limit))
 
 
 def one_process(config: TrainConfig, digits: Samples) -> list[float]:
-    """The losses of the same training, written down as plainly as can be, without replicas.py."""
+    """The losses of the same training, written down as plainly as can be, without the library."""
     torch.manual_seed(config.seed)
     network = image_network(digits.images.shape[1:], digits.classes)
     sgd = torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, weight_decay=1e-4, lr=config.lr)
@@ -73,38 +68,65 @@ def one_process(config: TrainConfig, digits: Samples) -> list[float]:
     return losses
 
 
-def trained(config: TrainConfig, group: Job, digits: Samples, then: str | None = None) -> list[float]:
-    """The losses of our training; after an epoch its state goes on with the strategy `then`, if given."""
-    trainer = image_trainer(config, group, digits)
-    losses = [run_epoch(trainer)]
-    if then:
-        state = whole_state(trainer)
-        trainer = image_trainer(dataclasses.replace(config, sync=then), group, digits)
-        put_back(trainer, state)
-    return [*losses, run_epoch(trainer, 1)]
+def trainer_of(config: TrainConfig, group: Job, digits: Samples) -> Trainer:
+    return Trainer(config, group, digits, scheduled(config, len(digits)))
 
 
-@pytest.mark.parametrize("config", [PLAIN, IN_PARTS], ids=["plain", "in parts, clipped"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_losses_are_those_of_one_process(
-    group: Job, digits: Samples, strategy: str, config: TrainConfig
-) -> None:
-    losses = trained(dataclasses.replace(config, sync=strategy), group, digits)
-    assert losses == pytest.approx(one_process(config, digits), abs=1e-5)
+def trained(trainer: Trainer) -> list[float]:
+    """Train for two epochs, without checkpoints and figures; returns the losses."""
+    sampler, losses = trainer.batch_sampler, []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for step, share in enumerate(sampler.shares(), start=epoch * sampler.batches + 1):
+            trainer.step(share, step)
+        losses.append(trainer.epoch_loss())
+    return losses
 
 
-@pytest.mark.parametrize(
-    ("strategy", "then"), list(zip(STRATEGIES, [*STRATEGIES[1:], STRATEGIES[0]], strict=True))
-)
-def test_a_training_goes_on_with_another_strategy(
-    group: Job, digits: Samples, strategy: str, then: str
-) -> None:
-    losses = trained(dataclasses.replace(PLAIN, sync=strategy), group, digits, then)
-    assert losses == pytest.approx(one_process(PLAIN, digits), abs=1e-5)
+@pytest.mark.parametrize("config", [PLAIN, CLIPPED], ids=["plain", "clipped"])
+def test_the_losses_are_those_of_one_process(group: Job, digits: Samples, config: TrainConfig) -> None:
+    assert trained(trainer_of(config, group, digits)) == pytest.approx(one_process(config, digits), abs=1e-5)
 
 
 def test_bfloat16_keeps_the_losses_in_a_band(group: Job, digits: Samples) -> None:
-    losses = trained(dataclasses.replace(PLAIN, amp=True), group, digits)
-    exact = one_process(PLAIN, digits)
+    trainer, exact = (
+        trainer_of(dataclasses.replace(PLAIN, amp=True), group, digits),
+        one_process(PLAIN, digits),
+    )
+    losses = trained(trainer)
     assert losses == pytest.approx(exact, abs=1e-2)
     assert losses != pytest.approx(exact, abs=1e-7)
+    types = set()
+    trainer.model.register_forward_hook(lambda _, __, outputs: types.add(outputs.dtype))
+    trainer.accuracy(digits)
+    assert types == {torch.bfloat16}
+
+
+def test_the_ranks_share_an_evaluation(group: Job, digits: Samples) -> None:
+    trainer = trainer_of(PLAIN, group, digits)
+    right = trainer.model(digits.images).argmax(dim=1) == digits.labels
+    assert trainer.accuracy(digits) == pytest.approx(float(right.double().mean()))
+
+
+def test_gradients_without_a_finite_norm_are_an_error_and_no_step(group: Job, digits: Samples) -> None:
+    trainer = trainer_of(CLIPPED, group, Samples(digits.images * float("inf"), digits.labels))
+    with pytest.raises(TrainError, match="step 1: the gradient norm is"):
+        trained(trainer)
+    assert all(bool(torch.isfinite(weight).all()) for weight in trainer.model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_half_precision_are_averaged(group: Job, dtype: torch.dtype) -> None:
+    model = synchronise(nn.Linear(1, 1, bias=False).to(dtype), group)
+    torch.autograd.backward(model(torch.full((1, 1), 1.0 + group.rank, dtype=dtype)).sum())
+    (weight,) = model.parameters()
+    assert float(weight.grad or 0) == pytest.approx((1 + group.world_size) / 2, rel=1e-2)
+
+
+def test_every_rank_gets_the_buffers_of_rank_0(group: Job) -> None:
+    model = synchronise(nn.BatchNorm1d(4), group)
+    model(torch.full((4, 4), float(group.rank)))
+    mean = model.module.get_buffer("running_mean")
+    assert len({*map(str, group.all_gather(mean.tolist()))}) == group.world_size
+    share_buffers(model, group)
+    assert len({*map(str, group.all_gather(mean.tolist()))}) == 1

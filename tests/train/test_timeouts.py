@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.job.timeouts import StepTimeout, set_timeouts
 from tests.train.forked import on_hosts
 
 
-def _collectives(group: Group) -> list[str]:
+def _collectives(group: Job) -> list[str]:
     """Be late on rank 1 before and after the first step; returns how each all_reduce of rank 0 ended."""
     group = replace(group, step_timeout=StepTimeout(timedelta(seconds=0.3)))
     ends = []

@@ -51,7 +51,7 @@ MOST: Mapping[str, int] = {
     "deploy/features/top": 2_030,
     "deploy/features/why": 5_450,
     "deploy/features/written_files": 140,
-    "train": 9_730,
+    "train": 9_000,
 }
 """Lower a number when a change removes lines. A change that adds lines to a full package removes others."""
 LONGEST_MODULE = 600

@@ -486,4 +486,4 @@ def test_the_library_of_ranks_has_the_practice_data() -> None:
     """So no host needs a package for the default training."""
     library = tree.of_package(TRAIN)
     (data,) = [file for file in library.files if not file.path.endswith(".py")]
-    assert (data.path, data.size) == ("train/demo/datasets/digits.csv.gz", 57523)
+    assert (data.path, data.size) == ("train/demo/digits.csv.gz", 57523)

@@ -118,5 +118,5 @@ def _examined(path: Path | None) -> Finding:
         return Finding([], [])
     try:
         return Finding([Good(name_of(0, 1), files.verify(path), (path / files.STATE).stat().st_size)], [])
-    except files.Damaged as damage:
+    except files.Unfit as damage:
         return Finding([], [str(damage)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import reprlib
 import secrets
@@ -14,7 +13,7 @@ from typing import Any
 
 from ..job import lock
 from ..job.failure import TrainError
-from ..job.group import Group
+from ..job.group import Job
 from ..job.long_work import others_wait
 from ..reporting.terminal import Terminal
 from . import files
@@ -66,7 +65,6 @@ class Disks:
         return sorted(set(self.of_rank))
 
     def ranks(self, disk: int) -> list[int]:
-        """Return the ranks that see a disk."""
         return [rank for rank, seen in enumerate(self.of_rank) if seen == disk]
 
     def neighbour(self, rank: int) -> int | None:
@@ -95,7 +93,7 @@ class BaseCheckpoints(ABC):
 
     def __init__(
         self,
-        group: Group,
+        group: Job,
         out: Path,
         *,
         keep: int = 3,
@@ -108,7 +106,7 @@ class BaseCheckpoints(ABC):
         that was made with others is refused.
         """
         self.group, self.folder, self.keep, self.same = group, out / FOLDER, keep, dict(same or {})
-        self.say = say or Terminal(group.ranks, os.environ).line
+        self.say = say or Terminal(group.ranks).line
         self.disks = Disks(group.all_gather(_lowest_rank_that_sees(self.folder, group), int, what="disk"))
         _take(self.folder, group, leads=self.leads)
 
@@ -118,8 +116,7 @@ class BaseCheckpoints(ABC):
         return self.group.rank in self.disks.every
 
     @abstractmethod
-    def save(self, step: int, states: Mapping[str, Any]) -> None:
-        """Save `states` as the checkpoint of `step`."""
+    def save(self, step: int, states: Mapping[str, Any]) -> None: ...
 
     def load(
         self, states: MutableMapping[str, Any], path: Path | None = None, *, required: bool = False
@@ -148,8 +145,7 @@ class BaseCheckpoints(ABC):
         """Return the newest checkpoint that is complete; `say` gets a line for each damaged file."""
 
     @abstractmethod
-    def _continue(self, found: Found, states: MutableMapping[str, Any], path: Path | None) -> None:
-        """Load a checkpoint into `states`, and set later ones aside."""
+    def _continue(self, found: Found, states: MutableMapping[str, Any], path: Path | None) -> None: ...
 
     def _order(self, found: Found) -> Any:
         """Return the key by which one of several saves of a step is used; a sharded one has its time."""
@@ -160,8 +156,7 @@ class BaseCheckpoints(ABC):
         self._set_aside(after=-1)
 
     @abstractmethod
-    def finish(self) -> None:
-        """Return when everything that was saved is on the disks."""
+    def finish(self) -> None: ...
 
     def _set_aside(self, after: int) -> None:
         aside = files.set_aside(self.folder, after) if self.leads else None
@@ -209,7 +204,6 @@ class BaseCheckpoints(ABC):
                 raise TrainError(f"{what}: rank {rank} ({self.group.hosts[rank]}): {reason}")
 
     def _refuse_other_options(self, there: Mapping[str, Any]) -> None:
-        """Raise TrainError if a checkpoint was made with other options than these."""
         changed = [
             f"the checkpoint is of a training with {name} {there.get(name)}, not {value}; "
             "continue with the same"
@@ -221,7 +215,6 @@ class BaseCheckpoints(ABC):
 
 
 def _complete(step: int, findings: Sequence[Finding]) -> list[Found]:
-    """Return the saves of which every file is there."""
     by_save: dict[tuple[str, int, int], dict[int, list[int]]] = {}
     for holder, finding in enumerate(findings):
         for good in finding.good:
@@ -234,12 +227,11 @@ def _complete(step: int, findings: Sequence[Finding]) -> list[Found]:
     ]
 
 
-def _take(folder: Path, group: Group, *, leads: bool) -> None:
+def _take(folder: Path, group: Job, *, leads: bool) -> None:
     """Lock the output folder for this job, on the ranks that lead a disk; TrainError if another has it."""
-    name, restart = getattr(group, "name", ""), getattr(group, "restart", 0)
     holder = ""
     try:
-        holder = lock.hold(folder.parent, name, restart) if leads else ""
+        holder = lock.hold(folder.parent, group.name, group.restart) if leads else ""
     except OSError as error:
         holder = f"no lock, {error.strerror}"
     for host, other in zip(group.hosts, group.all_gather(holder, str, what="lock"), strict=True):
@@ -263,7 +255,7 @@ def _refuse_none(where: Path, found: Sequence[str], say: Callable[[str], None], 
     )
 
 
-def _lowest_rank_that_sees(folder: Path, group: Group) -> int:
+def _lowest_rank_that_sees(folder: Path, group: Job) -> int:
     """Return the first of all ranks for which `folder` is the same folder as here.
 
     Paths and host names do not show it: a disk may be shared, or mounted elsewhere. So every rank creates a

@@ -30,8 +30,8 @@ BESIDE = ".new"  # suffix of a checkpoint that is being written
 REMOVED = ".old"  # suffix of a checkpoint that is being removed
 
 
-class Damaged(Exception):
-    """Why a checkpoint cannot be used."""
+class Unfit(Exception):
+    """Why a file or a checkpoint cannot be used."""
 
 
 class HashingFile:
@@ -149,16 +149,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def verify(path: Path) -> str:
-    """Return the SHA-256 of the checkpoint at `path`; raises Damaged if its bytes do not match it."""
+    """Return the SHA-256 of the checkpoint at `path`; raises Unfit if its bytes do not match it."""
     try:
         with (path / CHECKSUM).open(errors="replace") as checksum:
             record = checksum.read(1024).split()  # a longer one is no line of sha256sum
         with (path / STATE).open("rb") as file:
             digest = hash_of(file)
     except OSError as error:
-        raise Damaged(f"{error.filename or path}: {error.strerror}") from error
+        raise Unfit(f"{error.filename or path}: {error.strerror}") from error
     if record != [digest, STATE]:
-        raise Damaged(f"{path / STATE} does not have the checksum in {CHECKSUM}")
+        raise Unfit(f"{path / STATE} does not have the checksum in {CHECKSUM}")
     return digest
 
 

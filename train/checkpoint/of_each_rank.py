@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ..job.failure import TrainError
-from ..job.group import Group
+from ..job.group import Job
 
 AT_MOST = 64 << 20
 """Bytes of a rank's state as JSON."""
@@ -22,13 +22,6 @@ TYPES = {
 }
 
 
-class Stateful(Protocol):
-    """What has a state to save."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
 class OfEachRank:
     """Saves the states of all ranks' `part` together; each rank loads its own.
 
@@ -36,7 +29,7 @@ class OfEachRank:
     methods are collectives.
     """
 
-    def __init__(self, group: Group, part: Stateful, *, other: Callable[[list[Any]], None]) -> None:
+    def __init__(self, group: Job, part: Any, *, other: Callable[[list[Any]], None]) -> None:
         self.group, self.part, self.other = group, part, other
 
     def state_dict(self) -> dict[str, Any]:
@@ -52,7 +45,6 @@ class OfEachRank:
         return {"ranks": ranks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with this rank's state."""
         ranks = state["ranks"]
         if len(ranks) == self.group.world_size:
             self.part.load_state_dict(ranks[self.group.rank])

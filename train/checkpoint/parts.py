@@ -24,7 +24,6 @@ class Box:
 
     @classmethod
     def all_of(cls, shape: Sequence[int]) -> Box:
-        """Return the whole of a tensor as one part."""
         return cls([0] * len(shape), list(shape), list(shape))
 
     @property
@@ -63,7 +62,6 @@ class Stored:
     name: str = ""
 
     def whole(self) -> torch.Tensor:
-        """Return a copy of the whole tensor."""
         return self.read(Box.all_of(self.shape)).clone()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..job.group import Group
+from ..job.group import Job
 from .of_each_rank import OfEachRank
 
 
@@ -47,7 +47,7 @@ class RandomStreams(OfEachRank):
     first step again.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Job) -> None:
         super().__init__(group, _Stream(group.device), other=self._begin_others)
 
     def _begin_others(self, of_ranks: list[Any]) -> None:

@@ -13,6 +13,7 @@ and its `.metadata` is one: a compromised host would run code on all.
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import secrets
 import shutil
@@ -27,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from ..job.failure import TrainError
-from ..job.group import Group
+from ..job.group import Job
 from ..job.long_work import others_wait
 from . import files, shards
 from .core import SAME, BaseCheckpoints, Finding, Found, Good
@@ -46,14 +47,13 @@ class ShardedCheckpoints(BaseCheckpoints):
 
     def __init__(
         self,
-        group: Group,
+        group: Job,
         out: Path,
         *,
         keep: int = 3,
         say: Callable[[str], None] | None = None,
         same: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the arguments of Checkpoints."""
         super().__init__(group, out, keep=keep, say=say, same=same)
         self.copies = Copies.of(group, self.disks)
         self.writer = ThreadPoolExecutor(1, "checkpoint")
@@ -96,7 +96,7 @@ class ShardedCheckpoints(BaseCheckpoints):
         with others_wait(self.group):
             try:
                 written.result()
-            except (OSError, shards.Unfit) as error:
+            except (OSError, files.Unfit) as error:
                 why = str(error)
         self._raise_together(f"cannot write a checkpoint to {self.folder}", why)
         if self.leads:
@@ -120,7 +120,7 @@ class ShardedCheckpoints(BaseCheckpoints):
         for name in shards.names(folder)[sharing.index(self.group.rank) :: len(sharing)]:
             try:
                 good.append(Good(name, shards.verified(folder / name).save))
-            except shards.Unfit as unfit:
+            except files.Unfit as unfit:
                 damage.append(f"step {step}: {folder}: {unfit}")
         return Finding(good, damage)
 
@@ -130,11 +130,12 @@ class ShardedCheckpoints(BaseCheckpoints):
         tree = self._tree(found, assembled)
         self._refuse_other_options(tree.get(SAME, {}))
         refuse_other(states, tree)
-        self._fetch(found, assembled, set(self._needed(states, tree, assembled)))
+        needed = (assembled.files_with(there.name, box) for there, box in wanted(states, tree))
+        self._fetch(found, assembled, set(itertools.chain.from_iterable(needed)))
         with others_wait(self.group):
             try:
                 put_back(states, tree)
-            except shards.Unfit as unfit:
+            except files.Unfit as unfit:
                 why = str(unfit)
         self._raise_together(f"{folder} cannot be continued", why)
         self._set_aside(after=found.step)
@@ -148,7 +149,7 @@ class ShardedCheckpoints(BaseCheckpoints):
                 try:
                     index = shards.read_index(path / shards.name_of(file, len(found.holders)))
                     mine.append(shards.encoded(index).decode())
-                except shards.Unfit as unfit:
+                except files.Unfit as unfit:
                     why = str(unfit)
         self._raise_together(f"{path} cannot be continued", why)
         told = [iter(texts) for texts in self.group.all_gather(mine, list[str], at_most=shards.INDEX_AT_MOST)]
@@ -157,7 +158,7 @@ class ShardedCheckpoints(BaseCheckpoints):
             name = f"{shards.name_of(file, len(found.holders))} of {self.group.hosts[holders[0]]}"
             try:
                 indices.append(shards.checked_index(next(told[holders[0]], "").encode(), name))
-            except shards.Unfit as unfit:
+            except files.Unfit as unfit:
                 raise TrainError(f"{path} cannot be continued: {unfit}") from unfit
         return indices
 
@@ -166,24 +167,20 @@ class ShardedCheckpoints(BaseCheckpoints):
         source, data, why = found.holders[0][0], b"", ""
         try:
             data = assembled.shape() if self.group.rank == source else b""
-        except shards.Unfit as unfit:
+        except files.Unfit as unfit:
             why = str(unfit)
         self._raise_together(f"{assembled.folder} cannot be continued", why)
         size = self.group.all_gather(len(data), int)[source]
         sent = torch.frombuffer(bytearray(data or bytes(size)), dtype=torch.uint8).to(self.group.device)
         dist.broadcast(sent, src=source)
         try:
-            tree = assembled.tree(shape_of(sent.cpu().numpy().tobytes()))
-        except shards.Unfit as unfit:
+            shape = shards.data_of(io.BytesIO(sent.cpu().numpy().tobytes()), "the list of tensors")
+            tree = assembled.tree(shape)
+        except files.Unfit as unfit:
             raise TrainError(f"{assembled.folder} cannot be continued: {unfit}") from unfit
         if not isinstance(tree, dict):
             raise TrainError(f"{assembled.folder} is no checkpoint of this program")
         return tree
-
-    def _needed(self, states: Mapping[str, Any], tree: dict[str, Any], assembled: Assembled) -> Iterator[int]:
-        """Yield the files that have parts of what this rank needs."""
-        for there, box in wanted(states, tree):
-            yield from assembled.files_with(there.name, box)
 
     def _fetch(self, found: Found, assembled: Assembled, mine: set[int]) -> None:
         """Fetch the files that a disk lacks and its ranks need, each along a chain from one that has them."""
@@ -209,7 +206,7 @@ class ShardedCheckpoints(BaseCheckpoints):
                             deque(pieces, maxlen=0)  # sends them
                         else:
                             shards.write_received(path, index, pieces)
-                    except (OSError, shards.Unfit) as error:
+                    except (OSError, files.Unfit) as error:
                         why = str(error)
         self._raise_together(f"cannot fetch a checkpoint to {self.folder}", why)
         for disk, number in fetched.items():
@@ -230,7 +227,6 @@ class Assembled:
                 self.places.setdefault(part.name, []).append((file, number, part.box))
 
     def path(self, file: int) -> Path:
-        """Return the path of the files of a rank, without suffix."""
         return self.folder / shards.name_of(file, len(self.indices))
 
     def tree(self, shape: Any) -> Any:
@@ -244,13 +240,12 @@ class Assembled:
             return stored(leaf)
         whole, there = list(leaf.shape), self.places.get(name, [])
         if other := [box.whole for *_, box in there if box.whole != whole]:
-            raise shards.Unfit(f"{name} has the size {other[0]} in one file and {whole} in another")
+            raise files.Unfit(f"{name} has the size {other[0]} in one file and {whole} in another")
         if sum(box.size for *_, box in there) != math.prod(whole):
-            raise shards.Unfit(f"{name} is not there as a whole")
+            raise files.Unfit(f"{name} is not there as a whole")
         return Stored(whole, lambda box: self._read(name, box, leaf.dtype), name)
 
     def files_with(self, name: str, box: Box) -> Iterator[int]:
-        """Yield the files that have a part of this part of a tensor."""
         for file, _, part in self.places.get(name, []):
             if box.common(part) is not None:
                 yield file
@@ -267,7 +262,7 @@ class Assembled:
             made[both[0]].copy_(tensor[both[1]])
             found += made[both[0]].numel()
         if found != box.size:
-            raise shards.Unfit(f"{name} is not there as a whole")
+            raise files.Unfit(f"{name} is not there as a whole")
         return torch.empty(box.shape, dtype=dtype) if made is None else made
 
     def _tensors(self, file: int) -> list[torch.Tensor]:
@@ -281,8 +276,3 @@ class Assembled:
         buffer = io.BytesIO()
         torch.save(tree, buffer)
         return buffer.getvalue()
-
-
-def shape_of(data: bytes) -> Any:
-    """Return the tree that `Assembled.shape` has put into `data`; raises Unfit, and runs no code of it."""
-    return shards.data_of(io.BytesIO(data), "the list of tensors")

@@ -21,15 +21,11 @@ import torch
 
 from ..job.failure import TrainError
 from ..job.values import decoded
-from .files import HashingFile, hash_of, sync, sync_folder
+from .files import HashingFile, Unfit, hash_of, sync, sync_folder
 from .parts import Part
 
 INDEX_AT_MOST = 64 << 20  # bytes of a rank's .json
 NAME = re.compile("[0-9]{4,9}-of-[0-9]{4,9}")
-
-
-class Unfit(Exception):
-    """Why a file or a checkpoint cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

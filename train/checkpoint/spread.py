@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from ..job.failure import TrainError
-from ..job.group import Group
-from . import shards
+from ..job.group import Job
+from . import files, shards
 from .core import Disks, Found
 from .files import STATE, new_checkpoint
 
@@ -37,17 +37,15 @@ class Lane:
     group: dist.ProcessGroup | None = None
 
     def send(self, data: torch.Tensor, to: int) -> None:
-        """Send a tensor of bytes to rank `to`."""
         dist.send(data.to(self.device), dst=to, group=self.group)
 
     def receive(self, size: int, source: int) -> torch.Tensor:
-        """Return `size` bytes from rank `source`, in host memory."""
         data = torch.empty(size, dtype=torch.uint8, device=self.device)
         dist.recv(data, src=source, group=self.group)
         return data.cpu()
 
 
-def spread(group: Group, found: Found, chain: Sequence[int], path: Path | None, folder: Path) -> None:
+def spread(group: Job, found: Found, chain: Sequence[int], path: Path | None, folder: Path) -> None:
     """Copy the checkpoint at `path` of the first rank of `chain` into `folder` of the others.
 
     Ranks that are not in `chain` need not call it. Raises TrainError if what arrives is not what was sent.
@@ -126,7 +124,7 @@ class Copies:
     lane: Lane
 
     @classmethod
-    def of(cls, group: Group, disks: Disks) -> Copies:
+    def of(cls, group: Job, disks: Disks) -> Copies:
         """Open a lane beside the training's own collectives; every rank must call it."""
         if len(disks.every) == 1:
             return cls(disks, group.rank, Lane(group.device))
@@ -168,7 +166,7 @@ class Copies:
         for sender in senders:
             try:
                 self._take_from(sender, folder / shards.name_of(sender, ranks))
-            except (OSError, shards.Unfit) as error:  # the files of the others are taken all the same
+            except (OSError, files.Unfit) as error:  # the files of the others are taken all the same
                 wrong.append(error)
         if wrong:
             raise wrong[0]
@@ -178,7 +176,7 @@ class Copies:
         if size == FAILED:
             return
         if not 0 < size <= shards.INDEX_AT_MOST:
-            raise shards.Unfit(f"rank {sender} announces a list of {size} bytes")
+            raise files.Unfit(f"rank {sender} announces a list of {size} bytes")
         text = self.lane.receive(size, sender).numpy().tobytes()
         index = shards.checked_index(text, f"rank {sender}")
         shards.write_received(path, index, received(self.lane, index.size, sender))

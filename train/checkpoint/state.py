@@ -116,17 +116,14 @@ def refuse_other(states: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
         if name not in tree:
             raise TrainError(f"the checkpoint has no {name!r}: it has {', '.join(map(repr, tree))}")
         if isinstance(value, nn.Module):
-            here = {plain_name(key, value): leaf for key, leaf in value.state_dict().items()}
-            _refuse_another_network(_shapes(here), _shapes(tree[name]))
+            here = _shapes({plain_name(key, value): leaf for key, leaf in value.state_dict().items()})
+            there = _shapes(tree[name])
+            for key in [*here, *there]:
+                if here.get(key) != there.get(key):
+                    sizes = f"{there.get(key, 'missing')} there and {here.get(key, 'missing')} here"
+                    raise TrainError(f"the checkpoint is of another network: {key} is {sizes}")
         elif isinstance(value, Optimizer):
             _numbered(value, states, tree[name])
-
-
-def _refuse_another_network(here: Mapping[str, list[int]], there: Mapping[str, list[int]]) -> None:
-    for name in [*here, *there]:
-        if here.get(name) != there.get(name):
-            sizes = f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
-            raise TrainError(f"the checkpoint is of another network: {name} is {sizes}")
 
 
 def _shapes(state: Any) -> dict[str, list[int]]:
@@ -175,7 +172,8 @@ def wanted(states: Mapping[str, Any], tree: Mapping[str, Any]) -> Iterator[tuple
             for number, parameter in enumerate(of_groups(value)):
                 for there in numbered["state"].get(number, {}).values():
                     if isinstance(there, Stored):
-                        yield there, _box_like(parameter, there)
+                        same = there.shape == list(parameter.shape)
+                        yield there, box_of(parameter) if same else Box.all_of(there.shape)
             state = numbered["param_groups"]
         for there in leaves(state):
             if isinstance(there, Stored):
@@ -212,11 +210,6 @@ def _like(parameter: torch.Tensor, there: Stored) -> torch.Tensor:
     if isinstance(parameter, DTensor) and there.shape == list(parameter.shape):
         return sharded_like(parameter, there, copy=True)
     return there.whole()
-
-
-def _box_like(parameter: torch.Tensor, there: Stored) -> Box:
-    same = there.shape == list(parameter.shape)
-    return box_of(parameter) if same else Box.all_of(there.shape)
 
 
 def _numbered(optimizer: Optimizer, states: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,18 +23,6 @@ class Share:
     batch_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The `indices` at some positions of the epoch's order, from `start` on."""
-
-    start: int
-    indices: torch.Tensor
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.indices)
-
-
 class GlobalBatchSampler(Sampler[list[int]]):
     """Cuts one random order per epoch into global batches, and gives each rank every n-th sample of a batch.
 
@@ -91,7 +79,6 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     @property
     def used(self) -> int:
-        """How many samples an epoch uses."""
         return self.samples - (self.samples % self.batch_size if self.drop_last else 0)
 
     def set_epoch(self, epoch: int, *, skip: int = 0) -> None:
@@ -103,7 +90,6 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     @property
     def batches(self) -> int:
-        """How many batches a whole epoch has."""
         return -(-self.used // self.batch_size)
 
     def __len__(self) -> int:
@@ -127,18 +113,18 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def shares(self) -> Iterator[Share]:
         """Return this rank's share of each batch; a share may be empty."""
-        part = _Part(0, torch.empty(0, dtype=torch.int64))
+        first, indices = 0, torch.empty(0, dtype=torch.int64)  # at these positions of the order and after
         for start in range(self.skip * self.batch_size, self.used, self.batch_size):
             end = min(start + self.batch_size, self.used)
-            if end > part.end:
-                part = self._part(start, end)
-            batch = part.indices[start - part.start : end - part.start]
+            if end > first + len(indices):
+                first, indices = start, self._indices(start, end)
+            batch = indices[start - first : end - first]
             yield Share(batch[self.rank :: self.world_size], end - start)
 
-    def _part(self, start: int, end: int) -> _Part:
+    def _indices(self, start: int, end: int) -> torch.Tensor:
         """Return the indices at the positions `start` to `end` of the epoch's order, and some after it."""
         end = min(self.used, max(end, start + AT_ONCE))
         positions = np.arange(start, end, dtype=np.uint64)
         if self.shuffle:
             positions = shuffled(positions, self.samples, (self.seed, self.epoch))
-        return _Part(start, torch.from_numpy(positions.astype(np.int64)))
+        return torch.from_numpy(positions.astype(np.int64))

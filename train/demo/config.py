@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..options import (
@@ -13,24 +12,16 @@ from ..options import (
     LEARNING,
     OUTPUT,
     RANKS,
-    SYNC,
     RankOptions,
     broken,
     option,
     parse,
 )
-from ..replicas import CHOICES
 from ..reporting.outputs import wrong_steps
 from .datasets import FORMS as FORMS_OF_DATA
 
-LAST_EPOCH = "last epoch"
-# Variables that set the default of an option; of two that are set, the last counts.
-VARIABLES = (
-    ("MUSTER_OUT", "out"),
-    ("MUSTER_BACKEND", "backend"),
-    ("TORCHELASTIC_RESTART_COUNT", "restart"),  # torchrun --max-restarts
-    ("MUSTER_RESTART", "restart"),  # fab launch --max-restarts
-)
+# Variables that set the default of an option.
+VARIABLES = (("MUSTER_OUT", "out"), ("MUSTER_BACKEND", "backend"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,25 +42,14 @@ class TrainConfig(RankOptions):
         LEARNING, 1, "epochs in which the learning rate rises to its peak; at most half of all"
     )
     seed: int = option(LEARNING, 0, "decides the initial weights and the order of the samples")
-    dtype: str = option(LEARNING, "float32", "type of weights and images", choices=("float32", "float64"))
     amp: bool = option(LEARNING, False, "compute in bfloat16 where that is safe (torch.autocast)")
-    deterministic: bool = option(
-        LEARNING, False, "the same result, bit by bit, in every run on the same GPUs; CPUs do so anyway"
-    )
     limit: int = option(LEARNING, 0, "train on only this many samples; 0: on all")
 
     step_timeout: float = option(
         RANKS, 0.0, "seconds to wait in each collective after the first step; 0: as before it"
     )
 
-    sync: str = option(
-        SYNC,
-        "ddp",
-        "ddp: torch's own; none: no communication",
-        choices=CHOICES,
-    )
-    accumulate: int = option(SYNC, 1, "take a rank's share of a batch in so many parts, and synchronise once")
-    clip: float = option(SYNC, 0.0, "scale gradients down to this 2-norm over all weights; 0: do not")
+    clip: float = option(LEARNING, 0.0, "scale gradients down to this 2-norm over all weights; 0: do not")
 
     out: Path = option(
         OUTPUT,
@@ -80,10 +60,7 @@ class TrainConfig(RankOptions):
     profile: str = option(
         OUTPUT,
         "",
-        "profile these steps, such as 10:15, or without a value the last epoch: a trace and a table of each "
-        "rank, in OUT/profile",
-        nargs="?",
-        const=LAST_EPOCH,
+        "profile these steps, such as 10:15: a trace and a table of each rank, in OUT/profile",
         metavar="FIRST:LAST",
     )
     log_every: int = option(OUTPUT, 10, "steps between two lines of OUT/steps.jsonl; 0: none")
@@ -94,13 +71,8 @@ class TrainConfig(RankOptions):
         CHECKPOINTS,
         "",
         "continue from a checkpoint: auto, the newest complete one that any host has in --out; if-any, the "
-        "same, or from the beginning where there is none; or the path of a checkpoint or of another run",
-    )
-    restart: int = option(
-        CHECKPOINTS,
-        0,
-        "number of restarts of this job, default $MUSTER_RESTART or 0; a restarted job continues as with "
-        "--resume if-any",
+        "same, or from the beginning where there is none, as a restarted job does; or the path of a "
+        "checkpoint or of another run",
     )
 
     def wrong(self) -> list[str]:
@@ -111,25 +83,13 @@ class TrainConfig(RankOptions):
             ("--warm-up", self.warm_up, self.warm_up >= 0, "0 or more"),
             ("--seed", self.seed, 0 <= self.seed < 2**32, "from 0 to 4294967295"),
             ("--limit", self.limit, self.limit >= 0, "0 or more"),
-            ("--accumulate", self.accumulate, self.accumulate >= 1, "at least 1"),
             ("--step-timeout", self.step_timeout, 0 <= self.step_timeout < 1e8, "0 or more, and below 1e8"),
             ("--clip", self.clip, 0 <= self.clip < math.inf, "0 or more"),
             ("--save-every", self.save_every, self.save_every >= 0, "0 or more"),
             ("--log-every", self.log_every, self.log_every >= 0, "0 or more"),
             ("--keep", self.keep, self.keep >= 1, "at least 1"),
-            ("--restart", self.restart, self.restart >= 0, "0 or more"),
         )
-        lines = broken(rules)
-        if self.amp and self.dtype != "float32":
-            lines.append(f"--amp needs --dtype float32, got {self.dtype}")
-        if self.profile != LAST_EPOCH:
-            lines += wrong_steps(self.profile)
-        return [*lines, *RankOptions.wrong(self)]
-
-    @property
-    def step_patience(self) -> timedelta | None:
-        """How long a rank waits in a collective after the first step; None: as before it."""
-        return timedelta(seconds=self.step_timeout) if self.step_timeout else None
+        return [*broken(rules), *wrong_steps(self.profile), *RankOptions.wrong(self)]
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
@@ -139,7 +99,3 @@ class TrainConfig(RankOptions):
         """
         given = {option: environ[variable] for variable, option in VARIABLES if environ.get(variable)}
         return parse(cls, "python -m muster.train", argv, **given)
-
-    def as_text(self) -> dict[str, str]:
-        """Return the options as text, to keep beside a result."""
-        return {name: str(value) for name, value in asdict(self).items()}

@@ -13,29 +13,6 @@ from .failure import TrainError
 from .ranks import Ranks
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl", "cpu:gloo,cuda:nccl")
-# Names from old tutorials and other projects, and what to use instead.
-NOT_BACKENDS = {
-    "tcp": "torch removed it in 1.0: use gloo; --init tcp://HOST:PORT chooses the rendezvous",
-    "mpi4py": "use mpi; examples/mpi4py_allreduce.py trains with mpi4py alone",
-    "ddp": "it is a strategy: use --sync ddp",
-    "fsdp": "it shards a model, over nccl or gloo: see examples/gpt_sharded.py",
-    "horovod": "it is another library: use nccl with GPUs, gloo or mpi without",
-    "deepspeed": "it is another library: use nccl",
-    "ccl": "oneCCL's bindings are no longer maintained: use gloo or mpi",
-    "ucc": "use gloo or mpi on CPUs, nccl with GPUs",
-    "smddp": "it is Amazon SageMaker's: use nccl",
-    "cuda": "it is a device: use nccl",
-    "npu": "it is a device: use hccl",
-    "cpu": "it is a device: use gloo",
-}
-
-
-def check_name(name: str) -> str | None:
-    """Return why `name` is no backend that a user can choose; None if it is."""
-    if name in BACKENDS:
-        return None
-    known = f"--backend must be one of {' '.join(BACKENDS)}, got {name}"
-    return f"{known}: {NOT_BACKENDS[name]}" if name in NOT_BACKENDS else known
 
 
 def available(name: str) -> str:

@@ -65,7 +65,6 @@ def exchange(store: Store, identity: Identity, timeout: timedelta) -> list[Ident
 
 
 def _read(store: Store, key: str) -> Identity:
-    """Return what a process published about itself."""
     identity: Identity = decoded(store.get(key), Identity, f"the process at the rendezvous's {key}")
     return identity
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 import torch.distributed as dist
 
 from .failure import TrainError
-from .group import Group
+from .group import Job
 
 LOOK = 5.0  # seconds in one step after which a rank asks, and then again
 ASKED = 50.0  # times a second, by all ranks of a job
@@ -23,7 +23,7 @@ OF_BACKENDS = ("gloo", "NCCL", "closed by peer", "reset by peer")
 class Departure:
     """Who leaves a loop first; a thread looks for that in a step that takes long."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Job) -> None:
         """Every rank must call it, in the same order as others_wait."""
         self._group, self._key = group, f"muster/left/{next(group.long_works)}"
         self._step, self._over = 0, threading.Event()
@@ -34,7 +34,6 @@ class Departure:
             threading.Thread(target=self._look, name="muster loop", daemon=True).start()
 
     def in_step(self, step: int) -> None:
-        """Note that this rank begins a step."""
         self._step = step
 
     def leave(self) -> None:

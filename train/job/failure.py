@@ -4,12 +4,8 @@ A rank that raises must not leave through the interpreter's usual exit while the
 collective: `MPI_Finalize` runs there and waits for them in turn, so the job hangs
 (https://mpi4py.readthedocs.io/en/stable/mpi4py.run.html). Nor may it leave the process group first, which can
 wait for the same collective. It reports the error, on stderr and in a file, and exits; mpirun, torchrun or
-spawn.py then end the other ranks.
-
-A rank that a signal ends cannot report anything: the launcher does. Only a crash (SIGSEGV, SIGABRT ...)
-leaves Python's traceback of every thread on stderr. Outside of a training's steps (preemption.py) there is no
-handler for SIGTERM, on purpose: Python runs a handler between two instructions of its own, and a rank that
-waits in a collective executes none.
+spawn.py then end the other ranks. Outside of a training's steps (preemption.py) there is no handler for
+SIGTERM: a rank that waits in a collective would not run it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from .hardware import use_fair_share_of_cores
 from .join import identity_of, join, left_in_the_end, located
 from .ranks import Ranks
 from .rendezvous import rendezvous_store
-from .sums import VALUES, Purpose, add_up, message, read, values_of
+from .sums import VALUES, Purpose, message, read, values_of
 from .timeouts import StepTimeout
 
 T = TypeVar("T")
@@ -40,13 +40,17 @@ RESTARTS = ("MUSTER_RESTART", "TORCHELASTIC_RESTART_COUNT")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A joined process group, as one rank sees it.
+class Job:
+    """The job that this process is a rank of: a joined process group, and what else the launcher set.
 
     `hosts` has the host name of every rank, in rank order. `store` is the key-value store of the rendezvous,
     `timeout` how long a rank waits for the others in a collective, `long_works` counts for long_work.py,
     `losses` knows whether all of this rank's training losses were finite, `step_timeout` sets the time-out
     after the first step. `sums` is the group of sums.py, if it has one of its own.
+
+    `out` is the folder for files to keep, $MUSTER_OUT or else runs/alone of rank 0. `restart` is the number
+    of the restart, 0 at first: a program that finds more continues from its newest checkpoint. `name` is the
+    job's id, "" without a launch of Muster.
     """
 
     ranks: Ranks
@@ -59,6 +63,9 @@ class Group:
     losses: FiniteLosses = field(default_factory=FiniteLosses)
     step_timeout: StepTimeout = field(default_factory=StepTimeout)
     sums: dist.ProcessGroup | None = None
+    out: Path = OUT
+    restart: int = 0
+    name: str = ""
 
     @property
     def rank(self) -> int:
@@ -111,7 +118,6 @@ class Group:
         return [values.decoded(text, shape, name) for text, name in zip(texts, names, strict=True)]
 
     def barrier(self) -> None:
-        """Wait until every rank has called this."""
         add_up(self, Purpose.BARRIER)
 
     @overload
@@ -216,6 +222,13 @@ class Group:
         )
 
 
+def add_up(job: Job, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
+    """Add up at most VALUES values over all ranks, a collective; TrainError as `read`."""
+    sent = message(purpose, job.rank, job.device, values, step)
+    dist.all_reduce(sent, group=job.sums)
+    return read(sent, purpose, job.hosts, step)
+
+
 def _count(
     losses: torch.Tensor, weight: torch.Tensor | float | None, step_total: torch.Tensor | float | None
 ) -> torch.Tensor | float:
@@ -245,20 +258,6 @@ def seed_streams(seed: int, stream: int) -> None:
     torch.manual_seed(int(words[3]))
 
 
-@dataclass(frozen=True, slots=True)
-class Job(Group):
-    """The job that this process is a rank of: its group, and what else the launcher set.
-
-    `out` is the folder for files to keep, $MUSTER_OUT or else runs/alone of rank 0. `restart` is the number
-    of the restart, 0 at first: a program that finds more continues from its newest checkpoint. `name` is the
-    job's id, "" without a launch of Muster.
-    """
-
-    out: Path = OUT
-    restart: int = 0
-    name: str = ""
-
-
 @contextmanager
 def process_group(
     ranks: Ranks | None = None,
@@ -274,7 +273,7 @@ def process_group(
     `ranks` are those of `environ` unless given. `backend` is one of torch.distributed's, or "auto": by the
     devices of this host; None is $MUSTER_BACKEND or "auto". `init` is where the ranks meet (rendezvous.py).
     A rank waits for the others for up to `timeout`, to join and in each collective; in collectives after the
-    first step for up to `step_timeout`, which may be shorter (Group.first_step_done). Raises TrainError, on
+    first step for up to `step_timeout`, which may be shorter (Job.first_step_done). Raises TrainError, on
     every rank, if a backend is missing, if the ranks cannot find each other, or if they are not the ranks of
     one job. Whatever is raised here or in the block ends the whole job, as failure.py says; a single process
     has nobody to end, and there the exception goes on to the caller.
@@ -313,7 +312,7 @@ def out_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("MUSTER_OUT") or OUT)
 
 
-def shared_folder(job: Group, folder: Path) -> Path:
+def shared_folder(job: Job, folder: Path) -> Path:
     """Return the folder for files of the job: one that is relative is that of rank 0, on every rank.
 
     mpirun passes no variables on to other hosts, and its ranks there start in another folder. A launch of

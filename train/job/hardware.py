@@ -1,4 +1,4 @@
-"""How a rank uses its host: how many cores, in which order a GPU adds, and when it has finished."""
+"""How a rank uses its host: how many cores, and when its GPU has finished."""
 
 from __future__ import annotations
 
@@ -12,23 +12,12 @@ from .ranks import Ranks
 def use_fair_share_of_cores(ranks: Ranks) -> None:
     """Give torch an equal share of the host's cores, unless OMP_NUM_THREADS sets the number of threads.
 
-    By default every rank starts a thread for every core, and the ranks of a host slow each other down. A
-    launcher that binds ranks to cores has divided them already: then the share is the cores of this rank.
+    A launcher that binds ranks to cores has divided them already: then the share is the cores of this rank.
     """
     if "OMP_NUM_THREADS" in os.environ:
         return
     share = (os.cpu_count() or 1) // ranks.local_world_size
     torch.set_num_threads(max(1, min(share, len(os.sched_getaffinity(0)))))
-
-
-def be_deterministic() -> None:
-    """Make GPUs add in the same order in every run, or raise where they cannot; CPUs always do.
-
-    https://docs.pytorch.org/docs/stable/notes/randomness.html; cuBLAS reads its variable when it starts.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
 
 
 def wait_for_gpu(device: torch.device | None) -> None:

@@ -107,11 +107,8 @@ def _mpi_errors_said() -> Iterator[None]:
 def _leave() -> None:
     """Destroy the group, once Gloo's threads have dropped their last tensor.
 
-    With torch 2.6 some jobs hung here. Gloo's destructor joins its threads while it holds the interpreter's
-    lock, which such a thread needs to drop a tensor (it stood in
-    c10::impl::PyObjectSlot::maybe_destroy_pyobj): the deadlock of
-    https://github.com/pytorch/pytorch/issues/56297. Pull request 154976 there, of June 2025, releases the
-    lock. Sleeping releases it too.
+    With torch 2.6 some jobs hung here: Gloo's destructor joins its threads while it holds the interpreter's
+    lock, which they need for that (https://github.com/pytorch/pytorch/issues/56297). Sleeping releases it.
     """
     time.sleep(0.05)
     dist.destroy_process_group()

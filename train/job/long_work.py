@@ -16,7 +16,7 @@ from datetime import timedelta
 from torch.distributed import Store
 
 from .failure import TrainError
-from .group import Group
+from .group import Job
 
 BEATS = 10  # signs of life of a rank that works, in the time after which the others give up
 SHORTEST, LONGEST = 0.005, 0.5  # seconds between two looks of a rank that waits
@@ -24,7 +24,7 @@ SHARE = 0.1  # of the time for which it has waited: its last pause adds no more 
 
 
 @contextmanager
-def others_wait(group: Group) -> Iterator[None]:
+def others_wait(group: Job) -> Iterator[None]:
     """Let each rank work in the block as long as it needs; then wait until all have left theirs.
 
     Every rank must call it. Raises TrainError if for the time-out of the group no rank shows that it works.

@@ -8,8 +8,7 @@
                 preemption.leave(f"saved step {step}")
 
 Between a signal and the next step nothing happens: Python runs a handler between two instructions of its own,
-and a rank that waits in a collective executes none. So a rank whose step never ends ignores SIGTERM, and ends
-with the SIGKILL that launchers send next. A program without this class ends at SIGTERM at once.
+and a rank that waits in a collective executes none. If the step never ends, launchers send SIGKILL next.
 
 SIGUSR1 is for Open MPI: mpirun passes it on and goes on waiting, while after a SIGTERM of its own it kills
 the ranks within tenths of a second.
@@ -29,12 +28,11 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from .group import Group
+from .group import Job
 from .sums import Purpose, message, read
 
 PREEMPTED = 75
 """The exit status: EX_TEMPFAIL of sysexits.h, "try again later". A restart continues."""
-
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -49,7 +47,7 @@ class _Answer:
 
     def __init__(
         self,
-        group: Group,
+        group: Job,
         purpose: Purpose,
         values: Sequence[float],
         *,
@@ -80,7 +78,7 @@ class _Answer:
 class Preemption:
     """Handles SIGNALS in the block; outside the main thread it does nothing."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Job) -> None:
         self.group = group
         self.pid = os.getpid()
         self._signalled = False

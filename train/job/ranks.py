@@ -34,7 +34,6 @@ class Family:
         return self.rank, self.size, self.local_rank, self.local_size
 
     def present(self, environ: Mapping[str, str]) -> list[str]:
-        """Return the names that are set; an empty variable is unset."""
         return [name for name in self.names if environ.get(name)]
 
 

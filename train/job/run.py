@@ -38,19 +38,17 @@ def run(
     """
     options = {"backend": backend, "init": init, "timeout": timeout, "step_timeout": step_timeout}
     if spawn:
-        status = spawn_ranks(_be_rank, spawn, function, arguments, options)
+        status = spawn_ranks(be_rank, spawn, function, arguments, options)
         if status:
             raise SystemExit(status)
         return None
-    return _be_rank(Ranks.from_env(os.environ), function, arguments, options)
+    return be_rank(Ranks.from_env(os.environ), function, arguments, options)
 
 
-def _be_rank(
-    ranks: Ranks,
-    function: Callable[..., T],
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
+def be_rank(
+    ranks: Ranks, function: Callable[..., T], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> T:
+    """Be one rank of the job, from joining the others to leaving them."""
     with nullcontext() if ranks.world_size == 1 else fail_together():
         keep_records_in(out_folder(os.environ), ranks.rank)
         use_fair_share_of_cores(ranks)

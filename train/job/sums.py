@@ -10,50 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Protocol
 
 import torch
-import torch.distributed as dist
 
 from .failure import TrainError
 
 
-class Member(Protocol):
-    """A rank of a group, as in group.py."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def hosts(self) -> Sequence[str]: ...
-    @property
-    def sums(self) -> dist.ProcessGroup | None: ...
-
-
 class Purpose(IntEnum):
-    """What a rank does in a message; its text is that of the error."""
+    """What a rank does in a message; `does` is the text of the error."""
 
-    MEAN = 0
-    SUM = 1
-    BARRIER = 2
-    CHECK = 3
-    STEP = 4
-    EPOCH = 5
-    LEAVE = 6
-    ASK = 7
+    MEAN = 0, "computes the mean of a loss (global_mean)"
+    SUM = 1, "adds up values (all_reduce_sum)"
+    BARRIER = 2, "waits for all ranks (barrier)"
+    CHECK = 3, "saves or checks for inf and nan (save, check_finite)"
+    STEP = 4, "goes on with a step (batches)"
+    EPOCH = 5, "begins an epoch (batches)"
+    LEAVE = 6, "has left the loop"
+    ASK = 7, "asks whether the job is to end (Preemption.asked)"
+
+    does: str
+
+    def __new__(cls, number: int, does: str) -> Purpose:
+        made = int.__new__(cls, number)
+        made._value_, made.does = number, does
+        return made
 
 
-_DOES = {
-    Purpose.MEAN: "computes the mean of a loss (global_mean)",
-    Purpose.SUM: "adds up values (all_reduce_sum)",
-    Purpose.BARRIER: "waits for all ranks (barrier)",
-    Purpose.CHECK: "saves or checks for inf and nan (save, check_finite)",
-    Purpose.STEP: "goes on with a step (batches)",
-    Purpose.EPOCH: "begins an epoch (batches)",
-    Purpose.LEAVE: "has left the loop",
-    Purpose.ASK: "asks whether the job is to end (Preemption.asked)",
-}
 _STEPS = {Purpose.CHECK, Purpose.STEP, Purpose.LEAVE}  # whose message has the number of a step
 _KINDS = len(Purpose)
 VALUES = 4
@@ -91,7 +73,7 @@ def read(total: torch.Tensor, purpose: Purpose, hosts: Sequence[str], step: int 
     counts, steps = numbers[:_KINDS], numbers[_KINDS : 2 * _KINDS]
     if sum(counts) != len(hosts) * _ONE + sum(range(len(hosts))) or min(counts) < 0:
         raise TrainError(
-            f"the ranks do different things: this one {_DOES[purpose]}, another is in another collective\n"
+            f"the ranks do different things: this one {purpose.does}, another is in another collective\n"
             "every rank must do the same in every step: leave a loop and save on all ranks, or on none"
         )
     if any(count for kind, count in enumerate(counts) if kind != purpose):
@@ -113,11 +95,4 @@ def _who(purpose: Purpose, count: float, step: float, hosts: Sequence[str]) -> s
     many, rank = divmod(int(count), int(_ONE))
     ranks = f"rank {rank} ({hosts[rank]})" if many == 1 and rank < len(hosts) else f"each of {many} ranks"
     place = f", step {int(step // many)}" if purpose in _STEPS else ""
-    return f"{ranks} {_DOES[purpose]}{place}"
-
-
-def add_up(group: Member, purpose: Purpose, *values: float, step: int = 0) -> list[float]:
-    """Add up at most VALUES values over all ranks, a collective; TrainError as `read`."""
-    sent = message(purpose, group.rank, group.device, values, step)
-    dist.all_reduce(sent, group=group.sums)
-    return read(sent, purpose, group.hosts, step)
+    return f"{ranks} {purpose.does}{place}"

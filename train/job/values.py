@@ -39,27 +39,28 @@ def gathered(text: str, names: Sequence[str], device: torch.device, at_most: int
 
     Raises TrainError, the same on every rank, if one is longer than `at_most` bytes, or is not `what`.
     """
-    sent = text.encode()
     if len(names) == 1:
-        return [sent]
-    firsts = _all_gather(_first(sent, what), len(names), device)
-    sizes = [_size(first, name, at_most) for first, name in zip(firsts, names, strict=True)]
-    for first, name in zip(firsts, names, strict=True):
-        _refuse_other(first, name, firsts[0], names[0])
-    rest = max(sizes) - (FIRST - HEAD)
-    rests = _all_gather(_rest(sent, rest), len(names), device) if rest > 0 else [b""] * len(names)
-    return [_joined(*parts) for parts in zip(firsts, rests, sizes, strict=True)]
+        return [text.encode()]
+    return _exchanged(text, names, at_most, what, lambda sent: _all_gather(sent, len(names), device))
 
 
 def from_rank_0(text: str, name: str, device: torch.device, at_most: int, what: str) -> bytes:
     """Return the text of rank 0, which is called `name`, on every rank; errors as for `gathered`."""
-    sent = text.encode()
+    return _exchanged(text, [name], at_most, what, lambda sent: [_broadcast(sent, device)])[0]
+
+
+def _exchanged(
+    text: str, names: Sequence[str], at_most: int, what: str, exchange: Callable[[bytes], list[bytes]]
+) -> list[bytes]:
+    sent, room = text.encode(), FIRST - HEAD
     mine = _first(sent, what)
-    first = _broadcast(mine, device)
-    size = _size(first, name, at_most)
-    _refuse_other(first, name, mine, "this rank")
-    rest = size - (FIRST - HEAD)
-    return _joined(first, _broadcast(_rest(sent, rest), device) if rest > 0 else b"", size)
+    firsts = exchange(mine)
+    sizes = [_size(first, name, at_most) for first, name in zip(firsts, names, strict=True)]
+    for first, name in zip([*firsts, mine], [*names, "this rank"], strict=True):
+        _refuse_other(first, name, firsts[0], names[0])
+    rest = max(sizes) - room
+    rests = exchange(sent[room:].ljust(rest, b"\0")) if rest > 0 else [b""] * len(names)
+    return [(first[HEAD:] + more)[:size] for first, more, size in zip(firsts, rests, sizes, strict=True)]
 
 
 def _first(sent: bytes, what: str) -> bytes:
@@ -68,21 +69,12 @@ def _first(sent: bytes, what: str) -> bytes:
 
 
 def _refuse_other(first: bytes, name: str, other: bytes, its_name: str) -> None:
-    """Raise TrainError if two ranks exchange unlike values."""
     what, its = (message[SIZE:HEAD].decode(errors="replace").strip() for message in (first, other))
     if what != its:
         raise TrainError(
             f"the ranks do different things: {name} exchanges {_short.repr(what)}, "
             f"and {its_name} {_short.repr(its)}\nevery rank must make the same calls in the same order"
         )
-
-
-def _rest(sent: bytes, size: int) -> bytes:
-    return sent[FIRST - HEAD :].ljust(size, b"\0")
-
-
-def _joined(first: bytes, rest: bytes, size: int) -> bytes:
-    return (first[HEAD:] + rest)[:size]
 
 
 def _size(first: bytes, name: str, at_most: int) -> int:
@@ -147,7 +139,8 @@ def _reader(shape: Any) -> Callable[[Any], Any]:
         (inner,) = (_reader(each) for each in args if each is not types.NoneType)
         return lambda value: None if value is None else inner(value)
     if origin is list:
-        return _list_of(_reader(args[0]))
+        item = _reader(args[0])
+        return lambda value: [item(each) for each in _plain(list, value)]
     if origin is tuple:
         return _tuple_of([_reader(each) for each in args])
     if is_dataclass(shape):
@@ -162,10 +155,6 @@ def _plain(kind: Any, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, got {_short.repr(value)}")
     return value
-
-
-def _list_of(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: [item(each) for each in _plain(list, value)]
 
 
 def _tuple_of(items: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:

@@ -42,20 +42,20 @@ class MetricsFile:
         lines = path.read_text().splitlines() if path.exists() else []
         numbers = [_number(line, key) for line in lines]
         if any(number is not None and number > after for number in numbers):
-            self.aside = _unused(path)
+            names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
+            self.aside = next(name for name in names if not name.exists())
             shutil.copyfile(path, self.aside)
         kept = [line for line, number in zip(lines, numbers, strict=True) if number and number <= after]
         _replace(path, "".join(f"{line}\n" for line in kept))
 
     def append(self, record: DataclassInstance) -> None:
         """Append `record`; a number that JSON cannot write, such as NaN, becomes null."""
-        known = {name: value if _is_json(value) else None for name, value in asdict(record).items()}
+        known = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(record).items()
+        }
         with self.path.open("a") as file:
             file.write(json.dumps(known, allow_nan=False) + "\n")
-
-
-def _is_json(value: object) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _number(line: str, key: str) -> float | None:
@@ -64,11 +64,6 @@ def _number(line: str, key: str) -> float | None:
         return float(json.loads(line)[key])
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError):
         return None
-
-
-def _unused(path: Path) -> Path:
-    names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
-    return next(name for name in names if not name.exists())
 
 
 def _replace(path: Path, text: str) -> None:

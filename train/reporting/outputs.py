@@ -9,7 +9,7 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..job.failure import TrainError
-from ..job.group import Group
+from ..job.group import Job
 
 
 class TensorBoard:
@@ -30,14 +30,6 @@ class TensorBoard:
         self.writer.flush()
 
 
-@contextmanager
-def profiled(folder: Path, group: Group) -> Iterator[None]:
-    """Profile the block on this rank: write a trace, which https://ui.perfetto.dev shows, and a table."""
-    with profile(activities=_activities(group)) as profiler:
-        yield
-    _write(profiler, folder, group)
-
-
 def wrong_steps(text: str) -> list[str]:
     """Return an error line if `text` is neither FIRST:LAST, two steps counted from 1, nor empty."""
     first, _, last = text.partition(":")
@@ -47,7 +39,7 @@ def wrong_steps(text: str) -> list[str]:
 
 
 @contextmanager
-def profile_steps(text: str, group: Group, out: Path, *, after_step: int = 0) -> Iterator[Callable[[], None]]:
+def profile_steps(text: str, group: Job, out: Path, *, after_step: int = 0) -> Iterator[Callable[[], None]]:
     """Profile the steps `text`, FIRST:LAST or "" for none, on this rank; call what it yields after each step.
 
     Each rank writes a trace, which https://ui.perfetto.dev shows, and a table to `out`/profile when step LAST
@@ -62,20 +54,16 @@ def profile_steps(text: str, group: Group, out: Path, *, after_step: int = 0) ->
         return
     wait = first - after_step - 1
     warm_up = min(wait, 1)
+    cuda = [ProfilerActivity.CUDA] if group.device.type == "cuda" else []
     with profile(
-        activities=_activities(group),
+        activities=[ProfilerActivity.CPU, *cuda],
         schedule=schedule(wait=wait - warm_up, warmup=warm_up, active=last - first + 1, repeat=1),
         on_trace_ready=lambda profiler: _write(profiler, out / "profile", group),
     ) as profiler:
         yield profiler.step
 
 
-def _activities(group: Group) -> list[ProfilerActivity]:
-    cuda = [ProfilerActivity.CUDA] if group.device.type == "cuda" else []
-    return [ProfilerActivity.CPU, *cuda]
-
-
-def _write(profiler: profile, folder: Path, group: Group) -> None:
+def _write(profiler: profile, folder: Path, group: Job) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name = folder / f"rank-{group.rank:04d}"
     profiler.export_chrome_trace(str(name.with_suffix(".json")))

@@ -1,7 +1,4 @@
-"""What each step measured: steps.jsonl, one JSON object per step, for programs to read.
-
-TensorBoard, the terminal and the tools show the same records. docs/reference/metrics.md describes the fields.
-"""
+"""What each step measured: steps.jsonl, one JSON object per step (docs/reference/metrics.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..job.group import Group
+from ..job.group import Job
 from ..job.hardware import wait_for_gpu
 from .metrics import MetricsFile
 from .outputs import TensorBoard
@@ -56,7 +53,7 @@ class StepLog:
     with a result that the host needs, such as `loss.item()`. After another step, call `restart(wait=True)`.
     """
 
-    def __init__(self, group: Group, out: Path, *, after_step: int = 0, tensorboard: bool = False) -> None:
+    def __init__(self, group: Job, out: Path, *, after_step: int = 0, tensorboard: bool = False) -> None:
         """Continue the file in `out` after `after_step`; an earlier run's later steps are set aside.
 
         `tensorboard` writes the records for TensorBoard as well, to `out`/tensorboard. Raises TrainError

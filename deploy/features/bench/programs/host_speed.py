@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from muster.train.job.group import Group, out_folder
+from muster.train.job.group import Job, out_folder
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
@@ -79,7 +79,7 @@ def main() -> None:
     run("python -m muster.deploy.features.bench.programs.host_speed", HostConfig, show)
 
 
-def show(group: Group, config: HostConfig) -> int:
+def show(group: Job, config: HostConfig) -> int:
     """Measure this host and print every figure; returns the exit status."""
     group.barrier()
     for turn in range(group.world_size if config.in_turn else 1):

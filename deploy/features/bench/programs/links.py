@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
@@ -99,7 +99,7 @@ def main() -> None:
     run("python -m muster.deploy.features.bench.programs.links", LinksConfig, show)
 
 
-def show(group: Group, config: LinksConfig) -> int:
+def show(group: Job, config: LinksConfig) -> int:
     """Meet every other rank; returns the exit status."""
     if group.rank == 0:
         _print("links", ranks=group.world_size, backend=group.backend, device=group.device.type)
@@ -114,7 +114,7 @@ def show(group: Group, config: LinksConfig) -> int:
     return 0
 
 
-def _meet(group: Group, config: LinksConfig, first: int, second: int) -> None:
+def _meet(group: Job, config: LinksConfig, first: int, second: int) -> None:
     """Measure both directions between two ranks, of which this is one; each prints its direction."""
     for sender, receiver in ((first, second), (second, first)):
         if group.rank == sender:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from muster.train.job.group import Group
+from muster.train.job.group import Job
 from muster.train.job.hardware import wait_for_gpu
 from muster.train.options import OUTPUT, RANKS, RankOptions, broken, option
 
@@ -103,7 +103,7 @@ class Printer:
         self._line(f"# nThread 1 nGpus 1 {settings}")
         self._line(f"#\n# Using {about.backend} on {about.device}, {about.ranks} ranks")
         for rank, host in enumerate(hosts):
-            self._line(f"#  Rank {rank:2d} Group  0 on {host:>10} device {about.device}")
+            self._line(f"#  Rank {rank:2d} Job  0 on {host:>10} device {about.device}")
         self._line("#")
 
     def operation(self, name: str) -> None:
@@ -229,7 +229,7 @@ def main() -> None:
     run("python -m muster.deploy.features.bench.programs.sweep", SweepConfig, show)
 
 
-def show(group: Group, config: SweepConfig) -> int:
+def show(group: Job, config: SweepConfig) -> int:
     """Time every operation over all sizes, and print a row for each on rank 0; returns the exit status."""
     printer = printer_for(config.json, print_it=group.rank == 0)
     step = f"{config.stepfactor}(factor)" if config.stepfactor > 1 else f"{size(config.stepbytes)}(bytes)"
@@ -248,7 +248,7 @@ def show(group: Group, config: SweepConfig) -> int:
     return 1 if printer.wrong else 0
 
 
-def rows(group: Group, config: SweepConfig, operation: Timed) -> Iterator[Row]:
+def rows(group: Job, config: SweepConfig, operation: Timed) -> Iterator[Row]:
     """Measure one operation, size after size. A size with less than an element for each part is left out."""
     if operation.powers_of_two and group.world_size & (group.world_size - 1):
         raise Refused(f"{group.world_size} ranks are no power of two")
@@ -263,7 +263,7 @@ def rows(group: Group, config: SweepConfig, operation: Timed) -> Iterator[Row]:
         yield _row(group, config, operation, each)
 
 
-def _case(group: Group, config: SweepConfig, operation: Timed, each: int, *, in_place: bool) -> Case:
+def _case(group: Job, config: SweepConfig, operation: Timed, each: int, *, in_place: bool) -> Case:
     dtype = TYPES[config.datatype]
     elements = each // dtype.itemsize
     count = elements // group.world_size if operation.parts else elements
@@ -271,7 +271,7 @@ def _case(group: Group, config: SweepConfig, operation: Timed, each: int, *, in_
     return Case(*place, count, config.root, config.op if operation.reduces else "sum", in_place)
 
 
-def _try(group: Group, case: Case, operation: Timed) -> None:
+def _try(group: Job, case: Case, operation: Timed) -> None:
     """Call it once; `Refused` if every rank refuses it. RuntimeError if only some do: the others hang."""
     try:
         if case.root >= case.ranks:
@@ -290,7 +290,7 @@ def _try(group: Group, case: Case, operation: Timed) -> None:
         raise RuntimeError(f"{operation.name}: {message}")
 
 
-def _row(group: Group, config: SweepConfig, operation: Timed, each: int) -> Row:
+def _row(group: Job, config: SweepConfig, operation: Timed, each: int) -> Row:
     figures = []
     for in_place in (False, True):
         case = _case(group, config, operation, each, in_place=in_place)
@@ -313,7 +313,7 @@ def _row(group: Group, config: SweepConfig, operation: Timed, each: int) -> Row:
     )
 
 
-def _timed(prepared: Prepared, calls: int, device: torch.device, group: Group | None = None) -> float:
+def _timed(prepared: Prepared, calls: int, device: torch.device, group: Job | None = None) -> float:
     """Return the seconds of a call, of `calls`; with a group, the mean of all ranks, which begin together."""
     if group:
         prepared.call()
@@ -327,7 +327,7 @@ def _timed(prepared: Prepared, calls: int, device: torch.device, group: Group | 
     return group.all_reduce_sum(seconds)[0] / group.world_size if group else seconds
 
 
-def _wrong(prepared: Prepared, group: Group) -> int:
+def _wrong(prepared: Prepared, group: Job) -> int:
     """Return how many elements are wrong after one call, on all ranks together."""
     prepared.fill()
     group.barrier()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from muster.train.job.failure import fail_together
-from muster.train.job.group import Group, process_group
+from muster.train.job.group import Job, process_group
 from muster.train.job.hardware import use_fair_share_of_cores
 from muster.train.job.ranks import Ranks
 from muster.train.job.spawn import spawn
@@ -26,7 +26,7 @@ class ToolConfig(RankOptions):
     json: bool = option(OUTPUT, False, "for programs: one JSON object instead of a table")
 
 
-def run(program: str, options: type[C], work: Callable[[Group, C], int]) -> None:
+def run(program: str, options: type[C], work: Callable[[Job, C], int]) -> None:
     """Run `work`, which must be importable, on every rank; each rank exits with the status that it returns.
 
     `program` is what the help calls the tool; its `options` come from the command line.
@@ -43,7 +43,7 @@ def from_argv(program: str, options: type[C], argv: Sequence[str], environ: Mapp
     return parse(options, program, argv, backend=environ.get("MUSTER_BACKEND") or None)
 
 
-def _be_rank(ranks: Ranks, config: C, work: Callable[[Group, C], int]) -> None:
+def _be_rank(ranks: Ranks, config: C, work: Callable[[Job, C], int]) -> None:
     with fail_together():
         use_fair_share_of_cores(ranks)
         with process_group(ranks, backend=config.backend, init=config.init, timeout=config.patience) as group:
