@@ -1,4 +1,4 @@
-"""The cost of each strategy in a training step: medians, and ratios to DDP and to no communication.
+"""The cost of DDP in a training step: medians, and ratios to no communication.
 
     mpirun -n 2 --bind-to none .venv/bin/python benchmarks/sync.py --rounds 9
 
@@ -72,7 +72,7 @@ def measure(name: str, titles: Sequence[str], rounds: int, group: Job) -> dict[s
 def report(name: str, times: Mapping[str, Sequence[float]]) -> str:
     """Return a table of the strategies."""
     lines = [
-        f"| {name}: --sync | ms per step, median (min-max) | to ddp | to none |",
+        f"| {name}, gradients | ms per step, median (min-max) | to ddp | to none |",
         "|---|---|---|---|",
     ]
     for title, row in times.items():
