@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NAMES = {operation.name for operation in OPERATIONS}
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [*(pytest.param(ranks, marks=pytest.mark.soak) for ranks in (1, 2)), 3])
 def test_every_answer_of_gloo_is_right(tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: int) -> None:
     statuses = on_hosts(tmp_path, ranks, lambda group: show(group, ToolConfig(json=True)))
     assert statuses == [0] * ranks
@@ -82,6 +82,7 @@ def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pyte
     assert on_hosts(tmp_path, 2, run) == [outcomes.WRONG, outcomes.RIGHT]
 
 
+@pytest.mark.soak  # mpi_checks/ has each operation
 def test_it_runs_under_mpirun_with_the_mpi_backend(launch: Launch) -> None:
     job = launch("mpirun", 3, "-m", "benchmarks.tools.collectives", "--backend", "mpi")
     assert job.status == 0, job.stdout + job.stderr

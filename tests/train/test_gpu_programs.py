@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 
+@pytest.mark.soak
 def test_two_ranks_find_right_values(launch: Launch) -> None:
     job = launch("mpirun", 2, str(part_mpi.RANKS), "mpi", "cpu")
     assert job.status == 0, job.stderr

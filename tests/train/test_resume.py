@@ -71,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("step", [3, 4, 6, 9])
+@pytest.mark.parametrize("step", [3, 4, *(pytest.param(step, marks=pytest.mark.soak) for step in (6, 9))])
 def test_a_resumed_training_is_equal_bit_by_bit(whole: Path, tmp_path: Path, step: int) -> None:
     again = tmp_path / "again"
     _back_to(step, whole, again)

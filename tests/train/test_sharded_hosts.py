@@ -94,9 +94,23 @@ def files_of(tmp_path: Path, host: int, number: int) -> list[str]:
     return shards.names(files.path_of(tmp_path / f"host{host}" / "checkpoints", number))
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[torch.Tensor]]]:
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, save(folder, 3, 2)
+
+
+@pytest.fixture
+def states(trained: tuple[Path, list[list[torch.Tensor]]], tmp_path: Path) -> list[list[torch.Tensor]]:
+    """The whole states after two steps of three hosts, whose checkpoints are in `tmp_path`."""
+    folder, all_states = trained
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return all_states
+
+
+@pytest.mark.usefixtures("states")
 def test_every_host_keeps_its_files_and_those_of_the_host_before(tmp_path: Path) -> None:
-    save(tmp_path, 3, 1)
-    assert [files_of(tmp_path, host, 1) for host in range(3)] == [
+    assert [files_of(tmp_path, host, 2) for host in range(3)] == [
         ["0000-of-0003", "0002-of-0003"],
         ["0000-of-0003", "0001-of-0003"],
         ["0001-of-0003", "0002-of-0003"],
@@ -105,13 +119,16 @@ def test_every_host_keeps_its_files_and_those_of_the_host_before(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("hosts", "fetched"),
-    [((0, 1, 2), {"host0": 1}), ((2, 1), {"host0": 1, "host1": 1}), ((1, 3, 2, 4), {"host1": 2, "host3": 1})],
+    [
+        pytest.param((0, 1, 2), {"host0": 1}, marks=pytest.mark.soak),
+        ((2, 1), {"host0": 1, "host1": 1}),
+        ((1, 3, 2, 4), {"host1": 2, "host3": 1}),
+    ],
     ids=str,
 )
 def test_a_host_may_be_lost_with_its_disk_at_any_new_number_of_hosts(
-    tmp_path: Path, hosts: tuple[int, ...], fetched: dict[str, int]
+    tmp_path: Path, states: list[list[torch.Tensor]], hosts: tuple[int, ...], fetched: dict[str, int]
 ) -> None:
-    states = save(tmp_path, 3, 2)
     shutil.rmtree(tmp_path / "host0")
     found, state, said = load(tmp_path, *hosts)
     assert found == 2
@@ -155,20 +172,21 @@ def test_a_neighbour_waits_for_no_file_that_is_damaged_before_it_is_copied(
         save(tmp_path, 3, 1)
 
 
+@pytest.mark.usefixtures("states")
 def test_only_what_a_host_lacks_is_fetched(tmp_path: Path) -> None:
-    save(tmp_path, 3, 1)
     shutil.rmtree(tmp_path / "host1")
     _, _, said = load(tmp_path, 0, 1, 2)
-    assert "host1: got 1 of 3 files of step 1" in said
-    assert [files_of(tmp_path, host, 1) for host in range(3)] == [
+    assert "host1: got 1 of 3 files of step 2" in said
+    assert [files_of(tmp_path, host, 2) for host in range(3)] == [
         ["0000-of-0003", "0002-of-0003"],
         ["0001-of-0003"],
         ["0001-of-0003", "0002-of-0003"],
     ]
 
 
-def test_a_flipped_bit_is_named_and_the_copy_is_used(tmp_path: Path) -> None:
-    states = save(tmp_path, 3, 2)
+def test_a_flipped_bit_is_named_and_the_copy_is_used(
+    tmp_path: Path, states: list[list[torch.Tensor]]
+) -> None:
     _flip_a_bit(files.path_of(tmp_path / "host1/checkpoints", 2) / "0001-of-0003.pt")
     found, state, said = load(tmp_path, 0, 1, 2)
     assert found == 2
@@ -177,8 +195,9 @@ def test_a_flipped_bit_is_named_and_the_copy_is_used(tmp_path: Path) -> None:
     assert "0001-of-0003.pt does not have the checksum in 0001-of-0003.json; looking for another" in said
 
 
-def test_a_step_that_is_damaged_on_both_hosts_makes_way_for_the_one_before(tmp_path: Path) -> None:
-    states = save(tmp_path, 3, 2)
+def test_a_step_that_is_damaged_on_both_hosts_makes_way_for_the_one_before(
+    tmp_path: Path, states: list[list[torch.Tensor]]
+) -> None:
     for host in (1, 2):
         _flip_a_bit(files.path_of(tmp_path / f"host{host}/checkpoints", 2) / "0001-of-0003.pt")
     found, state, said = load(tmp_path, 0, 1, 2)
