@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import torch
 
 from muster.train.checkpoint import files
 from muster.train.job.failure import TrainError
-from tests.waiting import wait_until
 
 
 def _state(step: int, numbers: int = 250_000) -> dict[str, Any]:
@@ -49,38 +46,47 @@ def _fork(function: Callable[[], None]) -> int:
     return child
 
 
-def test_fifty_kills_while_saving_never_cost_a_complete_checkpoint(tmp_path: Path) -> None:
-    chance = random.Random(5)  # noqa: S311 - the same delays in every run
-    before, half_written = 0, 0
+def _die_before(operation: int) -> None:
+    """Kill this process before that operation on files, counted from 0."""
+    left = operation
 
-    def save_for_ever() -> None:
-        step = before
-        while True:
-            step += 1
-            files.save(tmp_path, step, _state(step))
-            files.prune(tmp_path, keep=2)
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
 
-    for _ in range(50):
-        child = _fork(save_for_ever)
-        try:
-            _wait_for_a_step_after(before, tmp_path)
-            time.sleep(chance.uniform(0, 0.03))
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        state = _newest(tmp_path)
-        assert state["step"] == files.step_of(files.stored(tmp_path)[0]) > before
+        return call
+
+    os.fsync, os.unlink, os.rmdir = counted(os.fsync), counted(os.unlink), counted(os.rmdir)
+    Path.rename = counted(Path.rename)  # type: ignore[method-assign]
+    Path.mkdir = counted(Path.mkdir)  # type: ignore[method-assign]
+
+
+def test_a_kill_at_any_operation_of_a_save_costs_no_complete_checkpoint(tmp_path: Path) -> None:
+    """Two checkpoints are kept, so the third save removes one."""
+    half_written, operation, killed = 0, 0, True
+    while killed:
+        folder = tmp_path / str(operation)
+        for step in (1, 2):
+            files.save(folder, step, _state(step))
+
+        def save(folder: Path = folder, operation: int = operation) -> None:
+            _die_before(operation)
+            files.save(folder, 3, _state(3))
+            files.prune(folder, keep=2)
+
+        _, status = os.waitpid(_fork(save), 0)
+        killed = os.WIFSIGNALED(status)
+        assert killed or status == 0
+        state = _newest(folder)
+        assert state["step"] == files.step_of(files.stored(folder)[0]) in {2, 3}
         assert torch.all(state["model"] == state["step"])
-        before = state["step"]
-        half_written += any(tmp_path.glob(f"*{files.BESIDE}"))
-    assert half_written >= 10, "the kills came between the saves, not in them"
-
-
-def _wait_for_a_step_after(step: int, folder: Path) -> None:
-    def is_there() -> bool:
-        return any(files.step_of(path) > step for path in files.stored(folder))
-
-    wait_until(is_there, f"a checkpoint after step {step}", pause=0.001)
+        half_written += any(folder.glob(f"*{files.BESIDE}"))
+        operation += 1
+    assert operation > half_written >= 4, "the kills came between the saves, not in them"
 
 
 def _flip_a_bit(path: Path) -> None:
