@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,12 +91,12 @@ def test_a_name_and_an_address_of_another_host_are_left_to_torch(host: str) -> N
 
 def test_two_processes_that_are_the_same_rank_both_say_so(capfd: pytest.CaptureFixture[str]) -> None:
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    place = f"tcp://127.0.0.1:{store.port}"
 
     def join(_: int) -> None:
         torch.set_num_threads(1)
-        told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", **place}
-        with suppress(TrainError), process_group(backend="gloo", environ=told):
+        told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+        with process_group(backend="gloo", init=place, environ=told):
             pass
 
     ends = start_processes(join, nprocs=2, start_method="fork", join=False)  # type: ignore[no-untyped-call]
