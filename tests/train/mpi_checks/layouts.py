@@ -84,14 +84,11 @@ def check_a_call_of_plain_tensors_is_one_of_mpi() -> None:
         tensor, whole = torch.ones(4), torch.zeros(4 * world())
         dist.all_reduce(tensor)
         dist.all_reduce(tensor, ReduceOp.MAX)
-        dist.reduce(tensor, 0)
         dist.broadcast(tensor, 0)
         dist.all_gather_into_tensor(whole, tensor)
         dist.all_gather_into_tensor(whole, whole[4 * me() : 4 * me() + 4])
         dist.reduce_scatter_tensor(tensor, whole)
         dist.all_to_all_single(torch.zeros_like(whole), whole)
-        dist.gather(tensor, list(whole.chunk(world())) if me() == 0 else None, 0)
-        dist.scatter(tensor, list(whole.chunk(world())) if me() == 0 else None, 0)
 
 
 @contextmanager
