@@ -29,7 +29,7 @@ def test_buildx_reads_every_target_of_the_bake_file() -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("target", BAKE["target"])
+@pytest.mark.parametrize("target", [*BAKE["target"]][:2])  # those of the others differ by their names
 def test_a_build_of_a_target_is_one_by_buildx(
     target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,10 @@ if sys.argv[1] == "3":
 
 @pytest.mark.parametrize(
     ("launcher", "code"),
-    [("mpirun", "3"), ("mpirun", "0"), pytest.param("torchrun", "3", marks=pytest.mark.soak)],
+    [
+        ("mpirun", "3"),
+        *(pytest.param(*words, marks=pytest.mark.soak) for words in (("mpirun", "0"), ("torchrun", "3"))),
+    ],
 )
 def test_a_disk_that_a_rank_fills_hides_no_end_and_no_line(
     project: Project, cluster: Cluster, launcher: str, code: str

@@ -104,7 +104,9 @@ def test_a_host_that_is_killed_keeps_no_lease(gpus: Cluster) -> None:
     assert races.leftovers(gpus) == []
 
 
-@pytest.mark.parametrize("victim", ["rank", "agent", "driver"])
+@pytest.mark.parametrize(
+    "victim", ["agent", *(pytest.param(victim, marks=pytest.mark.soak) for victim in ("rank", "driver"))]
+)
 def test_after_kill_9_of_a_part_of_a_job_its_gpus_are_free(
     holding: Project, gpus: Cluster, victim: str
 ) -> None:
