@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SLOW = """
 import os, sys, time
 for step in range(int(sys.argv[1])):
+    if os.path.exists(os.environ["MUSTER_OUT"] + "/go"):
+        break
     print("step", step, flush=True)
     time.sleep(0.25)
 sys.exit(int(sys.argv[2]) if os.environ["RANK"] == "4" else 0)
@@ -52,12 +54,13 @@ def state_of(project: Project, job: str) -> str:
 def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
     project: Project, cluster: Cluster, launcher: str
 ) -> None:
-    job = project.detach("--launcher", launcher, "--script", "slow.py", "--args=40 3")
+    job = project.detach("--launcher", launcher, "--script", "slow.py", "--args=4000 3")
     (record,) = (project.path / "runs").glob("*/*")
     assert record.name == "hosts.json", "the run itself is on its head"
     # The cluster of the launch, its users and keys are asked, whatever hosts.txt says by now.
     (project.path / "hosts.txt").write_text("localhost\n")
     wait_until(lambda: "ranks 0-5:" in project.muster("stacks", job).stdout, "the stacks of all ranks")
+    cluster.exec("node3", ["touch", f"/home/muster/.muster/jobs/{job}/out/go"])
     attached = project.muster("attach", job)
     assert attached.returncode == 3, attached.stderr
     assert "FAILED  rank 4 on node3: exit status 3" in attached.stdout
