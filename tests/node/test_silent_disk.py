@@ -72,7 +72,7 @@ class Conversation:
         self.disk, self.threads = threading.Event(), set[int]()
         inbox, self._to = os.pipe()
         self._from, outbox = os.pipe()
-        self._writer, self.reader = os.fdopen(self._to, "wb"), os.fdopen(self._from, "rb")
+        self.writer, self.reader = os.fdopen(self._to, "wb"), os.fdopen(self._from, "rb")
         agent = Agent(os.fdopen(inbox, "rb"), os.fdopen(outbox, "wb"))
         monkeypatch.setattr(agent, "_close", lambda: None)
         self.thread = threading.Thread(target=agent.serve, daemon=True)
@@ -85,13 +85,13 @@ class Conversation:
         return {"reply": request["id"]}
 
     def ask(self, word: str, number: int) -> dict[str, Any]:
-        write_frame(self._writer, {"do": word, "id": number})
+        write_frame(self.writer, {"do": word, "id": number})
         received = read_frame(self.reader)
         assert received
         return received[0]
 
     def end(self) -> None:
-        self._writer.close()
+        self.writer.close()
         self.thread.join(50)
         assert not self.thread.is_alive()
 
@@ -118,3 +118,10 @@ def test_a_request_that_takes_long_on_a_good_disk_is_waited_for(monkeypatch: pyt
     assert talk.ask("stop", 2) == {"reply": 2}
     assert len(talk.threads) == 1
     talk.end()
+
+
+def test_a_long_request_keeps_no_agent_whose_driver_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Conversation(monkeypatch, "")
+    write_frame(talk.writer, {"do": "missing", "id": 1})
+    talk.end()
+    talk.disk.set()

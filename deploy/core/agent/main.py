@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -62,20 +63,24 @@ class Agent:
                     break
                 request, payload = received
                 answer = self._answer_in_time(request, payload)
+                if answer is None:
+                    break
                 self.send(answer, answer.pop("payload", b""))
                 self._at_work.clear()
         finally:
             self._close()
 
-    def _answer_in_time(self, request: Frame, payload: bytes) -> Frame:
+    def _answer_in_time(self, request: Frame, payload: bytes) -> Frame | None:
         """The reply to a request, also if the disk of the home does not answer: pings must be answered.
 
-        This thread uses no disk, so that a lifeline that closes, and a signal, end the job all the same.
+        This thread uses no disk, so that a closed lifeline (None) and a signal end the job all the same.
         """
         if request["do"] in QUICK:
             return self.answer(request, payload)
         self._worker.begin(request, payload)
         while not self._worker.wait(SUSPICIOUS_SECONDS):
+            if is_closed(self.inbox):
+                return None
             if disk := self._silent_disk():
                 self._worker = Worker(self.answer)
                 return refusal(request, disk)
@@ -246,6 +251,13 @@ class Worker:
                 self._result = error
             self._request = ({}, b"")
             self._done.set()
+
+
+def is_closed(inbox: Any) -> bool:
+    """Whether the other end of this pipe or socket is closed, even if something is left to read."""
+    poll = select.poll()
+    poll.register(inbox.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def refusal(request: Frame, text: str) -> Frame:
