@@ -34,7 +34,7 @@ def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_pat
     greeted = '"GREETING": "hi"'
     wait_until(lambda: project.muster("logs", job).stdout.count(greeted) == 2, "lines of both ranks")
     stacks = project.muster("stacks", job)
-    assert (stacks.returncode, "ranks 0-1: " in stacks.stdout) == (0, True), stacks
+    assert (stacks.returncode, "ranks 0-1:\n" in stacks.stdout) == (0, True), stacks
     (running,) = json.loads(project.muster("status", "--json").stdout)
     assert (running["state"], running["hosts"], running["detached"]) == ("running", ["n1"], True)
     stopped = project.muster("stop", job)
