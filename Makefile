@@ -70,7 +70,7 @@ test-quick: .venv/installed ## the short tests of the driver and of the agent: 1
 
 ENVIRONMENTS := .venv/installed .venv/openmpi-4.1/installed .venv/python-3.10/installed
 
-test: $(ENVIRONMENTS) ## all tests that a change must pass: about 25 minutes on 2 cores; those of the cluster need Docker
+test: $(ENVIRONMENTS) ## all tests that a change must pass: about 20 minutes on 2 cores; those of the cluster need Docker
 	$(PYTEST) 3 -m 'not soak'
 
 # What needs the machine for itself runs after all else. The first part's failure does not keep the second from running.

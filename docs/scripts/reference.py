@@ -84,7 +84,7 @@ FIRST_STEPS = """{get}
 | needs | Linux, make, Python 3.10 or newer with venv (Debian and Ubuntu: `python3-venv`) | the same; \
 Docker with compose for the tests of the cluster, which are skipped without it |
 | installs | PyTorch and Open MPI, into `.venv` | also linters and test tools |
-| takes | a minute after the installation | about 25 minutes on 2 cores; `make test-quick` 1 to 2 minutes |
+| takes | a minute after the installation | about 20 minutes on 2 cores; `make test-quick` 1 to 2 minutes |
 
 Neither needs root. After either, the command `muster` is in `.venv/bin`. Put it on the path of your terminal:
 
