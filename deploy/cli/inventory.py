@@ -76,8 +76,9 @@ def of_file(options: HostOptions, drained: OnDrained = "keep") -> Inventory:
         )
     if not options.hosts and path.name != str(path):
         print_note(f"note: the hosts of {path}")
-    access, recorded = access_beside(path, options.python), stack(path.parent / ".muster")
-    return Inventory(listed, access.open, access, stack=None if options.python else recorded)
+    access = access_beside(path, options.python)
+    recorded = None if options.python else stack(path.parent / ".muster")
+    return Inventory(listed, access.open, access, stack=recorded)
 
 
 def _without_drained(listed: tuple[Host, ...], path: Path, named: str) -> tuple[Host, ...]:

@@ -140,8 +140,8 @@ class RequestFlags:
     )
     start_timeout: float = flag(
         0,
-        "seconds until every rank must have started (default: 60); also until Slurm must have given hosts, "
-        "for which there is no limit without this flag",
+        "seconds until every rank must have started (default: 60); also until a scheduler must have given "
+        "hosts, for which there is no limit without this flag",
         "SECONDS",
         least=1,
         group="Survive failures",

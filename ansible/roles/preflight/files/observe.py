@@ -492,6 +492,16 @@ def sshd_facts(asked: dict[str, Any], groups: list[str], client: str) -> dict[st
     }
 
 
+def gpu_facts() -> dict[str, object]:
+    """The GPUs, and what containers need to use them."""
+    return {
+        "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
+        "nvidia_cards": nvidia_cards(),
+        "nvidia_devices": nvidia_devices(),
+        "nvidia_ctk": shutil.which("nvidia-ctk") or "",
+    }
+
+
 def main() -> None:
     """Print the facts as JSON."""
     asked = json.loads(sys.argv[1])
@@ -537,10 +547,7 @@ def main() -> None:
                 "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
                 "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", ran("ssh", "-V").stderr) or ["0"])[0],
-                "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
-                "nvidia_cards": nvidia_cards(),
-                "nvidia_devices": nvidia_devices(),
-                "nvidia_ctk": shutil.which("nvidia-ctk") or "",
+                **gpu_facts(),
                 "infiniband": Path("/dev/infiniband").is_dir(),
                 "packages": installed([*asked["packages"], *recorded]),
                 "node_home_owner": owner(asked["node_home"]),
