@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.core.connect.transports.ssh_config import resolve
-from muster.deploy.core.hosts.hostfile import Host
 from tests.ansible.bare_hosts import run
 from tests.ansible.rendering import problems_of, render, render_value
 from tests.ansible.test_problems import SEEN
@@ -80,12 +78,13 @@ def test_a_jump_host_of_the_cluster_is_passed_with_the_operators_own_login(tmp_p
     hosts: dict[str, dict[str, Any]] = {name: {"addresses": []} for name in ("node1", "node2", "node3")}
     made.write_text(render("ssh_trust", "ssh_config.j2", hosts, ssh_trust_operator_config=str(own)))
     for name, through in (
-        ("node1", None),
-        ("node2", f"ssh -F '{own}' -W '[%h]:%p' ssh://node1"),
-        ("node3", f"ssh -F '{own}' -J bastion -W '[%h]:%p' ssh://ops@node1:2022"),
+        ("node1", []),
+        ("node2", [f"proxycommand ssh -F '{own}' -W '[%h]:%p' ssh://node1"]),
+        ("node3", [f"proxycommand ssh -F '{own}' -J bastion -W '[%h]:%p' ssh://ops@node1:2022"]),
     ):
-        route = resolve(Host(name), made)
-        assert (route.user, route.proxy_command) == ("muster", through)
+        lines = run("ssh", "-G", "-F", str(made), name).stdout.splitlines()
+        assert "user muster" in lines
+        assert [line for line in lines if line.startswith("proxycommand")] == through
 
 
 def test_ssh_finds_every_name_and_address_among_the_known_hosts(

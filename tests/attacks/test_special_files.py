@@ -6,14 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import paramiko
 import pytest
 
 from muster.deploy.cli.dispatch import main
 from muster.deploy.cli.project import project_of
 from muster.deploy.core.connect.opener import config_beside, pythons_beside
 from muster.deploy.core.connect.requests.jobs import OUTPUT
-from muster.deploy.core.connect.transports.login import is_in_list
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.job_record import caller_of_stop
@@ -29,7 +27,6 @@ from muster.deploy.features.setup import record as setup_record
 from muster.deploy.features.slurm.mark import mark_of
 from tests.unit.test_job_states import RECORD, make_run, only
 
-KEY = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)
 READERS: dict[str, Callable[[Path], object]] = {
     "hosts.txt": hostfile.load,
     "drained.json": lambda path: drained.load(path.with_name("hosts.txt")),
@@ -45,7 +42,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "slurm.json": lambda path: mark_of(path.parent),
     "stop.json": lambda path: caller_of_stop(path.parent),
     "model.pt": lambda path: Files().do_file({"path": str(path)}, b""),
-    "revoked": lambda path: is_in_list(paramiko.Ed25519Key(data=KEY), path),
     ".musterignore": lambda path: IgnoreFiles(path.parent, path.name, follow_links=True).has("x"),
 }
 

@@ -40,8 +40,6 @@ def test_whatever_an_ssh_server_makes_paramiko_raise_is_an_error_of_its_host(
         def open(self) -> None:
             raise error
 
-        def last_line_of_proxy(self) -> None: ...
-
         def close(self) -> None:
             closed.append(True)
 

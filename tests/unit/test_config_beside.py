@@ -13,7 +13,6 @@ from muster.deploy.cli.project import project_of
 from muster.deploy.cli.shared import RecordOptions, hosts_file_of
 from muster.deploy.core.connect import opener, ownership
 from muster.deploy.core.connect.opener import config_beside, pythons_beside
-from muster.deploy.core.connect.transports import ssh_config
 from muster.deploy.core.errors import UsageError
 from muster.deploy.core.hosts.hostfile import Host
 from tests.unit.test_job_states import RECORD
@@ -102,8 +101,7 @@ def test_the_users_python_goes_before_setups_and_that_before_the_hosts(
 ) -> None:
     from muster.deploy.core.connect.transports import ssh
 
-    monkeypatch.setattr(ssh_config, "resolve", lambda host, config: host.name)
-    monkeypatch.setattr(ssh, "SshPipe", lambda route, python: (route, python))
+    monkeypatch.setattr(ssh, "SshPipe", lambda route, python: (route.name, python))
     way: object = opener.access_beside(tmp_path / "hosts.txt", given).open(Host(host))
     assert way == (host, started)
 

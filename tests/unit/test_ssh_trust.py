@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import paramiko
 import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
+from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.transports import ssh_config
-from muster.deploy.core.connect.transports.login import Login, known_keys
+from muster.deploy.core.connect.transports.login import Login
 from muster.deploy.core.connect.transports.ssh import PinnedClient, SshPipe, _explain
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve
 from muster.deploy.core.errors import HostError
@@ -119,54 +116,17 @@ def test_any_of_several_keys_that_are_pinned_is_taken(route: Written, host_key: 
     connect(route(f"HOST {other}\nHOST {host_key}\n", ""))
 
 
-@pytest.mark.parametrize("names", ["HOST", "*", "other,HOST"])
-def test_a_revoked_key_is_refused_wherever_it_is_pinned(route: Written, host_key: str, names: str) -> None:
-    refused = refusal(route(f"HOST {host_key}\n@revoked {names} {host_key}\n", ""))
-    assert refused.kind == "ssh.host-key-revoked"
-    assert "HOST KEY REVOKED: 127.0.0.1" in refused.text
-
-
-def test_a_revoked_key_is_named_as_that_where_another_is_pinned(
-    route: Written, host_key: str, tmp_path: Path
+@pytest.mark.parametrize("listed", [False, True], ids=["in known_hosts", "in RevokedHostKeys"])
+def test_a_revoked_key_is_refused_although_it_is_pinned(
+    route: Written, host_key: str, tmp_path: Path, listed: bool
 ) -> None:
-    other = make_key(tmp_path / "other")
-    refused = refusal(route(f"HOST {other}\n@revoked HOST {host_key}\n", ""))
-    assert refused.kind == "ssh.host-key-revoked"
-
-
-@pytest.mark.parametrize("krl", [False, True])
-def test_a_key_in_revoked_host_keys_is_refused(
-    route: Written, host_key: str, tmp_path: Path, krl: bool
-) -> None:
-    listed, other = tmp_path / "revoked", tmp_path / "other"
-    make_key(other)
-    for key, kind in ((tmp_path / "host", "ssh.host-key-revoked"), (other, "")):
-        if krl:
-            make = ["ssh-keygen", "-q", "-k", "-f", str(listed), f"{key}.pub"]
-            subprocess.run(make, check=True, capture_output=True)
-        else:
-            listed.write_text(f"# gone\n{Path(f'{key}.pub').read_text()}")
-        written = route(f"HOST {host_key}\n", f"  RevokedHostKeys {listed}")
-        if kind:
-            assert refusal(written).kind == kind
-        else:
-            connect(written)
-
-
-def test_a_list_of_revoked_keys_that_cannot_be_read_revokes_every_key(
-    route: Written, host_key: str, tmp_path: Path
-) -> None:
-    written = route(f"HOST {host_key}\n", f"  RevokedHostKeys {tmp_path}/nowhere")
-    assert refusal(written).kind == "ssh.host-key-revoked"
-
-
-def test_a_host_that_a_certificate_authority_vouches_for_is_refused_in_these_words(
-    route: Written, tmp_path: Path
-) -> None:
-    authority = make_key(tmp_path / "authority")
-    refused = refusal(route(f"@cert-authority * {authority}\n", ""))
-    assert refused.kind == "ssh.host-key-unknown"
-    assert "host certificates are not checked here" in refused.text
+    route(
+        f"HOST {host_key}\n" + ("" if listed else f"@revoked * {host_key}\n"),
+        f"  RevokedHostKeys {tmp_path}/host.pub" if listed else "",
+    )
+    port = int((tmp_path / "known").read_text().partition("]:")[2].split()[0])
+    pipe = Access(ssh_config=str(tmp_path / "config")).open(Host("node1", port=port))
+    assert pipe.last_words().kind == "ssh.host-key-revoked"
 
 
 # ---- keys to log in with ----------------------------------------------------------------------------------
@@ -182,7 +142,7 @@ class Refusing:
         return True
 
     def auth_publickey(self, user: str, key: paramiko.PKey) -> list[str]:
-        self.offered.append(key.public_blob.key_blob if key.public_blob else key.asbytes())
+        self.offered.append(key.asbytes())
         raise paramiko.AuthenticationException("Authentication failed.")
 
 
@@ -283,19 +243,6 @@ def test_with_identities_only_an_agent_gives_the_keys_of_the_identity_files(
     assert offered(route("", options)) == [content(tmp_path / "mine.pub"), content(tmp_path / "held.pub")]
 
 
-def test_a_certificate_file_is_offered_with_its_key(route: Written, agent: Path, tmp_path: Path) -> None:
-    make_key(tmp_path / "authority")
-    for name in ("mine", "held"):
-        sign = ["ssh-keygen", "-q", "-s", str(tmp_path / "authority"), "-I", "id", "-n", "ml"]
-        subprocess.run([*sign, str(tmp_path / f"{name}.pub")], check=True, capture_output=True)
-        (tmp_path / f"{name}-cert.pub").rename(tmp_path / f"certificate-{name}")
-    files = "".join(f"  CertificateFile {tmp_path}/certificate-{name}\n" for name in ("mine", "held"))
-    wanted = ("certificate-mine", "mine.pub", "certificate-held", "held.pub", "unasked.pub")
-    assert offered(route("", f"{files}  IdentityAgent {agent}")) == [
-        content(tmp_path / name) for name in wanted
-    ]
-
-
 def test_a_key_that_cannot_be_used_is_named(route: Written, host_key: str, tmp_path: Path) -> None:
     change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(tmp_path / "mine")]
     subprocess.run(change, check=True, capture_output=True)
@@ -311,48 +258,3 @@ def test_a_key_that_cannot_be_used_is_named(route: Written, host_key: str, tmp_p
         f"correct IdentityFile: there is no {tmp_path}/gone; "
         f"a key with a passphrase needs an agent: ssh-add {tmp_path}/mine"
     )
-
-
-@pytest.mark.parametrize("jump", ["", "  ProxyJump gate\n"], ids=["direct", "through a gate"])
-def test_every_token_means_what_it_means_to_ssh(tmp_path: Path, jump: str) -> None:
-    """ssh itself is the judge: it names the socket of a shared connection that is not there."""
-    lines = f"  HostName 127.0.0.1\n  User ml\n  Port 1\n  HostKeyAlias the-node\n{jump}"
-    config = tmp_path / "config"
-    with tempfile.TemporaryDirectory() as place:  # the path of a socket is short
-        for letter in "CLlhnprukij%":
-            named = f"{place}/{ord(letter)}-%{letter}"
-            config.write_text(f"Host node1\n{lines}  IdentityFile {named}\n")
-            asked = ["ssh", "-F", str(config), "-o", f"ControlPath={named}", "-O", "check", "node1"]
-            said = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
-            found = re.search(r"Control socket connect\((.*)\): No such file", said)
-            if found is None and letter == "j":  # since OpenSSH 9.6
-                continue
-            assert found, said
-            Path(found[1]).touch()
-            assert resolve(Host("node1"), config).identity_files == (found[1],), letter
-
-
-def test_tokens_in_paths_of_the_configuration_mean_what_they_mean_to_ssh(
-    route: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KEYS", str(tmp_path))
-    (tmp_path / "of-ml-127.0.0.1").write_text((tmp_path / "mine").read_text())
-    assert f"{tmp_path}/of-ml-127.0.0.1" in route("", "  IdentityFile ${KEYS}/of-%r-%h").identity_files
-
-
-@pytest.mark.parametrize(
-    ("pattern", "fits"),
-    [
-        ("node*", True),
-        ("*[1]*", False),  # brackets stand for themselves
-        ("n?de1", True),
-        ("n?de", False),
-        (f"{'*n' * 40}*b", False),  # with a `.*` for each star this takes for as long as one waits
-    ],
-)
-def test_a_pattern_of_known_hosts_takes_no_time(tmp_path: Path, pattern: str, fits: bool) -> None:
-    key = paramiko.ECDSAKey.generate()
-    (tmp_path / "known_hosts").write_text(f"{pattern} {key.get_name()} {key.get_base64()}\n")
-    host = "node1" if "n*n" not in pattern else "n" * 200
-    route: Any = SimpleNamespace(known_hosts_files=[tmp_path / "known_hosts"], known_as=host)
-    assert bool(known_keys(route).trusted) == fits

@@ -97,13 +97,12 @@ class Access:
             return LocalPipe(self.python or None, of_this_machine(os.environ))
         python = self.python or self.pythons.get(host.name, "python3")
         config = Path(self.ssh_config) if self.ssh_config else None
-        if self.client == "openssh":
+        from .transports.ssh_config import resolve
+
+        if self.client == "openssh" or not (route := resolve(host, config)).plain:
             from .transports.openssh import OpenSshPipe
 
             return OpenSshPipe(host, python, ssh_config=config)
-        from .transports.ssh_config import resolve
-
-        route = resolve(host, config)
         with _without_invoke:
             from .transports.ssh import SshPipe
 

@@ -1,8 +1,4 @@
-"""Who a host is and who logs in, as in ssh_config(5).
-
-The keys of hosts: which are known, revoked, or certified. The keys to log in with: files, certificates, and
-those of an agent for keys.
-"""
+"""The known keys of hosts, and the keys to log in with, as in ssh_config(5)."""
 
 from __future__ import annotations
 
@@ -12,13 +8,9 @@ import contextlib
 import hashlib
 import socket
 import struct
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
@@ -31,10 +23,7 @@ from paramiko.ssh_exception import (
 )
 
 from ...text.text import count
-from ...wire.files import read_regular
-from .ssh_config import Route
-
-_KEY_LIST_MAGIC = b"SSHKRL\n"  # of a binary list of revoked keys (PROTOCOL.krl)
+from .ssh_config import Route, known_hosts
 
 
 class UnknownHostKey(SSHException):
@@ -45,31 +34,20 @@ class UnknownHostKey(SSHException):
         self.unread = unread or {}
 
 
-class CertifiedHostKey(UnknownHostKey):
-    """A host that only a certificate authority vouches for."""
-
-
-class RevokedHostKey(SSHException):
-    """A host that shows a key which was revoked."""
-
-
 class HostKeyPolicy(paramiko.MissingHostKeyPolicy):
     """Judges every host key. paramiko gets no known keys: it would use only one key of each type."""
 
-    def __init__(self, route: Route, known: KnownKeys) -> None:
-        self._route, self._known = route, known
+    def __init__(self, known: KnownKeys) -> None:
+        self._known = known
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        known, listed = self._known, self._route.revoked_host_keys
-        shown = f"{key.get_name()} {fingerprint(key)}"
-        if key.asbytes() in known.revoked or (listed and is_in_list(key, Path(listed))):
-            raise RevokedHostKey(shown)
-        if key in known.trusted:
+        trusted = self._known.trusted
+        if key in trusted:
             return
-        if known.trusted:
-            same = [trusted for trusted in known.trusted if trusted.get_name() == key.get_name()]
-            raise BadHostKeyException(hostname, key, (same or known.trusted)[0])
-        raise (CertifiedHostKey if known.certified else UnknownHostKey)(shown, known.unread)
+        if trusted:
+            same = [known for known in trusted if known.get_name() == key.get_name()]
+            raise BadHostKeyException(hostname, key, (same or trusted)[0])
+        raise UnknownHostKey(f"{key.get_name()} {fingerprint(key)}", self._known.unread)
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -78,16 +56,11 @@ def fingerprint(key: paramiko.PKey) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
-@dataclass(frozen=True)
-class KnownKeys:
-    """The known_hosts lines of a host."""
+class KnownKeys(NamedTuple):
+    """The keys of a host in known_hosts files."""
 
     trusted: tuple[paramiko.PKey, ...]
-    revoked: frozenset[bytes] = frozenset()
-    """Keys, as on the wire, of `@revoked` lines."""
-    certified: bool = False
-    """Whether a `@cert-authority` line is for this host."""
-    unread: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str]
     """The files that could not be read, and why."""
 
 
@@ -96,98 +69,23 @@ def known_keys(route: Route) -> KnownKeys:
 
     A line that cannot be read is passed over, as OpenSSH does.
     """
-    lines, unread = list[tuple[str, str, bytes]](), dict[str, str]()
+    host, lines, unread = route.known_as.lower(), list[tuple[str, str]](), dict[str, str]()
     for path in route.known_hosts_files:
         try:
-            lines += _lines_for(route.known_as, Path(path).read_text(errors="replace"))
+            known = known_hosts(Path(path).read_text(errors="replace"))
         except OSError as error:
             unread[path] = error.strerror or str(error)
-    revoked = frozenset(key for marker, _, key in lines if marker == "@revoked")
-    trusted = [_key_of(kind, key) for marker, kind, key in lines if not marker and key not in revoked]
-    return KnownKeys(
-        trusted=tuple(key for key in trusted if key),
-        revoked=revoked,
-        certified=any(marker == "@cert-authority" for marker, _, _ in lines),
-        unread=unread,
-    )
-
-
-def is_in_list(key: paramiko.PKey, revoked: Path) -> bool:
-    """Whether the file of RevokedHostKeys has a key: a list of public keys, or a KRL, which ssh-keygen reads.
-
-    A list that cannot be read revokes every key (ssh_config(5)).
-    """
-    try:
-        content = read_regular(revoked)
-    except OSError:
-        return True
-    if not content.startswith(_KEY_LIST_MAGIC):
-        lines = content.decode(errors="replace").splitlines()
-        return any(key.asbytes() == _decoded(field) for line in lines for field in line.split())
-    try:
-        done = subprocess.run(
-            ["ssh-keygen", "-Q", "-f", str(revoked), "/dev/stdin"],
-            input=f"{key.get_name()} {key.get_base64()}\n".encode(),
-            capture_output=True,
-            check=False,
-        )
-    except OSError:
-        return True
-    return done.returncode != 0
-
-
-def _lines_for(host: str, text: str) -> Iterator[tuple[str, str, bytes]]:
-    """Marker or "", type and key of each line that is for this host."""
-    by_name, others = _indexed(text)
-    fitting = [line for line in others if _are_names_of(host.lower(), line.names)]
-    for line in sorted([*by_name.get(host.lower(), ()), *fitting]):
-        if key := _decoded(line.key):
-            yield line.marker, line.kind, key
-
-
-class _KnownHostsLine(NamedTuple):
-    number: int
-    marker: str
-    names: str
-    kind: str
-    key: str
-
-
-@lru_cache(maxsize=8)
-def _indexed(text: str) -> tuple[Mapping[str, list[_KnownHostsLine]], list[_KnownHostsLine]]:
-    """The lines of a file by each plain name, and those with patterns or hashed names.
-
-    A large cluster has a line for each host: to match each host with each line took 2 ms for each of 256.
-    """
-    by_name: dict[str, list[_KnownHostsLine]] = {}
-    others = []
-    for number, text_line in enumerate(text.splitlines()):
-        fields = text_line.split()
-        marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
-        if len(fields) < 3:
             continue
-        line = _KnownHostsLine(number, marker, *fields[:3])
-        if line.names.startswith("|") or {*"*?!"} & {*line.names}:
-            others.append(line)
-        else:
-            for name in {*line.names.lower().split(",")}:
-                by_name.setdefault(name, []).append(line)
-    return by_name, others
+        lines += known.by_name.get(host, ())
+        lines += [(kind, key) for name, kind, key in known.hashed if _is_hash_of(host, name)]
+    keys = [_key_of(kind, _decoded(key)) for kind, key in lines]
+    return KnownKeys(tuple(key for key in keys if key), unread)
 
 
-def _are_names_of(host: str, names: str) -> bool:
-    """Whether the names of a line match the host: a hashed name, or patterns; none with `!` may match."""
-    if names.startswith("|1|"):
-        with contextlib.suppress(ValueError, AssertionError):  # paramiko asserts that the salt has 20 bytes
-            return paramiko.HostKeys.hash_host(host, names) == names
-        return False
-    fits = [name[:1] != "!" for name in names.lower().split(",") if _fits(host, name.removeprefix("!"))]
-    return bool(fits) and all(fits)
-
-
-def _fits(host: str, pattern: str) -> bool:
-    """Whether a pattern of `*` and `?` matches the host; the brackets of [host]:port are literal."""
-    return fnmatchcase(host, pattern.replace("[", "[[]"))  # never goes back over a star, as ".*" would
+def _is_hash_of(host: str, name: str) -> bool:
+    with contextlib.suppress(ValueError, AssertionError):  # paramiko asserts that the salt has 20 bytes
+        return paramiko.HostKeys.hash_host(host, name) == name
+    return False
 
 
 def _decoded(text: str) -> bytes:
@@ -205,15 +103,6 @@ def _key_of(kind: str, content: bytes) -> paramiko.PKey | None:
     return None
 
 
-# After type and nonce, a certificate has the parts of the key that it certifies (PROTOCOL.certkeys).
-_PARTS = {
-    "ssh-ed25519": 1,
-    "ssh-rsa": 2,
-    "ecdsa-sha2-nistp256": 2,
-    "ecdsa-sha2-nistp384": 2,
-    "ecdsa-sha2-nistp521": 2,
-}
-_CERTIFICATE = "-cert-v01@openssh.com"
 _PRIVATE, _MAGIC = "-----BEGIN OPENSSH PRIVATE KEY", b"openssh-key-v1\0"
 
 
@@ -290,43 +179,28 @@ class Login:
                 self._agent.close()
 
     def _keys(self) -> Iterator[paramiko.PKey | SSHException]:
-        """Every key, with its certificates first; or why the key of a file cannot be used.
+        """Every key; or why the key of a file cannot be used.
 
         A server accepts few tries (MaxAuthTries), so the keys that the configuration names come first: from
         the agent, which needs no password, else from their files. Then come the other keys of the agent, and
         last the files that ssh tries by default.
         """
-        certificates = [
-            certificate for path in self._route.certificate_files if (certificate := _certificate(path))
-        ]
         held = {key.asbytes(): key for key in self._agents_keys()}
         files = list[str]()
         for path in self._route.identity_files:
             named = [key for content in _public_keys(path) if (key := held.pop(content, None))]
-            for key in named:
-                yield from _with_certificates(key, certificates)
+            yield from named
             if not named and self._route.default_identities:
                 files.append(path)
-            elif not named:
-                yield from _of_file(path, certificates)
-        for key in () if self._route.identities_only else held.values():
-            yield from _with_certificates(key, certificates)
-        for path in files:
-            yield from _of_file(path, certificates)
+            elif not named and (private := _private_key(path)):
+                yield private
+        yield from () if self._route.identities_only else held.values()
+        yield from filter(None, map(_private_key, files))
 
     def _agents_keys(self) -> Iterator[AgentKey]:
         if self._route.identity_agent:
             self._agent = KeyAgent(self._route.identity_agent)
             yield from self._agent.get_keys()
-
-
-def _of_file(path: str, certificates: list[tuple[bytes, str]]) -> Iterator[paramiko.PKey | SSHException]:
-    """The private key of a file with its certificates, or why it cannot be used."""
-    key = _private_key(path)
-    if isinstance(key, paramiko.PKey):
-        yield from _with_certificates(key, certificates)
-    elif key:
-        yield key
 
 
 def _private_key(path: str) -> paramiko.PKey | SSHException | None:
@@ -343,36 +217,10 @@ def _private_key(path: str) -> paramiko.PKey | SSHException | None:
         return SSHException(f"{path} cannot be used: {type(error).__name__}")
 
 
-def _with_certificates(key: Any, certificates: list[tuple[bytes, str]]) -> Iterator[Any]:
-    """The key with each certificate that is for it (CertificateFile), then as it is."""
-    plain = key.public_blob
-    for certified, path in certificates:
-        if certified == key.asbytes():
-            key.load_certificate(path)
-            yield key
-    key.public_blob = plain
-    yield key
-
-
-def _certificate(path: str) -> tuple[bytes, str] | None:
-    """The public key that a certificate is for, as on the wire, and its file."""
-    for kind, content in _key_in(Path(path)):
-        plain = kind.removesuffix(_CERTIFICATE)
-        if plain == kind or plain not in _PARTS:
-            continue
-        message, key = paramiko.Message(content), paramiko.Message()
-        message.get_string(), message.get_string()
-        key.add_string(plain)
-        for _ in range(_PARTS[plain]):
-            key.add_string(message.get_string())
-        return key.asbytes(), path
-    return None
-
-
 def _public_keys(path: str) -> Iterator[bytes]:
     """The public keys in an identity file, in the `.pub` file beside it, and of its private key."""
-    for public in (Path(path), Path(f"{path}.pub")):
-        yield from (content for _, content in _key_in(public))
+    yield from _key_in(Path(path))
+    yield from _key_in(Path(f"{path}.pub"))
     yield from _public_part(Path(path))
 
 
@@ -390,10 +238,10 @@ def _public_part(path: Path) -> Iterator[bytes]:
                     yield message.get_string()
 
 
-def _key_in(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Type and content of the public key or certificate in a file, if it has one."""
+def _key_in(path: Path) -> Iterator[bytes]:
+    """The public key in a file, if it has one."""
     with contextlib.suppress(OSError, binascii.Error, ValueError, IndexError):
         kind, encoded = path.read_text().split()[:2]
         content = base64.b64decode(encoded, validate=True)
         if paramiko.Message(content).get_text() == kind:
-            yield kind, content
+            yield content

@@ -7,11 +7,8 @@ import errno
 import io
 import logging
 import os
-import re
 import shlex
 import socket
-import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,16 +26,7 @@ from ...errors import HostError
 from ...wire.frames import Readable
 from ..bootstrap import command, is_swallowed
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
-from .login import (
-    CertifiedHostKey,
-    HostKeyPolicy,
-    Login,
-    RevokedHostKey,
-    TooManyKeysError,
-    UnknownHostKey,
-    fingerprint,
-    known_keys,
-)
+from .login import HostKeyPolicy, Login, TooManyKeysError, UnknownHostKey, fingerprint, known_keys
 from .openssh import OF_HOST_KEYS, absent_identities, remedy
 from .ssh_config import Route, ssh_home
 
@@ -48,11 +36,9 @@ if TYPE_CHECKING:
 # paramiko logs its exceptions too, and Muster reports these.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
-END_SECONDS = 1.0
 # How often paramiko's thread checks whether a keepalive is due. Its default of 0.1 s wakes an idle connection
 # ten times a second.
 TURN_SECONDS = 1.0
-LAST_BYTES = 4096
 # The names of signatures for a key of type ssh-rsa (RFC 8332).
 _KEY_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
 
@@ -63,13 +49,11 @@ class PinnedClient(paramiko.SSHClient):
     def __init__(self, route: Route) -> None:
         super().__init__()
         self._route, self._known = route, known_keys(route)
-        self._proxy: Proxy | None = None
-        self.set_missing_host_key_policy(HostKeyPolicy(route, self._known))
+        self.set_missing_host_key_policy(HostKeyPolicy(self._known))
 
     def open(self) -> paramiko.Transport:
         """Connect and log in."""
         route = self._route
-        self._proxy = Proxy(route) if route.proxy_command else None
         options: Any = {"auth_strategy": Login(route), "transport_factory": self._make_transport}
         self.connect(
             route.hostname,
@@ -77,7 +61,6 @@ class PinnedClient(paramiko.SSHClient):
             timeout=route.connect_seconds,
             banner_timeout=route.connect_seconds,
             auth_timeout=route.connect_seconds,
-            sock=self._proxy.socket if self._proxy else None,
             **options,
         )
         transport = self.get_transport()
@@ -95,63 +78,12 @@ class PinnedClient(paramiko.SSHClient):
         security.key_types = sorted(security.key_types, key=lambda name: _KEY_OF.get(name, name) not in types)
         return transport
 
-    def last_line_of_proxy(self) -> str | None:
-        """The last line of the proxy command, if there is such a command and it has ended."""
-        return self._proxy.last_line() if self._proxy else None
-
     def close(self) -> None:
-        """Disconnect, and end the proxy command."""
+        """Disconnect."""
         if transport := self.get_transport():
             with contextlib.suppress(OSError):
                 transport.sock.shutdown(socket.SHUT_RDWR)  # ends the wait of the transport's thread
         super().close()
-        if self._proxy:
-            self._proxy.close()
-
-
-class Proxy:
-    """The running proxy command of a route (ssh_config(5), ProxyCommand); `socket` leads to it.
-
-    paramiko's own talks through pipes: it reads forever after the command has ended, and waits with
-    select(2), which takes no file descriptor above 1023.
-    """
-
-    def __init__(self, route: Route) -> None:
-        self.socket, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the command runs
-        with theirs:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {_command_of(route)}"],  # as ssh does
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._errors,
-                start_new_session=True,  # only the driver handles a Ctrl-C on the terminal
-            )
-
-    def last_line(self) -> str | None:
-        """The command's last line if it has ended, or is just ending; None if it runs."""
-        try:
-            status = self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            return None
-        end = os.fstat(self._errors.fileno()).st_size
-        tail = os.pread(self._errors.fileno(), LAST_BYTES, max(0, end - LAST_BYTES))
-        lines = tail.decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else f"exit status {status}"
-
-    def close(self) -> None:
-        """End the command."""
-        self.socket.close()
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
-        self._errors.close()
-
-
-def _command_of(route: Route) -> str:
-    """The command with its tokens replaced: %h, %n, %p, %r and %% (ssh_config(5), TOKENS)."""
-    tokens = {"h": route.hostname, "n": route.name, "p": str(route.port), "r": route.user, "%": "%"}
-    return re.sub(r"%([hnpr%])", lambda token: tokens[token[1]], route.proxy_command or "")
 
 
 KEEPALIVE_SECONDS = 5
@@ -214,9 +146,8 @@ class SshPipe:
             self._channel.exec_command(command(python))
         # paramiko raises any error of its thread: ValueError for a key of no curve, and others.
         except Exception as error:  # noqa: BLE001
-            proxy = self._client.last_line_of_proxy()
             self._client.close()
-            raise _explain(error, route, proxy) from None
+            raise _explain(error, route) from None
         self._reader = io.BufferedReader(_Incoming(self._channel), 1 << 16)
         self._writer = _Outgoing(self._channel)
         self._python = python
@@ -258,13 +189,14 @@ class SshPipe:
         self._client.close()
 
 
-def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
-    """Why the host was not reached, and the remedy; `proxy`: an ended proxy command's last line."""
-    if proxy is not None:
-        text = f"its proxy command has ended: {proxy} ({route.proxy_command})"
-        return _problem("ssh.proxy-ended", text, route)
+def _explain(error: Exception, route: Route) -> HostError:
+    """Why the host was not reached, and the remedy."""
     explain = next((explain for kind, explain in _CAUSES if isinstance(error, kind)), _other)
-    return explain(error, route)
+    if not isinstance(explain, tuple):
+        return explain(error, route)
+    kind, text = explain
+    server, seconds = f"{route.hostname} port {route.port}", route.connect_seconds
+    return _problem(kind, text.format(name=route.hostname, server=server, seconds=seconds), route)
 
 
 def _problem(kind: str, text: str, route: Route) -> HostError:
@@ -305,9 +237,6 @@ def _key_unknown(error: Any, route: Route) -> HostError:
         text = f"host key of {_server(route)} ({error}) cannot be checked: {reasons}"
         return HostError("ssh.host-key-unknown", text, "let your user read that file")
     text = f"host key of {_server(route)} is not known ({error}, looked in {_known(route)})"
-    if route.known_hosts_command:
-        remedy = "KnownHostsCommand is not run here; with MUSTER_SSH=openssh it is"
-        return HostError("ssh.host-key-unknown", text, remedy)
     if all(path == os.devnull for path in route.user_known_hosts):
         remedy = (
             "UserKnownHostsFile keeps no key; name a file there that does, such as ~/.ssh/known_hosts, then "
@@ -315,21 +244,6 @@ def _key_unknown(error: Any, route: Route) -> HostError:
         )
         return HostError("ssh.host-key-unknown", text, remedy + shlex.join(route.confirming))
     return _problem("ssh.host-key-unknown", text, route)
-
-
-def _key_revoked(error: Any, route: Route) -> HostError:
-    text = f"HOST KEY REVOKED: {_server(route)} shows {error}, which known_hosts or RevokedHostKeys revokes"
-    return _problem("ssh.host-key-revoked", text, route)
-
-
-def _key_certified(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.host-key-unknown",
-        f"host key of {_server(route)} is not known ({error}): {_known(route)} has a @cert-authority "
-        "for it, and host certificates are not checked here",
-        "with MUSTER_SSH=openssh they are; or compare the fingerprint with the host's own, and add a line "
-        "with this key itself",
-    )
 
 
 def _login_refused(error: Any, route: Route) -> HostError:
@@ -350,27 +264,10 @@ def _too_many_keys(error: Any, route: Route) -> HostError:
     return HostError("ssh.login-refused", text, _advice("ssh.too-many-keys", route))
 
 
-def _name_unknown(error: Any, route: Route) -> HostError:
-    return _problem("ssh.name-unknown", f"the name {route.hostname} is not known", route)
-
-
-def _no_answer(error: Any, route: Route) -> HostError:
-    text = f"no answer from {_server(route)} within {route.connect_seconds} s"
-    return _problem("ssh.unreachable", text, route)
-
-
 def _no_connection(error: Any, route: Route) -> HostError:
     reasons = {str(getattr(reason, "strerror", reason)) for reason in error.errors.values()}
     kind = "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable"
     return _problem(kind, f"cannot connect to {_server(route)}: {'; '.join(sorted(reasons))}", route)
-
-
-def _closed(error: Any, route: Route) -> HostError:
-    return _problem("ssh.closed", f"{_server(route)} closed the connection before it was made", route)
-
-
-def _no_session(error: Any, route: Route) -> HostError:
-    return _problem("ssh.no-session", f"{_server(route)} accepts the login, but no session", route)
 
 
 def _other(error: Any, route: Route) -> HostError:
@@ -383,19 +280,19 @@ def _other(error: Any, route: Route) -> HostError:
     return _problem("ssh.failed", f"cannot connect to {_server(route)}: {_plain(error)}", route)
 
 
-# The first match counts: several of these are subclasses of OSError, or of paramiko's SSHException.
-_CAUSES: tuple[tuple[type[Exception], Callable[[Any, Route], HostError]], ...] = (
+_Explain = Callable[[Any, Route], HostError]
+# The first match counts: several of these are subclasses of OSError, or of paramiko's SSHException. Either a
+# function, or a kind and a text.
+_CAUSES: tuple[tuple[type[Exception], _Explain | tuple[str, str]], ...] = (
     (BadHostKeyException, _key_changed),
-    (RevokedHostKey, _key_revoked),
-    (CertifiedHostKey, _key_certified),
     (UnknownHostKey, _key_unknown),
     (TooManyKeysError, _too_many_keys),
     (AuthenticationException, _login_refused),
-    (socket.gaierror, _name_unknown),
-    (TimeoutError, _no_answer),
+    (socket.gaierror, ("ssh.name-unknown", "the name {name} is not known")),
+    (TimeoutError, ("ssh.unreachable", "no answer from {server} within {seconds} s")),
     (NoValidConnectionsError, _no_connection),
-    (EOFError, _closed),
-    (ChannelException, _no_session),
+    (EOFError, ("ssh.closed", "{server} closed the connection before it was made")),
+    (ChannelException, ("ssh.no-session", "{server} accepts the login, but no session")),
 )
 _SILENT = ("banner", "No existing session")
 

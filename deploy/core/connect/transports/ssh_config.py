@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
 import pwd
 import re
 import shlex
-import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ...errors import UsageError
 from ...hosts.hostfile import Host
-from ...wire.users import expanded, home, own_name
+from ...wire.users import expanded, home
 
 DEFAULT_CONNECT_SECONDS = 10
+OF_SSH = ("proxycommand", "proxyjump", "certificatefile", "revokedhostkeys", "knownhostscommand")
+"""The settings that only the OpenSSH client can follow."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +36,23 @@ class Route:
     port: int
     identity_files: tuple[str, ...]
     identities_only: bool
-    certificate_files: tuple[str, ...]
     identity_agent: str | None
     """The socket of the agent for keys, if one is used."""
     known_hosts_files: tuple[str, ...]
-    revoked_host_keys: str | None
     host_key_alias: str | None
-    proxy_command: str | None
     connect_seconds: int
     ssh: tuple[str, ...]
     """The command that logs in there by hand, with the same configuration."""
     user_known_hosts: tuple[str, ...]
     """The files for keys that a person confirms: every file of UserKnownHostsFile, also absent ones."""
-    known_hosts_command: bool
-    """Whether a command names known keys (KnownHostsCommand)."""
     default_identities: bool
     """Whether the identity files are those that ssh tries by default."""
     missing_identities: tuple[str, ...]
     """The identity files that the configuration names and that do not exist."""
     strict: bool
     """Whether ssh asks nobody about an unknown key (StrictHostKeyChecking yes, BatchMode yes)."""
+    plain: bool
+    """Whether paramiko can log in there as ssh does; else ssh itself does it."""
 
     @property
     def known_as(self) -> str:
@@ -96,11 +95,10 @@ def resolve(host: Host, ssh_config: Path | None) -> Route:
         raise UsageError("no ssh on PATH; install the OpenSSH client") from None
     if done.returncode != 0:
         raise UsageError(done.stderr.strip())
-    configuration = ("-F", str(ssh_config)) if ssh_config else ()
-    return _route(host.name, done.stdout, configuration, login_command(host, ssh_config))
+    return _route(host.name, done.stdout, login_command(host, ssh_config))
 
 
-def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[str, ...]) -> Route:
+def _route(name: str, answer: str, ssh: tuple[str, ...]) -> Route:
     settings: dict[str, list[str]] = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")
@@ -110,42 +108,34 @@ def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[st
         value = settings.get(key, ["none"])[0]
         return None if value == "none" else value
 
-    proxy, jump = setting("proxycommand"), setting("proxyjump")
-    if jump:
-        proxy = proxy_of_jump(jump, configuration)
     known_hosts = " ".join(settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []))
-    seconds = setting("connecttimeout")
-    hostname, user, port = setting("hostname") or name, setting("user") or "", setting("port") or "22"
-    alias = setting("hostkeyalias") or name
-    tokens = _tokens({"n": name, "h": hostname, "r": user, "p": port, "k": alias}, jump or "")
+    seconds, identities = setting("connecttimeout"), settings.get("identityfile", [])
 
     def paths(written: list[str]) -> list[str]:
-        return [_expanded(path, tokens) for path in written if path != "none"]
+        return [_expanded(path) for path in written if path != "none"]
 
-    identities = settings.get("identityfile", [])
     by_default = all(re.fullmatch(r"~/\.ssh/id_\w+", path) for path in identities)
     found = tuple(path for path in paths(identities) if _is_file(path) or _is_file(f"{path}.pub"))
-    revoked = paths(settings.get("revokedhostkeys", []))
+    known_hosts_files = tuple(filter(_is_file, paths(shlex.split(known_hosts))))
+    agent = settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    has_tokens = any("%" in path or "${" in path for path in (*identities, known_hosts, agent))
     return Route(
         name=name,
-        hostname=hostname,
-        user=user,
-        port=int(port),
+        hostname=setting("hostname") or name,
+        user=setting("user") or "",
+        port=int(setting("port") or "22"),
         identity_files=found,
         identities_only=setting("identitiesonly") == "yes",
-        certificate_files=tuple(filter(_is_file, paths(settings.get("certificatefile", [])))),
-        identity_agent=_agent_socket(settings.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
-        known_hosts_files=tuple(filter(_is_file, paths(shlex.split(known_hosts)))),
-        revoked_host_keys=revoked[0] if revoked else None,
+        identity_agent=_agent_socket(agent),
+        known_hosts_files=known_hosts_files,
         host_key_alias=setting("hostkeyalias"),
-        proxy_command=proxy,
         connect_seconds=int(seconds) if seconds else DEFAULT_CONNECT_SECONDS,
         ssh=ssh,
         user_known_hosts=tuple(paths(shlex.split(" ".join(settings.get("userknownhostsfile", []))))),
-        known_hosts_command=setting("knownhostscommand") is not None,
         default_identities=by_default,
         missing_identities=tuple(path for path in paths(identities) if not (by_default or path in found)),
         strict=setting("stricthostkeychecking") in {"yes", "true"} or setting("batchmode") == "yes",
+        plain=not (has_tokens or any(map(setting, OF_SSH)) or any(map(_has_rules, known_hosts_files))),
     )
 
 
@@ -158,33 +148,9 @@ def proxy_of_jump(jump: str, configuration: Sequence[str]) -> str:
     return shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
 
 
-def _tokens(route: dict[str, str], jump: str) -> dict[str, str]:
-    """The value of each token in the paths of a configuration (ssh_config(5), TOKENS).
-
-    `route`: the tokens of the host that it leads to.
-    """
-    own_host = socket.gethostname()
-    hashed = f"{own_host}{route['h']}{route['p']}{route['r']}{jump if jump and _hashes_jump() else ''}"
-    return {
-        **route,
-        **{"d": ssh_home(), "u": own_name(), "i": str(os.getuid()), "%": "%", "j": jump},
-        **{"l": own_host, "L": own_host.partition(".")[0]},
-        "C": hashlib.sha1(hashed.encode(), usedforsecurity=False).hexdigest(),
-    }
-
-
-@cache
-def _hashes_jump() -> bool:
-    """Whether the %C of this machine's ssh depends on the jump host: since OpenSSH 9.6."""
-    done = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False)
-    version = re.search(r"OpenSSH_(\d+)\.(\d+)", done.stdout + done.stderr)
-    return version is not None and (int(version[1]), int(version[2])) >= (9, 6)
-
-
-def _expanded(path: str, tokens: dict[str, str]) -> str:
-    """A path as ssh reads it: tokens, `${NAME}` of the environment, and `~` (ssh_config(5), TOKENS)."""
-    path = re.sub(r"%([a-zA-Z%])", lambda token: tokens.get(token[1], token[0]), path.strip('"'))
-    path = re.sub(r"\$\{(\w+)\}", lambda name: os.environ.get(name[1], ""), path)
+def _expanded(path: str) -> str:
+    """A path as ssh reads it, if it has no tokens."""
+    path = path.strip('"')
     return str(Path(ssh_home() + path[1:] if re.match(r"~(/|$)", path) else expanded(path)))
 
 
@@ -204,10 +170,45 @@ def _is_file(path: str) -> bool:
         return True
 
 
-def _agent_socket(written: str, tokens: dict[str, str]) -> str | None:
+def _agent_socket(written: str) -> str | None:
     """The socket that IdentityAgent names: a path, a variable of the environment, or none."""
     if written == "none":
         return None
     if written == "SSH_AUTH_SOCK" or re.fullmatch(r"\$\w+", written):
         return os.environ.get(written.removeprefix("$")) or None
-    return _expanded(written, tokens)
+    return _expanded(written)
+
+
+class KnownHosts(NamedTuple):
+    """The lines of a known_hosts file, each with the type of its key and the key."""
+
+    by_name: Mapping[str, list[tuple[str, str]]]
+    hashed: list[tuple[str, str, str]]
+    """Those with a hashed name, which comes first."""
+    has_rules: bool
+    """Whether some have a marker (@revoked, @cert-authority) or a pattern, which only ssh reads."""
+
+
+@lru_cache(maxsize=8)
+def known_hosts(text: str) -> KnownHosts:
+    """The lines of a file by their names: a large cluster has a line for each host, and each host asks."""
+    by_name: dict[str, list[tuple[str, str]]] = {}
+    hashed, has_rules = list[tuple[str, str, str]](), False
+    for line in text.splitlines():
+        names, kind, key = (*line.split(maxsplit=3), "", "", "")[:3]
+        if not key or names.startswith("#"):
+            continue
+        if names.startswith("@") or {*"*?!"} & {*names}:
+            has_rules = True
+        elif names.startswith("|"):
+            hashed.append((names, kind, key))
+        else:
+            for name in {*names.lower().split(",")}:
+                by_name.setdefault(name, []).append((kind, key))
+    return KnownHosts(by_name, hashed, has_rules)
+
+
+def _has_rules(path: str) -> bool:
+    with contextlib.suppress(OSError):  # the login gives the reason
+        return known_hosts(Path(path).read_text(errors="replace")).has_rules
+    return False
