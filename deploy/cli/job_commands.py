@@ -24,7 +24,6 @@ from ..core.text.screen import Screen
 from ..core.text.terminal import harmless, harmless_lines
 from ..core.text.text import count, span, stall_text
 from ..core.waits import waiting
-from ..core.wire.rank_logs import host_of_spawned
 from ..core.wire.users import own_name
 from ..features.why.messages import late_of, stall_of
 from . import job_table
@@ -151,8 +150,6 @@ def _show(screen: Screen, line: LogLine, wanted: re.Pattern[str] | None = None) 
     Progress.close_all()  # from now on a silence is the job's
     if line.rank is not None:
         screen.output(line.rank, line.host, line.stream, text)
-    elif host := host_of_spawned(line.stream):
-        screen.launcher(host, text, spawned=True)
     elif line.stream == "driver.log":
         screen.say(harmless_lines(text.rstrip("\n")))
     if screen.error:  # the reader is gone, or the disk is full

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core import interrupts, waits
 from ..core.connect.cluster import Cluster
-from ..core.job.events import Event, JobEvent, LauncherOutput, Output, Said, Stage
+from ..core.job.events import Event, JobEvent, Output, Said, Stage
 from ..core.job.feature import Feature, Features, Start
 from ..core.job.planning import make_plan
 from ..core.plan.placement import Placement
@@ -201,8 +201,6 @@ class OnScreen(Feature):
         """Print it."""
         if isinstance(event, Output):
             self._screen.output(event.rank, event.host, event.stream, event.text)
-        elif isinstance(event, LauncherOutput):
-            self._screen.launcher(event.host, event.text, spawned=event.spawned)
         elif isinstance(event, Said):
             self._screen.say(event.text)
 

@@ -422,7 +422,7 @@ def test_each_log_of_a_run_stays_within_its_bound(tmp_path: Path) -> None:
     folder.begin(make_plan("node1 slots=2\nnode2"))
     for _ in range(1000):
         folder.on_event(Output(0, "node1", "out", "x" * 100 + "\n"))
-    folder.on_event(LauncherOutput("node1", "x" * 1000, False))
+    folder.on_event(LauncherOutput("node1", "x" * 1000))
     folder.on_event(Output(1, "node1", "err", "why it failed\n"))
     folder.on_event(Output(2, "node2", "err", "why it failed\n"))
     assert all(path.stat().st_size < 4200 for path in folder.logs.iterdir())

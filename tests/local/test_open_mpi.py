@@ -128,45 +128,6 @@ def test_the_head_starts_every_daemon_however_narrow_the_tree_is(project: Projec
     assert result.failure is None, result.failure
 
 
-SPAWNS = """
-import sys
-from mpi4py import MPI
-if MPI.COMM_WORLD.rank == 0:
-    children = MPI.COMM_SELF.Spawn(sys.executable, [__file__.replace("program", "child")], maxprocs=1)
-    children.Barrier()
-    children.Disconnect()
-MPI.COMM_WORLD.Barrier()
-"""
-CHILD = """
-import sys
-from mpi4py import MPI
-parent = MPI.Comm.Get_parent()
-if MPI.COMM_WORLD.rank == 0:
-    sys.stdout.write("printed by a child\\n")
-    sys.stderr.write("logged by a child\\n")
-    sys.stdout.flush()
-parent.Barrier()
-parent.Disconnect()
-"""
-
-
-@generations
-def test_the_output_of_spawned_processes_is_shown_and_has_its_own_log(
-    project: Project, generation: str
-) -> None:
-    (project.path / "program.py").write_text(SPAWNS)
-    (project.path / "child.py").write_text(CHILD)
-    done = project.launch("--np", "1", "--python", PYTHONS[generation], "--script", "program.py", timeout=60)
-    assert done.status == 0, done.output
-    expected = {"printed by a child", "logged by a child"}
-    printed = {line for line in done.output.splitlines() if line.startswith("[mpirun")}
-    assert printed == {f"[mpirun localhost] {text}" for text in expected}
-    log = done.folder / "logs" / "spawned@localhost.log"
-    assert {*log.read_text().splitlines()} == expected
-    again = project.muster("logs", done.job).stdout
-    assert all(line in again for line in printed)
-
-
 class DaemonKiller:
     """Kills one of Open MPI's daemons when every rank waits."""
 

@@ -19,17 +19,16 @@ from muster.deploy.core.connect.requests.attempt import EndedProcess, Stopping
 from muster.deploy.core.connect.requests.request import Request
 from muster.deploy.core.connect.silence import SILENCE_SECONDS
 from muster.deploy.core.errors import MusterError
-from muster.deploy.core.job import events, state
 from muster.deploy.core.job import report_handlers as reports
+from muster.deploy.core.job import state
 from muster.deploy.core.job.cause import first_of
-from muster.deploy.core.job.events import Emit, LauncherOutput, Output, Recorded, drop
+from muster.deploy.core.job.events import Emit, Output, Recorded, drop
 from muster.deploy.core.job.feature import Feature
 from muster.deploy.core.job.loop import STOP_SECONDS, LaunchLoop
 from muster.deploy.core.job.result import Failure, LaunchResult
 from muster.deploy.core.job.run_folder import RunFolder
 from muster.deploy.core.job.verdict import verdict
 from muster.deploy.core.plan.launch_plan import LaunchPlan
-from muster.deploy.core.plan.openmpi import SpawnedLines
 from muster.deploy.features.all_features import features_of
 from muster.deploy.features.samples import driver  # noqa: F401  # it names the report of a sample
 from muster.deploy.features.why import diagnosis
@@ -235,62 +234,6 @@ def test_hosts_whose_disk_is_full_are_noted_beside_the_verdict(hosts: Hosts) -> 
     assert result.notes[0].startswith("node2: no space left on the disk of /home")
     assert "the logs of ranks 2-3 end early there" in result.notes[0]
     assert "\x1b" not in result.notes[0]
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "All nodes which are allocated for this job are already filled.\n",
-        "There are not enough slots available in the system to satisfy the 2\n",
-    ],
-)
-def test_a_spawn_without_a_free_slot_is_explained(hosts: Hosts, said: str) -> None:
-    hosts.start_all()
-    for _ in range(3):
-        hosts.tell("node1", "launcher", stream="err", text=said)
-    hosts.end(0, code=1)
-    (note,) = hosts.run().notes
-    assert note.startswith(
-        "MPI_Comm_spawn found no free slot on the hosts that have ranks; raise their slots="
-    )
-
-
-RULE = f"{'-' * 74}\n"
-
-
-def test_the_output_of_spawned_processes_is_told_from_the_messages_of_mpirun() -> None:
-    before, after = SpawnedLines(), SpawnedLines()
-    assert before.has("out", "of a child of rank 0, before rank 5 has started\n", all_started=False)
-    assert not before.has("err", "* hwloc has encountered an error\n", all_started=False)
-    own = [
-        RULE,
-        "prterun noticed that process rank 1 with PID 7 on node node1 exited on signal 9.\n",
-        RULE,
-        "[node1:00071] PMIX ERROR: UNREACHABLE in file server.c\n",
-        "[prterun-node1-71@0,0] plm:ssh: job was aborted\n",
-        "mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate\n",
-        "\0\0001 more process has sent help message help-mpi-btl-tcp.txt / dropped inbound connection\n",
-        "\n",
-    ]
-    theirs = ["Traceback (most recent call last):\n", "[epoch 3] loss 0.1\n", "--------\n", "[x:y] z\n"]
-    for line in [*own, *theirs]:
-        assert after.has("err", line, all_started=True) is (line in theirs), line
-
-
-def test_only_mpirun_on_the_head_has_spawned_processes(hosts: Hosts) -> None:
-    seen: list[tuple[str, bool]] = []
-
-    def see(event: events.Event) -> None:
-        if isinstance(event, LauncherOutput):
-            seen.append((event.text, event.spawned))
-
-    hosts.start_all()
-    hosts.tell("node1", "launcher", stream="out", text="child\n")
-    hosts.tell("node2", "launcher", stream="out", text="of a daemon\n")
-    hosts.end(0, 1, 2, 3)
-    hosts.tell("node1", "command-end", code=0)
-    hosts.run(emit=see)
-    assert seen == [("child\n", True), ("of a daemon\n", False)]
 
 
 def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:

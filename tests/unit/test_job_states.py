@@ -437,8 +437,7 @@ def test_every_file_that_a_driver_writes_into_a_run_is_brought(tmp_path: Path) -
         folder.keep_launched({})
         folder.on_event(JobEvent(at=1.0, type="rank.started", job=RECORD["job"], attempt=attempt))
         folder.on_event(Output(1, "node1", "err", "line\n"))
-        for spawned in (False, True):
-            folder.on_event(LauncherOutput("node1", "line\n", spawned))
+        folder.on_event(LauncherOutput("node1", "line\n"))
         folder.say("line")
         result = folder.ended(LaunchResult(plan, 1.0, 2.0, None, {}))
     for name in (*METRICS, name_of(1)):

@@ -48,7 +48,7 @@ def test_a_log_that_grows_much_costs_no_other_log_a_line(tmp_path: Path) -> None
 def test_the_last_lines_are_kept_however_small_the_limit_is(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, 1)
     folder.on_event(Output(1, "node1", "err", "ValueError: boom\n"))
-    folder.on_event(LauncherOutput("node2", "mpirun: rank 1 failed\n", False))
+    folder.on_event(LauncherOutput("node2", "mpirun: rank 1 failed\n"))
     assert "rank 1 and the launcher on node2" in end(folder).notes[0]
     assert folder.log_of(1, "node1", "err").read_text().endswith("]\nValueError: boom\n")
     assert (folder.logs / "launcher@node2.log").read_text().endswith("]\nmpirun: rank 1 failed\n")

@@ -51,15 +51,6 @@ def test_lines_carry_rank_and_host() -> None:
     assert stream.getvalue() == "[3 node2] hello\n"
 
 
-def test_lines_of_spawned_processes_carry_mpirun_and_its_host() -> None:
-    stream = io.StringIO()
-    screen, of_rank_3 = Screen(stream), Screen(stream, ranks("3"))
-    for each in (screen, of_rank_3):
-        each.launcher("node1", "child\x1b[2J\n", spawned=True)
-        each.launcher("node1", "prterun: a message\n", spawned=False)
-    assert stream.getvalue() == "[mpirun node1] child␛[2J\n"
-
-
 def test_a_screen_that_cannot_be_written_to_ends_no_job_and_says_why() -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as stream:
         screen = Screen(stream)
@@ -145,12 +136,9 @@ def test_a_terminal_gets_the_colours_of_a_program_and_no_other_sequence(
     for line in lines:
         screen.output(0, "node1", "out", f"{line}\n")
         Screen(pipe).output(0, "node1", "out", f"{line}\n")
-    for line in lines:
-        screen.launcher("node1", f"{line}\n", spawned=True)
     screen.close()
     shown = terminal.getvalue().splitlines()
-    assert [line.partition("\x1b[0m ")[2] for line in shown[: len(lines)]] == [*lines.values()]
-    assert [line.removeprefix("[mpirun node1] ") for line in shown[len(lines) :]] == [*lines.values()]
+    assert [line.partition("\x1b[0m ")[2] for line in shown] == [*lines.values()]
     assert "\x1b" not in pipe.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     plain = Terminal()

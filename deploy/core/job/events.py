@@ -97,8 +97,6 @@ class LauncherOutput:
 
     host: str
     text: str
-    spawned: bool
-    """Whether it is of a process that MPI_Comm_spawn has started."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +144,6 @@ class FeatureEvent:
 FromHost: TypeAlias = "Output | LauncherOutput | HostSample | Reported"
 Event: TypeAlias = "JobEvent | FromHost | Said | Stage | Waiting | Recorded | FeatureEvent"
 Emit: TypeAlias = Callable[[Event], None]
-
-
-def printed_by_program(event: Event) -> str:
-    """The output of a rank, or of a process that it has spawned; empty for any other event."""
-    if isinstance(event, Output) or (isinstance(event, LauncherOutput) and event.spawned):
-        return event.text
-    return ""
 
 
 def drop(event: Event) -> None:

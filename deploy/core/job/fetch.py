@@ -25,7 +25,7 @@ MOST_FILES = 1 << 17  # two logs for each of 65,536 ranks
 _NAMES = (
     r"(job|result)\.json|verdict\.txt|driver\.log|events\.jsonl"
     r"|plan(\.restart-\d{1,9})?\.txt|launch(\.restart-\d{1,9})?\.json"
-    r"|logs/(order|driver\.log|(launcher|spawned)@[^/\0]+\.log|rank-\d{4,9}@[^/\0]+\.(out|err))"
+    r"|logs/(order|driver\.log|launcher@[^/\0]+\.log|rank-\d{4,9}@[^/\0]+\.(out|err))"
 )
 """The files of a run that come from its host, beside those of features. Any other could be a file that a
 program here runs or obeys: `.git`, `muster.toml`, `.muster/ssh_config`, `fabfile.py`. Only this machine

@@ -25,7 +25,7 @@ from ..connect.reports import (
     StopAsked,
 )
 from ..connect.requests.attempt import SHELL, SHELL_END
-from ..plan.openmpi import SpawnedLines, starts_daemon
+from ..plan.openmpi import starts_daemon
 from ..text.terminal import harmless, without_colours
 from ..text.text import describe_code, status_of
 from ..wire.clock import now
@@ -52,7 +52,6 @@ class ReportHandlers:
     ) -> None:
         """`others`: the kinds of reports that are passed on as events."""
         self.state, self.cluster, self._emit = state, cluster, emit
-        self._spawned = SpawnedLines()
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
             RankOutput: self._output,
@@ -143,13 +142,8 @@ class ReportHandlers:
     # -- launchers --
 
     def _launcher(self, host: str, report: LauncherLine) -> None:
-        plan, started = self.state.plan, self.state.all_started
-        from_mpirun = plan.spec.launcher == "mpirun" and host == plan.hosts[0].host.name
-        from_mpirun = from_mpirun and not self.state.failures  # then it prints why it ends the job
-        spawned = from_mpirun and self._spawned.has(report.stream, report.text, all_started=started)
-        if not spawned:
-            self.state.launcher_printed(report.text)
-        self._emit(LauncherOutput(host, report.text, spawned))
+        self.state.launcher_printed(report.text)
+        self._emit(LauncherOutput(host, report.text))
 
     def _command_end(self, host: str, report: CommandEnd) -> None:
         codes = self.state.launcher_codes

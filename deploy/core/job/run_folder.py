@@ -22,7 +22,7 @@ from ..text.text import span
 from ..wire.durable import write_atomically
 from ..wire.job_folders import RESERVES
 from ..wire.os_errors import explain, naming
-from ..wire.rank_logs import RankLog, restart_suffix, spawned_log
+from ..wire.rank_logs import RankLog, restart_suffix
 from .events import Event, JobEvent, LauncherOutput, Output, Recorded, Said
 from .job_record import caller_of_stop, record_of, record_without_hosts
 from .result import LaunchResult, stopped
@@ -229,10 +229,8 @@ class RunFolder:
         self._append(log, self._limit.within(log.name, event.host, _bytes_of(event.text)))
 
     def _append_launcher(self, event: LauncherOutput) -> None:
-        """Append a line of the launcher, or of a process that the program spawned."""
+        """Append a line of the launcher."""
         name = f"launcher@{event.host}{self._suffix}.log"
-        if event.spawned:
-            name = spawned_log(event.host, self._attempt)
         self._append(self.logs / name, self._limit.within(name, event.host, _bytes_of(event.text)))
 
     def say(self, text: str) -> None:

@@ -62,50 +62,6 @@ def hostfile(slots: Mapping[str, int]) -> str:
     return "".join(f"{name} slots={count}\n" for name, count in slots.items())
 
 
-# What 5.0 and 4.1 print if MPI_Comm_spawn finds no free slot; --np itself is at most the number of slots.
-_FULL = (
-    "All nodes which are allocated for this job are already filled",
-    "There are not enough slots available",
-)
-FULL = (
-    "MPI_Comm_spawn found no free slot on the hosts that have ranks; "
-    "raise their slots=, and give --np for the ranks at the start"
-)
-
-
-def is_full(line: str) -> bool:
-    """Whether a line of mpirun reports that no slot is left for ranks that a program spawns."""
-    return line.startswith(_FULL)
-
-
-_RULE = re.compile(r"-{74}\s*$")
-_OWN = re.compile(
-    r"\s*$|\[[^\]\s]{1,300}(?::\d+[\]:]|@\d+,\d+\])"
-    r"|(?:mpirun|mpiexec|prterun|prted|orted)\b|(?:PMIX|PRTE|ORTE) |\d+ more process(?:es)? ha(?:s|ve) sent "
-)
-
-
-class SpawnedLines:
-    """Finds the lines of processes that a program has started by MPI_Comm_spawn: mpirun prints them.
-
-    No rank prints there (core/agent/rank.py). mpirun's own messages are on standard error: between two lines
-    of dashes, or after `[host:process]`; those of its start come before every rank has started.
-    """
-
-    def __init__(self) -> None:
-        self._in_message = False
-
-    def has(self, stream: str, line: str, *, all_started: bool) -> bool:
-        """Whether mpirun printed this line, the next one of a stream, for such a process."""
-        if stream == "out":
-            return True
-        line = line.lstrip("\0")  # 5.0 prints some before its messages
-        if _RULE.match(line):
-            self._in_message = not self._in_message
-            return False
-        return all_started and not (self._in_message or is_full(line) or _OWN.match(line))
-
-
 # The command that mpirun runs through its remote shell (setup_launch in 4.1's plm_rsh_module.c and 5.0's
 # plm_ssh_module.c): it sets these variables in the language of the login shell, then starts the daemon. No
 # shell expands any of the characters that _PLAIN allows, so the command starts only the daemon.

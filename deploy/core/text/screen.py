@@ -108,17 +108,6 @@ class Screen:
             self._print_waiting()
             self._print(f"({left_out} lines are left out here; the logs have them)\n")
 
-    def launcher(self, host: str, text: str, *, spawned: bool) -> None:
-        """Print the lines of processes that the program spawned: `[mpirun node1] text`.
-
-        The launcher's own lines are in its log, and some in the verdict.
-        """
-        if spawned and self.only is None:
-            with self._lock:
-                self._print_waiting()
-                for line in self._affordable(text):
-                    self._print(f"[mpirun {host}] {self._shown(line)}\n")
-
     def say(self, text: str) -> None:
         """Print a message of the driver, which may quote text of a host."""
         with self._lock:

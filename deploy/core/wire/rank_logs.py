@@ -14,9 +14,6 @@ _NAME = re.compile(
 )
 
 
-_SPAWNED = re.compile(r"spawned@(.+?)(?:\.restart-\d{1,9})?\.log")
-
-
 class RankLog(NamedTuple):
     """The log of one stream of a rank."""
 
@@ -35,17 +32,6 @@ class RankLog(NamedTuple):
     def name(self) -> str:
         """Its file name."""
         return f"{rank_stem(self.rank, self.host, self.attempt)}.{self.stream}"
-
-
-def spawned_log(host: str, attempt: int) -> str:
-    """The log of the processes that a program started by MPI_Comm_spawn. `host`: where mpirun runs."""
-    return f"spawned@{host}{restart_suffix(attempt)}.log"
-
-
-def host_of_spawned(name: str) -> str | None:
-    """The host in the name of such a log; None for another file."""
-    match = _SPAWNED.fullmatch(name)
-    return match and match[1]
 
 
 def rank_stem(rank: int, host: str, attempt: int) -> str:

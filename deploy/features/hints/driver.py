@@ -18,10 +18,9 @@ from ...core.decode import MALFORMED, AtMost, from_json, lazy_dataclass
 from ...core.hosts.bounds import Name, Pid, Rank
 from ...core.hosts.host_facts import Facts
 from ...core.hosts.host_sample import HostSample
-from ...core.job.events import Event, LauncherOutput
+from ...core.job.events import Event
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
-from ...core.plan import openmpi
 from ...core.text.fold import fold
 from ...core.text.terminal import harmless
 from ...core.text.text import clip, count, span
@@ -258,16 +257,13 @@ class Hints(Feature):
     def __init__(self) -> None:
         self.shared: dict[str, SharedMemory] = {}
         """The most of /dev/shm that was in use on each host."""
-        self._lacks_slots = False
 
     def begins(self, attempt: Attempt) -> None:
         """Of an earlier attempt nothing counts."""
-        self.shared, self._lacks_slots = {}, False
+        self.shared = {}
 
     def on_event(self, event: Event) -> None:
-        """Samples show how full /dev/shm is. mpirun prints that MPI_Comm_spawn found no free slot."""
-        if isinstance(event, LauncherOutput) and openmpi.is_full(event.text):
-            self._lacks_slots = True
+        """Samples show how full /dev/shm is."""
         if isinstance(event, HostSample) and event.shm is not None and event.shm_total:
             before = self.shared.get(event.host)
             most = max(event.shm, before.used if before else 0)
@@ -275,7 +271,7 @@ class Hints(Feature):
 
     def ended(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:
         """Add them to the notes."""
-        notes = [*result.notes, *([openmpi.FULL] if self._lacks_slots else []), *failed_beside(result)]
+        notes = [*result.notes, *failed_beside(result)]
         is_here = not attempt.folder.detached
         if result.failure and (text := hint(result, attempt.cluster.facts, self.shared, here=is_here)):
             notes.append(text)

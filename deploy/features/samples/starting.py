@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...core.hosts.host_sample import IDLE_SHARE, HostSample
-from ...core.job.events import Event, Stage, printed_by_program
+from ...core.job.events import Event, Output, Stage
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import LaunchResult
 from ...core.job.state import LaunchState
@@ -72,7 +72,7 @@ class Starting(Feature):
         """Keep the newest sample of each host."""
         if isinstance(event, HostSample):
             self._samples[event.host] = event
-        elif printed_by_program(event):
+        elif isinstance(event, Output):
             self._stage.has_printed = True
 
     def explain(self, attempt: Attempt, result: LaunchResult) -> LaunchResult:

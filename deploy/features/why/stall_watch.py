@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...core.connect.fanout import in_thread
 from ...core.hosts.host_sample import HostSample
-from ...core.job.events import Event, FeatureEvent, JobEvent, Recorded, Said, printed_by_program
+from ...core.job.events import Event, FeatureEvent, JobEvent, Output, Recorded, Said
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure, LaunchResult
 from ...core.text.printed import figures_of
@@ -74,9 +74,9 @@ class StallWatch(Feature):
 
     def on_event(self, event: Event) -> None:
         """Output, samples and collectives are signs of life."""
-        if text := printed_by_program(event):
+        if isinstance(event, Output):
             matters = not self._rule.makes_steps or self._rule.since is not None
-            step = matters and figures_of(text[-LONGEST_LINE:])
+            step = matters and figures_of(event.text[-LONGEST_LINE:])
             self._rule.progressed(now(), step=bool(step and (step.step is not None or step.loss is not None)))
             self._note_end()
         elif isinstance(event, HostSample):
