@@ -48,13 +48,10 @@ class Progress:
 
     _open: ClassVar[list[Progress]] = []
 
-    def __init__(
-        self, what: Text = "", *, unit: str = "", stream: TextIO | None = None, patience: float | None = None
-    ) -> None:
-        """`patience`: the seconds without output before a terminal shows it, if not TERMINAL_SECONDS."""
+    def __init__(self, what: Text = "", *, unit: str = "", stream: TextIO | None = None) -> None:
         self._stream = own_stream(stream)
         self._is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._what, self._unit, self._patience = what, unit, patience
+        self._what, self._unit = what, unit
         self._began, self._done, self._total = time.monotonic(), 0, 0
         self._adding, self._drawing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
 
@@ -116,7 +113,7 @@ class Progress:
         """Show the line as it is now, if it is the innermost one and there was no output for a while."""
         quiet = time.monotonic() - live_line.quiet_since
         age = time.monotonic() - self._began
-        pace = TERMINAL_SECONDS if self._patience is None else self._patience
+        pace = TERMINAL_SECONDS
         if not self._is_terminal:
             pace = min(MOST_PIPE_SECONDS, max(PIPE_SECONDS, SHARE * age))
         if quiet >= pace and self._is_shown():
