@@ -1,12 +1,13 @@
 """The files of a folder that git does not describe, and the patterns of a `.gitignore` or a `.musterignore`.
 
-Patterns have the meaning that gitignore(5) gives them. The time for a path is at most proportional to its
-length times that of the patterns: a star matches as few characters as possible and is never tried again,
-which suffices, because the next star can match the rest.
+Patterns have the meaning that gitignore(5) gives them, but for classes such as `[[:alpha:]]`. The time for a
+path is at most proportional to its length times that of the patterns: a star matches as few characters as
+possible and is never tried again, which suffices, because the next star can match the rest.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -16,11 +17,7 @@ from pathlib import Path
 from ..errors import Problem, UsageError
 
 MOST_PATTERNS, LONGEST_PATTERN = 2000, 1000
-ANY_FOLDERS, STAR = "**", "*"
-_CLASSES = {
-    **{"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z"},
-    **{"space": r"\s", "blank": r" \t", "xdigit": "0-9a-fA-F", "punct": r"!-/:-@\[-`{-~"},
-}
+ANY_FOLDERS = "**"
 _Matches = Callable[[str], object]
 
 
@@ -134,10 +131,7 @@ def _pattern(line: str) -> _Pattern | None:
         return None
     negated, text = text.startswith("!"), text.removeprefix("!")
     folders_only, text = text.endswith("/"), text.removesuffix("/")
-    try:
-        names = _split(text)
-    except ValueError:
-        return None
+    names = text.split("/")
     if not text or "" in names[1:]:
         return None
     if "/" not in text:
@@ -155,92 +149,10 @@ def _pattern(line: str) -> _Pattern | None:
     return _Pattern(tuple(matchers), negated, folders_only)
 
 
-def _split(text: str) -> list[str]:
-    """The parts of a pattern between slashes outside of classes; ValueError for what git rejects."""
-    parts, position = [""], 0
-    while position < len(text):
-        end = position + (2 if text[position] == "\\" else 1)
-        if end > len(text):
-            raise ValueError(text)
-        if text[position] == "[":
-            _, end = _class(text, end)
-        if text[position] == "/":
-            parts.append("")
-        else:
-            parts[-1] += text[position:end]
-        position = end
-    return parts
-
-
 def _matcher(name: str) -> _Matches:
-    """The matcher for a part of a path."""
-    pieces = [""]
-    for expression in _expressions(name):
-        if expression == STAR:
-            pieces += [""] if pieces[-1] or len(pieces) == 1 else []
-        else:
-            pieces[-1] += expression
-    if len(pieces) == 1 and not re.search(r"(?<!\\)[*?\[]", name):
-        return re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL).__eq__
-    if len(pieces) == 1:
-        return re.compile(pieces[0], re.DOTALL).fullmatch
-    first, *middle, last = pieces
-    # A lookahead with a back-reference never backtracks into its group.
-    held = "".join(f"(?=(?P<s{number}>.*?{piece}))(?P=s{number})" for number, piece in enumerate(middle))
-    return re.compile(f"{first}{held}.*{last}", re.DOTALL).fullmatch
-
-
-def _expressions(name: str) -> Iterator[str]:
-    """A regular expression for each character or class, and `*`."""
-    position = 0
-    while position < len(name):
-        letter = name[position]
-        position += 1
-        if letter == STAR:
-            yield STAR
-        elif letter == "?":
-            yield "."
-        elif letter == "[":
-            expression, position = _class(name, position)
-            yield expression
-        else:
-            if letter == "\\":
-                letter = name[position]
-                position += 1
-            yield re.escape(letter)
-
-
-def _class(name: str, position: int) -> tuple[str, int]:
-    """The expression of a class that begins at `position`, after its bracket, and the position after it."""
-    negated = name[position : position + 1] in {"!", "^"}
-    position += negated
-    items, begin = "", position
-    while True:
-        if position >= len(name):
-            raise ValueError(name)
-        if name[position] == "]" and position > begin:
-            break
-        if named := re.compile(r"\[:(\w*):\]").match(name, position):
-            if named[1] not in _CLASSES:
-                raise ValueError(name)
-            items, position = items + _CLASSES[named[1]], named.end()
-            continue
-        first, position = _letter(name, position)
-        last = first
-        if name[position : position + 1] == "-" and name[position + 1 : position + 2] not in {"]", ""}:
-            last, position = _letter(name, position + 1)
-        items += re.escape(first) + (f"-{re.escape(last)}" if first <= last else "")
-    if not items:
-        return ("." if negated else "(?!)"), position + 1
-    return f"[{'^' if negated else ''}{items}]", position + 1
-
-
-def _letter(name: str, position: int) -> tuple[str, int]:
-    """A letter of a class, perhaps after a backslash, and the position after it."""
-    position += name[position] == "\\"
-    if position >= len(name):
-        raise ValueError(name)
-    return name[position], position + 1
+    """The matcher for a part of a path, by fnmatch, which has no escapes and writes `[!` for `[^`."""
+    plain = re.sub(r"\\(.)", lambda found: f"[{found[1]}]" if found[1] in "*?[" else found[1], name)
+    return re.compile(fnmatch.translate(plain.replace("[^", "[!"))).match
 
 
 # Names of Muster's own files: run folders, named by job ids (also drafts of them), and keys.
