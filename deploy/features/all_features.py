@@ -72,7 +72,6 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
     from .metrics.driver import Metrics
     from .nested.driver import NestedLaunchers
     from .notify.driver import Notify
-    from .port_conflict.driver import PortConflict
     from .returned_values.driver import ReturnedValues
     from .samples.driver import Sampling
     from .samples.starting import Starting
@@ -88,7 +87,6 @@ def _tapping(spec: LaunchSpec) -> Iterator[Feature]:
 
         yield PaceWatch()
     yield Diagnosis()
-    yield PortConflict()
     yield Hints()
     yield NestedLaunchers()
     yield MemoryKillsOfHosts()

@@ -23,7 +23,7 @@ follows it. The types:
   keeps its process alive.
 - A failure, by its `kind` in result.json: `rank.failed` (rank), `host.lost` (host),
   `network.lost` (network: all hosts at once), `launcher.failed` (launcher), `start.timeout` (start),
-  `placement.wrong` (placement), `world.alone` (world), `job.stalled` (stall), `port.taken` (port),
+  `placement.wrong` (placement), `world.alone` (world), `job.stalled` (stall),
   `driver.failed` (driver), `job.interrupted` (interrupted), `job.stopped` (stopped), `allocation.ended`
   (allocation: Slurm took the hosts away). Of several in one attempt, the verdict names the first.
 - `host.preloaded`: whether a host has the imports of the ranks ready for the next attempt, or whether the

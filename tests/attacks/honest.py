@@ -74,7 +74,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "released": 2,
         "cold": {"not ready": 1},
     },
-    "port_thief": {"port": 20123, "user": "bob"},
     "reach": {"reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}},
     "missing": {"missing": [DIGEST]},
     "sample": {"sample": '{"at": 1, "host": ""}'},

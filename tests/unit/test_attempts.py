@@ -19,7 +19,7 @@ from docs.scripts.json_fields import DOCUMENTS
 from muster.deploy.core.connect.kept_connections import SpareConnections
 from muster.deploy.core.connect.pipe import SilentError
 from muster.deploy.core.connect.requests.attempt import WrittenFiles
-from muster.deploy.core.connect.requests.hosts import FILE_PART, PORT_THIEF, PortThief
+from muster.deploy.core.connect.requests.hosts import FILE_PART
 from muster.deploy.core.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.core.errors import MusterError
 from muster.deploy.core.hosts import hostfile
@@ -40,10 +40,9 @@ from muster.deploy.core.plan.spec import LaunchSpec, Program
 from muster.deploy.core.timings import TimedPart
 from muster.deploy.core.wire.job_folders import RESERVES, JobFolders
 from muster.deploy.features.all_features import features_of
-from muster.deploy.features.kernel.driver import KERNEL_MESSAGES, KernelLines
+from muster.deploy.features.kernel.driver import KERNEL_MESSAGES, KernelLines, KernelMessages
 from muster.deploy.features.memory_kills.driver import MEMORY_KILLS, MemoryKills
 from muster.deploy.features.metrics.driver import joined
-from muster.deploy.features.port_conflict.driver import PortConflict
 from muster.deploy.features.written_files.driver import OUTPUTS, Written
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts
@@ -111,8 +110,6 @@ class Head:
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
         if request is FILE_PART and self.error:
             raise self.error
-        if request is PORT_THIEF:
-            return PortThief()
         if request is KERNEL_MESSAGES:
             return KernelLines((), "")
         if request is MEMORY_KILLS:
@@ -234,7 +231,7 @@ def test_an_interrupt_while_the_end_of_a_job_is_explained_changes_nothing(
     def interrupted(*ignored: object) -> LaunchResult:
         raise KeyboardInterrupt(2)
 
-    monkeypatch.setattr(PortConflict, "cause", interrupted)
+    monkeypatch.setattr(KernelMessages, "ended", interrupted)
     assert carry_out(FAILED)["exit_status"] == 5
 
 
@@ -260,18 +257,6 @@ def test_what_was_not_announced_leaves_no_result(
     with pytest.raises(MusterError, match="unreachable"):
         carry_out(DONE)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_stolen_port_costs_another_attempt_at_most_twice() -> None:
-    failed = dataclasses.replace(DONE, failure=Failure("rank", "exit status 1", 1, host="node1", rank=0))
-    head = SimpleNamespace(ask=lambda request, **words: PortThief(20001, "eve"))
-    attempt: Any = SimpleNamespace(plan=DONE.plan, head=head)
-    conflict = PortConflict()
-    found = [failure for _ in range(3) if (failure := conflict.cause(attempt, failed).failure)]
-    assert [failure.avoided for failure in found] == [*["the launch starts again with another port"] * 2, ""]
-    assert found[0].headline == (
-        "node1: a program of user eve took the rendezvous port 20001 before rank 0 bound it"
-    )
 
 
 def full(path: Path) -> None:

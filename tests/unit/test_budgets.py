@@ -40,7 +40,6 @@ MOST: Mapping[str, int] = {
     "deploy/features/notify": 160,
     "deploy/features/packages": 1_550,
     "deploy/features/page": 1_450,
-    "deploy/features/port_conflict": 50,
     "deploy/features/practice": 320,
     "deploy/features/preload": 930,
     "deploy/features/returned_values": 210,

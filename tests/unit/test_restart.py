@@ -236,15 +236,6 @@ def test_no_more_restarts_than_were_allowed() -> None:
     assert not names(RANK, policy=Policy(0, 1))
 
 
-def test_a_failure_that_another_attempt_avoids_costs_no_restart_that_was_allowed() -> None:
-    taken = Failure("port", "bob took port 20123", 1, host="node1", avoided="with another port")
-    decision = decide(taken, HOSTS, 0, Policy(max_restarts=0, min_hosts=1))
-    assert (len(decision.hosts), decision.message) == (3, "node1: bob took port 20123; with another port")
-    last = decide(dataclasses.replace(taken, avoided=""), HOSTS, 1, decision.policy)
-    assert (last.hosts, last.message) == ((), "no restart: that was the last of 1 restart")
-    assert decide(RANK, HOSTS, 0, POLICY).policy.max_restarts == POLICY.max_restarts
-
-
 def test_what_another_attempt_would_not_change_is_final() -> None:
     assert not names(dataclasses.replace(RANK, final=True))
     assert not names(interruption(KeyboardInterrupt(2), 0.0))

@@ -15,14 +15,12 @@ from functools import lru_cache
 from typing import Any
 
 from ..wire.frames import Frame
-from ..wire.users import name_of
 from .facts import interface_of
 
 # Below Linux' default range of ephemeral ports (32768-60999), so that no outgoing connection takes the port.
 PORTS = range(20000, 32000)
 MOST_ANSWERED = 128  # callers whose connections stay open
 OTHERS_SECONDS = 0.3  # for the other addresses, once every host is reached at one address
-LISTENS = "0A"  # TCP_LISTEN, as the kernel writes it
 STRIDE = 7919  # a prime that does not divide the number of ports: every port has its turn
 
 
@@ -93,17 +91,6 @@ def _bind_alone(port: int) -> socket.socket:
     return listener
 
 
-def listener_at(port: int) -> int | None:
-    """The user id of the process that listens at a port of this host; None without one (proc(5))."""
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as file:
-            for line in file.readlines()[1:]:
-                fields = line.split()
-                if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                    return int(fields[7])
-    return None
-
-
 class RendezvousPort:
     """Tests how hosts reach the head, and each other."""
 
@@ -133,13 +120,6 @@ class RendezvousPort:
         if self._rendezvous:
             self._rendezvous.stop_listening()
         return {}
-
-    def do_port_thief(self, request: Frame, payload: bytes) -> Frame:
-        """The user who listens at the port after the end of the job's own processes."""
-        if not self._rendezvous:
-            return {}
-        uid = listener_at(self._rendezvous.port)
-        return {"port": self._rendezvous.port, "user": None if uid is None else name_of(uid)}
 
     def do_reach(self, request: Frame, payload: bytes) -> Frame:
         """The addresses of each host that this host reaches, and why it does not reach the others."""

@@ -241,9 +241,6 @@ def decide(
     `alone`: the host on which alone ranks failed. `stuck`: the hosts with processes that cannot be ended.
     A host that fails leaves the job. The host of a failed rank stays once: the failure may not recur.
     """
-    if failure and failure.avoided:
-        more = replace(policy, max_restarts=policy.max_restarts + 1)
-        return Decision(tuple(hosts), f"{failure.headline}; {failure.avoided}", more)
     if failure is None or policy.max_restarts == 0 or _is_final(failure):
         return Decision((), "", policy)
     if attempt >= policy.max_restarts:

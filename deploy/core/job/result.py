@@ -39,8 +39,6 @@ class Failure:
     """Whether ranks wait without end, perhaps for those that have ended well."""
     final: bool = False
     """Whether another attempt would not change it."""
-    avoided: str = ""
-    """How another attempt avoids it, which then is no restart that the user has to allow."""
 
     @property
     def distrusted(self) -> bool:

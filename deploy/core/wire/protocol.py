@@ -14,7 +14,7 @@ TERM_TO_RANKS = "term-to-ranks"
 AT_START = (
     Handler("core.agent.main", "Agent", "", {"": "time load modules"}, quick="time"),
     Handler("core.agent.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
-    Handler("core.agent.rendezvous_port", "RendezvousPort", "", {"": "open_port free_port port_thief reach"}),
+    Handler("core.agent.rendezvous_port", "RendezvousPort", "", {"": "open_port free_port reach"}),
     Handler("core.wire.files", "Files", "", {"cannot read the file": "file file_part", "": "entries"}),
     Handler("core.wire.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Handler(

@@ -43,7 +43,7 @@ KERNEL_MESSAGES = Request("kernel_messages", KernelLines)
 
 ASK_SECONDS = 5.0
 MOST_LINES, LONGEST_LINE = 4, 200
-OWN = frozenset({*STOPS, "port", "placement"})
+OWN = frozenset({*STOPS, "placement"})
 """Failures that no hardware causes."""
 
 

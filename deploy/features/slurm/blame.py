@@ -16,7 +16,7 @@ from .allocation import Allocation
 from .job_state import ended, is_gone, node_state, shown
 from .mark import mark_of, write_mark
 
-OWN = STOPS | {"placement", "world", "driver", "port"}
+OWN = STOPS | {"placement", "world", "driver"}
 """Failures that have another cause."""
 STANDSTILLS = frozenset({"host", "network", "driver", "stall"})
 """Failures that follow when no process of a job runs for a while."""

@@ -41,14 +41,6 @@ class OpenPort:
 
 
 @lazy_dataclass(frozen=True)
-class PortThief:
-    """The user who listens at the job's port after the job's end, if one does."""
-
-    port: Port | None = None
-    user: Name | None = None
-
-
-@lazy_dataclass(frozen=True)
 class Reached:
     """The routes of a host to another: by address its own interface, or why the address is not reached."""
 
@@ -78,7 +70,6 @@ MODULES = Request("modules", Nothing)
 FACTS = Request("facts", Facts)
 OPEN_PORT = Request("open_port", OpenPort)
 FREE_PORT = Request("free_port", Nothing)
-PORT_THIEF = Request("port_thief", PortThief)
 SAMPLE = Request("sample", HostSampled)
 REACH = Request("reach", HostsReached)
 FILE_PART = Request("file_part", Payload, MOST_PART)

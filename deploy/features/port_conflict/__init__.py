@@ -1,1 +1,0 @@
-"""A rendezvous port that another program took."""
