@@ -21,7 +21,7 @@ from ..core.errors import MusterError, UnfitError, UsageError, lines_of
 from ..core.hosts import hostfile
 from ..core.hosts.hostfile import Host
 from ..core.job import find as jobs
-from ..core.job.find import Dispute, JobRecords, LocalRuns, LocatedJob
+from ..core.job.find import JobRecords, LocalRuns, LocatedJob
 from ..core.text.fold import fold_names
 from ..core.text.terminal import harmless
 from ..core.wire.job_folders import is_job_id
@@ -56,7 +56,7 @@ class JobSearch(NamedTuple):
     connected: list[ConnectedHosts]
     head: str = ""
     """The host with the driver and the records of the job, if this machine has detached it."""
-    disputes: Mapping[str, Dispute] = MappingProxyType({})
+    disputes: Mapping[str, str] = MappingProxyType({})
     """By the id of the job, the records of it that contradict each other."""
     disregarded: Mapping[str, Sequence[str]] = MappingProxyType({})
     """The jobs of a host that do not count, because their heads have no record of them."""
@@ -75,7 +75,7 @@ class JobSearch(NamedTuple):
     @property
     def doubts(self) -> list[str]:
         """Lines about jobs whose records contradict each other, and hosts whose records do not count."""
-        texts = [dispute.text for dispute in self.disputes.values()]
+        texts = [*self.disputes.values()]
         more = [f"and {len(texts) - MOST_DOUBTS} more such jobs"] if len(texts) > MOST_DOUBTS else []
         return [*texts[:MOST_DOUBTS], *more, *(map(self._left_out, self.disregarded))]
 
@@ -93,9 +93,7 @@ class JobSearch(NamedTuple):
 
     def _trusted(self, located: LocatedJob) -> LocatedJob:
         if dispute := self.disputes.get(located.state.job):
-            if dispute.is_open:
-                raise MusterError(dispute.text)
-            print_note(dispute.text)
+            raise MusterError(dispute)
         return located
 
     def _named(self, job: str) -> LocatedJob:

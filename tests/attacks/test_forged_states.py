@@ -1,4 +1,4 @@
-"""A host decides nothing about a job whose record is elsewhere, and what it says against it is shown."""
+"""A host decides nothing about a job whose record is elsewhere."""
 
 from __future__ import annotations
 
@@ -99,10 +99,6 @@ def test_a_record_of_this_machine_wins(
     assert muster("status", "--json") == 0
     listed = capsys.readouterr()
     assert [each["state"] for each in json.loads(listed.out)] == ["running"]
-    counts = "the record here" if where == "here" else "node1"
-    assert re.search(
-        f"^{JOB}: node2 says done .*, but {counts} says running .*, which counts", listed.err, re.M
-    )
     assert muster("status", JOB) == 0
     assert "running" in capsys.readouterr().out
 
@@ -123,7 +119,6 @@ def test_of_a_job_of_another_machine_its_head_alone_speaks(
         elif words[0] in {"status", "stop"}:
             muster(*words)
             printed = capsys.readouterr()
-            assert "node2 says done" in printed.err
             assert "is over" not in printed.out + printed.err
 
 

@@ -77,20 +77,12 @@ class LogLine(NamedTuple):
     text: str
 
 
-class Dispute(NamedTuple):
-    """Records of a job that contradict each other."""
-
-    text: str
-    is_open: bool
-    """Whether several hosts say that they are the head of the job, so that none of them can be believed."""
-
-
 class FoundJobs(NamedTuple):
     """Each job once, oldest first, and what was wrong with the answers of hosts."""
 
     jobs: list[LocatedJob]
-    disputes: Mapping[str, Dispute]
-    """By the id of the job."""
+    disputes: Mapping[str, str]
+    """By the id of the job: several hosts say that they are its head, and none of them can be believed."""
     disregarded: Mapping[str, Sequence[str]]
     """The jobs of which a host has a record, and their heads have none; by the host."""
 
@@ -124,19 +116,23 @@ def counted(
     by_job: dict[str, dict[str, LocatedJob]] = {}
     for entry in located:
         by_job.setdefault(entry.state.job, {}).setdefault(entry.records.host, entry)
-    found, disputes, disregarded = list[LocatedJob](), dict[str, Dispute](), dict[str, list[str]]()
+    found, disputes, disregarded = list[LocatedJob](), dict[str, str](), dict[str, list[str]]()
     for job, by_host in by_job.items():
         counting = _counting(by_host, asked, "" if "" in by_host else recorded_head(job))
         if not counting:
             for host in by_host:
                 disregarded.setdefault(host, []).append(job)
             continue
-        chosen, others = counting[0], [*by_host.values()]
-        if any(_contradict(chosen, other, counting) for other in others):
+        chosen, *others = counting
+        if _rivals(chosen, others):
             with contextlib.suppress(MusterError):  # the others were perhaps asked after it had ended
                 chosen = chosen._replace(state=state_of(chosen))
-        if rivals := [other for other in others if _contradict(chosen, other, counting)]:
-            disputes[job] = _dispute(chosen, rivals, is_open=any(rival in counting for rival in rivals))
+        if rivals := _rivals(chosen, others):
+            said = ", ".join(map(_said, [chosen, *rivals[:LISTED]]))
+            disputes[job] = (
+                f"{job}: its records contradict each other: {said}; each says that it is the head. Name a "
+                "hosts file without the wrong one: --hosts FILE"
+            )
         found.append(chosen)
     return FoundJobs(sorted(found, key=_age), disputes, disregarded)
 
@@ -156,30 +152,13 @@ def _counting(by_host: Mapping[str, LocatedJob], asked: Container[str], head: st
     ]
 
 
-def _contradict(chosen: LocatedJob, other: LocatedJob, counting: Sequence[LocatedJob]) -> bool:
-    if other.records.host == chosen.records.host:
-        return False
-    return _denies(other.state, chosen.state) or (other in counting and _denies(chosen.state, other.state))
+def _rivals(chosen: LocatedJob, others: Iterable[LocatedJob]) -> list[LocatedJob]:
+    """The records with another content. Hosts that share a home have the same."""
 
+    def content(state: JobState) -> tuple[object, ...]:
+        return state.attempt, state.driver, state.state, state.exit_status
 
-def _denies(state: JobState, other: JobState) -> bool:
-    """Whether a state cannot be that of a job in the other state, or what a host knows of it."""
-    if state.attempt < other.attempt:
-        return False  # the head of an earlier attempt
-    if (state.attempt, state.driver) != (other.attempt, other.driver):
-        return True
-    ended = state.exit_status is not None
-    return ended and (state.state, state.exit_status) != (other.state, other.exit_status)
-
-
-def _dispute(chosen: LocatedJob, rivals: Sequence[LocatedJob], *, is_open: bool) -> Dispute:
-    said = ", ".join(map(_said, rivals[:LISTED]))
-    if is_open:
-        text = (
-            f"{_said(chosen)}, {said}; each says that it is the head. Name a hosts file without the wrong one"
-        )
-        return Dispute(f"{chosen.state.job}: its records contradict each other: {text}: --hosts FILE", True)
-    return Dispute(f"{chosen.state.job}: {said}, but {_said(chosen)}, which counts", False)
+    return [other for other in others if content(other.state) != content(chosen.state)]
 
 
 def _said(entry: LocatedJob) -> str:
