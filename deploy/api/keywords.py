@@ -42,7 +42,6 @@ class RunFlags(TypedDict, total=False):
     python_version: str
     system_torch: bool
     torch_backend: str
-    per_host: int
     env: Mapping[str, str] | Sequence[str]
     detach: bool
     profile: str

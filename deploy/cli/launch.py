@@ -93,7 +93,7 @@ HINTS: Mapping[str, str] = {
         "a job starts again on the hosts that are fit: --max-restarts 3 --min-hosts 2",
     ),
     **answers("multi-gpu", _COUNTED),
-    **answers("per-host=gpu per-host=cpu per-host=auto np=gpu np=cpu np=auto", _COUNTED),
+    **answers("np=gpu np=cpu np=auto", _COUNTED),
     **answers("config-file", "the options of a launch are flags; hosts are in the hosts file"),
     **answers("partition gres account qos constraint mem time nodelist", _SLURM),
     **answers("cpus-per-task gpus-per-node gpus-per-task -A -C -c -w", _SLURM),
@@ -105,7 +105,6 @@ T = TypeVar("T", bound=Options)
 _INSTEAD = {
     "include": '--slurm "... -w node1,node2" names them',
     "exclude": '--slurm "... -x node3" leaves hosts out',
-    "per_host": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
     "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
     "spares": "ask for more nodes with -N than --np needs, and launch inside of a batch script",
     "requirements": "launch without --detach, or inside of a batch script",
@@ -151,7 +150,7 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
 
 def inventory_for(options: LaunchOptions) -> contextlib.AbstractContextManager[Inventory]:
     """The hosts of a launch; without a hosts file, this machine with the ranks that the options ask for."""
-    rule = options.np or options.per_host or options.slots or options.gpus
+    rule = options.np or options.slots or options.gpus
     brings_mpi = options.requirements or options.image
     launcher = options.launcher or (DEFAULT_LAUNCHER if brings_mpi else "")
     return inventory_or_this_machine(options, launcher, rule, options.start_timeout or None, "leave out")
@@ -288,8 +287,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     if options.slurm:
         clock.note("waiting for Slurm", began)
     listed = with_slots(inventory, options.slots)
-    named = listed if options.slots or options.per_host else parse.with_gpus(listed, options.gpus)
-    hosts = parse.per_host(named, options.per_host)
+    hosts = listed if options.slots else parse.with_gpus(listed, options.gpus)
     spec = replace(
         spec,
         launcher=options.launcher or inventory.launcher,

@@ -40,14 +40,6 @@ class LaunchOptions(FeatureOptions, RequestFlags, SlurmOptions):
     hosts: str = flag(
         "", HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), replaces=("slurm",), group="Most used"
     )
-    per_host: int = flag(
-        0,
-        "number of ranks on each host (default: its slots)",
-        "N",
-        least=1,
-        also=("-N", "--ppn", "--npernode", "--nproc-per-node", "--ntasks-per-node", "--num-gpus"),
-        group="How many ranks",
-    )
     env: tuple[str, ...] = flag(
         (),
         "a variable of every rank; NAME alone takes its value from this machine; may be repeated",
@@ -101,7 +93,21 @@ class LaunchOptions(FeatureOptions, RequestFlags, SlurmOptions):
     python: str = flag("", PYTHON, "PATH", of_project=True, group="Where it runs")
     runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER", group="Where it runs")
 
-    slots: SlotRule | None = flag(None, SLOTS, "SLOTS", parse=slot_rule, group="How many ranks")
+    slots: SlotRule | None = flag(
+        None,
+        SLOTS,
+        "SLOTS",
+        parse=slot_rule,
+        also=(
+            "-N",
+            "--per-host",
+            "--ppn",
+            "--npernode",
+            "--num-gpus",
+            *("--nproc-per-node", "--ntasks-per-node"),
+        ),
+        group="How many ranks",
+    )
 
     min_hosts: int = flag(
         0,

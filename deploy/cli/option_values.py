@@ -94,15 +94,6 @@ def require_spares(number: int, placement: Placement) -> None:
         raise UsageError(f"--spares {number}: {few} of the hosts file would have no rank; {remedy}")
 
 
-def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
-    """The hosts with this number of slots each. With 0, the slots of the hosts file stay."""
-    if not number:
-        return tuple(hosts)
-    if few := [f"{host.name} has {host.slots}" for host in hosts if number > host.slots]:
-        raise UsageError(f"--per-host {number}: {few[0]} in the hosts file; raise slots= or lower --per-host")
-    return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
-
-
 def with_gpus(hosts: Sequence[Host], number: int | None) -> tuple[Host, ...]:
     """The hosts with a slot for each GPU of `--gpus`; without any GPU, with those of the hosts file."""
     return tuple(replace(host, slots=number, slots_by_default=False) if number else host for host in hosts)

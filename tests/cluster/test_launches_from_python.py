@@ -23,7 +23,7 @@ PROGRAM = """
 import sys
 import library
 from muster import MusterError, RankError, launch, run
-FLAGS = {"hosts": "hosts.txt", "per_host": 1, "start_timeout": 300}
+FLAGS = {"hosts": "hosts.txt", "slots": "1", "start_timeout": 300}
 for detach in (False, True):
     values = run(library.where, "x", detach=detach, **FLAGS)
     ranks, names, addresses = zip(*(value["x"] for value in values))

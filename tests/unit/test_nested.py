@@ -22,7 +22,7 @@ from tests.unit.plans import make_plan
             "node1 slots=2",
             {0: "torchrun train.py", 1: "torchrun train.py"},
             "ranks 0-1 each started torchrun: these are 2 separate jobs, not one; launch train.py itself, or "
-            "give each host one rank: --per-host 1",
+            "give each host one rank: --slots 1",
         ),
         (
             "node[1-2]",

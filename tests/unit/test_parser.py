@@ -59,7 +59,7 @@ def meaning(line: str) -> Call:
         ("launch --wait --np 2 wait", "'launch' '--wait=without limit' --np=2 --script=wait"),
         ("launch --slurm -N2 slurm", "launch --slurm=-N2 --script=slurm"),
         ("launch -H h -n 4 -x A=1 -xB", "launch --hosts=h --np=4 --env=A=1 --env=B"),
-        ("launch -np 4 --hostfile h --nproc_per_node=2", "launch --np=4 --hosts=h --per-host=2"),
+        ("launch -np 4 --hostfile h --nproc_per_node=2", "launch --np=4 --hosts=h --slots=2"),
         ("launch --dry_run -n4", "launch --dry-run --np=4"),
         ("--dry launch", "launch --dry-run"),
         ("launch --dry", "launch --dry-run"),

@@ -33,7 +33,7 @@ args = "--epochs 3"
 detach = true
 
 [profiles.big]
-per_host = 4
+slots = 4
 np = 64
 image = "base:1"
 env = "A=2"
@@ -86,7 +86,7 @@ COMMON: Mapping[str, Any] = {
             "launch big --np 2",
             {
                 "--profile": "big",
-                "--per-host": 4,
+                "--slots": "4",
                 "--np": 2,
                 "--image": "base:1",
                 "--env": ("A=1", "TOKEN", "A=2"),
@@ -108,7 +108,7 @@ COMMON: Mapping[str, Any] = {
             "launch big train.py --np 5",
             {
                 "--profile": "big",
-                "--per-host": 4,
+                "--slots": "4",
                 "--np": 64,
                 "--image": "base:1",
                 "--env": ("A=1", "TOKEN", "A=2"),
@@ -207,7 +207,7 @@ def test_a_default_hosts_file_that_is_missing_is_an_error(here: Path) -> None:
         ("\nhost = 'x'", "muster.toml:2: muster launch has no flag host; did you mean hosts?"),
         ("ntasks = 4", "muster.toml:1: muster launch has no flag ntasks; write np"),
         ("profile = 'big'", "muster.toml:1: muster launch has no flag profile"),
-        ("per-host = 1\nper_host = 2", "muster.toml:2: per_host is given twice"),
+        ("min-hosts = 1\nmin_hosts = 2", "muster.toml:2: min_hosts is given twice"),
         ("[profiles.a]\nnp = -1", "muster.toml:2: np -1: write 1 or more"),
         ("[profiles]\na = 1", "muster.toml: a profile is a table: [profiles.NAME]"),
         ("np =", "muster.toml: not valid TOML: "),

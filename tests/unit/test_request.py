@@ -12,7 +12,6 @@ from muster.deploy.cli import rank_program as launch_program
 from muster.deploy.cli.launch import spec_of
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.core.errors import UsageError
-from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.plan import spec
 from muster.deploy.core.plan.source_tree import scan
 from muster.deploy.core.plan.spec import Program
@@ -66,19 +65,6 @@ def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
 def test_a_program_that_cannot_be(project: Path, words: dict[str, str], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         program(project, **words)
-
-
-HOSTS = hostfile.parse("node1 slots=4\nnode2 slots=2\n")
-
-
-@pytest.mark.parametrize(("number", "slots"), [(0, [4, 2]), (1, [1, 1]), (2, [2, 2])])
-def test_ranks_per_host_take_the_place_of_the_slots(number: int, slots: list[int]) -> None:
-    assert [host.slots for host in request.per_host(HOSTS, number)] == slots
-
-
-def test_a_host_gets_no_more_ranks_than_it_has_slots() -> None:
-    with pytest.raises(UsageError, match="--per-host 3: node2 has 2 in the hosts file"):
-        request.per_host(HOSTS, 3)
 
 
 def test_the_environment_is_given_or_taken_from_here() -> None:

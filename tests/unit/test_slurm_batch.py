@@ -256,7 +256,7 @@ def test_a_job_that_sbatch_may_have_handed_over_is_taken_back(
     [
         ("here", {}, r'--slurm "-N 2 -t 60" --detach'),
         ("-N 2", {"include": "a"}, "--include needs hosts.*-w node1"),
-        ("-N 2", {"per_host": 2}, "--per-host needs hosts.*--ntasks-per-node"),
+        ("-N 2", {"slots": 2}, "--slots needs hosts.*--ntasks-per-node"),
         ("-N 2", {"requirements": "r.txt"}, "--requirements needs hosts"),
     ],
 )

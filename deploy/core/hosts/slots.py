@@ -12,7 +12,10 @@ from .hostfile import MAX_SLOTS, Host
 
 SlotRule = Literal["gpus", "cores", "auto"] | int
 """`gpus`, `cores`, `auto` for GPUs or, without any, cores; or a number for every host."""
-_RULES: Mapping[str, SlotRule] = {"gpus": "gpus", "cores": "cores", "auto": "auto"}
+_RULES: Mapping[str, SlotRule] = {
+    **{"gpus": "gpus", "cores": "cores", "auto": "auto"},
+    **{"gpu": "gpus", "cpu": "cores"},  # as torchrun writes them
+}
 NO_GPU = HostError(
     "slots.no-gpu",
     "no GPU to count for --slots gpus",

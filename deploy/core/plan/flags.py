@@ -102,6 +102,8 @@ class Flag:
             value = [value]
         if value is True and self.alone:
             value = self.alone
+        if type(value) is int and self.parse and self.kind is str:
+            value = str(value)
         each = list(value) if isinstance(value, (list, tuple)) else [value]
         is_list = self.kind is tuple and isinstance(value, (list, tuple))
         if not (is_list and all(isinstance(one, str) for one in each)) and type(value) is not self.kind:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeVar
 
 from ...cli.command import Exit
 from ...cli.inventory import inventory_of, with_source
-from ...cli.option_values import per_host
 from ...cli.shared import require_rank, runs_of, write_json
 from ...core.decode import MALFORMED, AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
+from ...core.hosts.slots import counted_slots
 from ...core.job.html_page import render, write_page
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
@@ -305,7 +305,7 @@ class BenchCollectives(BenchOptions):
         """Time them; rank 0 prints the table."""
         args = [f"--{name}={value}" for name, value in self._arguments().items()]
         with inventory_of(with_source(self)) as inventory:
-            listed = per_host(inventory.hosts, self.per_host)
+            listed, _ = counted_slots(inventory.hosts, {}, self.per_host)
             spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
             spec = replace(spec, np=self.np)
             require_rank(self.root, sum(place_ranks(listed, spec).counts.values()), "--root")

@@ -53,6 +53,6 @@ def nested(started: Mapping[int, str], plan: LaunchPlan) -> str:
     *name, program = harmless(text).split(" ") if text.endswith(".py") else (harmless(text), "")
     remedies = [f"launch {quote(program)} itself"] if program else ["launch its program itself"]
     if any(len(host.ranks) > 1 for host in plan.hosts):
-        remedies.append("give each host one rank: --per-host 1")
+        remedies.append("give each host one rank: --slots 1")
     jobs = count(len(started), "separate job")
     return f"{span(ranks)} each started {' '.join(name)}: these are {jobs}, not one; {', or '.join(remedies)}"
