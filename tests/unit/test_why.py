@@ -333,6 +333,31 @@ def test_where_every_rank_has_come_and_data_gets_no_answer_the_network_is_the_ca
     )
 
 
+def one_behind(state: Any = "i") -> list[Rank]:
+    """Rank 3 is in all_reduce #8, which every rank has begun; the others have ended it, and wait in #9."""
+    behind = rank(3, came=False)
+    assert behind.evidence
+    last = replace(behind.evidence.entries[-1], state=state, end=0.0)
+    entries = (*behind.evidence.entries[:-1], last)
+    evidence = replace(behind.evidence, entries=entries, frames=IN_TORCH, process=PEER)
+    return [rank(0), rank(1, process=UNANSWERED), rank(2), replace(behind, evidence=evidence)]
+
+
+def test_a_rank_to_which_data_was_lost_is_not_blamed_by_those_that_have_sent_it() -> None:
+    verdict = explain(one_behind())
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("network", (), True)
+    assert verdict.headline.startswith("rank 3 waits in all_reduce #8 of group 0")
+    assert "rank 1 on node2 has no answer from 10.0.0.3:29500" in verdict.cause
+    unsent = [
+        replace(one, evidence=one.evidence and replace(one.evidence, process=PEER)) for one in one_behind()
+    ]
+    assert explain(unsent).kind == "present"
+    stopped = one_behind()
+    assert stopped[3].evidence
+    stopped[3] = replace(stopped[3], evidence=replace(stopped[3].evidence, process=ProcessState(7, "T")))
+    assert (explain(stopped).kind, explain(stopped).culprits) == ("fate", (3,))
+
+
 def test_where_every_rank_has_come_and_all_data_is_answered_the_network_is_not_blamed() -> None:
     verdict = explain([rank(number) for number in range(4)])
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("present", (), True)

@@ -295,9 +295,12 @@ class HangExplanation:
             if self.age(difference.group, difference.seq) >= SURE_SECONDS or self.stalled:
                 return self._different(difference)
         if culprits := self.culprits():
-            return self._unmet() or self._absent(culprits)
+            # In a call that every rank has begun: the others may have sent their part, and gone on.
+            held = {wait.rank: wait for wait in self.waits if wait.is_call and not wait.awaited}
+            absent = [rank for rank in culprits if rank not in held or fate(self.ranks[rank])]
+            return self._unmet() or (self._absent(absent) if absent else self._all_present(held[culprits[0]]))
         circle = waiting.cycle(self.waits)
-        return self._unmet() or (self._deadlock(circle) if circle else self._all_present())
+        return self._unmet() or (self._deadlock(circle) if circle else self._all_present(self.waits[0]))
 
     def crash(self) -> HangVerdict | None:
         """Ranks that called the same collective with different properties, or could not meet."""
@@ -424,12 +427,11 @@ class HangExplanation:
         last = [[entry for entry in entries if entry.meets][-1:] for entries in by_rank]
         return sorted({entry.seq for entry in chain.from_iterable(last) if entry.state in states})
 
-    def _all_present(self) -> HangVerdict:
-        """Every rank that is awaited is in the same operation: it moves, or is held up below the program."""
-        wait = self.waits[0]
+    def _all_present(self, wait: Wait) -> HangVerdict:
+        """Every rank has begun this operation: it moves, or is held up below the program."""
         kind: Kind = "present"
         cause, held = "every rank has come", self.fated()
-        between, elsewhere = self._unanswered(wait)
+        between, elsewhere = self._unanswered()
         if held:
             kind, cause = "fate", f"{cause}, but {self.fates(held)}"
         elif self.is_hang(wait) and between:
@@ -440,12 +442,13 @@ class HangExplanation:
             cause += ", but it does not end, and no TCP connection of theirs lacks an answer"
         return self.make(kind, self.waiters(wait), cause, held, operation=operation(wait.entry), wait=wait)
 
-    def _unanswered(self, wait: Wait) -> tuple[str, str]:
-        """`rank 0 on node1 has no answer from 10.0.0.3:29500`, of the ranks in the same operation.
+    def _unanswered(self) -> tuple[str, str]:
+        """`rank 0 on node1 has no answer from 10.0.0.3:29500`, of the ranks that wait.
 
-        First for addresses of other ranks in it, then for the rest, which may be of any server.
+        First for addresses of other ranks, then for the rest, which may be of any server. A rank whose data
+        was lost on the way may already be in its next operation.
         """
-        inside = [self.ranks[other.rank] for other in self.waits if self.key(other) == self.key(wait)]
+        inside = [self.ranks[number] for number in sorted({wait.rank for wait in self.waits})]
         processes = [
             (rank, rank.evidence.process) for rank in inside if rank.evidence and rank.evidence.process
         ]

@@ -27,6 +27,11 @@ class Wait:
         """When the wait began."""
         return max(self.entry.at, self.entry.wait)
 
+    @property
+    def is_call(self) -> bool:
+        """Whether the program has called it, and its main thread is in it."""
+        return self.sure and self.entry.kind in {"call", "message"}
+
 
 @dataclass(frozen=True)
 class Mismatch:
