@@ -77,7 +77,7 @@ def test_the_odd_rank_of_a_stalled_job_is_named_with_its_stack(
         output = driver.communicate(timeout=PATIENCE)[0]
     assert driver.returncode == 3, output
     assert "FAILED  no rank has printed anything or used its processor for 8 s" in output
-    assert "; rank 5 (node3) is elsewhere in the code" in output
+    assert "; rank 5 on node3 is elsewhere in the code" in output
     (kept,) = (project.path / "runs").glob("*/stacks.txt")
     assert_odd(kept.read_text())
 

@@ -75,8 +75,6 @@ def test_a_verdict_names_the_pair_and_no_rank() -> None:
     stacks = RankStacks({0: ("poll",), 1: ("all_reduce",), 2: ("all_reduce",)}, {})
     stalled = Failure("stall", "no rank has printed anything", 3, at=1.0)
     pairs = ("node2 does not reach node3 at 10.0.0.3 (timed out)",)
-    state: Any = SimpleNamespace(name=lambda ranks: f"rank {ranks}")
-    verdict = explained(stalled, Explanation(stacks, None, pairs), state)
+    verdict = explained(stalled, Explanation(stacks, None, pairs))
     assert verdict.reason == f"no rank has printed anything; {pairs[0]}"
     assert verdict.rank is None
-    assert "rank [0]" in explained(stalled, Explanation(stacks, None), state).reason

@@ -12,7 +12,7 @@ from muster.deploy.core.connect.requests.attempt import MISSING, STORE, Missing
 from muster.deploy.core.connect.requests.request import Nothing, Request
 from muster.deploy.core.text.fold import fold
 from muster.deploy.features.why import gather as evidence
-from muster.deploy.features.why.diagnosis import RankStacks, gather_stacks
+from muster.deploy.features.why.diagnosis import gather_stacks
 
 WAITS = [
     ["all_reduce", "torch/distributed.py", 10, False],
@@ -57,7 +57,6 @@ def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.Monkey
         "    open_shard (data.py:5)",
         "    <module> (train.py:2)",
     ]
-    assert found.odd == [4]
     assert [len(channel.stored) for channel in hosts.values()] == [0, 1], "it travels where it is missing"
 
 
@@ -71,21 +70,6 @@ def test_a_host_that_gives_none_says_why_and_the_others_are_shown() -> None:
     assert "node2: the SSH connection broke" in text
 
 
-def test_where_there_is_no_majority_nobody_is_odd() -> None:
-    assert RankStacks({0: ("a",), 1: ("b",)}, {}).odd == []
-    assert RankStacks({}, {}).odd == []
-
-
 def test_what_most_share_comes_first() -> None:
     assert fold([(1, "b"), (2, "a"), (3, "a")]) == [([2, 3], "a"), ([1], "b")]
     assert fold(list[tuple[int, Future[None]]]()) == []
-
-
-def test_a_rank_that_cannot_be_read_is_not_called_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "own_py_spy", lambda: None)
-    waiting = {str(rank): {"frames": WAITS} for rank in (0, 1, 2)}
-    unread = {"3": {"error": "Permission denied (os error 13)"}}
-    hosts: Any = {"node1": FakeChannel("node1", {**waiting, **unread})}
-    assert gather_stacks("job", hosts).odd == []
-    hosts = {"node1": FakeChannel("node1", {**waiting, **unread, "4": {"frames": OPENS}})}
-    assert gather_stacks("job", hosts).odd == [4]

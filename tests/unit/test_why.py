@@ -526,6 +526,17 @@ def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> 
     )
 
 
+def test_a_rank_whose_stack_cannot_be_read_is_not_called_elsewhere() -> None:
+    bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "no record"}
+    ranks = [rank(number, frames=READS, **bare) for number in range(3)]
+    unread = rank(3, frames=(), error="Permission denied", **bare)
+    verdict = explain([*ranks, unread], stalled=True)
+    assert verdict.culprits == (), str(verdict)
+    assert "rank 3 cannot be read (Permission denied)" in verdict.headline
+    elsewhere = rank(4, frames=SLEEPS, **bare)
+    assert explain([*ranks, unread, elsewhere], stalled=True).culprits == (4,)
+
+
 LOCK = FileLock("/data/index.lock", 9, "python3 prepare.py")
 WORKERS = (Child(8, "pt_data_worker", -9), Child(9, "pt_data_worker"))
 HOLDERS: dict[str, dict[str, Any]] = {
@@ -537,9 +548,6 @@ HOLDERS: dict[str, dict[str, Any]] = {
     },
     "waits for the lock of /data/index.lock, which a process of another container or host has": {
         "file_lock": replace(LOCK, pid=0)
-    },
-    "waits for a lock that thread 'writer' in save (a.py:3) has, in shards (loader.py:40)": {
-        "thread_lock": "thread 'writer' in save (a.py:3)"
     },
     "reads data, in shards (loader.py:40); its process 8 (pt_data_worker) has ended: SIGKILL (9)": {
         "children": WORKERS

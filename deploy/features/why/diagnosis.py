@@ -24,7 +24,6 @@ from ...core.job.cause import ended_with, in_collective, last_traceback
 from ...core.job.events import LONGEST_TEXT, JobEvent, Stage, of_failure
 from ...core.job.feature import Attempt, Feature
 from ...core.job.result import Failure, Finding, LaunchResult, RankExit
-from ...core.job.state import LaunchState
 from ...core.plan.launch_plan import LaunchPlan
 from ...core.plan.spec import LaunchSpec
 from ...core.text.fold import fold
@@ -56,17 +55,6 @@ class RankStacks:
     frames: Mapping[int, tuple[str, ...]]
     problems: Mapping[str, str]
     """The hosts that gave no stacks, and why."""
-    unread: frozenset[int] = frozenset()
-    """The ranks whose stack could not be read."""
-
-    @property
-    def odd(self) -> list[int]:
-        """The readable ranks whose stack differs from that of most of them; none if there is no majority."""
-        read = {rank: frames for rank, frames in self.frames.items() if rank not in self.unread}
-        groups = fold(read.items())
-        if not groups or 2 * len(groups[0][0]) <= len(read):
-            return []
-        return sorted(rank for ranks, _ in groups[1:] for rank in ranks)
 
     def __str__(self) -> str:
         lines = []
@@ -87,7 +75,6 @@ def stacks_of(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStacks:
     return RankStacks(
         {rank: _frames(evidence) for rank, evidence in running.items()},
         dict(problems),
-        frozenset(rank for rank, evidence in running.items() if evidence.error),
     )
 
 
@@ -131,7 +118,7 @@ def _timed_out(failure: Failure) -> bool:
 
 @dataclass(frozen=True)
 class Why(Finding):
-    """Why a recorded job stalled, or failed in a collective; None without an explanation."""
+    """Why a job stalled, or failed in a collective; None without an explanation."""
 
     verdict: HangVerdict | None
 
@@ -164,7 +151,7 @@ class Diagnosis(Feature):
         found = gather_explanation(failure, attempt)
         name = f"stacks{restart_suffix(attempt.plan.spec.attempt)}.txt"
         attempt.folder.keep(name, str(found.stacks))
-        failure, notes = explained(failure, found, attempt.state), result.notes
+        failure, notes = explained(failure, found), result.notes
         attempt.emit(of_failure(failure, attempt.plan))
         if found.why:
             attempt.emit(explanation(found.why, attempt.plan.spec))
@@ -195,7 +182,7 @@ def gather_explanation(failure: Failure, attempt: Attempt) -> Explanation:
     why = None
     if failure.kind == "rank" and not _timed_out(failure):
         why = explain_crash(every)
-    elif plan.spec.of(WhyOptions).record and failure.kind != "start":
+    elif failure.kind != "start":
         why = explain(every, stalled=True)
     unreached = tuple(unreached_pairs(plan, cluster, channels)) if stands_still else ()
     return Explanation(stacks_of(ranks, problems), why, unreached)
@@ -248,18 +235,12 @@ def without_victims(ranks: Sequence[Rank], failure: Failure, ends: Mapping[int, 
     ]
 
 
-def explained(failure: Failure, explanation: Explanation, state: LaunchState) -> Failure:
-    """The failure with the stacks, and with hosts that do not reach each other, or else odd ranks."""
-    stacks = explanation.stacks
+def explained(failure: Failure, explanation: Explanation) -> Failure:
+    """The failure with the stacks, and with hosts that do not reach each other."""
     if failure.kind == "rank":
         return failure  # its last lines explain more
-    odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
-    reason = failure.reason
-    if odd:
-        reason += f"; {state.name(odd)} {'is' if len(odd) == 1 else 'are'} elsewhere in the code"
-    if explanation.unreached:  # then the position of a rank is a consequence
-        reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
-    return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
+    reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
+    return replace(failure, reason=reason, tail=(*failure.tail, *str(explanation.stacks).splitlines()))
 
 
 ANSWER_SECONDS = 10.0

@@ -475,7 +475,8 @@ class HangExplanation:
             if recorded
             else f"only stacks and /proc are available ({missing})"
         )
-        odd = [rank for numbers, _ in locations[1:] for rank in numbers]
+        read = {number for number, rank in self.ranks.items() if rank.evidence and rank.evidence.frames}
+        odd = [rank for numbers, _ in locations[1:] for rank in numbers if rank in read]
         clear = bool(locations) and 2 * len(locations[0][0]) > len(self.ranks)
         culprits = fated or (odd if clear and not recorded else [])
         if fated:
