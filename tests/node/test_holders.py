@@ -1,4 +1,4 @@
-"""Who holds up a rank: a process with the lock of a file, children that have ended, a thread with a lock."""
+"""Who holds up a rank: a process with the lock of a file, children that have ended."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.features import why
 from muster.deploy.features.why.on_host.evidence import children, file_lock
 from tests.waiting import wait_until
 
-FOLDER = Path(why.__file__).with_name("in_rank")
 LOCKS: dict[str, Callable[..., Any]] = {
     "fcntl.flock(file, fcntl.LOCK_EX)": fcntl.flock,
     "fcntl.lockf(file, fcntl.LOCK_EX)": fcntl.lockf,
@@ -78,53 +76,3 @@ def test_children_that_have_ended_come_first_with_their_exit_codes() -> None:
         parent.stdin.close()
     assert {child["pid"]: child["code"] for child in found} == dict(zip(pids, (3, -9, None), strict=True))
     assert found[-1]["program"].endswith("time.sleep(100)")
-
-
-THREADS = """
-import logging, sys, threading, time
-sys.path.insert(0, sys.argv[1])
-lock = {lock}
-taken = threading.Event()
-def save():
-    {take}
-    taken.set()
-    time.sleep(100)
-def show():
-    import muster_locks
-    for _ in range({looks}):
-        time.sleep(0.02)
-        if found := muster_locks.holder():
-            break
-    print(found, flush=True)
-    import os; os._exit(0)
-threading.Thread(target=save, name="writer", daemon=True).start()
-taken.wait()
-threading.Thread(target=show, daemon=True).start()
-{wait}
-time.sleep(100)
-"""
-
-
-@pytest.mark.parametrize(
-    ("lock", "take", "wait", "shown"),
-    [
-        ("threading.RLock()", "lock.acquire()", "with lock: pass", True),
-        ("threading.Condition()", "lock.acquire()", "with lock: pass", True),
-        ("logging.StreamHandler()", "lock.acquire()", "lock.handle(logging.makeLogRecord({}))", True),
-        ("threading.RLock()", "lock.acquire()", "time.sleep(100)", False),
-        ("threading.Lock()", "lock.acquire()", "lock.acquire(timeout=100)", False),
-    ],
-)
-def test_a_thread_with_the_lock_for_which_the_main_thread_waits_is_named(
-    tmp_path: Path, lock: str, take: str, wait: str, shown: bool
-) -> None:
-    """A plain lock does not show who has it; nor does a lock matter that the line does not name."""
-    (tmp_path / "train.py").write_text(
-        THREADS.format(lock=lock, take=take, wait=wait, looks=2000 if shown else 10)
-    )
-    said = subprocess.run(
-        [sys.executable, "train.py", str(FOLDER)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
-    line = 1 + THREADS.split("\n").index("    time.sleep(100)")
-    assert said.stdout == (f"thread 'writer' in save (train.py:{line})\n" if shown else "\n"), said.stderr

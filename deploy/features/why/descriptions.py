@@ -108,8 +108,6 @@ def doing(evidence: Evidence) -> str:
     process = evidence.process or ProcessState(0, "S")
     if process.file_lock:
         activity = f"waits for the lock of {_lock(process.file_lock)}"
-    elif process.thread_lock:
-        activity = f"waits for a lock that {harmless(process.thread_lock)} has"
     elif not activity and process.busy >= BUSY:
         activity = "computes"
     if process.busy < BUSY:

@@ -76,8 +76,6 @@ class ProcessState:
     addresses: Annotated[tuple[_Where, ...], AtMost(8)] = ()
     """The addresses of its host, without ports, at which it has TCP connections."""
     file_lock: FileLock | None = None
-    thread_lock: Text = ""
-    """The thread that has the lock for which the main thread waits: `thread 'writer' in save (a.py:3)`."""
     children: Annotated[tuple[Child, ...], AtMost(8)] = ()
 
 

@@ -23,7 +23,6 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -56,8 +55,6 @@ def _serve(connection: socket.socket) -> None:
             send(stream, evaluate(request["expression"], request["code"], request["seconds"]))
         elif request["do"] == "stack":
             send(stream, {"frames": stack(request["code"])})
-        elif request["do"] == "lock":
-            send(stream, {"lock": import_module("muster_locks").holder()})
         elif request["do"] == "modules":
             send(stream, modules())
 

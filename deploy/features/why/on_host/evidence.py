@@ -34,7 +34,7 @@ from ....core.wire.paths import JobPaths, MusterPaths
 from ....core.wire.store import Store
 from ..in_rank.muster_ring import RECORDER
 from .pressure import connections
-from .records import MOST_ENTRIES, read_lock, read_ring, read_stack, read_trace
+from .records import MOST_ENTRIES, read_ring, read_stack, read_trace
 
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8
@@ -191,10 +191,6 @@ def collect(
         answers = {
             rank: pool.submit(read_stack, os.path.join(folder, f"console-{rank}"), code) for rank in unread
         }
-        locks = {
-            rank: pool.submit(read_lock, os.path.join(folder, f"console-{rank}") if state == "S" else "")
-            for rank, (_, state) in programs.items()
-        }
     stacks = {rank: answer.result() for rank, answer in answers.items()}
     taken.update({str(rank): {"frames": frames} for rank, frames in stacks.items() if frames})
     processes = _processes(ranks, programs, before)
@@ -206,7 +202,7 @@ def collect(
         trace = traces[rank].result()
         collected: Frame = {"now": time.time(), **record, "trace": trace}
         if rank in programs:
-            collected["process"] = {**processes[rank], "thread_lock": locks[rank].result()}
+            collected["process"] = processes[rank]
             collected.update(taken[str(rank)])
             collected["gpus"] = gpus.get(rank, [])
         elif end := ranks.ends.get(rank):

@@ -102,16 +102,6 @@ def read_stack(path: str, code: str) -> list[list[Any]]:
         return []
 
 
-def read_lock(path: str) -> str:
-    """The thread that has the lock for which the main thread waits, from the rank's console; else empty."""
-    if not os.path.exists(path):
-        return ""
-    try:
-        return str(ask_rank(path, {"do": "lock"}, TRACE_SECONDS)["lock"])[:400]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return ""
-
-
 def _entry(number: int, entry: dict[str, Any]) -> Frame:
     elements = sum(math.prod(sizes) for sizes in entry["input_sizes"])
     dtype = (entry.get("input_dtypes") or [""])[0]
