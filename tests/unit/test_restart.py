@@ -10,9 +10,11 @@ from muster.deploy.core.hosts import hostfile
 from muster.deploy.core.job.restart_policy import (
     ASK_SECONDS,
     NETWORK_SECONDS,
+    Decision,
     EarlyFailure,
     Policy,
     Stuck,
+    after,
     awaits_network,
     backoff,
     decide,
@@ -279,3 +281,36 @@ def test_a_program_that_made_a_step_starts_again_without_a_pause(
 ) -> None:
     result = LaunchResult(make_plan("node[1-3] slots=2"), 1.0, 2.0, failure, {}, stepped=stepped)
     assert (pause(result, hosts, 0) > 0) == waits
+
+
+TRACEBACK = ('  File "/home/ml/train.py", line 9, in step\n', "IndexError: index 7 is out of range\n")
+
+
+def at_step(policy: Policy, attempt: int, line: str, tail: tuple[str, ...] = TRACEBACK) -> Decision:
+    failure = dataclasses.replace(RANK, tail=tail)
+    result = LaunchResult(make_plan("node[1-3] slots=2"), 90.0, 101.0, failure, {}, last_line=line)
+    return after(result, HOSTS, attempt, policy, at=0.0)
+
+
+@pytest.mark.parametrize(
+    ("last_line", "tail", "again"),
+    [
+        ("step 12 loss 0.31 7.1 samples/s", TRACEBACK, False),
+        ("step 13 loss 0.31", TRACEBACK, True),
+        ("step 12 loss 0.31", (TRACEBACK[0], "ValueError: no such shard\n"), True),
+        ("saved", TRACEBACK, True),
+        ("step 12", ("RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer\n",), True),
+    ],
+)
+def test_the_same_exception_at_the_same_step_three_times_is_no_chance(
+    last_line: str, tail: tuple[str, ...], *, again: bool
+) -> None:
+    policy = dataclasses.replace(POLICY, max_restarts=9)
+    for attempt in range(2):
+        decision = at_step(policy, attempt, "step 12 loss 0.30")
+        assert decision.again
+        policy = decision.policy
+    decision = at_step(policy, 2, last_line, tail)
+    assert decision.again is again
+    if not again:
+        assert decision.message == "no restart: IndexError at step 12 for the 3rd time"

@@ -6,7 +6,8 @@ few hosts.
 
 It recognises a failure that repeats itself. A failure before the first step recurs at every start: a module
 that is missing, an argument that is wrong. A failure after the first step may recur too, but the attempt made
-progress. A rank whose peer is gone, or that a user killed, is no evidence about the program.
+progress, unless it comes at the same step. A rank whose peer is gone, or that a user killed, is no evidence
+about the program.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from ..hosts.hostfile import Host
 from ..hosts.stuck_processes import not_ended
 from ..text.fold import fold_names
+from ..text.printed import figures_of
 from ..text.text import count
 from .cause import misses_a_peer
 from .result import Failure, LaunchResult, RankExit
@@ -71,6 +73,15 @@ def early_failure(result: LaunchResult) -> EarlyFailure | None:
     others = {other.placed.host for other in result.ends.values() if _is_own(other)}
     mark = _exception(failure.tail) or (failure.reason, *_last_line(failure.tail))
     return EarlyFailure(mark, frozenset({str(failure.host), *others}))
+
+
+def failed_step(result: LaunchResult) -> tuple[int, tuple[str, ...]] | None:
+    """The step that rank 0 printed last, and the exception that ended a rank after it; None if unknown."""
+    failure, step = result.failure, figures_of(result.last_line).step
+    if failure is None or failure.kind != "rank" or step is None or misses_a_peer(failure.tail):
+        return None
+    mark = _exception(failure.tail)
+    return (step, mark) if result.stepped and mark else None
 
 
 def first_alike(result: LaunchResult, earlier: Sequence[LaunchResult]) -> LaunchResult | None:
@@ -131,6 +142,8 @@ ASK_SECONDS = 15.0
 """How long lost hosts are asked again before the job ends for too few hosts."""
 ALONE = "ranks failed there twice in a row, and on no other host"
 TWICE = "it failed twice in the same way before its first step"
+AT_A_STEP = 3
+"""The job ends when it has failed so often at the same step with the same exception."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,8 @@ class Policy:
     """All hosts of the job, in their order."""
     early: tuple[EarlyFailure, ...] = ()
     """The failures before the first step, since the last attempt that made one."""
+    at_steps: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """The steps at which an exception ended an attempt, each with that exception."""
     alone: str | None = None
     """The host on which alone ranks failed when they failed last."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -187,6 +202,12 @@ def after(result: LaunchResult, hosts: Sequence[Host], attempt: int, policy: Pol
     left = result.left.items()
     stuck = {host: Stuck(not_ended(some), all(process.ends_soon for process in some)) for host, some in left}
     early, alone = early_failure(result), failed_host(result)
+    if at_step := failed_step(result):
+        policy = replace(policy, at_steps=(*policy.at_steps, at_step))
+        if policy.max_restarts and policy.at_steps.count(at_step) >= AT_A_STEP:
+            step, (kind, *_) = at_step
+            often = f"{kind or 'the same failure'} at step {step} for the {AT_A_STEP}rd time"
+            return Decision((), f"no restart: {often}", policy)
     return decide(result.failure, hosts, attempt, policy, early=early, alone=alone, stuck=stuck, at=at)
 
 
