@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.core.connect.transports import ssh
-from muster.deploy.core.connect.transports.login import known_keys
-from muster.deploy.core.connect.transports.ssh import SshPipe
+from muster.deploy.core.connect.transports.ssh import SshPipe, known_keys
 from muster.deploy.core.connect.transports.ssh_config import Route, resolve
 from muster.deploy.core.errors import HostError
 from muster.deploy.core.hosts.hostfile import Host

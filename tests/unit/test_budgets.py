@@ -13,7 +13,7 @@ MOST: Mapping[str, int] = {
     "deploy/api": 660,
     "deploy/cli": 3_980,
     "deploy/core/agent": 3_930,
-    "deploy/core/connect": 3_452,
+    "deploy/core/connect": 3_304,
     "deploy/core/content": 580,
     "deploy/core/hosts": 1_040,
     "deploy/core/job": 4_280,

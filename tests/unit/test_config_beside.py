@@ -99,9 +99,9 @@ def test_a_list_of_pythons_that_others_may_write_is_refused(named: Path, tmp_pat
 def test_the_users_python_goes_before_setups_and_that_before_the_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, host: str, started: str
 ) -> None:
-    from muster.deploy.core.connect.transports import ssh
+    from muster.deploy.core.connect.transports import openssh
 
-    monkeypatch.setattr(ssh, "SshPipe", lambda route, python: (route.name, python))
+    monkeypatch.setattr(openssh, "OpenSshPipe", lambda host, python, ssh_config: (host.name, python))
     way: object = opener.access_beside(tmp_path / "hosts.txt", given).open(Host(host))
     assert way == (host, started)
 

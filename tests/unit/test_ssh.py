@@ -18,9 +18,16 @@ from paramiko.ssh_exception import NoValidConnectionsError
 
 from muster.deploy.core.connect.opener import Access
 from muster.deploy.core.connect.transports import openssh, ssh
-from muster.deploy.core.connect.transports.login import UnknownHostKey, known_keys
 from muster.deploy.core.connect.transports.process import LocalPipe
-from muster.deploy.core.connect.transports.ssh import PACKET_BYTES, PinnedClient, SshPipe, _explain, _Outgoing
+from muster.deploy.core.connect.transports.ssh import (
+    PACKET_BYTES,
+    PinnedClient,
+    SshPipe,
+    UnknownHostKey,
+    _explain,
+    _Outgoing,
+    known_keys,
+)
 from muster.deploy.core.connect.transports.ssh_config import Route, proxy_of_jump, resolve
 from muster.deploy.core.errors import HostError, UsageError
 from muster.deploy.core.hosts.hostfile import Host
@@ -44,7 +51,6 @@ def test_what_ssh_would_do_is_done(tmp_path: Path) -> None:
     )
     assert (route.hostname, route.port, route.user) == ("127.0.0.1", 2201, "ml")
     assert (route.connect_seconds, route.host_key_alias) == (3, "the-node")
-    assert route.plain
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,11 @@ def test_what_ssh_would_do_is_done(tmp_path: Path) -> None:
         "CertificateFile ~/x",
         "IdentityFile ~/.ssh/of-%h",
         "IdentityFile ${HOME}/x",
+        *(
+            f"IdentitiesOnly yes\n  IdentityFile key-{kind}"
+            for kind in ("encrypted", "certified", "of-an-agent")
+        ),
+        "IdentityAgent /run/agent",
         *(f"UserKnownHostsFile known-{word}" for word in ("rules", "revoked", "pattern", "not")),
     ],
 )
@@ -68,7 +79,14 @@ def test_ssh_itself_logs_in_where_paramiko_cannot_do_what_the_configuration_says
     lines = {"rules": "@cert-authority *", "revoked": "@revoked other", "pattern": "node?", "not": "!n"}
     for word, names in lines.items():
         (tmp_path / f"known-{word}").write_text(f"plain {KEY}\n{names} {KEY}\n")
-    (tmp_path / "config").write_text(f"Host node1\n  {options.replace('known-', f'{tmp_path}/known-')}\n")
+    for name, secret in (("plain", ""), ("encrypted", "secret"), ("certified", ""), ("of-an-agent", "")):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", secret, "-f", str(tmp_path / f"key-{name}")]
+        subprocess.run(make, check=True)
+    (tmp_path / "key-certified-cert.pub").touch()
+    (tmp_path / "key-of-an-agent").unlink()
+    options = options.replace(" known-", f" {tmp_path}/known-").replace(" key-", f" {tmp_path}/key-")
+    plain = f"Host *\n  IdentityFile {tmp_path}/key-plain\n"
+    (tmp_path / "config").write_text(f"Host node1\n  {options}\n{plain}")
     access = Access(ssh_config=str(tmp_path / "config"))
     ways: list[object] = [access.open(Host("node1")), access.open(Host("node2"))]
     assert ways == ["ssh", "paramiko"]
@@ -157,16 +175,19 @@ def test_hashed_names_and_aliases_are_known(tmp_path: Path) -> None:
     assert known_keys(route).trusted
 
 
-def test_a_login_loads_neither_fabric_nor_invoke_and_hides_them_from_nobody() -> None:
+def test_a_login_loads_neither_fabric_nor_invoke_and_hides_them_from_nobody(tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    (tmp_path / "config").write_text(f"IdentityFile {tmp_path}/key\nIdentitiesOnly yes\n")
     program = (
         "import sys; from muster.deploy.core.connect.opener import Access\n"
         "from muster.deploy.core.errors import HostError\n"
         "from muster.deploy.core.hosts.hostfile import Host\n"
-        "try: Access().open(Host('127.0.0.2', port=1))\n"
+        "try: Access(sys.argv[1]).open(Host('127.0.0.2', port=1))\n"
         "except HostError as error: print(error.kind)\n"
         "print({'fabric', 'invoke'} & sys.modules.keys()); import fabric; print(fabric.Connection.__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program, str(tmp_path / "config")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["ssh.port-refused", "set()", "Connection"]
 
 
@@ -199,11 +220,6 @@ CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), para
         ),
         (
             paramiko.AuthenticationException("Authentication failed."),
-            "ssh.login-refused",
-            "add the public key",
-        ),
-        (
-            paramiko.PasswordRequiredException("private key is encrypted"),
             "ssh.login-refused",
             "add the public key",
         ),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import errno
+import hashlib
 import io
 import logging
 import os
 import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paramiko
+from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import (
     AuthenticationException,
     BadHostKeyException,
@@ -26,9 +30,8 @@ from ...errors import HostError
 from ...wire.frames import Readable
 from ..bootstrap import command, is_swallowed
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, CountingWriter, LostError
-from .login import HostKeyPolicy, Login, TooManyKeysError, UnknownHostKey, fingerprint, known_keys
 from .openssh import OF_HOST_KEYS, absent_identities, remedy
-from .ssh_config import Route, ssh_home
+from .ssh_config import Route, known_hosts, ssh_home
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -43,6 +46,106 @@ TURN_SECONDS = 1.0
 _KEY_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
 
 
+class UnknownHostKey(SSHException):
+    """A host whose key is in no known_hosts file. `unread`: why a file could not be read."""
+
+    def __init__(self, shown: str, unread: Mapping[str, str] | None = None) -> None:
+        super().__init__(shown)
+        self.unread = unread or {}
+
+
+class HostKeyPolicy(paramiko.MissingHostKeyPolicy):
+    """Judges every host key. paramiko gets no known keys: it would use only one key of each type."""
+
+    def __init__(self, known: KnownKeys) -> None:
+        self._known = known
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        trusted = self._known.trusted
+        if key in trusted:
+            return
+        if trusted:
+            same = [known for known in trusted if known.get_name() == key.get_name()]
+            raise BadHostKeyException(hostname, key, (same or trusted)[0])
+        raise UnknownHostKey(f"{key.get_name()} {fingerprint(key)}", self._known.unread)
+
+
+def fingerprint(key: paramiko.PKey) -> str:
+    """SHA256:…, as ssh-keygen -l writes it."""
+    digest = hashlib.sha256(key.asbytes()).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+class KnownKeys(NamedTuple):
+    """The keys of a host in known_hosts files."""
+
+    trusted: tuple[paramiko.PKey, ...]
+    unread: Mapping[str, str]
+    """The files that could not be read, and why."""
+
+
+def known_keys(route: Route) -> KnownKeys:
+    """The keys that known_hosts files have for a host: by its address, or by its alias (HostKeyAlias).
+
+    A line that cannot be read is passed over, as OpenSSH does.
+    """
+    host, lines, unread = route.known_as.lower(), list[tuple[str, str]](), dict[str, str]()
+    for path in route.known_hosts_files:
+        try:
+            known = known_hosts(Path(path).read_text(errors="replace"))
+        except OSError as error:
+            unread[path] = error.strerror or str(error)
+            continue
+        lines += known.by_name.get(host, ())
+        lines += [(kind, key) for name, kind, key in known.hashed if _is_hash_of(host, name)]
+    keys = [_key_of(kind, _decoded(key)) for kind, key in lines]
+    return KnownKeys(tuple(key for key in keys if key), unread)
+
+
+def _is_hash_of(host: str, name: str) -> bool:
+    with contextlib.suppress(ValueError, AssertionError):  # paramiko asserts that the salt has 20 bytes
+        return paramiko.HostKeys.hash_host(host, name) == name
+    return False
+
+
+def _decoded(text: str) -> bytes:
+    """The key of a line, or nothing."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _key_of(kind: str, content: bytes) -> paramiko.PKey | None:
+    """A key, if paramiko supports its type."""
+    with contextlib.suppress(UnknownKeyType, SSHException, ValueError):
+        return paramiko.PKey.from_type_string(kind, content)
+    return None
+
+
+class KeyFiles:
+    """Tries the key files of a route, one after the other: an authentication strategy of paramiko."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        """Log in; `AuthenticationException` with the reason why the last key was refused."""
+        last = ""
+        for path in self._route.identity_files:
+            try:
+                more = transport.auth_publickey(self._route.user, paramiko.PKey.from_path(path))
+            except AuthenticationException as error:
+                last = str(error)
+            except (SSHException, UnknownKeyType, OSError, ValueError) as error:
+                last = f"{path}: {error}"
+            else:
+                if more:
+                    raise AuthenticationException(f"it also asks for {', '.join(more)}")
+                return
+        raise AuthenticationException(last)
+
+
 class PinnedClient(paramiko.SSHClient):
     """An SSH client that only trusts known host keys."""
 
@@ -54,7 +157,7 @@ class PinnedClient(paramiko.SSHClient):
     def open(self) -> paramiko.Transport:
         """Connect and log in."""
         route = self._route
-        options: Any = {"auth_strategy": Login(route), "transport_factory": self._make_transport}
+        options: Any = {"auth_strategy": KeyFiles(route), "transport_factory": self._make_transport}
         self.connect(
             route.hostname,
             route.port,
@@ -249,19 +352,8 @@ def _key_unknown(error: Any, route: Route) -> HostError:
 def _login_refused(error: Any, route: Route) -> HostError:
     keys = ", ".join(route.identity_files) or "none"
     text = f"{route.user} may not log in at {_server(route)} with the keys {keys} ({_plain(error)})"
-    remedies = [missing] if (missing := absent_identities(route)) else []
-    if encrypted := getattr(error, "encrypted", ()):
-        agent = "" if route.identity_agent else 'eval "$(ssh-agent)" && '
-        remedies.append(
-            f"a key with a passphrase needs an agent: {agent}{shlex.join(('ssh-add', *encrypted))}"
-        )
-    remedies = remedies or ["add the public key there, or name another account (user=)"]
-    return HostError("ssh.login-refused", text, "; ".join(remedies))
-
-
-def _too_many_keys(error: Any, route: Route) -> HostError:
-    text = f"{_server(route)} ended the login of {route.user} after {error}: too many authentication failures"
-    return HostError("ssh.login-refused", text, _advice("ssh.too-many-keys", route))
+    remedy = absent_identities(route) or "add the public key there, or name another account (user=)"
+    return HostError("ssh.login-refused", text, remedy)
 
 
 def _no_connection(error: Any, route: Route) -> HostError:
@@ -286,7 +378,6 @@ _Explain = Callable[[Any, Route], HostError]
 _CAUSES: tuple[tuple[type[Exception], _Explain | tuple[str, str]], ...] = (
     (BadHostKeyException, _key_changed),
     (UnknownHostKey, _key_unknown),
-    (TooManyKeysError, _too_many_keys),
     (AuthenticationException, _login_refused),
     (socket.gaierror, ("ssh.name-unknown", "the name {name} is not known")),
     (TimeoutError, ("ssh.unreachable", "no answer from {server} within {seconds} s")),

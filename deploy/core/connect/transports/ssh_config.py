@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import pwd
@@ -24,6 +25,8 @@ from ...wire.users import expanded, home
 DEFAULT_CONNECT_SECONDS = 10
 OF_SSH = ("proxycommand", "proxyjump", "certificatefile", "revokedhostkeys", "knownhostscommand")
 """The settings that only the OpenSSH client can follow."""
+MOST_KEYS = 5
+"""A server accepts 6 tries by default (MaxAuthTries)."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,6 @@ class Route:
     user: str
     port: int
     identity_files: tuple[str, ...]
-    identities_only: bool
-    identity_agent: str | None
-    """The socket of the agent for keys, if one is used."""
     known_hosts_files: tuple[str, ...]
     host_key_alias: str | None
     connect_seconds: int
@@ -45,14 +45,15 @@ class Route:
     """The command that logs in there by hand, with the same configuration."""
     user_known_hosts: tuple[str, ...]
     """The files for keys that a person confirms: every file of UserKnownHostsFile, also absent ones."""
-    default_identities: bool
-    """Whether the identity files are those that ssh tries by default."""
     missing_identities: tuple[str, ...]
     """The identity files that the configuration names and that do not exist."""
     strict: bool
     """Whether ssh asks nobody about an unknown key (StrictHostKeyChecking yes, BatchMode yes)."""
     plain: bool
-    """Whether paramiko can log in there as ssh does; else ssh itself does it."""
+    """Whether paramiko can log in there: with key files alone, and no more than the settings above.
+
+    Else the OpenSSH client does it.
+    """
 
     @property
     def known_as(self) -> str:
@@ -117,25 +118,24 @@ def _route(name: str, answer: str, ssh: tuple[str, ...]) -> Route:
     by_default = all(re.fullmatch(r"~/\.ssh/id_\w+", path) for path in identities)
     found = tuple(path for path in paths(identities) if _is_file(path) or _is_file(f"{path}.pub"))
     known_hosts_files = tuple(filter(_is_file, paths(shlex.split(known_hosts))))
-    agent = settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
-    has_tokens = any("%" in path or "${" in path for path in (*identities, known_hosts, agent))
+    has_tokens = any("%" in path or "${" in path for path in (*identities, known_hosts))
+    asks_agent = setting("identitiesonly") != "yes" and _has_agent(settings.get("identityagent", [""])[0])
+    has_keys = 0 < len(found) <= MOST_KEYS and all(map(_is_usable, found))
+    has_rules = any(map(setting, OF_SSH)) or any(map(_has_rules, known_hosts_files))
     return Route(
         name=name,
         hostname=setting("hostname") or name,
         user=setting("user") or "",
         port=int(setting("port") or "22"),
         identity_files=found,
-        identities_only=setting("identitiesonly") == "yes",
-        identity_agent=_agent_socket(agent),
         known_hosts_files=known_hosts_files,
         host_key_alias=setting("hostkeyalias"),
         connect_seconds=int(seconds) if seconds else DEFAULT_CONNECT_SECONDS,
         ssh=ssh,
         user_known_hosts=tuple(paths(shlex.split(" ".join(settings.get("userknownhostsfile", []))))),
-        default_identities=by_default,
         missing_identities=tuple(path for path in paths(identities) if not (by_default or path in found)),
         strict=setting("stricthostkeychecking") in {"yes", "true"} or setting("batchmode") == "yes",
-        plain=not (has_tokens or any(map(setting, OF_SSH)) or any(map(_has_rules, known_hosts_files))),
+        plain=has_keys and not (has_tokens or asks_agent or has_rules),
     )
 
 
@@ -170,13 +170,21 @@ def _is_file(path: str) -> bool:
         return True
 
 
-def _agent_socket(written: str) -> str | None:
-    """The socket that IdentityAgent names: a path, a variable of the environment, or none."""
-    if written == "none":
-        return None
-    if written == "SSH_AUTH_SOCK" or re.fullmatch(r"\$\w+", written):
-        return os.environ.get(written.removeprefix("$")) or None
-    return _expanded(written)
+def _has_agent(named: str) -> bool:
+    """Whether ssh asks an agent for keys: the one that IdentityAgent names, or that of the environment."""
+    return named != "none" and bool(named not in {"", "SSH_AUTH_SOCK"} or os.environ.get("SSH_AUTH_SOCK"))
+
+
+def _is_usable(path: str) -> bool:
+    """Whether a file has a private key of no hardware, without passphrase and certificate (PROTOCOL.key)."""
+    with contextlib.suppress(OSError, ValueError):
+        text = "" if _is_file(f"{path}-cert.pub") else Path(path).read_text()
+        begin, _, rest = text.partition("\n")
+        if "OPENSSH PRIVATE KEY" not in begin:
+            return "PRIVATE KEY" in begin and "ENCRYPTED" not in text
+        content = base64.b64decode(rest.partition("-----")[0])
+        return content.startswith(b"openssh-key-v1\0\0\0\0\x04none") and b"\0sk-" not in content[:100]
+    return False
 
 
 class KnownHosts(NamedTuple):
