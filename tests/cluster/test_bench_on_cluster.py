@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.soak
 OTHERS, LIMITED = 300, 30  # Mbit/s, which this machine sends beside other work too
 QUEUE = "burst 128kb latency 50ms"
 PAIR = ("node1", "node3")
-PAGE = os.environ.get("LINKS_PAGE", "")  # a file for docs/scripts/links_picture.py
 IPERF3 = "muster-iperf3"
 BUILD = """
 FROM {base}
@@ -64,8 +62,7 @@ def limited(cluster: Cluster) -> Iterator[None]:
 
 
 def links(project: Project, *words: str) -> dict[str, Any]:
-    page = ("--html", PAGE) if PAGE else ()
-    done = project.muster("bench", "links", "--json", *page, *words)
+    done = project.muster("bench", "links", "--json", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -1,17 +1,16 @@
-"""What is said about the links of a cluster: from the lines of its ranks to matrix, outliers and heat map."""
+"""What is said about the links of a cluster: from the lines of its ranks to matrix and outliers."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from muster.deploy.core.errors import MusterError, UsageError
-from muster.deploy.core.job.html_page import TEMPLATES, render
 from muster.deploy.features.bench import command as kept
 from muster.deploy.features.bench.command_job import of_links
 from muster.deploy.features.bench.link_speeds import (
@@ -22,8 +21,9 @@ from muster.deploy.features.bench.link_speeds import (
     outliers,
     read,
     slower,
+    worst_first,
 )
-from muster.deploy.features.bench.links_text import LINKS_PAGE, NAMES, as_text, heat_map, links_page
+from muster.deploy.features.bench.links_text import as_text
 from muster.deploy.features.check.command import Checkup
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second
@@ -250,90 +250,15 @@ def test_a_host_name_cannot_write_control_characters() -> None:
     assert "\x1b" not in as_text(links, (), None, problems={"b\x1b": "\x1b[2J"})
 
 
-def test_a_slow_square_has_another_colour_than_the_others() -> None:
-    made = heat_map(run(4, {("node1", "node2"): SLOW}), "bandwidth")
-    assert made is not None
-    shades = {shade.step: shade.path.count("M") for shade in made.shades}
-    assert shades[0] == 1
-    assert sum(count for step, count in shades.items() if step != 4) == 1
-    assert len(made.figures) == 12
-    assert "node1 to node2" in made.summary
-
-
 def test_slow_links_are_listed_from_the_worst_on() -> None:
     links = run(
         5,
         {("node1", "node2"): FAST / 3, ("node3", "node4"): FAST / 9},
         latency={("node4", "node1"): 5 * LATENCY},
     )
-    page = links_page(links)
-    assert [text.partition(":")[0] for text in page.slow] == [
-        "node3 -> node4",
-        "node4 -> node1",
-        "node1 -> node2",
+    worst = worst_first(partial(outliers, links))
+    assert [(slow.source, slow.target) for slow in worst] == [
+        ("node3", "node4"),
+        ("node4", "node1"),
+        ("node1", "node2"),
     ]
-
-
-STYLE = (TEMPLATES / "style.css").read_text()
-LEGIBLE = 4.5
-"""The least contrast of text by WCAG 2, level AA."""
-
-
-def luminance(colour: str) -> float:
-    digits = colour.lstrip("#")
-    digits = digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
-    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-    red, green, blue = (
-        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_every_figure_is_legible_on_its_square() -> None:
-    """The colours of squares are the same in light and dark."""
-    fills = dict(re.findall(r"\.h(\d) { fill: (#\w+) }", STYLE))
-    (usual,) = re.findall(r"text\.figure { fill: (#\w+)", STYLE)
-    (steps, light) = re.findall(r"\.map text:is\((.*?)\) { fill: (#\w+) }", STYLE)[0]
-    assert fills.keys() == {str(step) for step in range(len(NAMES))}
-    for step, fill in fills.items():
-        assert contrast(light if f".on{step}" in steps else usual, fill) >= LEGIBLE, step
-    made = heat_map(run(4, {("node1", "node2"): SLOW}), "bandwidth")
-    assert made
-    assert {figure.text: figure.step for figure in made.figures}["0.096"] == 0
-
-
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_every_text_of_a_page_is_legible(scheme: int) -> None:
-    schemes = [
-        dict(re.findall(r"--([\w-]+): (#\w+)", rules))
-        for rules in re.findall(r":root {(.*?)}", STYLE, re.DOTALL)
-    ]
-    colours = schemes[0] | schemes[scheme]
-    texts = [
-        (text, back) for text in ("ink", "soft", "bad") for back in ("paper", "card", "stripe", "bad-back")
-    ]
-    texts += [("good", "card"), ("good", "stripe"), ("bad", "stripe"), ("active", "card")]
-    texts += [("card", badge) for badge in ("soft", "good", "bad", "active")]
-    assert {
-        pair: ratio for pair in texts if (ratio := contrast(*(colours[name] for name in pair))) < LEGIBLE
-    } == {}
-
-
-def test_the_page_names_slow_links_and_escapes_names() -> None:
-    links = run(3, {("node1", "node2"): SLOW})
-    page = render(LINKS_PAGE, page=links_page(links))
-    assert "node1 -&gt; node2: 96 Mbit/s" in page
-    assert page.count("<figure") == 2
-    assert "<script" not in page
-    odd = Links("job", "<b>", "gloo", "cpu", ("<i>", "b"), (HostLink("<i>", "b", 1e-5, FAST),))
-    assert "<i>" not in render(LINKS_PAGE, page=links_page(odd))
-
-
-def test_the_page_of_256_hosts_stays_below_a_megabyte() -> None:
-    page = render(LINKS_PAGE, page=links_page(run(256)))
-    assert len(page) < 1_000_000

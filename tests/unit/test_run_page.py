@@ -19,11 +19,10 @@ from muster.deploy.cli.page_after_job import end_with_page
 from muster.deploy.cli.shared import RecordOptions
 from muster.deploy.core.errors import MusterError, UsageError
 from muster.deploy.core.job.find import LocatedJob, printed
-from muster.deploy.core.job.html_page import TEMPLATES, environment, render
-from muster.deploy.features.page.chart import MOST_POINTS, chart, own_times, step_times, thinned
+from muster.deploy.features.page.chart import MOST_POINTS, chart, own_times, thinned
 from muster.deploy.features.page.command import Report
 from muster.deploy.features.page.course import course
-from muster.deploy.features.page.render import TEMPLATE, run_page, write_report
+from muster.deploy.features.page.render import FOLDER, as_html, run_page, write_report
 from muster.deploy.features.page.run_records import Records, read
 from muster.deploy.features.page.timeline import MOST_TEXT
 from muster.deploy.features.why.causes import Surroundings
@@ -61,7 +60,7 @@ class Outline(HTMLParser):
 
 
 def page_of(records: Records) -> str:
-    return render(TEMPLATE, page=run_page(records, AT))
+    return as_html(run_page(records, AT))
 
 
 def test_the_page_is_that_of_the_golden_file(tmp_path: Path) -> None:
@@ -177,16 +176,6 @@ def test_a_page_of_a_running_job_says_how_far_it_has_come(tmp_path: Path) -> Non
     assert page.attempts[0].ended == BEGAN + 30
 
 
-def test_a_job_of_an_older_version_has_a_page_without_events(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, fails=True)
-    for name in ("events.jsonl", "launch.json", "samples.jsonl", "steps.jsonl"):
-        (folder / name).unlink(missing_ok=True)
-    page = run_page(read(folder), AT)
-    assert page.timeline is not None
-    assert len(page.timeline.bars) == 4
-    assert page.timeline.marks[0].text == "rank 3 on node2: exit status 1"
-
-
 MALFORMED = (
     "",
     "{",
@@ -257,16 +246,6 @@ def test_a_cut_file_of_samples_is_shown_as_far_as_it_goes(tmp_path: Path) -> Non
     assert "samples.jsonl: 1 line is no JSON object" in records.notes
 
 
-def test_slow_ranks_are_named() -> None:
-    steps = [
-        {"rank": rank, "step": step, "step_seconds": 0.13 if rank == 2 else 0.1}
-        for rank in range(4)
-        for step in range(9)
-    ]
-    assert [times.rank for times in step_times(steps) if times.slow] == [2]
-    assert step_times([{"step": 1, "step_seconds": 0.1}]) == []
-
-
 def _write_pace(folder: Path) -> None:
     """The pace of a recorded run of four ranks, of which rank 2 is late; its verdict names that rank too."""
     found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2), per_host=2).arriving())
@@ -324,7 +303,6 @@ def test_a_page_that_cannot_be_made_is_a_note(
 
 def test_without_jinja2_a_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    environment.cache_clear()
     with pytest.raises(MusterError, match="pip install jinja2"):
         write_report(write_run(tmp_path), tmp_path / "page.html")
 
@@ -420,7 +398,7 @@ def test_colours_of_a_program_are_not_on_its_page(tmp_path: Path) -> None:
     assert ("loss 1",) in [lines for output in page.outputs for _, lines in output.streams]
 
 
-STYLE = (TEMPLATES / "style.css").read_text()
+STYLE = (FOLDER / "style.css").read_text()
 
 
 def _luminance(colour: str) -> float:

@@ -16,7 +16,6 @@ from ...cli.shared import require_rank, runs_of, write_json
 from ...core.decode import MALFORMED, AtMost, Between
 from ...core.errors import MusterError, UnfitError, UsageError
 from ...core.hosts.slots import counted_slots
-from ...core.job.html_page import render, write_page
 from ...core.plan.flags import flag
 from ...core.plan.launcher import place_ranks
 from ...core.plan.spec import size
@@ -43,7 +42,6 @@ from .command_job import (
 from .host_speeds import SlowHost, Speeds
 from .link_speeds import Links, Slow, outliers, slower, worst_first
 from .link_speeds import read as read_links
-from .links_text import LINKS_PAGE, links_page
 from .printed_values import About, Count, Word, values
 
 MOST_BYTES = 1 << 30
@@ -185,8 +183,6 @@ class BenchLinks(KeptOptions):
     hosts file, in .muster/bench, and later ones are compared with it.
     """
 
-    html: str = flag("", "also write a page with the heat maps to this file", "FILE")
-
     def run(self) -> None:
         """Measure them, and print the slow ones."""
         _require_baseline(self.baseline, Links)
@@ -208,8 +204,6 @@ class BenchLinks(KeptOptions):
         )
         slow = worst_first(partial(outliers, links))
         worse = worst_first(partial(slower, links, before)) if before else None
-        if self.html:
-            write_page(render(LINKS_PAGE, page=links_page(links)), Path(self.html))
         if self.json:
             write_json(as_json(links, slow, worse, problems))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -122,13 +122,11 @@ def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[f
 AXES = ("step", "epoch", "iteration", "time")
 """Keys for the horizontal axis; the first that every record has is used."""
 MOST_CHARTS = 40
-SLOW = 1.1
-"""A rank is slow if its median step takes this many times as long as the usual one."""
 
 
 @dataclass(frozen=True)
 class RankSteps:
-    """How long the steps of a rank took, in seconds."""
+    """How long a rank worked on a step, in seconds, without the waits for others."""
 
     rank: int
     steps: int
@@ -174,8 +172,8 @@ def _keys_of(records: Sequence[RunRecord]) -> list[str]:
 
 def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
     """A chart for each key with numbers, and the number of keys without a chart."""
-    by_rank = _by_rank(records)
-    drawn = next(iter(by_rank.values()), ()) if len(by_rank) > 1 else records
+    first = next((rank for record in records if (rank := record.get("rank")) is not None), None)
+    drawn = [record for record in records if record.get("rank") == first]
     axis = _axis_of(drawn)
     keys = _keys_of(drawn)
     charts = [
@@ -184,30 +182,6 @@ def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
         if (made := chart(key, axis, _points_of(drawn, key, axis))) is not None
     ]
     return charts, max(0, len(keys) - MOST_CHARTS)
-
-
-def step_times(records: Sequence[RunRecord]) -> list[RankSteps]:
-    """The times of the steps of each rank, for records with a rank."""
-    times = {
-        rank: [value for record in of_rank if (value := number_of(record.get("step_seconds"))) is not None]
-        for rank, of_rank in _by_rank(records).items()
-    }
-    medians = {rank: median(values) for rank, values in times.items() if values}
-    usual = median(medians.values()) if medians else 0.0
-    return [
-        RankSteps(
-            rank, len(times[rank]), middle, max(times[rank]), len(medians) > 1 and middle > SLOW * usual
-        )
-        for rank, middle in sorted(medians.items())
-    ]
-
-
-def _by_rank(records: Sequence[RunRecord]) -> Mapping[int, list[RunRecord]]:
-    ranks: dict[int, list[RunRecord]] = {}
-    for record in records:
-        if isinstance(rank := record.get("rank"), int):
-            ranks.setdefault(rank, []).append(record)
-    return ranks
 
 
 def own_times(pace: Sequence[RunRecord]) -> list[RankSteps]:

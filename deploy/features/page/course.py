@@ -61,16 +61,16 @@ class FirstFailure:
 
 
 def course(records: Records, now: float) -> list[Attempt]:
-    """Every attempt of a job, by its events; without events, by its results."""
+    """Every attempt of a job, by its events."""
     results = _results(records.result)
     by_attempt: dict[int, list[RunRecord]] = {}
     for event in records.events:
         by_attempt.setdefault(event["attempt"], []).append(event)
-    numbers = sorted(by_attempt.keys() | results.keys())
+    numbers = sorted(by_attempt)
     running = records.state.get("state") == "running"
     return [
         _attempt(
-            by_attempt.get(number, ()),
+            by_attempt[number],
             results.get(number, {}),
             _placement(records.launches, number),
             now if running and number == numbers[-1] else None,
@@ -98,10 +98,10 @@ def _attempt(
     events: Sequence[RunRecord], result: RunRecord, placement: Iterable[tuple[int, str]], now: float | None
 ) -> Attempt:
     times = [_time(event["at"]) for event in events]
-    ended = number_of(result.get("ended")) or now or max(times, default=0.0)
-    began = number_of(result.get("started")) or min(times, default=ended)
+    ended = number_of(result.get("ended")) or now or max(times)
+    began = number_of(result.get("started")) or min(times)
     attempt = Attempt(
-        number=int((events[0] if events else result)["attempt"]),
+        number=events[0]["attempt"],
         began=min([began, *times]),
         ended=max([ended, *times]),
         running=now is not None,
@@ -109,8 +109,6 @@ def _attempt(
     )
     for event in events:
         _take(attempt, event)
-    for rank in records_of(result.get("ranks")):
-        _take_result(attempt, rank)
     attempt.failure = _failure(result.get("first_failure"), events)
     for row in attempt.ranks.values():
         row.outcome = _outcome(row, attempt)
@@ -131,15 +129,6 @@ def _take(attempt: Attempt, event: RunRecord) -> None:
         row.last_printed = number_of(event.get("printed"))
         if kind == "rank.ended":
             row.ended, row.code = at, event["code"] if isinstance(event.get("code"), int) else None
-
-
-def _take_result(attempt: Attempt, rank: RunRecord) -> None:
-    """Take the end of a rank from a result if there is no event of it."""
-    number = rank.get("rank")
-    if isinstance(number, int):
-        row = attempt.ranks.setdefault(number, RankCourse(number, str(rank.get("host"))))
-        if row.ended is None and (ended := number_of(rank.get("ended"))) is not None:
-            row.ended, row.code = ended, rank["code"] if isinstance(rank.get("code"), int) else None
 
 
 def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:

@@ -1,4 +1,7 @@
-"""Makes the page of a run from its records."""
+"""Makes the page of a run from its records: one file that loads nothing.
+
+Every text is escaped: it may come from a host. The page's policy forbids scripts and external resources.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from ...core.errors import MusterError
 from ...core.job.attempt_record import hidden_values
-from ...core.job.html_page import render, write_page
 from ...core.text.fold import fold, fold_names
-from ...core.text.terminal import without_colours
-from ...core.text.text import clip, count, duration
+from ...core.text.terminal import harmless_lines, without_colours
+from ...core.text.text import clip, count, duration, number
 from ...core.wire.clock import now
-from .chart import Chart, RankSteps, Resources, curves, own_times, resources, step_times
+from ...core.wire.durable import write_atomically
+from .chart import Chart, RankSteps, Resources, curves, own_times, resources
 from .course import Attempt, RankCourse, course, how
 from .run_records import PRINTED, Records, RunRecord, Tail, list_of, number_of, read, records_of
 from .timeline import Timeline, timeline
@@ -67,8 +71,6 @@ class RunPage:
     """For the table behind the time line: attempt, rank, start, run time, end."""
     curves: Curves | None
     steps: tuple[RankSteps, ...]
-    without_waits: bool
-    """Whether these are the times without waits for other ranks, not those of the whole step."""
     slow: tuple[str, ...]
     """The late ranks, and the likely cause."""
     resources: Resources | None
@@ -86,7 +88,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
     made = now() if at is None else at
     attempts = course(records, made)
     launch = records.launches[-1] if records.launches else {}
-    state = str(records.state.get("state") or _state_by(records.result))
+    state = str(records.state.get("state") or records.result.get("state") or "unknown")
     hosts = [str(host) for host in list_of(records.state.get("hosts"))]
     last = attempts[-1].ranks if attempts else {}
     return RunPage(
@@ -101,8 +103,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         attempts=tuple(attempts),
         ranks=tuple(_rank_rows(attempts)),
         curves=_curves(records),
-        steps=tuple(own_times(records.pace) or step_times(records.steps)),
-        without_waits=bool(records.pace),
+        steps=tuple(own_times(records.pace)),
         slow=tuple(_slow(records)),
         resources=resources(records.samples, hosts),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
@@ -113,11 +114,6 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         notes=(*records.notes, *_of_verdict(records, "note: ")),
         made=_date(made),
     )
-
-
-def _state_by(result: RunRecord) -> str:
-    """The state in a result; of an older version, by its exit status."""
-    return str(result.get("state") or ("failed" if result.get("exit_status") else "unknown"))
 
 
 def _headline(records: Records, state: str) -> str:
@@ -297,10 +293,30 @@ def _date(at: float) -> str:
         return "invalid time"
 
 
-TEMPLATE = Path(__file__).with_name("run.html")
+FOLDER = Path(__file__).parent
 
 
 def write_report(folder: Path, path: Path) -> Path:
-    """Write the page of the run in a folder; returns its path."""
-    write_page(render(TEMPLATE, page=run_page(read(folder))), path)
+    """Write the page of the run in a folder, for its user alone; returns its path. OSError names the file."""
+    html = as_html(run_page(read(folder)))
+    write_atomically(path, html.encode(errors="replace"), durable=False)  # it can be written again
     return path
+
+
+def as_html(page: RunPage) -> str:
+    """The page as text. `MusterError` if jinja2 is not installed."""
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # optional
+    except ImportError:
+        raise MusterError("a page needs jinja2, which is not installed here: pip install jinja2") from None
+    made = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # HTML forbids control characters.
+        finalize=lambda value: harmless_lines(value) if type(value) is str else value,
+    )
+    made.filters |= {"duration": duration, "number": number}
+    return made.get_template("run.html").render(page=page, style=(FOLDER / "style.css").read_text())
