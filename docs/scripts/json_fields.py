@@ -375,7 +375,6 @@ MEANINGS = {
     "RunningJob.seconds": "seconds since its first rank started",
     "RunningJob.gpus": "the numbers of the GPUs that its ranks use",
     "HostHealth.user": "the user of the login",
-    "HostHealth.own_addresses": "the addresses of its own name",
     "HostHealth.folders": "the folders of jobs: `~/.muster`, then the folder of temporary files",
     "HostHealth.shm_free": "bytes free in /dev/shm",
     "HostHealth.nofile": "the limit of open files of a process; -1: no limit",

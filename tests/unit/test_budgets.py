@@ -22,7 +22,7 @@ MOST: Mapping[str, int] = {
     "deploy/core/wire": 1_745,
     "deploy/features/adhoc": 1_040,
     "deploy/features/bench": 2_335,
-    "deploy/features/check": 1_660,
+    "deploy/features/check": 1_550,
     "deploy/features/clean": 400,
     "deploy/features/containers": 1_240,
     "deploy/features/data": 2_050,

@@ -20,7 +20,6 @@ from muster.deploy.core.plan.spec import LauncherName
 from muster.deploy.features.check.host_reports import Clock, HostReport, HostReports
 from muster.deploy.features.check.judge import judge, unfit
 from muster.deploy.features.check.messages import Card, Folder, Gpu, GpuHost, HostHealth, JobProcesses
-from muster.deploy.features.image.image_versions import Component, Track
 from muster.deploy.features.setup.record import Stack
 from tests.unit.plans import NODE
 
@@ -29,7 +28,6 @@ GIB = 1 << 30
 HOME, TMP = Folder("/home/ml/.muster", 50 * GIB, None), Folder("/tmp", 50 * GIB, None)
 HEALTHY = HostHealth(
     user="ml",
-    own_addresses=("10.0.0.1",),
     folders=(HOME, TMP),
     shm_free=8 * GIB,
     nofile=1 << 20,
@@ -98,22 +96,9 @@ def examine(
     return HostReports(examined, errors or {})
 
 
-TRACK = Track(
-    name="cpu",
-    targets=("cpu", "cpu-source"),
-    devel="debian",
-    runtime="debian",
-    python="3.13",
-    components={
-        name: Component(version, "distribution")
-        for name, version in (("pytorch", "2.6.0"), ("openmpi", "5.0.7"), ("mpi4py", "4.0.3"))
-    },
-)
-
-
 def found(text: str, launcher: LauncherName = "mpirun", **changes: Any) -> tuple[Finding, ...]:
     stack: Stack | None = changes.pop("stack", None)
-    return judge(hostfile.parse(text), examine(text, **changes), launcher, {"cpu": TRACK}, stack)
+    return judge(hostfile.parse(text), examine(text, **changes), launcher, stack)
 
 
 VENV = "/home/ml/.muster-venv/current/bin/python"
@@ -194,13 +179,6 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      "--env", THREE, differing("variables", "NCCL_DEBUG=INFO", "")),
     ("image.differs", "warning", "node2", "image cpu-source of track cpu, where 2 hosts have cpu of",
      "muster image push", THREE, image({"flavor": "cpu-source"})),
-    ("image.unknown", "warning", "node2", "its image is cpu of track old, which docker/versions.json",
-     "muster image build --target cpu", "node2", image({"track": "old"})),
-    ("image.versions-differ", "warning", "node2", "pytorch 2.5.1, where track cpu of "
-     "docker/versions.json has 2.6.0: its image was built from other versions", "muster image push --image",
-     "node2", image({"pytorch": "2.5.1"}, torch="2.5.1+debian")),
-    ("image.versions-differ", "warning", "node2", "mpi4py 4.1.2, where track cpu of docker/versions.json has "
-     "4.0.3: it was installed beside its image's", "remove it", "node2", image({}, mpi4py="4.1.2")),
     ("user.differs", "warning", "node2", "user root, where 2 hosts have ml", "user= in the hosts file",
      THREE, one_host(user="root")),
     ("slots.above-cores", "warning", "node2", "slots=9 on 8 cores", "slots=8 in the hosts file",
@@ -265,10 +243,6 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      "node[1-32] slots=8", one_host(nofile=1024)),
     ("memlock.low", "warning", "node2", "8 MiB of memory may be locked", "ulimit -l",
      THREE, one_host(memlock=8 << 20, rdma=True)),
-    ("name.unknown", "warning", "node2", "it does not resolve its own name node2", "there: 10.0.0.2 node2",
-     THREE, one_host(own_addresses=())),
-    ("name.loopback", "warning", "node2", "its own name node2 is 127.0.1.1 there", "10.0.0.2 node2",
-     THREE, one_host(own_addresses=("127.0.1.1",))),
     ("stack.differs", "warning", "node2", "jobs run with the host's own Python there, and setup recorded the "
      "stack node in .muster/stack", "muster setup", THREE, image({}) | {"stack": "node"} | {
          "health": {**image({})["health"], "node2": {"image": {}}}}),
@@ -400,10 +374,6 @@ def test_torchrun_needs_no_mpi() -> None:
 )
 def test_what_does_no_harm_is_no_finding(changes: dict[str, Any]) -> None:
     assert found(THREE, **changes) == ()
-
-
-def test_a_single_host_may_call_itself_by_loopback() -> None:
-    assert found("localhost", health={"localhost": {"own_addresses": ("127.0.0.1",)}}) == ()
 
 
 def test_every_failure_is_found_at_once_in_the_order_of_the_hosts_file_errors_first() -> None:

@@ -26,7 +26,6 @@ from ...core.text.columns import width_of
 from ...core.text.fold import HostMessage, fold_messages
 from ...core.text.terminal import harmless
 from ...core.text.text import count, fitted, size, table
-from ..image.image_versions import load
 from .host_reports import HostReport, HostReports
 from .judge import judge
 from .judge import unfit as unfit_of
@@ -46,7 +45,7 @@ from .host_reports import Clock
 from .messages import HEALTH
 from .network import rank_addresses
 
-# nvidia-smi, a name server and a slow disk may each take some seconds.
+# nvidia-smi and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
 # An agent gives up on an address after 3 s. It tries at most MOST_PEERS hosts (core/hosts/rendezvous.py).
 REACH_SECONDS = 15.0
@@ -409,7 +408,7 @@ def examined(
         facts = {name: measured.facts for name, measured in measurements.hosts.items()}
         hosts, errors = counted_slots(hosts, facts, rule)
         uncounted = [of_error(name, error) for name, error in errors.items()]
-    findings = (*site, *uncounted, *judge(hosts, measurements, launcher, load(), inventory.stack))
+    findings = (*site, *uncounted, *judge(hosts, measurements, launcher, inventory.stack))
     return Checkup(launcher, findings, hosts, measurements)
 
 

@@ -1,4 +1,4 @@
-"""Judges one host on its own: software, slots, disk space, GPUs, its name, processes of old jobs."""
+"""Judges one host on its own: software, slots, disk space, GPUs, processes of old jobs."""
 
 from __future__ import annotations
 
@@ -326,26 +326,6 @@ def _gpus(host: Host, measured: HostReport) -> Iterator[Finding]:
         )
 
 
-def own_name(host: Host, measured: HostReport) -> Iterator[Finding]:
-    """Findings for a host that does not resolve its own name, or resolves it to loopback only."""
-    name, addresses = measured.facts.hostname, measured.health.own_addresses
-    if not addresses:
-        yield warning(
-            "name.unknown",
-            host.name,
-            f"it does not resolve its own name {name}",
-            f"add it to /etc/hosts there: {_an_address(measured)} {name}",
-        )
-    elif all(address.startswith("127.") or address == "::1" for address in addresses):
-        yield warning(
-            "name.loopback",
-            host.name,
-            f"its own name {name} is {', '.join(addresses)} there: "
-            "programs that publish it cannot be reached",
-            f"in /etc/hosts there: {_an_address(measured)} {name}",
-        )
-
-
 def _jobs(host: Host, measured: HostReport) -> Iterator[Finding]:
     for job in measured.health.jobs:
         pids = " ".join(map(str, job.pids))
@@ -368,7 +348,3 @@ def _jobs(host: Host, measured: HostReport) -> Iterator[Finding]:
 
 def _processes(pids: Sequence[int]) -> str:
     return "1 process" if len(pids) == 1 else f"{len(pids)} processes"
-
-
-def _an_address(measured: HostReport) -> str:
-    return measured.addresses[0] if measured.addresses else "its address"

@@ -2,14 +2,14 @@
 
 A finding is an error if `muster launch` of the training program with this launcher would be refused or could
 not work. It is a warning if the launch works, but slowly or not with every program. Programs read the ids of
-findings, so an id never changes; docs/check.md lists them. This module compares hosts with each other, and
-versions with the track of the image in docker/versions.json; `host`, `gpus` and `network` judge the rest.
+findings, so an id never changes; docs/check.md lists them. This module compares hosts with each other; `host`
+and `network` judge the rest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median_high, median_low
 from typing import NamedTuple
 
@@ -19,8 +19,7 @@ from ...core.hosts.hostfile import Host
 from ...core.plan.launcher import launcher_of
 from ...core.plan.spec import LauncherName
 from ...core.text.text import count
-from ..image.image_versions import Track, targets
-from .host import of_host, own_name
+from .host import of_host
 from .host_reports import Clock, HostReport, HostReports
 from .network import network, ports
 
@@ -78,36 +77,22 @@ _ALIKE_FOR_MPI = (
     _Same("mpi.version-differs", "error", "Open MPI", _usable_mpi),
     _Same("mpi4py.version-differs", "warning", "mpi4py", lambda host: host.facts.mpi4py),
 )
-# The finding that already names a host whose version of a component differs from the other hosts.
-_APART = {
-    "pytorch": "torch.version-differs",
-    "openmpi": "mpi.version-differs",
-    "mpi4py": "mpi4py.version-differs",
-}
 
 
 def judge(
     hosts: Sequence[Host],
     measurements: HostReports,
     launcher: LauncherName,
-    tracks: Mapping[str, Track] | None = None,
     stack: str | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings, in the order of the hosts, errors first.
-
-    `tracks`: the tracks of docker/versions.json. `stack`: the training stack that setup recorded.
-    """
+    """All findings, in the order of the hosts, errors first. `stack`: the stack that setup recorded."""
     by_host = {host: measurements.hosts[host.name] for host in hosts if host.name in measurements.hosts}
     findings = [of_error(name, reason) for name, reason in measurements.errors.items()]
     ranks = sum(host.slots for host in hosts)
     for host, measured in by_host.items():
         findings += of_host(host, measured, launcher, ranks)
-        if len(hosts) > 1:
-            findings += own_name(host, measured)
     by_name = {host.name: measured for host, measured in by_host.items()}
-    apart = list(differences(by_name, launcher))
-    findings += apart
-    findings += images(by_name, tracks or {}, {(finding.host, finding.id) for finding in apart})
+    findings += differences(by_name, launcher)
     findings += stacks(by_name, stack)
     findings += twice(by_name)
     findings += clocks({name: measured.clock for name, measured in by_name.items()})
@@ -200,52 +185,3 @@ def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
                 f"its clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} {others}",
                 "let chrony or systemd-timesyncd keep it: timedatectl set-ntp true",
             )
-
-
-def images(
-    by_host: Mapping[str, HostReport], tracks: Mapping[str, Track], reported: Collection[tuple[str, str]] = ()
-) -> Iterator[Finding]:
-    """Findings for versions that differ from the track of a host's image. Without tracks: no comparison.
-
-    `reported`: host and id of earlier findings.
-    """
-    by_target = targets(tracks.values())
-    for host, measured in by_host.items():
-        image = measured.health.image
-        if "flavor" in image and tracks:
-            target, track = _track(image, by_target)
-            if track is None:
-                text = f"its image is {_image_name(measured)}, which docker/versions.json here does not have"
-                yield warning("image.unknown", host, text, _build(next(iter(by_target))))
-            else:
-                yield from _differences(host, measured, target, track, reported)
-
-
-def _track(image: Mapping[str, str], by_target: Mapping[str, tuple[str, Track]]) -> tuple[str, Track | None]:
-    """The target that builds such an image, and its track. Images of older builds record no track."""
-    for target, (flavor, track) in by_target.items():
-        if image["flavor"] == flavor and image.get("track", track.name) == track.name:
-            return target, track
-    return "", None
-
-
-def _differences(
-    host: str, measured: HostReport, target: str, track: Track, reported: Collection[tuple[str, str]]
-) -> Iterator[Finding]:
-    facts, image = measured.facts, measured.health.image
-    installed = {"pytorch": facts.torch, "openmpi": facts.mpi, "mpi4py": facts.mpi4py}
-    for component, version in installed.items():
-        wanted, have = track.version(component), (version or "").partition("+")[0]
-        if have and wanted and have != wanted and (host, _APART[component]) not in reported:
-            from_image = image.get(component) == have
-            text = f"{component} {have}, where track {track.name} of docker/versions.json has {wanted}: " + (
-                "its image was built from other versions"
-                if from_image
-                else "it was installed beside its image's"
-            )
-            remedy = _build(target) if from_image else "remove it, or have it in docker/versions.json"
-            yield warning("image.versions-differ", host, text, remedy)
-
-
-def _build(target: str) -> str:
-    return f"muster image build --target {target}, then muster image push --image muster:{target}"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from ...core.connect.requests.request import Pids, Request
 from ...core.decode import AtMost, Between, Like, lazy_dataclass
-from ...core.hosts.bounds import MOST_GPUS, Address, Bytes, Count, Name, Number, Path, Pid, Text, Version
+from ...core.hosts.bounds import MOST_GPUS, Bytes, Count, Name, Number, Path, Pid, Text, Version
 
 PciAddress = Annotated[str, Like(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")]
 """`0000:4e:00.0`; empty where it is not known."""
@@ -111,8 +111,6 @@ class HostHealth:
     """One host, as its agent measured it. Sizes in bytes; a limit of -1 is none."""
 
     user: Name
-    own_addresses: Annotated[tuple[Address, ...], AtMost(1024)]
-    """The addresses to which its own name resolves."""
     folders: Annotated[tuple[Folder, Folder], AtMost(2)]
     """Muster's own folder, and the folder for temporary files."""
     shm_free: Bytes | None

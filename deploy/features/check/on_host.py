@@ -1,4 +1,4 @@
-"""The state of this host for `muster check`: space, limits, GPUs, its own name, processes of older jobs."""
+"""The state of this host for `muster check`: space, limits, GPUs, processes of older jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import resource
 import socket
 import struct
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +23,6 @@ from ...core.wire.limits import is_noexec, open_files
 from ...core.wire.paths import MusterPaths
 from ...core.wire.users import own_name
 
-# A name server that does not answer can make a look-up wait for long.
-RESOLVE_SECONDS = 5.0
 IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
 _AGENT = '\0"muster agent"; import sys'
 """How the program of an agent begins among the arguments of its process (core/connect/bootstrap.py)."""
@@ -46,7 +43,6 @@ def health() -> Frame:
     muster = MusterPaths.of_home(str(Path.home())).root
     return {
         "user": own_name(),
-        "own_addresses": own_addresses(),
         "folders": [examine_folder(Path(folder)) for folder in (muster, tempfile.gettempdir())],
         "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # only measured
         "nofile": open_files(),
@@ -66,21 +62,6 @@ def health() -> Frame:
         "variables": variables(),
         "machine": machine(),
     }
-
-
-def own_addresses() -> list[str]:
-    """The addresses to which the host's own name resolves here; empty if it does not resolve in time."""
-    addresses: list[str] = []
-
-    def resolve() -> None:
-        with contextlib.suppress(OSError):
-            for *_, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
-                addresses.append(str(address[0]))
-
-    thread = threading.Thread(target=resolve, daemon=True)
-    thread.start()
-    thread.join(RESOLVE_SECONDS)
-    return list(addresses)
 
 
 # -- room --
