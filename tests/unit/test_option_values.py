@@ -38,7 +38,6 @@ BLANK_MEANS_SOMETHING = {
 FREE = {
     "python": "a command or a path of the hosts, where each host looks for it",
     "runs": "any folder may hold runs",
-    "html": "a file with any name can be written",
     "output": "the same",
     "to": "the same",
     "file": "the hosts know their files (get); put is among the others",
