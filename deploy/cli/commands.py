@@ -102,7 +102,6 @@ _FAMILIES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
             "data.push": "Bring a data set to every host, where ranks find it at $MUSTER_DATA/NAME.",
             "data.list": "Show the data sets of every host, and which were changed there.",
             "data.verify": "Read every byte of a data set on every host, and name damaged files.",
-            "data.pull": "Bring a data set here, from a host that has it, or its shards from all.",
             "data.remove": "Remove a data set from every host where no job runs.",
         },
     },

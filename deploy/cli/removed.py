@@ -22,6 +22,7 @@ REMOVED: Mapping[str, str] = {
     "launch --slurm-login": "log in to the login node, and launch there",
     "env diff": "use `check`, which names hosts whose stack, kernel or network settings differ",
     "check --bisect": "use `check --bench`, which measures every link and host",
+    "data pull": "use `muster get --include HOST '~/.muster/data/NAME' FOLDER`",
     "data push --most": CURL,
     "data push --sha256": CURL,
     "hosts add": "write a line such as `node1 slots=8` for each host; `launch --slots gpus` counts GPUs",

@@ -67,7 +67,7 @@ HANDLERS = (
         {
             "cannot keep the data set": "data_begin data_publish",
             "cannot remove the data set": "data_remove",
-            "": "data_scan data_bundle data_list data_verify data_read",
+            "": "data_scan data_bundle data_list data_verify",
         },
     ),
     Handler(

@@ -15,9 +15,9 @@ from muster.deploy.core.connect.fanout import ask_every
 from muster.deploy.core.connect.pipe import LostError, Pipe
 from muster.deploy.core.errors import MusterError, UnfitError
 from muster.deploy.core.hosts import hostfile
-from muster.deploy.features.data.command import pull
+from muster.deploy.features.adhoc.put_get import get
 from muster.deploy.features.data.data_push import DataPushResult, DataTransfer, read_here
-from muster.deploy.features.data.messages import DATA_LIST, DATA_REMOVE, DATA_VERIFY
+from muster.deploy.features.data.messages import DATA_REMOVE, DATA_VERIFY
 from muster.deploy.features.data.source import source
 from muster.deploy.features.data.wire.manifest import CHUNK
 from tests.hosts_here import HostsHere, contents
@@ -111,38 +111,19 @@ def test_a_host_that_lacks_everything_gets_it_from_the_others(hosts: HostsHere, 
     assert contents(hosts.data("node3") / "digits") == contents(folder)
 
 
-def test_each_host_gets_its_shard_and_all_shards_come_back_as_the_whole(
-    hosts: HostsHere, folder: Path, tmp_path: Path
-) -> None:
+def test_each_host_gets_its_shard(hosts: HostsHere, folder: Path) -> None:
     push(hosts, str(folder), shard=True)
     parts = [contents(hosts.data(host) / "digits") for host in ("node1", "node2", "node3")]
     files = [{name for name, what in part.items() if isinstance(what, bytes)} for part in parts]
     assert [len(names) for names in files] == [102, 102, 102]
     assert set.union(*files) == {name for name, what in contents(folder).items() if isinstance(what, bytes)}
-    with hosts.cluster() as cluster:
-        listed = ask_every(cluster.channels, DATA_LIST, 60).require_all()
-        held = {host: answer.sets[0] for host, answer in listed.items()}
-        assert pull(cluster, "digits", held, tmp_path / "back", silent) > 0
-        with pytest.raises(MusterError, match="no host here has the shards 1 of 3"):
-            del held["node2"]
-            pull(cluster, "digits", held, tmp_path / "again", silent)
-    assert contents(tmp_path / "back") == contents(folder)
-    with (tmp_path / "back" / "large.bin").open("ab") as file:
-        file.write(b"here it may be written to")
 
 
-def test_a_set_with_a_git_repository_does_not_come_here(
-    hosts: HostsHere, folder: Path, tmp_path: Path
-) -> None:
-    (folder / "sub" / ".git").mkdir(parents=True)
-    (folder / "sub" / ".git" / "config").write_text("[core]\n\tfsmonitor = reboot\n")
+def test_get_brings_a_set_back(hosts: HostsHere, folder: Path, tmp_path: Path) -> None:
     push(hosts, str(folder))
     with hosts.cluster() as cluster:
-        listed = ask_every(cluster.channels, DATA_LIST, 60).require_all()
-        held = {host: answer.sets[0] for host, answer in listed.items()}
-        with pytest.raises(MusterError, match=r"node1: 'sub/\.git/config' belongs to a git repository"):
-            pull(cluster, "digits", held, tmp_path / "back", silent)
-    assert [path.name for path in tmp_path.iterdir() if "back" in path.name] == []
+        got = get(cluster, "~/.muster/data/digits", tmp_path / "back").require_all()
+    assert contents(got["node1"]) == contents(folder)
 
 
 def test_a_folder_of_the_head_leaves_it_only_towards_the_hosts(hosts: HostsHere, folder: Path) -> None:

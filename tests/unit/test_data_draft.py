@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.features.data.messages import DATA_LIST
+from muster.deploy.features.data.on_host import sets as sets_module
+from muster.deploy.features.data.on_host.draft import Draft
+from muster.deploy.features.data.on_host.sets import Sets, Version
 from muster.deploy.features.data.wire import manifest as module
-from muster.deploy.features.data.wire import sets as sets_module
-from muster.deploy.features.data.wire.draft import Draft
 from muster.deploy.features.data.wire.manifest import (
     CHUNK,
     MOST_NAMES,
@@ -24,7 +25,6 @@ from muster.deploy.features.data.wire.manifest import (
     require_sound,
 )
 from muster.deploy.features.data.wire.scan import scan
-from muster.deploy.features.data.wire.sets import Sets, Version
 
 FIRST, SECOND = b"a" * CHUNK, b"the end"
 

@@ -8,19 +8,20 @@ import socket
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from muster.deploy.core.errors import MusterError, UsageError
+from muster.deploy.core.errors import UsageError
 from muster.deploy.features.data import command as report
 from muster.deploy.features.data.bundles import Bundle, bundles
 from muster.deploy.features.data.data_push import DataPushOutcome, DataPushResult
 from muster.deploy.features.data.messages import DataSet, DataVerified
+from muster.deploy.features.data.on_host import sets as module
+from muster.deploy.features.data.on_host.draft import Draft
+from muster.deploy.features.data.on_host.sets import Sets, Version
 from muster.deploy.features.data.source import DataSource, source
 from muster.deploy.features.data.wire import scan as scanning
-from muster.deploy.features.data.wire import sets as module
-from muster.deploy.features.data.wire.draft import Draft
 from muster.deploy.features.data.wire.manifest import (
     CHUNK,
     Chunks,
@@ -34,7 +35,6 @@ from muster.deploy.features.data.wire.manifest import (
     unpack,
 )
 from muster.deploy.features.data.wire.scan import Reader, scan
-from muster.deploy.features.data.wire.sets import Sets, Version
 
 
 def test_a_version_that_is_repaired_is_never_away_for_long(
@@ -307,25 +307,6 @@ def test_a_set_that_a_host_lacks_is_seen_in_the_list() -> None:
         "digits  node2  -      -    -         not here",
         "digits  node3  0      0.0  -         gone",
     ]
-
-
-@pytest.mark.parametrize(
-    ("held", "silent", "said"),
-    [
-        ({}, (), "no host has a data set digits; muster data list shows all"),
-        ({}, ("node2",), "no host has a data set digits; node2 did not answer, and may have it"),
-        (
-            {"node1": DataSet("digits", digest=A, shard=0, of=2)},
-            ("node2", "node3"),
-            r"no host here has the shards 1 of 2 of digits; node\[2-3\] did not answer, and may have it",
-        ),
-    ],
-)
-def test_a_pull_names_the_hosts_that_may_have_the_set(
-    held: dict[str, DataSet], silent: tuple[str, ...], said: str
-) -> None:
-    with pytest.raises(MusterError, match=f"^{said}$"):
-        report.pull(cast(Any, None), "digits", held, Path("here"), print, silent=silent)
 
 
 def test_damage_and_other_versions_are_named() -> None:

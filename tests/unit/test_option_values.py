@@ -73,7 +73,7 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --network, bench.links --network", ["0", "-1", "word"], "an interface of the first host"),
     ("bench.collectives --network, bench.hosts --network", ["0", "-1", "word"], "the same"),
     ("launch --image, image.check --image, image.push --image", NAMES, "an image"),
-    ("data.push --name, data.verify --name, data.pull --name, data.remove --name", NAMES, "a data set"),
+    ("data.push --name, data.verify --name, data.remove --name", NAMES, "a data set"),
     ("status --hosts, logs --hosts, attach --hosts, stop --hosts", ODD, "the record of the job is here"),
     ("stacks --include, stacks --exclude", ODD, "the record of the job has its hosts"),
     ("report --hosts, top --hosts", ODD, "the record of the job is here"),
@@ -95,7 +95,7 @@ ARGUMENTS = {
     "hosts.drain": "node1 --why x",
     "hosts.undrain": "node1",
     "data.push": "data",
-    **dict.fromkeys(("data.verify", "data.pull", "data.remove"), "x"),
+    **dict.fromkeys(("data.verify", "data.remove"), "x"),
 }
 """What a command needs besides its options."""
 BESIDE = {

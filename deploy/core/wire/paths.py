@@ -31,7 +31,7 @@ class MusterPaths(NamedTuple):
 
     @property
     def data(self) -> str:
-        """Data sets by their names (features/data/wire/sets.py)."""
+        """Data sets by their names (features/data/on_host/sets.py)."""
         return posixpath.join(self.root, "data")
 
     def of(self, name: str) -> str:

@@ -1,145 +1,32 @@
-"""`muster data push`, `list`, `verify`, `pull` and `remove`: data sets of the hosts."""
+"""`muster data push`, `list`, `verify` and `remove`: data sets of the hosts."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from ...cli.command import Exit
 from ...cli.inventory import of_file, reached_hosts
-from ...cli.shared import JSON, HostOptions, print_note, write_json
-from ...core.connect.channel import Channel
+from ...cli.shared import JSON, HostOptions, write_json
 from ...core.connect.cluster import Cluster
 from ...core.connect.fanout import ask_every, ask_in_turn
-from ...core.connect.requests.request import Payload
-from ...core.content.tree_transfer import OnProgress
 from ...core.errors import MusterError, UnfitError, UsageError, lines_of
-from ...core.hosts.received_paths import inner_paths
-from ...core.job.fetch_output import fetched
 from ...core.plan.flags import flag
 from ...core.text.fold import fold_names
 from ...core.text.progress import MB, Progress
 from ...core.text.terminal import harmless_lines
 from ...core.text.text import table
-from ...core.wire.durable import sync_file_system, sync_folder
-from .bundles import DATA, LONG_SECONDS, MOST_BYTES, bundles
+from .bundles import LONG_SECONDS
 from .data_push import (
-    BUNDLE_SECONDS,
     DataTransfer,
     read_here,
-    read_manifest,
 )
-from .messages import DATA_LIST, DATA_READ, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
+from .messages import DATA_LIST, DATA_REMOVE, DATA_VERIFY, DataSet, DataVerified
 from .source import source as source_of
-from .wire.draft import Draft
-from .wire.manifest import Chunks, parse, require_name
-from .wire.sets import Version
-
-AT_ONCE = 2  # requests for bundles that a host has at a time
-
-
-def pull(
-    cluster: Cluster,
-    name: str,
-    held: Mapping[str, DataSet],
-    target: Path,
-    progress: OnProgress,
-    *,
-    silent: Collection[str] = (),
-) -> int:
-    """Bring the set into the folder `target`, from hosts that hold it; returns its bytes.
-
-    `silent`: the hosts that did not answer, which may hold it too.
-
-    `MusterError` if the hosts have different versions, or not all shards. An interrupted pull leaves its
-    draft beside the target, and the next one resumes from it.
-    """
-    hosts = _host_of_each_shard(name, held, silent)
-    if os.path.lexists(target):
-        raise UsageError(
-            f"{target} exists; remove it, or choose another folder: muster data pull {name} FOLDER"
-        )
-    first = next(iter(hosts.values()))
-    version = Version(name, held[first].digest, held[first].shard, held[first].of)
-    path = f"{DATA}/.sets/{version.folder_name}.json"
-    manifest = read_manifest(fetched(cluster.channels[first], path, LONG_SECONDS, MOST_BYTES), first, parse)
-    if manifest.digest != version.digest:
-        raise MusterError("it sent another data set than it listed", host=first)
-    paths = (*(file.path for file in manifest.files), *(link.path for link in manifest.links))
-    inner_paths((*paths, *manifest.folders), first)
-    chunks = Chunks(manifest)
-    folder = target.with_name(f".{target.name}.{manifest.digest[:16]}.part")
-    draft = Draft(str(folder), manifest, chunks, range(len(manifest.files)))
-    draft.adopt()
-    for shard, host in hosts.items():
-        files = (manifest.files[index] for index in manifest.shard(shard, len(hosts)))
-        of_shard = {chunks.number[digest] for file in files for digest in file.chunks}
-        _receive(cluster.channels[host], name, draft, of_shard & draft.lacking.keys(), progress)
-    draft.finish()
-    _make_writable(folder)
-    sync_file_system(folder)
-    folder.rename(target)
-    sync_folder(target.parent)
-    return manifest.size
-
-
-def _host_of_each_shard(name: str, held: Mapping[str, DataSet], silent: Collection[str]) -> dict[int, str]:
-    """A host for each shard; 0 alone if hosts have the whole set."""
-    hint = f"{fold_names(silent)} did not answer, and may have it" if silent else ""
-    if not held:
-        raise UsageError(f"no host has a data set {name}; {hint or 'muster data list shows all'}")
-    if damaged := [f"{host}: {copy.error}" for host, copy in held.items() if copy.error]:
-        raise MusterError("\n".join(damaged))
-    kinds = {(copy.digest, copy.of) for copy in held.values()}
-    if len(kinds) > 1:
-        raise MusterError(f"the hosts have different versions of {name}; choose one: --include HOST")
-    ((_, of),) = kinds
-    hosts: dict[int, str] = {}
-    for host, copy in held.items():
-        hosts.setdefault(copy.shard, host)
-    if lacking := sorted({*range(of)} - hosts.keys()):
-        text = f"no host here has the shards {', '.join(map(str, lacking))} of {of} of {name}"
-        raise MusterError(f"{text}; {hint}" if hint else text)
-    return {shard: hosts[shard] for shard in range(of)}
-
-
-def _receive(channel: Channel, name: str, draft: Draft, wanted: set[int], progress: OnProgress) -> None:
-    """Bring chunks from one host; each is verified before it is written."""
-    lengths = draft.chunks.lengths
-    total, done = sum(lengths[number] for number in wanted), 0
-    requests: deque[tuple[tuple[int, ...], Future[Payload]]] = deque()
-
-    def take() -> int:
-        numbers, future = requests.popleft()
-        content = channel.wait(future, BUNDLE_SECONDS).payload
-        try:
-            for number, chunk in draft.chunks.parts(numbers, content):
-                draft.place(number, chunk)
-        except ValueError as error:
-            raise MusterError(str(error), host=channel.host) from None
-        return len(content)
-
-    for bundle in bundles(lengths, {channel.host: wanted}, {}):
-        if len(requests) == AT_ONCE:
-            progress(done := done + take(), total)
-        requests.append((bundle.chunks, channel.post(DATA_READ, name=name, chunks=bundle.chunks)))
-    while requests:
-        progress(done := done + take(), total)
-
-
-def _make_writable(folder: Path) -> None:
-    """Let the owner write to the set, which is read-only on hosts."""
-    for path in folder.rglob("*"):
-        if not path.is_symlink():
-            path.chmod(path.stat().st_mode | 0o200)
-    folder.chmod(0o755)  # as a new folder is made
+from .wire.manifest import require_name
 
 
 def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:
@@ -265,32 +152,6 @@ class DataVerify(HostOptions):
         versions = {answer.digest for answer in answers.values()}
         if errors or len(versions) > 1 or any(answer.damaged for answer in answers.values()):
             raise Exit(code=UnfitError.exit_status)
-
-
-@dataclass(frozen=True)
-class DataPull(HostOptions):
-    """Bring a data set here, from a host that has it, or its shards from all."""
-
-    interrupted = KEPT
-
-    name: str = flag("", "the name of the data set", takes="positional", required=WHICH)
-    to: str = flag("", "the folder to make here (default: the name of the data set)", takes="positional")
-
-    def run(self) -> None:
-        """Find the hosts that have it, and copy it."""
-        name = self.name
-        _require_name(name)
-        with reached_hosts(self) as (cluster, errors):
-            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS)
-            silent = errors | listed.errors
-            for line in lines_of(silent.items()):
-                print_note(line)
-            errors.clear()  # another host may have all that is needed
-            sets = {host: answer.sets for host, answer in listed.results.items()}
-            holders = {host: held for host, each in sets.items() for held in each if held.name == name}
-            with Progress(name, unit=MB) as progress:
-                brought = pull(cluster, name, holders, Path(self.to or name), progress.show, silent=silent)
-        sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ arrive. Chunks that have arrived stay: the next push asks each host for its miss
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,9 +199,9 @@ def _seconds_for(manifest: Manifest) -> float:
     return BUNDLE_SECONDS + len(manifest.files) * 0.01 + manifest.size / SLOWEST
 
 
-def read_manifest(sent: bytes, host: str, read: Callable[[bytes], Manifest] = unpack) -> Manifest:
+def read_manifest(sent: bytes, host: str) -> Manifest:
     """The manifest that a host sent; `MusterError` for one that could reach out of its folder."""
     try:
-        return read(sent)
+        return unpack(sent)
     except ValueError as error:
         raise MusterError(str(error), host=host) from None

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...core.connect.reports import Report
-from ...core.connect.requests.request import Nothing, Payload, Request
+from ...core.connect.requests.request import Nothing, Request
 from ...core.connect.silence import STUCK_SECONDS
 from ...core.content.messages import FolderMark
 from ...core.decode import AtMost, Between, Like, lazy_dataclass
 from ...core.hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Text
-from .wire.manifest import CHUNK
 
 _Chunks = Annotated[str, AtMost(1 << 20), Like("[0-9a-f]*")]
 """A set of numbers of chunks, a bit each (features/data/wire/manifest.py)."""
@@ -84,4 +83,3 @@ DATA_PUBLISH = Request("data_publish", Nothing, stuck_after=STUCK_SECONDS)
 DATA_LIST = Request("data_list", DataSets, stuck_after=STUCK_SECONDS)
 DATA_VERIFY = Request("data_verify", DataVerified, stuck_after=STUCK_SECONDS)
 DATA_REMOVE = Request("data_remove", DataRemoved, stuck_after=STUCK_SECONDS)
-DATA_READ = Request("data_read", Payload, CHUNK, stuck_after=STUCK_SECONDS)

@@ -23,10 +23,10 @@ from ....core.wire.files import newest_in
 from ....core.wire.frames import Frame
 from ....core.wire.os_errors import explain
 from ....core.wire.private_folders import identity_of_folder
-from ..wire.draft import Draft
 from ..wire.manifest import CHUNK, Chunks, Manifest, bitmap, unpack
 from ..wire.scan import Reader, scan
-from ..wire.sets import KnownChunks, Sets, Version, damage, intact, remove_tree
+from .draft import Draft
+from .sets import KnownChunks, Sets, Version, damage, intact, remove_tree
 
 SPARE = 1 << 27  # bytes for chunks that other hosts still have to get, and for the file system itself
 BLOCK = 4096
@@ -176,7 +176,6 @@ class Data:
         self._arrival: Arrival | None = None
         self._held = contextlib.ExitStack()
         self._source, self._reported = "", 0.0
-        self._reading: Reader | None = None
 
     def close(self) -> None:
         """Give up the locks."""
@@ -262,13 +261,6 @@ class Data:
     def do_data_remove(self, request: Frame, payload: bytes) -> Frame:
         with self.sets.locked(request["name"]):
             return {"freed": self.sets.remove(request["name"])}
-
-    def do_data_read(self, request: Frame, payload: bytes) -> Frame:
-        """The bytes of some chunks of a set: always the same one."""
-        if self._reading is None:
-            kept = self.sets.kept(request["name"])
-            self._reading = Reader(kept.folder, kept.manifest, Chunks(kept.manifest), kept.wanted)
-        return {"payload": b"".join(map(self._reading.read, request["chunks"]))}
 
     # -- the driver --
 

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from ....core.wire.durable import sync_file_system, sync_folder, write_atomically
 from ....core.wire.store import every_lock_held
+from ..wire.manifest import CHUNK, Chunks, File, Manifest, encoded, parse, require_name
+from ..wire.scan import right_part
 from .draft import Draft, is_intact, same_link
-from .manifest import CHUNK, Chunks, File, Manifest, encoded, parse, require_name
-from .scan import right_part
 
 
 class Version(NamedTuple):

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Callable, Sequence
 
 from ....core.wire.os_errors import naming
-from .manifest import CHUNK, Chunks, File, Manifest, ManifestLink, encoded, has_below
-from .scan import right_part
+from ..wire.manifest import CHUNK, Chunks, File, Manifest, ManifestLink, encoded, has_below
+from ..wire.scan import right_part
 
 # All files get this time, the first that a ZIP archive can hold, 1980-01-01. A later write changes it, so a
 # set with these times and sizes is taken as unchanged; `verify` reads the bytes.
